@@ -1,0 +1,108 @@
+"""Write scene pairs and their questions as a data set: `samples.jsonl`, `images/`, `scenes/`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, ask_everything, describe_edit
+from mmprobe.benchmarks.synthetic.render import edit_boxes, render
+from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, MAX_DIFFERENCES, Difficulty, ScenePair, draw_pair
+from mmprobe.errors import InputError
+
+
+def make_pairs(
+    out: str | Path,
+    n: int,
+    seed: int,
+    differences: tuple[int, int] = (0, MAX_DIFFERENCES),
+    difficulty: Difficulty | None = None,
+) -> Path:
+    """Draw `n` pairs and write every question of every pair.
+
+    Pair k depends on the seed and k alone: the same seed gives the same bytes, and a larger
+    `n` only adds pairs.
+
+    Args:
+        out: folder to make; must not exist or be empty.
+        n: number of pairs.
+        seed: source of all randomness.
+        differences: smallest and largest number of differences; numbers in between come equally often.
+        difficulty: one difficulty, or None for all three in turn.
+
+    Returns:
+        The samples file, `out/samples.jsonl`.
+
+    Raises:
+        InputError: `out` is not empty, or a number is out of range.
+
+    Example:
+        >>> make_pairs("pairs", n=8, seed=0)                        # doctest: +SKIP
+        PosixPath('pairs/samples.jsonl')
+    """
+    out = Path(out)
+    low, high = differences
+    if not 0 <= low <= high <= MAX_DIFFERENCES:
+        raise InputError(f"--differences {low}-{high}: must lie in 0-{MAX_DIFFERENCES}")
+    if n < 1:
+        raise InputError(f"--n {n}: must be 1 or more")
+    if seed < 0:
+        raise InputError(f"--seed {seed}: must be 0 or more")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: exists and is not an empty folder; choose another --out")
+    (out / "images").mkdir(parents=True, exist_ok=True)
+    (out / "scenes").mkdir(exist_ok=True)
+    lines = []
+    for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
+        rng = np.random.default_rng([seed, index])
+        level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
+        pair = draw_pair(rng, level, int(rng.integers(low, high + 1)))
+        lines += _write_pair(out, f"{index:04d}", pair, ask_everything(rng, pair))
+    samples = out / "samples.jsonl"
+    samples.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return samples
+
+
+def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Question]) -> list[dict[str, Any]]:
+    files = []
+    for letter, scene in zip("ab", (pair.first, pair.second), strict=True):
+        files.append(f"images/{name}{letter}.png")
+        Image.fromarray(render(scene)).save(out / files[-1])
+    scene_file = f"scenes/{name}.json"
+    described = {"first": pair.first.to_json(), "second": pair.second.to_json()}
+    (out / scene_file).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    objects = [
+        [f"{thing.colour} {thing.shape} {thing.cell}" for thing in scene.objects]
+        for scene in (pair.first, pair.second)
+    ]
+    changes = [
+        {"type": edit.type, "shape": edit.before.shape, "sentence": describe_edit(edit)} for edit in pair.edits
+    ]
+    regions = [{"image": image, "box": box} for edit in pair.edits for image, box in edit_boxes(edit)]
+    lines = []
+    for number, question in enumerate(questions):
+        line: dict[str, Any] = {
+            "id": f"{name}-{number}-{question.type}",
+            "images": [files[image] for image in question.images],
+            "question": question.text,
+            "system": SYSTEM,
+            "answer": question.answer,
+        }
+        if question.type in ("same", "different"):
+            line |= {"pair_id": name, "polarity": question.type}
+        line["regions"] = [region for region in regions if region["image"] in question.images]
+        line["metadata"] = {
+            "type": question.type,
+            "difficulty": pair.difficulty,
+            "differences": changes,
+            "objects": objects,
+            "scene": scene_file,
+        }
+        lines.append(line)
+    return lines

@@ -1,0 +1,188 @@
+"""Scenes of coloured shapes on a four by four grid, and the atomic edits that change them.
+
+The vocabulary is closed so that everything a model says about a picture can be checked
+against the scene it was drawn from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+GRID = 4
+CELL_PIXELS = 28
+IMAGE_PIXELS = GRID * CELL_PIXELS
+COLUMNS = "ABCD"
+
+SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross", "ring", "heart")
+COLOURS: dict[str, tuple[int, int, int]] = {
+    "red": (214, 40, 40),
+    "orange": (245, 135, 20),
+    "yellow": (240, 220, 40),
+    "green": (40, 160, 60),
+    "cyan": (50, 200, 215),
+    "blue": (40, 80, 210),
+    "purple": (135, 50, 170),
+    "black": (25, 25, 28),
+}
+
+Difficulty = Literal["easy", "medium", "hard"]
+EditType = Literal["color", "remove", "position"]
+DIFFICULTIES: tuple[Difficulty, ...] = ("easy", "medium", "hard")
+EDIT_TYPES: tuple[EditType, ...] = ("color", "remove", "position")
+OBJECT_COUNT = {"easy": (2, 3), "medium": (4, 5), "hard": (6, 7)}
+RADIUS_PIXELS = {"easy": (11, 12), "medium": (9, 10), "hard": (7, 8)}
+MAX_DIFFERENCES = 3
+
+
+@dataclass(frozen=True)
+class SceneObject:
+    """One shape. No two objects of a scene share a shape, so "the circle" names exactly one."""
+
+    shape: str
+    colour: str
+    row: int
+    column: int
+    radius: int
+    shift: tuple[int, int]
+    rgb: tuple[int, int, int]
+
+    @property
+    def cell(self) -> str:
+        """The cell's name, column letter and row number counted from the top: `B3`."""
+        return f"{COLUMNS[self.column]}{self.row + 1}"
+
+
+@dataclass(frozen=True)
+class Background:
+    """A base colour, a linear gradient (change of grey level over the picture, down and right) and noise."""
+
+    rgb: tuple[int, int, int]
+    gradient: tuple[int, int]
+    noise_seed: int
+
+
+@dataclass(frozen=True)
+class Scene:
+    objects: tuple[SceneObject, ...]
+    background: Background
+
+    def find(self, shape: str) -> SceneObject | None:
+        return next((thing for thing in self.objects if thing.shape == shape), None)
+
+    def to_json(self) -> dict:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict) -> Scene:
+        objects = [
+            SceneObject(**{**thing, "shift": tuple(thing["shift"]), "rgb": tuple(thing["rgb"])})
+            for thing in data["objects"]
+        ]
+        ground = data["background"]
+        return cls(
+            tuple(objects),
+            Background(tuple(ground["rgb"]), tuple(ground["gradient"]), ground["noise_seed"]),
+        )
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One atomic change of one object; `after` is None where the object was removed."""
+
+    type: EditType
+    before: SceneObject
+    after: SceneObject | None
+
+
+@dataclass(frozen=True)
+class ScenePair:
+    first: Scene
+    second: Scene
+    edits: tuple[Edit, ...]
+    difficulty: Difficulty
+
+
+def _reading_order(objects: list[SceneObject]) -> tuple[SceneObject, ...]:
+    return tuple(sorted(objects, key=lambda thing: (thing.row, thing.column)))
+
+
+def _draw_rgb(rng: np.random.Generator, colour: str) -> tuple[int, int, int]:
+    red, green, blue = np.clip(np.array(COLOURS[colour]) + rng.integers(-12, 13, 3), 0, 255).tolist()
+    return red, green, blue
+
+
+def draw_scene(rng: np.random.Generator, difficulty: Difficulty, at_least: int = 1) -> Scene:
+    """A random scene; more and smaller objects make it harder.
+
+    Args:
+        rng: source of all randomness.
+        difficulty: sets the number of objects (2-3, 4-5, 6-7) and their radius (11-12, 9-10, 7-8 pixels).
+        at_least: smallest number of objects wanted.
+    """
+    low, high = OBJECT_COUNT[difficulty]
+    count = int(rng.integers(max(low, at_least), high + 1))
+    shapes = rng.permutation(len(SHAPES))[:count]
+    cells = rng.permutation(GRID * GRID)[:count]
+    smallest, largest = RADIUS_PIXELS[difficulty]
+    objects = []
+    for shape, cell in zip(shapes, cells, strict=True):
+        radius = int(rng.integers(smallest, largest + 1))
+        slack = min(2, CELL_PIXELS // 2 - 1 - radius)
+        colour = list(COLOURS)[rng.integers(len(COLOURS))]
+        dy, dx = rng.integers(-slack, slack + 1, 2).tolist()
+        objects.append(
+            SceneObject(
+                SHAPES[shape],
+                colour,
+                int(cell) // GRID,
+                int(cell) % GRID,
+                radius,
+                (dy, dx),
+                _draw_rgb(rng, colour),
+            )
+        )
+    grey = int(rng.integers(150, 236))
+    red, green, blue = np.clip(grey + rng.integers(-14, 15, 3), 0, 255).tolist()
+    down, right = rng.integers(-30, 31, 2).tolist()
+    background = Background((red, green, blue), (down, right), int(rng.integers(2**31)))
+    return Scene(_reading_order(objects), background)
+
+
+def draw_pair(rng: np.random.Generator, difficulty: Difficulty, differences: int) -> ScenePair:
+    """A scene and its copy with `differences` atomic edits, each of another object.
+
+    Edits are listed in the reading order of the first picture. At least one object survives.
+    """
+    if not 0 <= differences <= MAX_DIFFERENCES:
+        raise ValueError(f"differences must be 0 to {MAX_DIFFERENCES}, got {differences}")
+    first = draw_scene(rng, difficulty, at_least=differences)
+    chosen = sorted(rng.permutation(len(first.objects))[:differences].tolist())
+    types = [EDIT_TYPES[i] for i in rng.integers(len(EDIT_TYPES), size=differences)]
+    if types.count("remove") == len(first.objects):
+        types[-1] = "color"
+    taken = {(thing.row, thing.column) for thing in first.objects}
+    edits = []
+    for index, kind in zip(chosen, types, strict=True):
+        before = first.objects[index]
+        after = None
+        if kind == "color":
+            others = [name for name in COLOURS if name != before.colour]
+            colour = others[rng.integers(len(others))]
+            after = replace(before, colour=colour, rgb=_draw_rgb(rng, colour))
+        elif kind == "position":
+            free = [
+                (row, column) for row in range(GRID) for column in range(GRID) if (row, column) not in taken
+            ]
+            row, column = free[rng.integers(len(free))]
+            taken.add((row, column))
+            after = replace(before, row=row, column=column)
+        edits.append(Edit(kind, before, after))
+    edited = {edit.before: edit.after for edit in edits}
+    survivors = [edited.get(thing, thing) for thing in first.objects]
+    second = Scene(
+        _reading_order([thing for thing in survivors if thing is not None]), first.background
+    )
+    return ScenePair(first, second, tuple(edits), difficulty)

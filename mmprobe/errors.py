@@ -1,0 +1,5 @@
+"""The errors that a user can mend. The command line prints each as one line and exits with 2."""
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used; the message says what, where and what to do."""

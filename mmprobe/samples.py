@@ -1,0 +1,144 @@
+"""Samples: one question with its images, read from JSON lines and checked before anything runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image, UnidentifiedImageError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from mmprobe.errors import InputError
+
+MAX_IMAGE_PIXELS = 100_000_000
+SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Region(BaseModel):
+    """A box on one image of a sample, in pixels of the original image."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    image: int = Field(ge=0, description="index into the sample's images")
+    box: tuple[int, int, int, int] = Field(description="x, y, width, height")
+
+
+class Sample(BaseModel):
+    """One question with its images; the fields are those of a line of a samples file.
+
+    Example:
+        >>> Sample(id="0001", question="What is this?").images
+        []
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    images: list[Path] = []
+    question: str
+    system: str | None = None
+    answer: str | None = None
+    pair_id: str | None = None
+    polarity: Literal["same", "different"] | None = None
+    faithful: bool | None = None
+    regions: list[Region] = []
+    metadata: dict[str, Any] = {}
+
+    @field_validator("id")
+    @classmethod
+    def _names_a_file(cls, value: str) -> str:
+        if not SAFE_ID.fullmatch(value) or ".." in value:
+            raise ValueError(
+                "must be 1 to 128 letters, digits, '.', '_' or '-', begin with a letter or digit and hold no '..'"
+            )
+        return value
+
+
+def load_samples(path: str | Path) -> list[Sample]:
+    """Read a samples file, one JSON object a line; image paths are relative to the file.
+
+    Every line, id and image header is checked, so that a run does not fail half-way.
+
+    Args:
+        path: a `.jsonl` file; blank lines are ignored.
+
+    Raises:
+        InputError: naming file and line, for malformed JSON, unknown or missing fields, duplicate
+            or unsafe ids, and images that are missing, unreadable or over 100 megapixels.
+
+    Example:
+        >>> load_samples("pairs/samples.jsonl")[0].question          # doctest: +SKIP
+        'Are the two pictures the same?'
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    samples: list[Sample] = []
+    seen: dict[str, int] = {}
+    checked: set[Path] = set()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        sample = _parse(line, where, path.parent)
+        if sample.id in seen:
+            raise InputError(f"{where}: id {sample.id!r} was used in line {seen[sample.id]} already")
+        seen[sample.id] = number
+        for image in sample.images:
+            if image not in checked:
+                check_image(image, where)
+                checked.add(image)
+        samples.append(sample)
+    if not samples:
+        raise InputError(f"{path}: holds no samples")
+    return samples
+
+
+def _parse(line: str, where: str, folder: Path) -> Sample:
+    try:
+        data = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from None
+    except RecursionError:
+        raise InputError(f"{where}: not JSON that can be read (nested too deeply)") from None
+    try:
+        sample = Sample.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "line"
+        raise InputError(f"{where}: field {field!r}: {first['msg'].removeprefix('Value error, ')}") from None
+    for region in sample.regions:
+        if region.image >= len(sample.images):
+            raise InputError(f"{where}: field 'regions': image {region.image} of {len(sample.images)}")
+    return sample.model_copy(update={"images": [folder / image for image in sample.images]})
+
+
+def check_image(path: Path, where: str) -> tuple[int, int]:
+    """The (height, width) of an image from its header, without decoding it.
+
+    Raises:
+        InputError: the file is missing, is no image, or has over 100 megapixels.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                width, height = image.size
+    except FileNotFoundError:
+        raise InputError(f"{where}: image {path}: no such file") from None
+    except Image.DecompressionBombError:
+        raise InputError(f"{where}: image {path}: over 100 megapixels; make it smaller") from None
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+        reason = "the file is empty" if path.is_file() and not path.stat().st_size else error
+        raise InputError(f"{where}: image {path}: not a readable image ({reason})") from None
+    if width * height > MAX_IMAGE_PIXELS:
+        megapixels = width * height / 1e6
+        raise InputError(f"{where}: image {path}: {megapixels:.0f} megapixels, over 100; make it smaller")
+    return height, width

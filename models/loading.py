@@ -1,0 +1,178 @@
+"""Load a model and its processor by alias, local folder or hub id."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import yaml
+
+from mmprobe.errors import InputError
+from mmprobe.models.families import FAMILIES, Family
+from mmprobe.models.prompt import Prompt, build_prompt
+from mmprobe.samples import Sample
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A short name for a model; one YAML file in `configs/models`."""
+
+    name: str
+    source: str
+    family: str
+    description: str
+
+    @property
+    def embedded(self) -> bool:
+        return self.source.startswith("embedded:")
+
+
+def aliases() -> dict[str, Alias]:
+    """All short names, in alphabetical order."""
+    folder = resources.files("mmprobe.configs") / "models"
+    found = [yaml.safe_load(entry.read_text(encoding="utf-8")) for entry in folder.iterdir() if entry.name.endswith(".yaml")]
+    return {entry["name"]: Alias(**entry) for entry in sorted(found, key=lambda entry: entry["name"])}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded vision-language model with its processor.
+
+    Attributes:
+        name: the name it was asked for by.
+        source: local folder or hub id it was loaded from; `embedded:NAME` for the embedded one.
+        revision: commit of the hub it was loaded at, or None.
+        hf: the transformers module.
+        processor: its processor.
+        family: where its parts are.
+    """
+
+    name: str
+    source: str
+    revision: str | None
+    hf: Any
+    processor: Any
+    family: Family
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.processor.tokenizer
+
+    @cached_property
+    def control_tokens(self) -> tuple[str, ...]:
+        """Strings that the tokenizer would read as one token of its template."""
+        added = (token.content for token in self.tokenizer.added_tokens_decoder.values())
+        return tuple(sorted((content for content in added if len(content.strip()) > 1), key=len, reverse=True))
+
+    def prompt(self, sample: Sample) -> Prompt:
+        """Token ids, groups, image grids and model inputs of a sample."""
+        return build_prompt(self, sample)
+
+    def prepare(self, sample: Sample) -> dict[str, Any]:
+        """Tensors for `model.hf.generate(**model.prepare(sample))`, on the model's device.
+
+        Raises:
+            InputError: an image of the sample cannot be decoded.
+
+        Example:
+            >>> model = load_model("tiny-spd")
+            >>> sorted(model.prepare(Sample(id="a", question="Is there a star?")))
+            ['attention_mask', 'input_ids', 'mm_token_type_ids']
+        """
+        return dict(self.prompt(sample).inputs)
+
+
+def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
+    """Load a vision-language model. Code that comes with a checkpoint is never run.
+
+    Args:
+        name: an alias (see `mmprobe models`), a local folder, or an id on the Hugging Face hub.
+        device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
+        dtype: `auto` (the checkpoint's on a GPU, float32 on a CPU), `float32`, `bfloat16` or `float16`.
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        InputError: unknown name or family, missing extra, no network, device or dtype not to be had.
+
+    Example:
+        >>> load_model("tiny-spd").family.name
+        'qwen2_5_vl'
+    """
+    where = _device(device)
+    if dtype != "auto" and dtype not in DTYPES:
+        raise InputError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}")
+    alias = aliases().get(name)
+    source = alias.source if alias else name
+    embedded = source.startswith("embedded:")
+    place = str(resources.files("mmprobe.models") / source.removeprefix("embedded:")) if embedded else source
+    if not embedded and not Path(place).is_dir() and (place.startswith((".", "/", "~")) or place.count("/") != 1):
+        raise InputError(f"model {name!r}: neither an alias ({', '.join(aliases())}), a folder, nor a hub id 'owner/name'")
+    config = _from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
+    family = _family(name, config)
+    processor = _processor(name, place, revision, family)
+    on_cpu = where.type == "cpu"
+    chosen = DTYPES.get(dtype) or (torch.float32 if on_cpu else getattr(config, "dtype", None) or torch.bfloat16)
+    architecture = getattr(transformers, family.architecture)
+    hf = _from_hub(
+        name,
+        architecture.from_pretrained,
+        place,
+        revision=revision,
+        dtype=chosen,
+        attn_implementation="sdpa",
+        use_safetensors=True,
+    )
+    commit = getattr(hf.config, "_commit_hash", None) if not Path(place).is_dir() else None
+    return Model(name, source, commit or revision, hf.to(where).eval(), processor, family)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise InputError(f"--device {name}: not available here; choose auto or cpu") from None
+    return device
+
+
+def _family(name: str, config: Any) -> Family:
+    for family in FAMILIES:
+        if config.model_type in family.model_types:
+            return family
+    known = ", ".join(family.name for family in FAMILIES)
+    raise InputError(f"model {name!r}: family {config.model_type!r} is not supported yet (known: {known})")
+
+
+def _processor(name: str, place: str, revision: str | None, family: Family) -> Any:
+    described = Path(place) / "preprocessor_config.json"
+    if described.is_file() and json.loads(described.read_text()).get("processor_class") == "PilQwenProcessor":
+        from mmprobe.models.pil_processor import PilQwenProcessor
+
+        return PilQwenProcessor.from_folder(Path(place))
+    if "hub" in family.needs and find_spec("torchvision") is None:
+        raise InputError(f"model {name!r}: its processor needs torchvision; install it with: pip install 'mmprobe[hub]'")
+    return _from_hub(name, transformers.AutoProcessor.from_pretrained, place, revision=revision)
+
+
+def _from_hub(name: str, load: Any, place: str, **options: Any) -> Any:
+    """Call a `from_pretrained`, without remote code, and say in one line what went wrong."""
+    try:
+        return load(place, trust_remote_code=False, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        if Path(place).is_dir():
+            hint = "check that the folder holds a whole checkpoint with safetensors"
+        else:
+            hint = "check the name and the network, or give a local folder"
+        raise InputError(f"model {name!r}: could not be loaded ({reason}); {hint}") from None

@@ -1,0 +1,40 @@
+"""A Qwen2.5-VL processor that needs no torchvision: the PIL image processor and a tokenizer, no video."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast, ProcessorMixin
+from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+
+class PilQwenProcessor(Qwen2_5_VLProcessor):
+    """Turns images and chat messages into the inputs of a Qwen2.5-VL model.
+
+    transformers' own processor class also builds a video processor, which cannot be imported
+    without torchvision; this one leaves video out and is otherwise the same.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> load_model("tiny-spd").processor.image_token
+        '<|image_pad|>'
+    """
+
+    video_token = None
+    video_token_id = None
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: str | None = None):
+        self.image_token = "<|image_pad|>"
+        self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
+        ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> PilQwenProcessor:
+        """Read `tokenizer.json`, `preprocessor_config.json` and `chat_template.jinja` from a folder."""
+        return cls(
+            Qwen2VLImageProcessorPil.from_pretrained(folder),
+            PreTrainedTokenizerFast.from_pretrained(folder),
+            chat_template=(folder / "chat_template.jinja").read_text(encoding="utf-8"),
+        )

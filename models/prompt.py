@@ -1,0 +1,178 @@
+"""Render a sample to token ids, and tell which group each token belongs to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample, check_image
+
+if TYPE_CHECKING:
+    from mmprobe.models.loading import Model
+
+log = logging.getLogger("mmprobe")
+
+
+class Group(IntEnum):
+    """Where a token comes from; the values are those of the trace format."""
+
+    TEMPLATE = 0
+    SYSTEM = 1
+    VISUAL = 2
+    USER = 3
+    GENERATED = 4
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A sample as the model reads it.
+
+    Attributes:
+        inputs: tensors for `generate`, on the model's device.
+        ids: int32 [token].
+        group: uint8 [token], values of `Group`.
+        image: int16 [token], the image a visual token shows, -1 elsewhere.
+        grids: merged patch grid (height, width) of each image.
+        sizes: pixels (height, width) of each image file.
+    """
+
+    inputs: Mapping[str, Any]
+    ids: np.ndarray
+    group: np.ndarray
+    image: np.ndarray
+    grids: list[tuple[int, int]]
+    sizes: list[tuple[int, int]]
+
+    @property
+    def visual(self) -> np.ndarray:
+        """int64 [visual], positions of the visual tokens of all images, in order."""
+        return np.flatnonzero(self.group == Group.VISUAL)
+
+
+def build_prompt(model: Model, sample: Sample) -> Prompt:
+    """Render a sample with the model's chat template: system text, then all images, then the question.
+
+    Raises:
+        InputError: an image cannot be decoded, or the processor's output is not what the family says.
+    """
+    images = [_read(path, sample.id) for path in sample.images]
+    texts = [_defused(model, text, sample.id) for text in (sample.system, sample.question) if text is not None]
+    rendered, spans = _render(model, texts, len(images), system=sample.system is not None)
+    inputs = model.processor(text=[rendered], images=images or None, return_tensors="pt")
+    inputs = {name: value for name, value in inputs.items() if value is not None}
+    grids = model.family.image_grids(inputs, model.hf.config)
+    ids = inputs["input_ids"][0].numpy().astype(np.int32)
+    group, image = _groups(model, ids, rendered, spans, grids, sample.id)
+    moved = {name: value.to(model.hf.device) for name, value in inputs.items()}
+    for name, value in moved.items():
+        if value.is_floating_point():
+            moved[name] = value.to(model.hf.dtype)
+    return Prompt(moved, ids, group, image, grids, [(im.height, im.width) for im in images])
+
+
+def _read(path: Any, sample_id: str) -> Image.Image:
+    check_image(path, f"sample {sample_id}")
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"sample {sample_id}: image {path}: cannot be decoded ({error})") from None
+
+
+def _defused(model: Model, text: str, sample_id: str) -> str:
+    """A text in which no control token of the tokenizer can be read as one: a space splits it."""
+    for token in model.control_tokens:
+        if token in text:
+            log.warning("sample %s: %r in its text is written %r", sample_id, token, token[0] + " " + token[1:])
+            text = text.replace(token, token[0] + " " + token[1:])
+    return text
+
+
+def _messages(texts: list[str], images: int, system: bool) -> list[dict[str, Any]]:
+    content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
+    messages = [{"role": "user", "content": [*content, {"type": "text", "text": texts[-1]}]}]
+    if system:
+        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": texts[0]}]})
+    return messages
+
+
+def _render(model: Model, texts: list[str], images: int, system: bool) -> tuple[str, list[tuple[int, int, Group]]]:
+    """The prompt as one string, and where (start, end) in it the system's and the user's text stand.
+
+    The template is rendered with stand-ins for the texts; what surrounds them is template.
+    """
+
+    def apply(contents: list[str]) -> str:
+        return model.processor.apply_chat_template(
+            _messages(contents, images, system), tokenize=False, add_generation_prompt=True
+        )
+
+    stand_ins = [f"\ue000{index}\ue001" for index in range(len(texts))]
+    rest, spans, rendered = apply(stand_ins), [], ""
+    groups = [Group.SYSTEM, Group.USER] if system else [Group.USER]
+    whole = apply(texts)
+    for text, stand_in, group in zip(texts, stand_ins, groups, strict=True):
+        before, found, rest = rest.partition(stand_in)
+        rendered += before
+        if found and not whole.startswith(rendered + text):
+            text = text.strip()  # some templates trim what they are given
+        spans.append((len(rendered), len(rendered) + len(text), group))
+        rendered += text
+    if rendered + rest != whole:
+        raise InputError(f"{model.name}: its chat template changes the texts it is given; groups cannot be told")
+    return whole, spans
+
+
+def _groups(
+    model: Model,
+    ids: np.ndarray,
+    rendered: str,
+    spans: list[tuple[int, int, Group]],
+    grids: list[tuple[int, int]],
+    sample_id: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Group and image of each token.
+
+    The rendered string holds one placeholder an image where the prompt holds a grid of them;
+    walking both sequences side by side carries character positions over to the prompt.
+    """
+    encoded = model.tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
+    image_token = model.family.image_token_id(model.hf.config)
+    group = np.full(len(ids), Group.TEMPLATE, np.uint8)
+    image = np.full(len(ids), -1, np.int16)
+    position, shown = 0, 0
+    for token, (start, end) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        if token == image_token:
+            count = int(np.prod(grids[shown])) if shown < len(grids) else 0
+            group[position : position + count] = Group.VISUAL
+            image[position : position + count] = shown
+            matches = count > 0 and (ids[position : position + count] == image_token).all()
+            position, shown = position + count, shown + 1
+        else:
+            group[position : position + 1] = _group_at(start, end, spans)
+            matches = position < len(ids) and ids[position] == token
+            position += 1
+        if not matches:
+            break
+    if position != len(ids) or shown != len(grids):
+        raise InputError(
+            f"sample {sample_id}: {model.family.name}'s prompt does not hold its {len(grids)} images "
+            f"as grids of visual tokens (token {position} of {len(ids)}, image {shown})"
+        )
+    return group, image
+
+
+def _group_at(start: int, end: int, spans: list[tuple[int, int, Group]]) -> Group:
+    return next((group for low, high, group in spans if start < high and end > low), Group.TEMPLATE)
+
+
+def iterate_texts(model: Model, ids: Iterator[int] | np.ndarray) -> list[str]:
+    """Each token's own text; a token that is part of a character shows as the replacement character."""
+    return model.tokenizer.batch_decode([[int(token)] for token in ids], skip_special_tokens=False)

@@ -1,0 +1,508 @@
+"""Train the embedded model `tiny-spd` from nothing, on scenes drawn as it goes.
+
+Two stages. First the vision tower learns what is in each cell, through two throw-away linear
+heads; without this it never learns shapes. Then the tower is frozen and the language model
+learns to answer. Batch number k depends on the seed and k alone, so a run that was stopped
+goes on where it was, and gives the same model on the same machine.
+
+    python scripts/train_tiny_spd.py --out build/tiny-spd                 # a GPU: 20 minutes
+    python scripts/train_tiny_spd.py --out build/tiny-spd --batch 48      # a CPU: a night
+
+Stop it at any time and call it again with the same --out. When it ends, build/tiny-spd/model
+holds the folder that mmprobe ships as models/tiny_spd.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, SYSTEM, ask_at_random, ask_everything
+from mmprobe.benchmarks.synthetic.render import render
+from mmprobe.benchmarks.synthetic.scene import (
+    COLOURS,
+    DIFFICULTIES,
+    GRID,
+    IMAGE_PIXELS,
+    SHAPES,
+    Scene,
+    ScenePair,
+    draw_pair,
+)
+
+CELLS = GRID * GRID
+SPECIAL_TOKENS = [
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>",
+    "<|image_pad|>", "<|video_pad|>",
+]  # fmt: skip
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}"
+    "{% else %}{% for part in message.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part.type == 'text' %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+QUESTION_WEIGHTS = dict(
+    same=0.13, different=0.13, count=0.14, find=0.13, exists=0.11, colour=0.11, describe=0.08, steps=0.17
+)
+DIFFERENCE_WEIGHTS = (0.31, 0.27, 0.22, 0.2)
+DIFFICULTY_WEIGHTS = np.array((0.2, 0.35, 0.45))
+QUESTIONS_PER_PAIR = 4
+HELD_OUT_SEED = 10**6  # training draws from seeds below, every evaluation from seeds at or above it
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE that knows every word of the world as one token and can spell anything else."""
+    rng = np.random.default_rng(0)
+    corpus = [SYSTEM, "system", "user", "assistant"]
+    for index in range(3000):
+        for question in ask_everything(rng, draw_pair(rng, DIFFICULTIES[index % 3], index % 4)):
+            corpus += [question.text, question.answer]
+    tokenizer = Tokenizer(models.BPE())
+    words = Regex(r" ?[\p{L}\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(words, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=4096,
+        min_frequency=1,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=SPECIAL_TOKENS[1:],
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5_VLForConditionalGeneration:
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL_TOKENS}
+    hidden = 192
+    config = Qwen2_5_VLConfig(
+        text_config=dict(
+            vocab_size=len(tokenizer),
+            hidden_size=hidden,
+            intermediate_size=512,
+            num_hidden_layers=8,
+            num_attention_heads=6,
+            num_key_value_heads=2,
+            max_position_embeddings=4096,
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[4, 6, 6]),
+            bos_token_id=None,
+            eos_token_id=ids["<|im_end|>"],
+            pad_token_id=ids["<|endoftext|>"],
+        ),
+        vision_config=dict(
+            depth=4,
+            hidden_size=128,
+            intermediate_size=256,
+            num_heads=4,
+            patch_size=14,
+            spatial_merge_size=2,
+            temporal_patch_size=2,
+            window_size=IMAGE_PIXELS,
+            out_hidden_size=hidden,
+            fullatt_block_indexes=[1, 3],
+        ),
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+    )
+    model = Qwen2_5_VLForConditionalGeneration(config)
+    model.generation_config.eos_token_id = ids["<|im_end|>"]
+    model.generation_config.pad_token_id = ids["<|endoftext|>"]
+    model.generation_config.bos_token_id = None
+    return model
+
+
+def image_processor() -> Qwen2VLImageProcessorPil:
+    pixels = IMAGE_PIXELS**2
+    return Qwen2VLImageProcessorPil(size={"shortest_edge": pixels, "longest_edge": pixels})
+
+
+def patches(images: Tensor) -> Tensor:
+    """uint8 [image, 112, 112, 3] to the tower's input, float32 [image * 64, 1176]."""
+    processor = image_processor()
+    mean = torch.tensor(processor.image_mean, device=images.device)
+    std = torch.tensor(processor.image_std, device=images.device)
+    pixels = (images.float() / 255 - mean) / std
+    side = IMAGE_PIXELS // 28
+    pixels = pixels.reshape(-1, side, 2, 14, side, 2, 14, 3)
+    pixels = pixels.permute(0, 1, 4, 2, 5, 7, 3, 6)
+    pixels = pixels.unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)
+    return pixels.reshape(-1, 3 * 2 * 14 * 14)
+
+
+def see(tower: nn.Module, images: Tensor) -> Tensor:
+    """The vision tower on many images of one size at once: [image, 16, hidden].
+
+    transformers loops over images; all of ours are one window of 64 patches, so attention is one batch.
+    """
+    count, tokens = len(images), 64
+    states = tower.patch_embed(patches(images))
+    heads = tower.blocks[0].attn.num_heads
+    head_dim = states.shape[-1] // heads
+    merged = torch.arange(GRID, device=states.device) * 2
+    row = (merged[:, None, None, None] + torch.arange(2, device=states.device)[None, None, :, None]).expand(
+        GRID, GRID, 2, 2
+    )
+    column = row.permute(1, 0, 3, 2)
+    frequency = 10000.0 ** -(torch.arange(0, head_dim // 2, 2, device=states.device) / (head_dim // 2))
+    angle = torch.cat([place.reshape(-1, 1) * frequency for place in (row, column)], dim=-1)
+    cos, sin = torch.cat([angle, angle], -1).cos(), torch.cat([angle, angle], -1).sin()
+
+    def rotate(x: Tensor) -> Tensor:
+        left, right = x.float().chunk(2, dim=-1)
+        return (x.float() * cos + torch.cat([-right, left], -1) * sin).to(x.dtype)
+
+    for block in tower.blocks:
+        projected = block.attn.qkv(block.norm1(states)).reshape(count, tokens, 3, heads, head_dim)
+        query, key, value = projected.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(rotate(query).to(value.dtype), rotate(key).to(value.dtype), value)
+        states = states + block.attn.proj(mixed.transpose(1, 2).reshape(count * tokens, -1))
+        states = states + block.mlp(block.norm2(states))
+    return tower.merger(states).reshape(count, CELLS, -1)
+
+
+@dataclass
+class Encoder:
+    """Turns a question into token ids and mRoPE positions the way the processor and the model do."""
+
+    tokenizer: PreTrainedTokenizerFast
+
+    def render(self, text: str, images: int, system: bool) -> str:
+        head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if system else ""
+        picture = "<|vision_start|>" + "<|image_pad|>" * CELLS + "<|vision_end|>"
+        return f"{head}<|im_start|>user\n{picture * images}{text}<|im_end|>\n<|im_start|>assistant\n"
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        return [found.ids for found in self.tokenizer.backend_tokenizer.encode_batch(texts)]
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        """int64 [3, token]: time, height and width; an image advances the clock by its larger side."""
+        pad = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+        out = np.zeros((3, len(ids)), np.int64)
+        clock, index = 0, 0
+        cell = np.arange(CELLS)
+        while index < len(ids):
+            if ids[index] == pad:
+                out[:, index : index + CELLS] = clock + np.stack([0 * cell, cell // GRID, cell % GRID])
+                clock, index = clock + GRID, index + CELLS
+            else:
+                out[:, index] = clock
+                clock, index = clock + 1, index + 1
+        return out
+
+
+class Batches(Dataset):
+    """Batch number `step`: images uint8 [pair, 2, 112, 112, 3], ids, positions, labels and owner of each row."""
+
+    def __init__(self, encoder: Encoder, seed: int, batch: int, steps: int):
+        self.encoder, self.seed, self.batch, self.steps = encoder, seed, batch, steps
+        self.pad = encoder.tokenizer.pad_token_id
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def _pairs(self, rng: np.random.Generator, progress: float) -> list[ScenePair]:
+        known = 1 if progress < 0.05 else 2 if progress < 0.12 else 3
+        weights = DIFFICULTY_WEIGHTS[:known] / DIFFICULTY_WEIGHTS[:known].sum()
+        count = self.batch // QUESTIONS_PER_PAIR
+        return [
+            draw_pair(rng, DIFFICULTIES[level], int(differences))
+            for level, differences in zip(
+                rng.choice(known, count, p=weights), rng.choice(4, count, p=DIFFERENCE_WEIGHTS), strict=True
+            )
+        ]
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        rng = np.random.default_rng([self.seed, step])
+        pairs = self._pairs(rng, step / self.steps)
+        images = np.stack([np.stack([render(pair.first), render(pair.second)]) for pair in pairs])
+        prompts, answers, owners = [], [], []
+        chance = list(QUESTION_WEIGHTS.values())
+        for owner, pair in enumerate(pairs):
+            for kind in rng.choice(list(QUESTION_WEIGHTS), QUESTIONS_PER_PAIR, replace=False, p=chance):
+                question = ask_at_random(rng, str(kind), pair)
+                prompts.append(self.encoder.render(question.text, len(question.images), rng.random() < 0.9))
+                answers.append(question.answer + "<|im_end|>")
+                owners.append(owner)
+        prompt_ids, answer_ids = self.encoder.encode(prompts), self.encoder.encode(answers)
+        longest = max(len(p) + len(a) for p, a in zip(prompt_ids, answer_ids, strict=True))
+        width = -(-longest // 32) * 32
+        ids = np.full((len(prompts), width), self.pad, np.int64)
+        labels = np.full((len(prompts), width), -100, np.int64)
+        places = np.zeros((3, len(prompts), width), np.int64)
+        for row, (prompt, answer) in enumerate(zip(prompt_ids, answer_ids, strict=True)):
+            whole = np.array(prompt + answer)
+            ids[row, : len(whole)] = whole
+            labels[row, len(prompt) - 1 : len(whole) - 1] = answer
+            places[:, row, : len(whole)] = self.encoder.positions(whole)
+        order = np.argsort([len(p) + len(a) for p, a in zip(prompt_ids, answer_ids, strict=True)], kind="stable")
+        return {
+            "images": torch.from_numpy(images),
+            "ids": torch.from_numpy(ids[order]),
+            "labels": torch.from_numpy(labels[order]),
+            "positions": torch.from_numpy(places[:, order]),
+            "owners": torch.from_numpy(np.array(owners)[order]),
+        }
+
+
+class SceneBatches(Dataset):
+    """Batch number `step` of single scenes with the shape and colour in each cell (0: empty)."""
+
+    def __init__(self, seed: int, batch: int, steps: int):
+        self.seed, self.batch, self.steps = seed, batch, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        rng = np.random.default_rng([self.seed, 1, step])
+        scenes = [draw_pair(rng, DIFFICULTIES[rng.integers(3)], 0).first for _ in range(self.batch)]
+        content = np.stack([cell_content(scene) for scene in scenes])
+        return {
+            "images": torch.from_numpy(np.stack([render(scene) for scene in scenes])),
+            "content": torch.from_numpy(content),
+        }
+
+
+def cell_content(scene: Scene) -> np.ndarray:
+    """int64 [cell, 2]: one more than the index of each cell's shape and colour, 0 where it is empty."""
+    content = np.zeros((CELLS, 2), np.int64)
+    for thing in scene.objects:
+        content[thing.row * GRID + thing.column] = (
+            SHAPES.index(thing.shape) + 1,
+            list(COLOURS).index(thing.colour) + 1,
+        )
+    return content
+
+
+def answer_loss(model: Qwen2_5_VLForConditionalGeneration, batch: dict[str, Tensor]) -> Tensor:
+    """Cross entropy of the answers; a token weighs 1/sqrt(length), so that short answers count too."""
+    inner, device = model.model, model.device
+    with torch.no_grad():
+        features = see(inner.visual, batch["images"].to(device, non_blocking=True).flatten(0, 1))
+    features = features.unflatten(0, (-1, 2))
+    losses, weights = [], []
+    chunks = -(-len(batch["ids"]) // 2)
+    for start in range(0, len(batch["ids"]), chunks):
+        part = slice(start, start + chunks)
+        width = int((batch["ids"][part] != model.config.text_config.pad_token_id).sum(1).max())
+        width = -(-width // 32) * 32
+        ids = batch["ids"][part, :width].to(device, non_blocking=True)
+        labels = batch["labels"][part, :width].to(device, non_blocking=True)
+        places = batch["positions"][:, part, :width].to(device, non_blocking=True)
+        mine = features[batch["owners"][part].to(device)].flatten(1, 2)
+        embedded = inner.language_model.embed_tokens(ids)
+        visual = ids == model.config.image_token_id
+        two = (torch.arange(2 * CELLS, device=device)[None] < visual.sum(1, keepdim=True))
+        embedded = embedded.masked_scatter(visual[..., None], mine[two].to(embedded.dtype))
+        states = inner.language_model(inputs_embeds=embedded, position_ids=places, use_cache=False)
+        asked = labels >= 0
+        logits = model.lm_head(states.last_hidden_state[asked]).float()
+        weight = asked.sum(1, keepdim=True).float().rsqrt().expand_as(labels)[asked]
+        losses.append((F.cross_entropy(logits, labels[asked], reduction="none") * weight).sum())
+        weights.append(weight.sum())
+    return torch.stack(losses).sum() / torch.stack(weights).sum()
+
+
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Linear warm-up over 2 %, constant, then linear to nothing over the last 30 %."""
+    return peak * min(1.0, (step + 1) / max(1, 0.02 * steps), (steps - step) / max(1, 0.3 * steps))
+
+
+def batches(data: Dataset, start: int, workers: int) -> DataLoader:
+    return DataLoader(
+        data,
+        batch_size=None,
+        sampler=range(start, len(data)),
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        prefetch_factor=4 if workers else None,
+    )
+
+
+def autocast(device: str) -> torch.autocast:
+    return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+
+
+def pretrain_tower(model: Qwen2_5_VLForConditionalGeneration, args: argparse.Namespace) -> None:
+    tower, device = model.model.visual, args.device
+    hidden = model.config.text_config.hidden_size
+    heads = nn.ModuleList([nn.Linear(hidden, len(SHAPES) + 1), nn.Linear(hidden, len(COLOURS) + 1)]).to(device)
+    parameters = [*tower.parameters(), *heads.parameters()]
+    optimiser = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01)
+    data = SceneBatches(args.seed, args.tower_batch, args.tower_steps)
+    bar = tqdm(batches(data, 0, args.workers), desc="vision tower", disable=None)
+    for step, batch in enumerate(bar):
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(step, args.tower_steps, 1e-3)
+        with autocast(device):
+            features = see(tower, batch["images"].to(device))
+            content = batch["content"].to(device)
+            guesses = [head(features).float() for head in heads]
+            loss = sum(F.cross_entropy(guess.flatten(0, 1), content[..., i].flatten()) for i, guess in enumerate(guesses))
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+        if step % 50 == 0 or step == args.tower_steps - 1:
+            full = content[..., 0] > 0
+            right = [(guess.argmax(-1) == content[..., i])[full].float().mean() for i, guess in enumerate(guesses)]
+            note = f"step {step} loss {loss:.3f} shape {right[0]:.3f} colour {right[1]:.3f}"
+            bar.set_postfix_str(note)
+            if not bar.disable or step % 200 == 0 or step == args.tower_steps - 1:
+                print(f"vision tower: {note}", flush=True)
+
+
+def train(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder, args: argparse.Namespace) -> None:
+    device, checkpoint = args.device, args.out / "checkpoint.pt"
+    model.model.visual.requires_grad_(False)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(
+        trained, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.02, fused=device == "cuda"
+    )
+    start = 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint, map_location=device, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+        start = state["step"]
+        print(f"going on from step {start}", flush=True)
+    if args.compile:
+        for layer in model.model.language_model.layers:
+            layer.compile(dynamic=True)
+    data = Batches(encoder, args.seed, args.batch, args.steps)
+    began, running = time.monotonic(), None
+    bar = tqdm(batches(data, start, args.workers), initial=start, total=args.steps, desc="answers", disable=None)
+    for step, batch in enumerate(bar, start):
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(step, args.steps, args.lr)
+        with autocast(device):
+            loss = answer_loss(model, batch)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained, 1.0)
+        optimiser.step()
+        if step % 100 == 0:
+            running = loss.item() if running is None else 0.7 * running + 0.3 * loss.item()
+            pace = (time.monotonic() - began) / (step + 1 - start)
+            bar.set_postfix_str(f"loss {running:.4f}")
+            if step % 500 == 0:
+                print(f"step {step} loss {running:.4f} {1000 * pace:.0f} ms a step", flush=True)
+        spent = time.monotonic() - began > 60 * args.minutes
+        if (step + 1) % 1000 == 0 or step + 1 == args.steps or spent:
+            part = checkpoint.with_suffix(".part")
+            torch.save(
+                {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step + 1}, part
+            )
+            part.replace(checkpoint)
+        if spent:
+            print(f"time is up at step {step + 1} of {args.steps}", flush=True)
+            return
+
+
+def save(model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write the shipped folder; weights are stored in half precision and loaded in single."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = model.config
+    config.dtype = "float32"
+    config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    image_processor().save_pretrained(folder)
+    described = json.loads((folder / "preprocessor_config.json").read_text())
+    described["processor_class"] = "PilQwenProcessor"
+    (folder / "preprocessor_config.json").write_text(json.dumps(described, indent=2) + "\n")
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    weights = {name: value.half().cpu().contiguous() for name, value in model.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def check_against_transformers(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder) -> None:
+    """Our batched tower, positions and loss must be what the model computes when it answers."""
+    rng = np.random.default_rng(5)
+    pair = draw_pair(rng, "medium", 1)
+    images = [render(pair.first), render(pair.second)]
+    ready = image_processor()(images=images, return_tensors="pt")
+    stacked = torch.from_numpy(np.stack(images)).to(model.device)
+    torch.testing.assert_close(patches(stacked).cpu(), ready["pixel_values"].float(), atol=1e-5, rtol=0)
+    text = encoder.render("Are the two pictures the same?", 2, True) + "No."
+    ids = torch.tensor(encoder.encode([text]), device=model.device)
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "mm_token_type_ids": (ids == model.config.image_token_id).int(),
+        "pixel_values": ready["pixel_values"].float().to(model.device),
+        "image_grid_thw": ready["image_grid_thw"].to(model.device),
+    }
+    with torch.no_grad():
+        wanted = model.eval()(**inputs).logits
+        places = torch.from_numpy(encoder.positions(ids[0].cpu().numpy()))[:, None].to(model.device)
+        embedded = model.model.language_model.embed_tokens(ids)
+        embedded[0, ids[0] == model.config.image_token_id] = see(model.model.visual, stacked).flatten(0, 1)
+        states = model.model.language_model(inputs_embeds=embedded, position_ids=places, use_cache=False)
+        torch.testing.assert_close(model.lm_head(states.last_hidden_state), wanted, atol=2e-4, rtol=0)
+    model.train()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=20000)
+    parser.add_argument("--batch", type=int, default=512, help="questions a step, four to a pair")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--tower-steps", type=int, default=800)
+    parser.add_argument("--tower-batch", type=int, default=128)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop and save after so long")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--compile", action="store_true", help="compile the decoder layers")
+    args = parser.parse_args()
+    if args.seed >= HELD_OUT_SEED:
+        parser.error(f"--seed must be below {HELD_OUT_SEED}: seeds from there on are held out")
+    args.out.mkdir(parents=True, exist_ok=True)
+    assert set(QUESTION_WEIGHTS) == set(QUESTION_TYPES)
+    torch.manual_seed(args.seed)
+    tokenizer = build_tokenizer()
+    model = build_model(tokenizer).to(args.device)
+    encoder = Encoder(tokenizer)
+    check_against_transformers(model, encoder)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
+    if not (args.out / "checkpoint.pt").exists():
+        pretrain_tower(model, args)
+    train(model, encoder, args)
+    save(model, tokenizer, args.out / "model")
+
+
+if __name__ == "__main__":
+    main()
