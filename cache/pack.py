@@ -1,0 +1,71 @@
+"""Join a run into one file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import h5py
+from tqdm import tqdm
+
+from mmprobe.cache.reader import open_run
+from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
+from mmprobe.errors import InputError
+
+
+def pack(path: str | Path, out: str | Path) -> Path:
+    """Copy a run into one HDF5 file with the traces under `/samples/<id>`; `open_run` reads it like the folder.
+
+    Raises:
+        InputError: `out` exists, `path` is no run folder, or a trace is damaged.
+
+    Example:
+        >>> pack("runs/demo", "demo.h5")                            # doctest: +SKIP
+        PosixPath('demo.h5')
+    """
+    run, out = open_run(path), Path(out)
+    if run.packed:
+        raise InputError(f"{path}: is packed already")
+    if out.exists():
+        raise InputError(f"{out}: exists; choose another --out")
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder")
+    part = out.with_name(out.name + ".part")
+    try:
+        with h5py.File(part, "w", libver=("v110", "v110")) as file:
+            samples = file.create_group("samples")
+            for name in tqdm(run.ids, desc="pack", unit="trace", disable=None):
+                trace = run[name]
+                try:
+                    with h5py.File(trace._file, "r") as source:
+                        _copy(source, samples.create_group(name))
+                except (OSError, RuntimeError) as error:
+                    raise trace._damaged(error) from None
+            file.attrs["mmprobe_format"] = FORMAT_VERSION
+            file.attrs["run"] = json.dumps(run.config)
+            file.attrs["failures"] = json.dumps(run.failures)
+            labels = [{"id": name, "faithful": faithful} for name, faithful in run._labels.items()]
+            file.attrs["labels"] = json.dumps(labels)
+        os.replace(part, out)
+    finally:
+        part.unlink(missing_ok=True)
+    return out
+
+
+def _copy(source: h5py.File, target: h5py.Group) -> None:
+    """Copy a trace. Dimension scales are attached anew: HDF5 does not carry references across files."""
+    target.attrs.update(source.attrs)
+
+    def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset):
+            source.copy(item, target, name=name, without_attrs=True)
+            if item.is_scale:
+                target[name].make_scale(name)
+
+    source.visititems(copy)
+    for name, variable in VARIABLES.items():
+        if name in target:
+            target[name].attrs.update({"long_name": variable.long_name, "units": variable.units})
+            for axis, dim in enumerate(variable.dims):
+                target[name].dims[axis].attach_scale(target[dim])

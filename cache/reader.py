@@ -1,0 +1,246 @@
+"""Read runs and traces. Arrays are labelled, and nothing is read before it is used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import xarray as xr
+
+from mmprobe.cache.schema import FORMAT_VERSION
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample
+
+
+class _Array:
+    """An attribute of `Trace` that reads one data set, lazily and with its coordinates."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __get__(self, trace: Trace | None, owner: type) -> Any:
+        return self if trace is None else trace.array(self.path)
+
+
+class Trace:
+    """What was recorded while a model answered one sample.
+
+    Example:
+        >>> t = open_run("runs/demo")["0001"]                       # doctest: +SKIP
+        >>> t.attention_mass.sel(group="visual").mean("head")       # doctest: +SKIP
+    """
+
+    attention_mass = _Array("attention/mass")
+    attention_leading = _Array("attention/leading")
+    attention_visual = _Array("attention/visual")
+    attention_visual_head = _Array("attention/visual_head")
+    residual_pre = _Array("residual/pre")
+    residual_mid = _Array("residual/mid")
+    residual_post = _Array("residual/post")
+    update_cos_mha = _Array("update/cos_mha")
+    update_cos_ffn = _Array("update/cos_ffn")
+    update_kl = _Array("update/kl")
+    ffn_gate_sum = _Array("ffn/gate_sum")
+    tam_logit = _Array("tam/logit")
+    tam_prompt = _Array("tam/prompt")
+
+    def __init__(self, file: Path, root: str = "/"):
+        self._file, self._root = file, root
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.id}: {self.answer!r}>"
+
+    @cached_property
+    def _header(self) -> tuple[dict[str, Any], dict[str, np.ndarray], tuple[str, ...]]:
+        """Attributes, coordinates that are not plain counts, and the names of all data sets."""
+        try:
+            with h5py.File(self._file, "r") as file:
+                root = file[self._root]
+                attributes = dict(root.attrs)
+                names: list[str] = []
+                root.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+                coordinates = {
+                    name: root[name].asstr()[...] if name == "group" else root[name][...]
+                    for name in ("layer", "head", "group")
+                    if name in root
+                }
+        except (OSError, KeyError, RuntimeError, ValueError) as error:
+            raise self._damaged(error) from None
+        version = attributes.get("mmprobe_format")
+        if version != FORMAT_VERSION:
+            raise InputError(f"{self._file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}")
+        return attributes, coordinates, tuple(names)
+
+    def _damaged(self, error: Exception) -> InputError:
+        if not self._file.exists():
+            return InputError(f"{self._file}: no such trace")
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return InputError(f"{self._file}: damaged trace ({reason}); delete it and trace again with --resume")
+
+    def _group(self, name: str) -> xr.Dataset:
+        group = f"{self._root.rstrip('/')}/{name}"
+        try:
+            found = xr.open_dataset(self._file, group=group, engine="h5netcdf", decode_cf=False)
+        except (OSError, KeyError, RuntimeError, ValueError) as error:
+            raise self._damaged(error) from None
+        coordinates = self._header[1]
+        return found.assign_coords({dim: coordinates[dim] for dim in found.dims if dim in coordinates})
+
+    @cached_property
+    def _groups(self) -> dict[str, xr.Dataset]:
+        return {}
+
+    def dataset(self, name: str) -> xr.Dataset:
+        """One group of data sets: tokens, images, steps, attention, residual, update, ffn or tam."""
+        if name not in self._groups:
+            self._groups[name] = self._group(name)
+        return self._groups[name]
+
+    def array(self, path: str) -> xr.DataArray:
+        """One data set by its path in the file.
+
+        Raises:
+            InputError: it was not captured, or the file is damaged.
+        """
+        if path not in self.captured:
+            raise InputError(f"trace {self.id}: {path} was not captured; --capture full records everything")
+        group, name = path.split("/")
+        return self.dataset(group)[name]
+
+    @property
+    def captured(self) -> tuple[str, ...]:
+        """Paths of all data sets in the file."""
+        return self._header[2]
+
+    @property
+    def id(self) -> str:
+        return self.sample.id
+
+    @cached_property
+    def sample(self) -> Sample:
+        return Sample.model_validate_json(self._header[0]["sample"])
+
+    @property
+    def answer(self) -> str:
+        """The generated text, without special tokens."""
+        return self._header[0]["answer"]
+
+    @property
+    def tokens(self) -> xr.Dataset:
+        """Data set over `token`: id, group, image, text."""
+        return self.dataset("tokens")
+
+    @property
+    def steps(self) -> xr.Dataset:
+        """Data set over `step`: id, logprob, entropy."""
+        return self.dataset("steps")
+
+    @property
+    def images(self) -> xr.Dataset:
+        """Data set over `image` and `axis` (height, width): grid, size."""
+        return self.dataset("images")
+
+    @property
+    def ffn_active(self) -> xr.DataArray:
+        """bool (step, layer, neuron): SiLU(gate) > 0; read at once, being stored as bits."""
+        packed = self.array("ffn/active")
+        neurons = int(self._header[0]["neurons"])
+        bits = np.unpackbits(packed.values, axis=-1, count=neurons).astype(bool)
+        return xr.DataArray(bits, dims=("step", "layer", "neuron"), coords={"layer": packed["layer"]})
+
+    def close(self) -> None:
+        """Close the file; arrays that were not read can no longer be."""
+        for opened in self._groups.values():
+            opened.close()
+        self._groups.clear()
+
+
+class Run:
+    """A folder of traces, or the file that `pack` made of it. Iterates over its traces in sample order."""
+
+    def __init__(self, path: Path, config: dict[str, Any], failures: list[dict], labels: dict[str, bool | None]):
+        self.path, self.config, self.failures, self._labels = path, config, failures, labels
+
+    @property
+    def packed(self) -> bool:
+        return self.path.is_file()
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Ids of the finished samples, in the order of the run."""
+        if self.packed:
+            with h5py.File(self.path, "r") as file:
+                done = set(file["samples"])
+        else:
+            done = {entry.name.removesuffix(".h5") for entry in (self.path / "samples").glob("*.h5")}
+        return [name for name in self.config["order"] if name in done]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Trace]:
+        return (self[name] for name in self.ids)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.ids
+
+    def __getitem__(self, name: str) -> Trace:
+        if name not in self.ids:
+            raise KeyError(f"{self.path}: no finished sample {name!r}")
+        if self.packed:
+            return Trace(self.path, f"/samples/{name}")
+        return Trace(self.path / "samples" / f"{name}.h5")
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path}: {len(self)} of {len(self.config['order'])} samples, {self.config['model']['name']}>"
+
+    def sample(self, name: str) -> Sample:
+        return self[name].sample
+
+    def faithful(self, name: str) -> bool | None:
+        """Whether a sample's answer is faithful: by labels.jsonl, else by the sample itself, else None."""
+        return self._labels[name] if name in self._labels else self.sample(name).faithful
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    """Objects of a JSON-lines file, none if it is missing; a torn last line is dropped."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run: a folder that `trace` wrote, or a file that `pack` made.
+
+    Raises:
+        InputError: there is no run at `path`, or it cannot be read.
+
+    Example:
+        >>> len(open_run("runs/demo"))                              # doctest: +SKIP
+        24
+    """
+    path = Path(path)
+    try:
+        if path.is_file():
+            with h5py.File(path, "r") as file:
+                config, failures, labels = (json.loads(file.attrs[name]) for name in ("run", "failures", "labels"))
+        else:
+            config = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            failures, labels = _json_lines(path / "failures.jsonl"), _json_lines(path / "labels.jsonl")
+        version = config["format"]
+    except FileNotFoundError:
+        raise InputError(f"{path}: no run here (run.json is missing)") from None
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
+    if version != FORMAT_VERSION:
+        raise InputError(f"{path}: run format {version}, this mmprobe reads {FORMAT_VERSION}")
+    return Run(path, config, failures, {label["id"]: label["faithful"] for label in labels})

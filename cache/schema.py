@@ -1,0 +1,46 @@
+"""The trace format: every data set with its dimensions, type, meaning and unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FORMAT_VERSION = 1
+GROUP_NAMES = ("template", "system", "visual", "user", "generated")
+BLOCK_STEPS = 16  # steps that are written at a time, and that share a chunk on disk
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One data set: numpy dtype (`str` for text), named dimensions, meaning and unit."""
+
+    dtype: str
+    dims: tuple[str, ...]
+    long_name: str
+    units: str = "1"
+
+
+VARIABLES: dict[str, Variable] = {
+    "tokens/id": Variable("i4", ("token",), "token id, prompt then generated"),
+    "tokens/group": Variable("u1", ("token",), "0 template, 1 system, 2 visual, 3 user, 4 generated"),
+    "tokens/image": Variable("i2", ("token",), "image that a visual token shows, -1 where none"),
+    "tokens/text": Variable("str", ("token",), "the token's own text"),
+    "images/grid": Variable("i4", ("image", "axis"), "merged patch grid, height and width", "visual tokens"),
+    "images/size": Variable("i4", ("image", "axis"), "image file, height and width", "pixels"),
+    "steps/id": Variable("i4", ("step",), "id of the generated token"),
+    "steps/logprob": Variable("f4", ("step",), "log probability of the generated token before any sampling rule", "nat"),
+    "steps/entropy": Variable("f4", ("step",), "entropy of the next-token distribution before any sampling rule", "nat"),
+    "attention/mass": Variable("f4", ("step", "layer", "head", "group"), "attention of the step's query by token group"),
+    "attention/leading": Variable("f4", ("step", "layer", "head"), "attention on everything before the first image"),
+    "attention/visual": Variable("f2", ("step", "layer", "visual"), "attention on each visual token, mean over heads"),
+    "attention/visual_head": Variable("f2", ("step", "layer", "head", "visual"), "attention on each visual token"),
+    "residual/pre": Variable("f2", ("step", "layer", "hidden"), "residual stream before the layer, at the query"),
+    "residual/mid": Variable("f2", ("step", "layer", "hidden"), "residual stream after attention, at the query"),
+    "residual/post": Variable("f2", ("step", "layer", "hidden"), "residual stream after the layer, at the query"),
+    "update/cos_mha": Variable("f4", ("step", "layer"), "cosine of resid_pre and resid_mid"),
+    "update/cos_ffn": Variable("f4", ("step", "layer"), "cosine of resid_mid and resid_post"),
+    "update/kl": Variable("f4", ("step", "layer"), "KL of the softmaxed attention update from the FFN update", "nat"),
+    "ffn/gate_sum": Variable("f4", ("layer", "neuron"), "sum over steps of SiLU(gate) at the query"),
+    "ffn/active": Variable("u1", ("step", "layer", "neuron_byte"), "SiLU(gate) > 0, eight neurons a byte, first in the highest bit"),
+    "tam/logit": Variable("f2", ("step", "token"), "logit of the step's token at every position up to its query"),
+    "tam/prompt": Variable("f2", ("user_token", "visual"), "logit of each user token's own id at the visual positions"),
+}  # fmt: skip

@@ -1,0 +1,69 @@
+"""Check that every trace of a run is whole and consistent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+from tqdm import tqdm
+
+from mmprobe.cache.reader import Run, Trace, open_run
+from mmprobe.cache.schema import VARIABLES
+from mmprobe.errors import InputError
+
+MASS_TOLERANCE = 1e-3
+
+
+def verify(path: str | Path) -> list[str]:
+    """Read every byte of every trace of a run and name what is wrong, in one line each.
+
+    Checksums of all data sets are verified by reading them; shapes are compared with the
+    dimensions, attention rows must sum to 1, samples must be there or among the failures.
+
+    Raises:
+        InputError: `path` is no run at all.
+
+    Example:
+        >>> verify("runs/demo")                                     # doctest: +SKIP
+        []
+    """
+    run = open_run(path)
+    problems = _missing(run)
+    for name in tqdm(run.ids, desc="verify", unit="trace", disable=None):
+        try:
+            problems += [f"{name}: {problem}" for problem in check_trace(run[name])]
+        except InputError as error:
+            problems.append(f"{name}: {error}")
+    return problems
+
+
+def _missing(run: Run) -> list[str]:
+    failed = {failure["id"] for failure in run.failures}
+    there = set(run.ids) | failed
+    return [f"{name}: not traced; run again with --resume" for name in run.config["order"] if name not in there]
+
+
+def check_trace(trace: Trace) -> list[str]:
+    """Problems of one trace; raises InputError where it cannot be read at all."""
+    problems = []
+    captured = trace.captured
+    sizes: dict[str, int] = {}
+    with h5py.File(trace._file, "r") as file:
+        root = file[trace._root]
+        for name in captured:
+            try:
+                values = root[name][...]
+            except (OSError, RuntimeError) as error:
+                problems.append(f"{name}: damaged ({str(error).splitlines()[0]})")
+                continue
+            if name not in VARIABLES:
+                continue
+            for dim, size in zip(VARIABLES[name].dims, values.shape, strict=True):
+                if sizes.setdefault(dim, size) != size:
+                    problems.append(f"{name}: {dim} is {size}, elsewhere {sizes[dim]}")
+            if name == "attention/mass" and values.size:
+                worst = np.abs(values.sum(-1) - 1).max()
+                if not worst <= MASS_TOLERANCE:
+                    problems.append(f"{name}: rows should sum to 1 but are off by up to {worst:.2g}")
+    return problems
