@@ -11,6 +11,8 @@ from tqdm import tqdm
 
 from mmprobe.cache.reader import open_run
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
+from mmprobe.cache.seal import SEAL_BYTES, seal
+from mmprobe.cache.verify import require_unbroken
 from mmprobe.errors import InputError
 
 
@@ -33,10 +35,11 @@ def pack(path: str | Path, out: str | Path) -> Path:
         raise InputError(f"{out.parent}: no such folder")
     part = out.with_name(out.name + ".part")
     try:
-        with h5py.File(part, "w", libver=("v110", "v110")) as file:
+        with h5py.File(part, "w", libver=("v110", "v110"), userblock_size=SEAL_BYTES) as file:
             samples = file.create_group("samples")
             for name in tqdm(run.ids, desc="pack", unit="trace", disable=None):
                 trace = run[name]
+                require_unbroken(trace._file)
                 try:
                     with h5py.File(trace._file, "r") as source:
                         _copy(source, samples.create_group(name))
@@ -47,6 +50,9 @@ def pack(path: str | Path, out: str | Path) -> Path:
             file.attrs["failures"] = json.dumps(run.failures)
             labels = [{"id": name, "faithful": faithful} for name, faithful in run._labels.items()]
             file.attrs["labels"] = json.dumps(labels)
+        with open(part, "r+b") as written:
+            seal(written)
+            os.fsync(written.fileno())
         os.replace(part, out)
     finally:
         part.unlink(missing_ok=True)

@@ -11,8 +11,17 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
+from xarray.backends import BackendArray
+from xarray.core.indexing import (
+    CopyOnWriteArray,
+    ExplicitIndexer,
+    IndexingSupport,
+    LazilyIndexedArray,
+    MemoryCachedArray,
+    explicit_indexing_adapter,
+)
 
-from mmprobe.cache.schema import FORMAT_VERSION
+from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
@@ -25,6 +34,25 @@ class _Array:
 
     def __get__(self, trace: Trace | None, owner: type) -> Any:
         return self if trace is None else trace.array(self.path)
+
+
+class _Stored(BackendArray):
+    """One data set on disk, read when it is indexed; damage that is found then is an InputError."""
+
+    def __init__(self, trace: Trace, path: str, data: h5py.Dataset):
+        self.trace, self.path = trace, path
+        self.shape, self.dtype = data.shape, data.dtype
+
+    def __getitem__(self, key: ExplicitIndexer) -> Any:
+        return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER_1VECTOR, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        try:
+            with h5py.File(self.trace._file, "r") as file:
+                data = file[self.path]
+                return data.asstr()[key] if self.dtype == object else data[key]
+        except (OSError, KeyError, RuntimeError, ValueError) as error:
+            raise self.trace._damaged(error) from None
 
 
 class Trace:
@@ -83,13 +111,19 @@ class Trace:
         return InputError(f"{self._file}: damaged trace ({reason}); delete it and trace again with --resume")
 
     def _group(self, name: str) -> xr.Dataset:
-        group = f"{self._root.rstrip('/')}/{name}"
+        coordinates = self._header[1]
+        found = {}
         try:
-            found = xr.open_dataset(self._file, group=group, engine="h5netcdf", decode_cf=False)
+            with h5py.File(self._file, "r") as file:
+                for key, data in file[self._root][name].items():
+                    variable = VARIABLES[f"{name}/{key}"]
+                    lazy = LazilyIndexedArray(_Stored(self, data.name, data))
+                    about = {"long_name": variable.long_name, "units": variable.units}
+                    found[key] = xr.Variable(variable.dims, MemoryCachedArray(CopyOnWriteArray(lazy)), about)
+            dims = {dim for variable in found.values() for dim in variable.dims}
+            return xr.Dataset(found, {dim: coordinates[dim] for dim in dims if dim in coordinates})
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             raise self._damaged(error) from None
-        coordinates = self._header[1]
-        return found.assign_coords({dim: coordinates[dim] for dim in found.dims if dim in coordinates})
 
     @cached_property
     def _groups(self) -> dict[str, xr.Dataset]:
@@ -109,7 +143,7 @@ class Trace:
         """
         if path not in self.captured:
             raise InputError(f"trace {self.id}: {path} was not captured; --capture full records everything")
-        group, name = path.split("/")
+        group, _, name = path.rpartition("/")
         return self.dataset(group)[name]
 
     @property
@@ -123,12 +157,18 @@ class Trace:
 
     @cached_property
     def sample(self) -> Sample:
-        return Sample.model_validate_json(self._header[0]["sample"])
+        try:
+            return Sample.model_validate_json(self._header[0]["sample"])
+        except (KeyError, ValueError) as error:
+            raise self._damaged(error) from None
 
     @property
     def answer(self) -> str:
         """The generated text, without special tokens."""
-        return self._header[0]["answer"]
+        try:
+            return self._header[0]["answer"]
+        except KeyError as error:
+            raise self._damaged(error) from None
 
     @property
     def tokens(self) -> xr.Dataset:
@@ -154,9 +194,7 @@ class Trace:
         return xr.DataArray(bits, dims=("step", "layer", "neuron"), coords={"layer": packed["layer"]})
 
     def close(self) -> None:
-        """Close the file; arrays that were not read can no longer be."""
-        for opened in self._groups.values():
-            opened.close()
+        """Let go of everything that was read; no file stays open between reads."""
         self._groups.clear()
 
 
@@ -210,7 +248,7 @@ class Run:
 def _json_lines(path: Path) -> list[dict[str, Any]]:
     """Objects of a JSON-lines file, none if it is missing; a torn last line is dropped."""
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
         try:
             found.append(json.loads(line))
         except json.JSONDecodeError:
@@ -236,11 +274,12 @@ def open_run(path: str | Path) -> Run:
         else:
             config = json.loads((path / "run.json").read_text(encoding="utf-8"))
             failures, labels = _json_lines(path / "failures.jsonl"), _json_lines(path / "labels.jsonl")
-        version = config["format"]
+        version, _ = config["format"], list(config["order"])
+        faithful = {label["id"]: label["faithful"] for label in labels}
     except FileNotFoundError:
         raise InputError(f"{path}: no run here (run.json is missing)") from None
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
     if version != FORMAT_VERSION:
         raise InputError(f"{path}: run format {version}, this mmprobe reads {FORMAT_VERSION}")
-    return Run(path, config, failures, {label["id"]: label["faithful"] for label in labels})
+    return Run(path, config, failures, faithful)

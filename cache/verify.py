@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from mmprobe.cache.reader import Run, Trace, open_run
 from mmprobe.cache.schema import VARIABLES
+from mmprobe.cache.seal import is_unbroken
 from mmprobe.errors import InputError
 
 MASS_TOLERANCE = 1e-3
@@ -18,8 +19,9 @@ MASS_TOLERANCE = 1e-3
 def verify(path: str | Path) -> list[str]:
     """Read every byte of every trace of a run and name what is wrong, in one line each.
 
-    Checksums of all data sets are verified by reading them; shapes are compared with the
-    dimensions, attention rows must sum to 1, samples must be there or among the failures.
+    The checksum of each file is verified first, since HDF5 may crash on a damaged one; then every data set is
+    read, shapes are compared with the dimensions, attention rows must sum to 1, and samples must be there or
+    among the failures.
 
     Raises:
         InputError: `path` is no run at all.
@@ -30,6 +32,8 @@ def verify(path: str | Path) -> list[str]:
     """
     run = open_run(path)
     problems = _missing(run)
+    if run.packed and not is_unbroken(run.path):
+        return [*problems, f"{run.path}: damaged (its checksum differs); pack it again"]
     for name in tqdm(run.ids, desc="verify", unit="trace", disable=None):
         try:
             problems += [f"{name}: {problem}" for problem in check_trace(run[name])]
@@ -39,13 +43,25 @@ def verify(path: str | Path) -> list[str]:
 
 
 def _missing(run: Run) -> list[str]:
-    failed = {failure["id"] for failure in run.failures}
+    failed = {failure.get("id") for failure in run.failures}
     there = set(run.ids) | failed
     return [f"{name}: not traced; run again with --resume" for name in run.config["order"] if name not in there]
 
 
+def require_unbroken(path: Path) -> None:
+    """Raise InputError unless a file is byte for byte as it was written; HDF5 may crash on one that is not."""
+    try:
+        unbroken = is_unbroken(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not unbroken:
+        raise InputError(f"{path}: damaged (its checksum differs); delete it and make it again")
+
+
 def check_trace(trace: Trace) -> list[str]:
     """Problems of one trace; raises InputError where it cannot be read at all."""
+    if trace._root == "/":
+        require_unbroken(trace._file)
     problems = []
     captured = trace.captured
     sizes: dict[str, int] = {}

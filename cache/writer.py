@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, VARIABLES
+from mmprobe.cache.seal import SEAL_BYTES, seal
 
 _TEXT = h5py.string_dtype()
 _FREE = {"step", "token"}  # dimensions whose length is known only when the answer has ended
@@ -26,6 +27,7 @@ class TraceWriter:
         coordinates: for each dimension its values (`layer` the captured layers, `group` their names, …);
             `step` and `token` are not among them.
         attributes: texts about the whole trace (sample, model, answer …).
+        half: store the data sets that the format has in float16 so; False makes them float32.
 
     Example:
         >>> import tempfile
@@ -33,10 +35,16 @@ class TraceWriter:
         ...     writer.append("update/kl", np.zeros((3, 2), np.float32))
     """
 
-    def __init__(self, path: Path, coordinates: Mapping[str, np.ndarray], attributes: Mapping[str, str] = {}):
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        coordinates: Mapping[str, np.ndarray],
+        attributes: Mapping[str, str] = {},
+        half: bool = True,
+    ):
+        self.path, self.half = path, half
         self.part = path.with_name(path.name + ".part")
-        self.file = h5py.File(self.part, "w", libver=("v110", "v110"))
+        self.file = h5py.File(self.part, "w", libver=("v110", "v110"), userblock_size=SEAL_BYTES)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, h5py.Dataset] = {}
         for name, values in coordinates.items():
@@ -101,13 +109,15 @@ class TraceWriter:
             max(1, BLOCK_STEPS if dim == "step" else min(size, 4096) if not loose else 256)
             for dim, size, loose in zip(variable.dims, shape, free, strict=True)
         )
-        stored = _TEXT if text else np.dtype(dtype or variable.dtype)
+        single = variable.dtype == "f2" and not self.half
+        stored = _TEXT if text else np.dtype(dtype or ("f4" if single else variable.dtype))
         data = self.file.create_dataset(
             name,
             shape,
             stored,
             chunks=None if text else chunks,
-            maxshape=None if text else tuple(None if loose else n for loose, n in zip(free, shape, strict=True)),
+            # HDF5 wants chunks of 1 at least, and no larger than a dimension that cannot grow: not even one of 0.
+            maxshape=None if text else tuple(None if loose or not n else n for loose, n in zip(free, shape, strict=True)),
             fletcher32=not text,
             fillvalue=np.nan if stored.kind == "f" else None,
         )
@@ -135,13 +145,14 @@ class TraceWriter:
                 continue
             data = self.file[name]
             wanted = tuple(len(self.scales[dim]) for dim in variable.dims)
-            if data.shape != wanted and any(dim in _FREE for dim in variable.dims):
-                data.resize(wanted)
+            if variable.dims == ("step", "token"):  # rows grow with the answer, whose last token is never a query
+                data.resize(wanted[1], axis=1)
             if data.shape != wanted:
                 raise ValueError(f"{name} has shape {data.shape}, its dimensions say {wanted}")
             for axis, dim in enumerate(variable.dims):
                 data.dims[axis].attach_scale(self.scales[dim])
         self.file.close()
-        with open(self.part, "rb") as written:
+        with open(self.part, "r+b") as written:
+            seal(written)
             os.fsync(written.fileno())
         os.replace(self.part, self.path)

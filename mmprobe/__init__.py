@@ -11,9 +11,14 @@ Everything is imported when it is first used, so `import mmprobe` is quick.
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_source_tree = Path(__file__).parent.parent
+if (_source_tree / "cache" / "schema.py").is_file():
+    __path__.append(str(_source_tree))  # in a clone, the other folders stand beside this one
 
 if TYPE_CHECKING:
     from mmprobe import analyses, viz

@@ -75,10 +75,10 @@ def load_samples(path: str | Path) -> list[Sample]:
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split at U+2028 in a text
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
     samples: list[Sample] = []
     seen: dict[str, int] = {}
@@ -106,14 +106,17 @@ def _parse(line: str, where: str, folder: Path) -> Sample:
         data = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from None
-    except RecursionError:
-        raise InputError(f"{where}: not JSON that can be read (nested too deeply)") from None
+    except (RecursionError, ValueError):
+        raise InputError(f"{where}: not JSON that can be read (nested too deeply, or a number too long)") from None
     try:
         sample = Sample.model_validate(data)
+        Sample.model_validate_json(sample.model_dump_json())  # as a trace will store it
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "line"
         raise InputError(f"{where}: field {field!r}: {first['msg'].removeprefix('Value error, ')}") from None
+    except ValueError:
+        raise InputError(f"{where}: holds half a surrogate pair or is nested too deeply") from None
     for region in sample.regions:
         if region.image >= len(sample.images):
             raise InputError(f"{where}: field 'regions': image {region.image} of {len(sample.images)}")
@@ -126,19 +129,23 @@ def check_image(path: Path, where: str) -> tuple[int, int]:
     Raises:
         InputError: the file is missing, is no image, or has over 100 megapixels.
     """
+    named = f"{where}: image {str(path)!r}"  # quoted, since a name may hold a line break
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path) as image:
                 width, height = image.size
     except FileNotFoundError:
-        raise InputError(f"{where}: image {path}: no such file") from None
+        raise InputError(f"{named}: no such file") from None
     except Image.DecompressionBombError:
-        raise InputError(f"{where}: image {path}: over 100 megapixels; make it smaller") from None
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-        reason = "the file is empty" if path.is_file() and not path.stat().st_size else error
-        raise InputError(f"{where}: image {path}: not a readable image ({reason})") from None
+        raise InputError(f"{named}: over 100 megapixels; make it smaller") from None
+    except UnidentifiedImageError:
+        reason = "of no known format" if path.stat().st_size else "the file is empty"
+        raise InputError(f"{named}: not a readable image ({reason})") from None
+    except (OSError, ValueError, SyntaxError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise InputError(f"{named}: not a readable image ({reason})") from None
     if width * height > MAX_IMAGE_PIXELS:
         megapixels = width * height / 1e6
-        raise InputError(f"{where}: image {path}: {megapixels:.0f} megapixels, over 100; make it smaller")
+        raise InputError(f"{named}: {megapixels:.0f} megapixels, over 100; make it smaller")
     return height, width

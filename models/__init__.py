@@ -1,6 +1,25 @@
 """Loading a model and its processor, building prompts, and telling token groups."""
 
-from mmprobe.models.loading import Alias, Model, aliases, load_model
-from mmprobe.models.prompt import Group, Prompt
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mmprobe.models.aliases import Alias, aliases
+
+if TYPE_CHECKING:
+    from mmprobe.models.loading import Model, load_model
+    from mmprobe.models.prompt import Group, Prompt
+
+_HOMES = {
+    "Model": "mmprobe.models.loading",
+    "load_model": "mmprobe.models.loading",
+    "Group": "mmprobe.models.prompt",
+    "Prompt": "mmprobe.models.prompt",
+}
 
 __all__ = ["Alias", "Group", "Model", "Prompt", "aliases", "load_model"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:  # torch and transformers take seconds to import; names of models do not need them
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'mmprobe.models' has no attribute {name!r}")

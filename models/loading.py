@@ -5,42 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-import yaml
 
 from mmprobe.errors import InputError
+from mmprobe.models.aliases import locate
 from mmprobe.models.families import FAMILIES, Family
 from mmprobe.models.prompt import Prompt, build_prompt
 from mmprobe.samples import Sample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Alias:
-    """A short name for a model; one YAML file in `configs/models`."""
-
-    name: str
-    source: str
-    family: str
-    description: str
-
-    @property
-    def embedded(self) -> bool:
-        return self.source.startswith("embedded:")
-
-
-def aliases() -> dict[str, Alias]:
-    """All short names, in alphabetical order."""
-    folder = resources.files("mmprobe.configs") / "models"
-    found = [yaml.safe_load(entry.read_text(encoding="utf-8")) for entry in folder.iterdir() if entry.name.endswith(".yaml")]
-    return {entry["name"]: Alias(**entry) for entry in sorted(found, key=lambda entry: entry["name"])}
 
 
 @dataclass(frozen=True)
@@ -110,12 +88,7 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
     where = _device(device)
     if dtype != "auto" and dtype not in DTYPES:
         raise InputError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}")
-    alias = aliases().get(name)
-    source = alias.source if alias else name
-    embedded = source.startswith("embedded:")
-    place = str(resources.files("mmprobe.models") / source.removeprefix("embedded:")) if embedded else source
-    if not embedded and not Path(place).is_dir() and (place.startswith((".", "/", "~")) or place.count("/") != 1):
-        raise InputError(f"model {name!r}: neither an alias ({', '.join(aliases())}), a folder, nor a hub id 'owner/name'")
+    source, place = locate(name)
     config = _from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
     family = _family(name, config)
     processor = _processor(name, place, revision, family)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -18,6 +19,11 @@ RECORDABLE = tuple(name for name in VARIABLES if name.split("/")[0] not in ALWAY
 class CaptureSpec(BaseModel):
     """Which data sets to record, and for which layers. Tokens, images and steps always are.
 
+    Attributes:
+        datasets: paths of the trace format, such as `residual/mid`.
+        layers: None for all; negative numbers count from the last.
+        dtype: of the large data sets (visual attention, residuals, TAM logits); float16 halves their size.
+
     Example:
         >>> CaptureSpec(datasets=["attention/mass"], layers=[0, -1]).layer_indices(12)
         [0, 11]
@@ -27,6 +33,7 @@ class CaptureSpec(BaseModel):
 
     datasets: list[str]
     layers: list[int] | None = None
+    dtype: Literal["float16", "float32"] = "float16"
 
     @field_validator("datasets")
     @classmethod
@@ -71,13 +78,15 @@ def load_capture(name: str | Path | CaptureSpec) -> CaptureSpec:
     try:
         source = shipped[str(name)] if str(name) in shipped else Path(name)
         text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         known = ", ".join(sorted(shipped))
         raise InputError(f"capture {str(name)!r}: neither {known} nor a readable YAML file") from None
     try:
-        return CaptureSpec.model_validate(yaml.safe_load(text))
-    except yaml.YAMLError as error:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"capture {name}: not YAML ({str(error).splitlines()[0]})") from None
+    try:
+        return CaptureSpec.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "file"

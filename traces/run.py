@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from mmprobe import __version__
 from mmprobe.cache import Run, TraceWriter, open_run
 from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, VARIABLES
 from mmprobe.errors import InputError
@@ -103,7 +104,7 @@ def trace_sample(
         "model": model.source,
         "neurons": str(model.family.ffn_width(model.hf.config)),
     }
-    with TraceWriter(path, coordinates, about) as writer:
+    with TraceWriter(path, coordinates, about, half=spec.dtype == "float16") as writer:
         generated = ENGINES[engine](model, prompt, spec, writer, generate)
         _write_tokens(model, prompt, generated, writer)
 
@@ -147,7 +148,8 @@ def _describe(
         "engine": engine,
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("mmprobe", "torch", "transformers", "h5py")},
+            "mmprobe": __version__,
+            **{name: version(name) for name in ("torch", "transformers", "h5py")},
         },
         "order": ids,
     }
@@ -213,7 +215,8 @@ def expected_bytes(model: Model, spec: CaptureSpec, samples: int, max_new_tokens
     per_sample = 64 * 1024
     for name in spec.datasets:
         variable = VARIABLES[name]
-        per_sample += np.dtype(variable.dtype).itemsize * int(np.prod([sizes[dim] for dim in variable.dims], dtype=object))
+        itemsize = 4 if (variable.dtype, spec.dtype) == ("f2", "float32") else np.dtype(variable.dtype).itemsize
+        per_sample += itemsize * int(np.prod([sizes[dim] for dim in variable.dims], dtype=object))
     return samples * per_sample
 
 

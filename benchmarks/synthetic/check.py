@@ -10,8 +10,9 @@ from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED
 
 _SENTENCE = re.compile(r"[^.]+\.?")
 _CAPTION_ITEM = re.compile(r"\ban? (\w+) (\w+) at (\w+)", re.IGNORECASE)
+_DENIED = re.compile(r"there is no (\w+)", re.IGNORECASE)
 _LOCATED = re.compile(r"the (\w+) is at (\w+)", re.IGNORECASE)
-_COLOURED = re.compile(r"the (\w+) is (\w+)\.", re.IGNORECASE)
+_COLOURED = re.compile(r"the (\w+) is (\w+)(?:\.|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
             errors.append("yes instead of no" if said else "no instead of yes" if said is False else "neither yes nor no")
         check_changes(answer.split(".", 1)[1] if "." in answer else "")
     elif kind == "count":
-        correct = answer == truth
+        correct = answer.rstrip(".") == truth.rstrip(".")
         if not correct:
             errors.append(f"wrong number: {answer}")
     elif kind == "find":
@@ -88,6 +89,8 @@ def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
         for shape, cell in _LOCATED.findall(answer):
             if not any(thing.split()[1:] == [shape, cell] for thing in first):
                 errors.append(f"the {shape} is not at {cell}")
+        there = {thing.split()[1] for thing in first}
+        errors += [f"there is a {shape}" for shape in _DENIED.findall(answer) if shape in there]
     elif kind == "colour":
         said_colours = _COLOURED.findall(answer)
         correct = said_colours == _COLOURED.findall(truth)

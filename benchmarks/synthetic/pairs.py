@@ -50,14 +50,19 @@ def make_pairs(
     low, high = differences
     if not 0 <= low <= high <= MAX_DIFFERENCES:
         raise InputError(f"--differences {low}-{high}: must lie in 0-{MAX_DIFFERENCES}")
+    if difficulty not in (None, *DIFFICULTIES):
+        raise InputError(f"--difficulty {difficulty}: choose {', '.join(DIFFICULTIES)}")
     if n < 1:
         raise InputError(f"--n {n}: must be 1 or more")
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists and is not an empty folder; choose another --out")
-    (out / "images").mkdir(parents=True, exist_ok=True)
-    (out / "scenes").mkdir(exist_ok=True)
+    try:
+        (out / "images").mkdir(parents=True, exist_ok=True)
+        (out / "scenes").mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be made ({error.strerror})") from None
     lines = []
     for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
         rng = np.random.default_rng([seed, index])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def _inside(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     raise ValueError(f"unknown shape {shape!r}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _coverage(shape: str, radius: int) -> np.ndarray:
     """Share of each pixel of a cell that the centred shape covers: float32 [cell, cell, 1]."""
     fine = CELL_PIXELS * SUPERSAMPLE

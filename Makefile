@@ -1,0 +1,48 @@
+# make demo    set up, trace the embedded model, write a report
+# make test    set up, lint, type-check the installed wheel, run all tests
+# make perf    measure what tracing costs
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find mmprobe analyses benchmarks cache configs models traces viz -type f ! -name '*.pyc') pyproject.toml README.md
+
+.PHONY: demo test perf model-card format clean
+
+demo: $(VENV)/.wheel
+	$(BIN)/mmprobe demo --out mmprobe-demo
+
+test: $(VENV)/.wheel $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p mmprobe
+	$(BIN)/pytest -n 2 tests
+
+perf: $(VENV)/.wheel
+	$(BIN)/python perf/trace_overhead.py
+
+model-card: $(VENV)/.wheel
+	$(BIN)/python scripts/evaluate_tiny_spd.py --write-card
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+# The project's requirements at the tested versions; installed anew only when they change.
+$(VENV)/.core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools wheel
+	$(BIN)/python scripts/requirements.py core | xargs $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(BIN)/python scripts/requirements.py dev | xargs $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+	touch $@
+
+# What is tested is the built wheel, as users get it.
+$(VENV)/.wheel: $(VENV)/.core $(SOURCES)
+	rm -rf build
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/dist .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/dist/*.whl
+	touch $@
+
+clean:
+	rm -rf build $(VENV) mmprobe-demo

@@ -1,0 +1,62 @@
+"""Write an analysis for other programs: NetCDF, CSV and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+
+from mmprobe.errors import InputError
+
+
+def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
+    """Write `NAME.nc`, `NAME.csv` (one row a number: variable, its coordinates, value) and `NAME.json`.
+
+    JSON has the data set's nested form of xarray, with null for what is not a number.
+
+    Raises:
+        InputError: the folder cannot be made or written.
+
+    Example:
+        >>> export(attention_decay(run), "results")                 # doctest: +SKIP
+    """
+    folder, name = Path(folder), dataset.attrs["analysis"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {suffix: folder / f"{name}.{suffix}" for suffix in ("nc", "csv", "json")}
+        parts = {suffix: file.with_name(file.name + ".part") for suffix, file in files.items()}
+        dataset.to_netcdf(parts["nc"], engine="h5netcdf")
+        _long_table(dataset).to_csv(parts["csv"], index=False)
+        text = json.dumps(_without_nan(dataset.to_dict()), allow_nan=False)
+        parts["json"].write_text(text + "\n", encoding="utf-8")
+        for suffix, file in files.items():
+            os.replace(parts[suffix], file)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from None
+    return list(files.values())
+
+
+def _long_table(dataset: xr.Dataset) -> pd.DataFrame:
+    tables = []
+    for variable, array in dataset.data_vars.items():
+        table = array.to_dataframe(name="value").reset_index() if array.dims else pd.DataFrame({"value": [array.item()]})
+        tables.append(table.assign(variable=variable))
+    joined = pd.concat(tables, ignore_index=True)
+    coordinates = [name for name in joined.columns if name not in ("variable", "value")]
+    for name in coordinates:  # a column with gaps would turn counts such as layer 3 into 3.0
+        if pd.api.types.is_float_dtype(joined[name]):
+            joined[name] = joined[name].astype("Int64")
+    return joined[["variable", *coordinates, "value"]]
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

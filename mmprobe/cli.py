@@ -1,0 +1,301 @@
+"""The command line. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import mmprobe
+from mmprobe.errors import InputError
+
+UsageError = typer.BadParameter.__mro__[1]  # typer carries its own click and does not export this
+
+app = typer.Typer(
+    name="mmprobe",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+class Source(StrEnum):
+    synthetic = "synthetic"
+
+
+class Level(StrEnum):
+    easy = "easy"
+    medium = "medium"
+    hard = "hard"
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")]
+
+
+def _say(result: dict[str, Any], text: str, as_json: bool) -> None:
+    typer.echo(json.dumps(result) if as_json else text)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mmprobe {mmprobe.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _face(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Find out whether what a vision-language model says comes from what it sees.
+
+    Start with: mmprobe demo
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for pairs, run, analyses and report.")] = Path("mmprobe-demo"),
+    as_json: AsJson = False,
+) -> None:
+    """Trace the embedded model on drawn picture pairs, and write a report.
+
+    Takes about a minute on two CPU cores. A second call goes on where the first one was.
+
+    \b
+    Example:
+      mmprobe demo --out mmprobe-demo
+    """
+    from mmprobe.demo import run_demo
+
+    result = run_demo(out)
+    text = (
+        f"{result['samples']} answers traced, {result['unfaithful']} of them not faithful to the pictures.\n"
+        f"Open {result['report']} in a browser."
+    )
+    _say(result, text, as_json)
+
+
+@app.command()
+def models(as_json: AsJson = False) -> None:
+    """List the models that have a short name; folders and hub ids of their families work too.
+
+    \b
+    Example:
+      mmprobe models --json
+    """
+    from mmprobe.models.aliases import aliases
+
+    rows = [
+        {"name": alias.name, "source": alias.source, "family": alias.family, "description": alias.description}
+        for alias in aliases().values()
+    ]
+    lines = [f"{row['name']:<16} {row['family']:<12} {row['source']:<30} {row['description']}" for row in rows]
+    _say({"models": rows}, "\n".join(lines), as_json)
+
+
+@app.command()
+def trace(
+    model: Annotated[str, typer.Option(help="Alias (see mmprobe models), local folder or hub id.")],
+    data: Annotated[Path, typer.Option(help="Samples, one JSON object a line.")],
+    out: Annotated[Path, typer.Option(help="The run's folder.")],
+    capture: Annotated[str, typer.Option(help="default, full, or a YAML file.")] = "default",
+    engine: Annotated[str, typer.Option(help="What captures: native.")] = "native",
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling, set anew for each sample.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish an earlier run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a model answer samples and record what happens inside.
+
+    \b
+    Examples:
+      mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/first
+      mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --capture full --limit 50
+    """
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite: choose one")
+    if (out / "run.json").is_file() and not resume and not overwrite:
+        raise InputError(f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it")
+
+    from mmprobe.models.aliases import locate
+    from mmprobe.samples import load_samples
+
+    locate(model)
+    samples = load_samples(data)[:limit]
+
+    from mmprobe.models import load_model
+    from mmprobe.traces import load_capture
+    from mmprobe.traces import trace as trace_samples
+
+    spec = load_capture(capture)
+    run = trace_samples(
+        load_model(model, device=device, dtype=dtype, revision=revision),
+        samples,
+        out,
+        capture=spec,
+        max_new_tokens=max_new_tokens,
+        engine=engine,
+        temperature=temperature,
+        seed=seed,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    failed = len(run.failures)
+    text = f"{len(run)} of {len(samples)} samples traced to {out}"
+    if failed:
+        text += f"; {failed} failed, see {out / 'failures.jsonl'}"
+    _say({"run": str(out), "samples": len(samples), "traced": len(run), "failed": failed}, text, as_json)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def analyze(
+    run: RunFolder,
+    only: Annotated[str | None, typer.Option(help="Names with commas between, such as attention-decay; default: all.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; default: RUN/analyses.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Analyse a run; each analysis is written as NetCDF, CSV and JSON.
+
+    \b
+    Examples:
+      mmprobe analyze runs/first
+      mmprobe analyze runs/first --only attention-decay --out results
+    """
+    from mmprobe.analyses import ANALYSES, export
+    from mmprobe.cache import open_run
+
+    names = [name.strip().replace("-", "_") for name in only.split(",")] if only else list(ANALYSES)
+    for name in names:
+        if name not in ANALYSES:
+            known = ", ".join(known.replace("_", "-") for known in ANALYSES)
+            raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {known}")
+    opened = open_run(run)
+    if out is None:
+        out = run.with_suffix("") / "analyses" if opened.packed else run / "analyses"
+    files = [str(file) for name in names for file in export(ANALYSES[name](opened), out)]
+    _say({"files": files}, "\n".join(files), as_json)
+
+
+@app.command()
+def report(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML file with figures and an explorer of the answers; it needs no network.
+
+    \b
+    Example:
+      mmprobe report runs/first --out report.html
+    """
+    from mmprobe.analyses import ANALYSES
+    from mmprobe.cache import open_run
+    from mmprobe.viz import write_report
+
+    opened = open_run(run)
+    written = write_report(opened, [analyse(opened) for analyse in ANALYSES.values()], out)
+    _say({"report": str(written)}, str(written), as_json)
+
+
+@app.command()
+def verify(run: RunFolder, as_json: AsJson = False) -> None:
+    """Read every byte of a run and name what is damaged or missing; exit 1 if anything is.
+
+    \b
+    Example:
+      mmprobe verify runs/first
+    """
+    from mmprobe.cache import open_run
+    from mmprobe.cache import verify as verify_run
+
+    problems = verify_run(run)
+    count = len(open_run(run))
+    _say({"traces": count, "problems": problems}, "\n".join(problems) or f"{count} traces, all whole", as_json)
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def pack(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    out: Annotated[Path, typer.Option(help="The HDF5 file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Join a run into one HDF5 file, which every command reads like the folder.
+
+    \b
+    Example:
+      mmprobe pack runs/first --out first.h5
+    """
+    from mmprobe.cache import pack as pack_run
+
+    written = pack_run(run, out)
+    _say({"file": str(written)}, str(written), as_json)
+
+
+@app.command()
+def make_pairs(
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    n: Annotated[int, typer.Option("--n", help="Number of pairs.")],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+    source: Annotated[Source, typer.Option(help="Where the pictures come from.")] = Source.synthetic,
+    differences: Annotated[str, typer.Option(help="A number, or a range as 1-3, within 0-3.")] = "0-3",
+    difficulty: Annotated[Level | None, typer.Option(help="Default: all three in turn.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw pairs of pictures with known differences, and questions with true answers.
+
+    \b
+    Examples:
+      mmprobe make-pairs --source synthetic --out pairs --n 30 --seed 7
+      mmprobe make-pairs --source synthetic --out hard --n 30 --seed 7 --differences 2-3 --difficulty hard
+    """
+    from mmprobe.benchmarks.synthetic.pairs import make_pairs as make
+
+    low, dash, high = differences.partition("-")
+    if not (low.isdigit() and (high.isdigit() if dash else not high)):
+        raise InputError(f"--differences {differences}: give a number or a range such as 1-3")
+    written = make(out, n, seed, (int(low), int(high or low)), difficulty.value if difficulty else None)
+    with written.open(encoding="utf-8") as lines:
+        count = sum(1 for _ in lines)
+    _say({"samples": str(written), "pairs": n, "questions": count}, f"{n} pairs, {count} questions: {written}", as_json)
+
+
+def _fail(message: str, code: int) -> None:
+    line = " ".join(str(message).split())
+    print(f"mmprobe: {line}", file=sys.stderr)
+    sys.exit(code)
+
+
+def main() -> None:
+    """Run the command line: exit 0, 1 for a failed job, 2 for bad usage or input, with one line on stderr."""
+    logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
+    try:
+        sys.exit(app(standalone_mode=False))
+    except InputError as error:
+        _fail(str(error), 2)
+    except UsageError as error:
+        where = error.ctx.command_path if error.ctx else "mmprobe"
+        _fail(f"{error.format_message().rstrip('.')} (see {where} --help)", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted; what was finished is kept", 130)
+    except OSError as error:
+        _fail(f"{error.filename or 'disk'}: {error.strerror or error}", 1)

@@ -1,0 +1,37 @@
+"""The demo: everything from drawn pictures to a report, with the embedded model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mmprobe as mp
+from mmprobe.analyses import ANALYSES, export
+from mmprobe.benchmarks.synthetic.labels import label_run
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+
+PAIRS = 18
+SEED = 1_000_001  # held out: the embedded model was trained on seeds below 1,000,000
+MAX_NEW_TOKENS = 128
+
+
+def run_demo(out: Path) -> dict[str, Any]:
+    """Draw pairs, trace the embedded model on them, label, analyse and report, all under `out`.
+
+    What is there already is kept, so a second call takes only the time of the analyses and the report.
+    """
+    samples_file = out / "pairs" / "samples.jsonl"
+    if not samples_file.exists():
+        make_pairs(out / "pairs", PAIRS, SEED)
+    samples = mp.load_samples(samples_file)
+    folder = out / "run"
+    model = mp.load_model("tiny-spd", device="cpu")
+    mp.trace(model, samples, folder, max_new_tokens=MAX_NEW_TOKENS, resume=(folder / "run.json").exists())
+    verdicts = label_run(mp.open_run(folder))
+    run = mp.open_run(folder)
+    datasets = [analyse(run) for analyse in ANALYSES.values()]
+    for dataset in datasets:
+        export(dataset, out / "analyses")
+    report = mp.viz.write_report(run, datasets, out / "report.html")
+    unfaithful = sum(not verdict.faithful for verdict in verdicts.values())
+    return {"report": str(report), "run": str(folder), "samples": len(run), "unfaithful": unfaithful}

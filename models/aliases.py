@@ -1,0 +1,54 @@
+"""Short names for models; one YAML file each in `configs/models`. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import yaml
+
+from mmprobe.errors import InputError
+
+EMBEDDED = "embedded:"
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A short name: `source` is a hub id, or `embedded:` and a folder of this package."""
+
+    name: str
+    source: str
+    family: str
+    description: str
+
+
+def aliases() -> dict[str, Alias]:
+    """All short names, in alphabetical order.
+
+    Example:
+        >>> aliases()["qwen2.5-vl-7b"].source
+        'Qwen/Qwen2.5-VL-7B-Instruct'
+    """
+    files = (resources.files("mmprobe.configs") / "models").iterdir()
+    read = (yaml.safe_load(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".yaml"))
+    return {entry["name"]: Alias(**entry) for entry in sorted(read, key=lambda entry: entry["name"])}
+
+
+def locate(name: str) -> tuple[str, str]:
+    """What a name stands for, and where transformers finds it: a local folder or a hub id.
+
+    Raises:
+        InputError: it is neither an alias, nor a folder, nor looks like a hub id.
+
+    Example:
+        >>> locate("qwen2.5-vl-3b")
+        ('Qwen/Qwen2.5-VL-3B-Instruct', 'Qwen/Qwen2.5-VL-3B-Instruct')
+    """
+    known = aliases()
+    source = known[name].source if name in known else name
+    if source.startswith(EMBEDDED):
+        return source, str(resources.files("mmprobe.models") / source.removeprefix(EMBEDDED))
+    if not Path(source).is_dir() and (source.startswith((".", "/", "~")) or source.count("/") != 1):
+        raise InputError(f"model {name!r}: neither an alias ({', '.join(known)}), a folder, nor a hub id 'owner/name'")
+    return source, source

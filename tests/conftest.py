@@ -1,0 +1,54 @@
+"""Models and samples that several folders test with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+import mmprobe as mp
+from mmprobe.models import Model
+
+torch.set_num_threads(1)  # two test processes share two cores
+
+
+@pytest.fixture(scope="session")
+def tiny_spd() -> Model:
+    return mp.load_model("tiny-spd", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def random_qwen(tiny_spd: Model) -> Model:
+    """A Qwen2.5-VL with random weights, large enough to make attention uneven, that never stops early."""
+    config = tiny_spd.hf.config.__class__.from_dict(tiny_spd.hf.config.to_dict())
+    config.text_config.num_hidden_layers = 3
+    config.text_config.layer_types = ["full_attention"] * 3
+    config.text_config.hidden_size = 96
+    config.text_config.intermediate_size = 100  # no multiple of 8: the last byte of ffn/active is padded
+    config.text_config.num_attention_heads = 4
+    config.text_config.num_key_value_heads = 2
+    config.text_config.rope_parameters["mrope_section"] = [4, 4, 4]
+    config.text_config.initializer_range = 0.08
+    config.vision_config.out_hidden_size = 96
+    torch.manual_seed(7)
+    hf = Qwen2_5_VLForConditionalGeneration(config).eval()
+    hf.generation_config.eos_token_id = None
+    torch.nn.init.normal_(hf.get_input_embeddings().weight, std=0.3)  # the row of the pad token is 0 otherwise
+    return replace(tiny_spd, hf=hf, name="random-qwen")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three pictures of different shapes: square, wide and tall."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(3)
+    paths = []
+    for index, (height, width) in enumerate([(112, 112), (60, 140), (150, 75)]):
+        paths.append(folder / f"{index}.png")
+        Image.fromarray(rng.integers(0, 255, (height, width, 3), np.uint8)).save(paths[-1])
+    return paths

@@ -1,0 +1,206 @@
+"""The native engine against eager transformers: the same tokens, and every number recomputed the slow way."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mmprobe as mp
+from mmprobe.models import Model
+from mmprobe.samples import Sample
+from mmprobe.traces import load_capture
+from mmprobe.traces.attention import _observers
+
+SYSTEM = "You answer questions about pictures of coloured shapes."
+STEPS = 37  # two whole blocks of 16 and a part of one
+
+
+def sample_of(images: list[Path], name: str = "a") -> Sample:
+    return Sample(id=name, images=images, system=SYSTEM, question="Compare the two pictures step by step.")
+
+
+def eager_reference(model: Model, sample: Sample, answer: torch.Tensor) -> dict[str, np.ndarray]:
+    """One eager forward pass over prompt and answer, with transformers' own outputs and plain hooks."""
+    hf = copy.deepcopy(model.hf)
+    hf.set_attn_implementation("eager")
+    inputs = model.prepare(sample)
+    inputs["input_ids"] = torch.cat([inputs["input_ids"], answer[None]], 1)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    inputs["mm_token_type_ids"] = torch.nn.functional.pad(inputs["mm_token_type_ids"], (0, len(answer)))
+    seen: dict[str, list[torch.Tensor]] = {"mid": [], "gate": [], "pre": [], "post": []}
+    for layer in hf.model.language_model.layers:
+        layer.register_forward_pre_hook(lambda m, a, k: seen["pre"].append(a[0] if a else k["hidden_states"]), with_kwargs=True)
+        layer.post_attention_layernorm.register_forward_pre_hook(lambda m, a: seen["mid"].append(a[0]))
+        layer.mlp.act_fn.register_forward_hook(lambda m, a, out: seen["gate"].append(out))
+        layer.register_forward_hook(lambda m, a, out: seen["post"].append(out[0] if isinstance(out, tuple) else out))
+    with torch.no_grad():
+        out = hf(**inputs, output_attentions=True, output_hidden_states=True)
+    prompt = inputs["input_ids"].shape[1] - len(answer)
+    queries = slice(prompt - 1, prompt - 1 + len(answer))
+    stacked = {name: torch.stack(values)[:, 0, queries].transpose(0, 1).numpy() for name, values in seen.items()}
+    return stacked | {
+        "attention": torch.stack(out.attentions)[:, 0, :, queries].permute(2, 0, 1, 3).numpy(),
+        "logits": out.logits[0].numpy(),
+        "prompt": np.array(prompt),
+    }
+
+
+@pytest.fixture(scope="module", params=["tiny_spd", "random_qwen"])
+def model(request: pytest.FixtureRequest) -> Model:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 0], ids=["one image", "two images", "no image"])
+def traced(request: pytest.FixtureRequest, model: Model, pictures: list[Path], tmp_path_factory: pytest.TempPathFactory):
+    sample = sample_of(pictures[1 : 1 + request.param])
+    out = tmp_path_factory.mktemp("run") / "run"
+    spec = load_capture("full").model_copy(update={"dtype": "float32"})
+    run = mp.trace(model, [sample], out, capture=spec, max_new_tokens=STEPS)
+    trace = run["a"]
+    answer = torch.from_numpy(trace.steps["id"].values).long()
+    return model, sample, trace, eager_reference(model, sample, answer)
+
+
+def test_tokens_are_those_of_plain_generate(traced):
+    model, sample, trace, _ = traced
+    inputs = model.prepare(sample)
+    output = model.hf.generate(**inputs, max_new_tokens=STEPS, do_sample=False)
+    np.testing.assert_array_equal(trace.tokens["id"].values, output[0].numpy())
+    np.testing.assert_array_equal(trace.steps["id"].values, output[0, inputs["input_ids"].shape[1] :].numpy())
+
+
+def test_attention_mass_equals_eager(traced):
+    _, _, trace, eager = traced
+    group = trace.tokens["group"].values
+    wanted = np.stack([eager["attention"][..., group == code].sum(-1) for code in range(5)], -1)
+    np.testing.assert_allclose(trace.attention_mass.values, wanted, atol=1e-5)
+    np.testing.assert_allclose(trace.attention_mass.sum("group"), 1, atol=1e-5)
+
+
+def test_leading_attention_equals_eager(traced):
+    _, _, trace, eager = traced
+    visual = np.flatnonzero(trace.tokens["group"].values == 2)
+    wanted = eager["attention"][..., : visual[0] if len(visual) else 0].sum(-1)
+    np.testing.assert_allclose(trace.attention_leading.values, wanted, atol=1e-5)
+
+
+def test_visual_attention_equals_eager(traced):
+    _, _, trace, eager = traced
+    wanted = eager["attention"][..., trace.tokens["group"].values == 2]
+    np.testing.assert_allclose(trace.attention_visual_head.values, wanted, atol=1e-5)
+    np.testing.assert_allclose(trace.attention_visual.values, wanted.mean(2), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pre", "mid", "post"])
+def test_residuals_equal_eager(traced, name):
+    """Within 1e-5 of the largest number of the same residual: kernels add up in another order."""
+    _, _, trace, eager = traced
+    off = np.abs(trace.array(f"residual/{name}").values - eager[name]).max(-1)
+    assert (off / np.abs(eager[name]).max(-1)).max() < 1e-5
+
+
+def test_half_precision_rounds_and_nothing_else(random_qwen, pictures, tmp_path):
+    spec = load_capture("full").model_copy(update={"dtype": "float32"})
+    single = mp.trace(random_qwen, [sample_of(pictures)], tmp_path / "single", capture=spec, max_new_tokens=5)["a"]
+    half = mp.trace(random_qwen, [sample_of(pictures)], tmp_path / "half", capture="full", max_new_tokens=5)["a"]
+    for name in ("attention/visual", "attention/visual_head", "residual/pre", "residual/mid", "residual/post", "tam/logit"):
+        assert half.array(name).dtype == np.float16
+        np.testing.assert_array_equal(half.array(name).values, single.array(name).values.astype(np.float16))
+
+
+def test_gates_equal_eager(traced):
+    _, _, trace, eager = traced
+    np.testing.assert_allclose(trace.ffn_gate_sum.values, eager["gate"].sum(0), atol=1e-4, rtol=1e-5)
+    clear = np.abs(eager["gate"]) > 1e-6  # the sign of a number that close to 0 is rounding
+    np.testing.assert_array_equal(trace.ffn_active.values[clear], (eager["gate"] > 0)[clear])
+
+
+def test_updates_equal_their_formulas(traced):
+    """cos and KL of eq. (5), by numpy in double precision."""
+    _, _, trace, eager = traced
+    pre, mid, post = (eager[name].astype(float) for name in ("pre", "mid", "post"))
+
+    def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+
+    def softmax(x: np.ndarray) -> np.ndarray:
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+    p, q = softmax(mid - pre), softmax(post - mid)
+    np.testing.assert_allclose(trace.update_cos_mha.values, cosine(pre, mid), atol=1e-5)
+    np.testing.assert_allclose(trace.update_cos_ffn.values, cosine(mid, post), atol=1e-5)
+    np.testing.assert_allclose(trace.update_kl.values, (p * np.log(p / q)).sum(-1), atol=1e-4, rtol=1e-4)
+
+
+def test_logprob_and_entropy_equal_eager(traced):
+    _, _, trace, eager = traced
+    first = int(eager["prompt"]) - 1
+    logits = torch.from_numpy(eager["logits"][first:-1])
+    spread = torch.distributions.Categorical(logits=logits)
+    chosen = torch.from_numpy(trace.steps["id"].values)
+    np.testing.assert_allclose(trace.steps["logprob"].values, spread.log_prob(chosen), atol=1e-4)
+    np.testing.assert_allclose(trace.steps["entropy"].values, spread.entropy(), atol=1e-4)
+
+
+def test_tam_logits_equal_eager_logits(traced):
+    """The logit of each step's token at every position up to its query, and NaN after it."""
+    _, _, trace, eager = traced
+    ids, prompt = trace.steps["id"].values, int(eager["prompt"])
+    stored = trace.tam_logit.values
+    for step, token in enumerate(ids):
+        query = prompt - 1 + step
+        wanted = eager["logits"][: query + 1, token]
+        np.testing.assert_allclose(stored[step, : query + 1], wanted, atol=1e-4, rtol=1e-5)
+        assert np.isnan(stored[step, query + 1 :]).all()
+
+
+def test_tam_prompt_logits_equal_eager_logits(traced):
+    _, _, trace, eager = traced
+    group, ids = trace.tokens["group"].values, trace.tokens["id"].values
+    wanted = eager["logits"][np.flatnonzero(group == 2)][:, ids[group == 3]].T
+    np.testing.assert_allclose(trace.tam_prompt.values, wanted, atol=1e-4, rtol=1e-5)
+
+
+def test_sampling_draws_the_same_tokens_as_generate(random_qwen, pictures, tmp_path):
+    sample = sample_of(pictures[:2])
+    run = mp.trace(random_qwen, [sample], tmp_path / "run", max_new_tokens=STEPS, temperature=0.9, seed=11)
+    torch.manual_seed(11)
+    inputs = random_qwen.prepare(sample)
+    output = random_qwen.hf.generate(**inputs, max_new_tokens=STEPS, do_sample=True, temperature=0.9)
+    np.testing.assert_array_equal(run["a"].tokens["id"].values, output[0].numpy())
+    greedy = random_qwen.hf.generate(**inputs, max_new_tokens=STEPS, do_sample=False)
+    assert not torch.equal(output, greedy), "sampling should differ from greedy here, or this shows nothing"
+
+
+def test_nothing_is_left_behind(random_qwen, pictures, tmp_path):
+    hf = random_qwen.hf
+    mp.trace(random_qwen, [sample_of(pictures[:1])], tmp_path / "run", capture="full", max_new_tokens=3)
+    assert hf.config.get_text_config()._attn_implementation == "sdpa"
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in hf.modules())
+    assert not len(_observers)
+
+
+def test_only_the_layers_asked_for_are_recorded(random_qwen, pictures, tmp_path):
+    sample = sample_of(pictures[:1])
+    spec = mp.CaptureSpec(datasets=["attention/mass", "residual/mid", "ffn/gate_sum"], layers=[0, -1])
+    some = mp.trace(random_qwen, [sample], tmp_path / "some", capture=spec, max_new_tokens=5)["a"]
+    every = mp.trace(random_qwen, [sample], tmp_path / "every", capture="full", max_new_tokens=5)["a"]
+    assert some.attention_mass["layer"].values.tolist() == [0, 2]
+    np.testing.assert_array_equal(some.attention_mass.values, every.attention_mass.sel(layer=[0, 2]).values)
+    np.testing.assert_array_equal(some.residual_mid.values, every.residual_mid.sel(layer=[0, 2]).values)
+    np.testing.assert_allclose(some.ffn_gate_sum.values, every.ffn_gate_sum.sel(layer=[0, 2]).values, rtol=1e-5)
+    with pytest.raises(mp.InputError, match="residual/pre was not captured"):
+        _ = some.residual_pre
+
+
+@pytest.mark.parametrize("tokens", [1, 15, 16, 17])
+def test_answers_around_a_block_are_whole(random_qwen, pictures, tmp_path, tokens):
+    trace = mp.trace(random_qwen, [sample_of(pictures[:1])], tmp_path / "run", max_new_tokens=tokens)["a"]
+    assert trace.attention_mass.sizes["step"] == tokens == trace.steps.sizes["step"]
+    assert trace.tam_logit.shape == (tokens, trace.tokens.sizes["token"])
+    assert not np.isnan(trace.attention_mass.values).any()

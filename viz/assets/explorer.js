@@ -1,0 +1,357 @@
+"use strict";
+(() => {
+  // Inferno, sampled evenly: brightness grows with the value, also for colour-blind readers.
+  const INFERNO = ["#000004", "#1b0c41", "#4a0c6b", "#781c6d", "#a52c60", "#cf4446", "#ed6925", "#fb9b06",
+    "#f7d13d", "#fcffa4"].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+  const LEAST_OPAQUE = 100; // of 255: where there is little attention, the image stays visible
+  const PLOT = { width: 600, height: 90, top: 6 };
+  const LABELS = new Map([[true, "faithful"], [false, "unfaithful"], [null, "unlabelled"]]);
+
+  const find = (id) => document.getElementById(id);
+  const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
+  const percent = (value) => `${(100 * value).toFixed(value < 0.0995 ? 1 : 0)} %`;
+  const number = (value) => (value ? value.toPrecision(3) : value === null ? "not a number" : "0");
+
+  let sample = null;
+  let pinned = 0;
+  let pointed = null;
+  let wanted = null; // the sample asked for last: unpacking takes time, and readers click on
+
+  // ---------------------------------------------------------------- data
+
+  async function unpack(base64, ArrayType) {
+    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new ArrayType(await new Response(inflated).arrayBuffer());
+  }
+
+  async function load(name) {
+    const read = JSON.parse(find(name).textContent);
+    const { attention, mass, share } = read;
+    if (attention) {
+      read.attention = {
+        weights: await unpack(attention.weights, Uint8Array),
+        scale: await unpack(attention.scale, Float32Array),
+      };
+    }
+    if (mass) mass.values = await unpack(mass.values, Float32Array);
+    if (share) read.share = await unpack(share, Float32Array);
+    return read;
+  }
+
+  /** Positions in the layer axis that are shown: one, or all to be averaged. */
+  function shownLayers() {
+    const all = sample.layers.map((_, position) => position);
+    return find("layer-mean").checked ? all : [Number(find("layer").value)];
+  }
+
+  /** Weights of a step on all visual tokens, mean over the shown layers. */
+  function visualWeights(step) {
+    const { weights, scale } = sample.attention;
+    const visual = weights.length / scale.length;
+    const layers = shownLayers();
+    const mean = new Float32Array(visual);
+    for (const layer of layers) {
+      const row = step * sample.layers.length + layer;
+      const unit = scale[row] / 255 / layers.length;
+      for (let token = 0; token < visual; token += 1) mean[token] += weights[row * visual + token] * unit;
+    }
+    return mean;
+  }
+
+  const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
+
+  /** The largest weight of any step, for the shown layers; kept, since it reads the whole sample. */
+  function largestOfSample() {
+    const key = shownLayers().join();
+    sample.largest ??= new Map();
+    if (!sample.largest.has(key)) {
+      sample.largest.set(key, largest(sample.tokens.map((_, step) => largest(visualWeights(step)))));
+    }
+    return sample.largest.get(key);
+  }
+
+  /** Mean over the shown layers of an array [step, layer, width], at one step. */
+  function meanOverLayers(values, step, width) {
+    const layers = shownLayers();
+    const at = (layer, place) => values[(step * sample.layers.length + layer) * width + place];
+    return Array.from({ length: width }, (_, place) =>
+      layers.reduce((sum, layer) => sum + at(layer, place), 0) / layers.length);
+  }
+
+  // ---------------------------------------------------------------- images and heat
+
+  function inferno(value) {
+    const place = Math.min(Math.max(value, 0), 1) * (INFERNO.length - 1);
+    const below = Math.min(Math.floor(place), INFERNO.length - 2);
+    return INFERNO[below].map((low, channel) => low + (place - below) * (INFERNO[below + 1][channel] - low));
+  }
+
+  function paintHeat(canvas, weights, most) {
+    const context = canvas.getContext("2d");
+    const pixels = context.createImageData(canvas.width, canvas.height);
+    weights.forEach((weight, cell) => {
+      const value = most > 0 ? weight / most : 0;
+      const opaque = LEAST_OPAQUE + (255 - LEAST_OPAQUE) * value;
+      pixels.data.set([...inferno(value), opaque].map(Math.round), 4 * cell);
+    });
+    context.putImageData(pixels, 0, 0);
+  }
+
+  function showHeat(step) {
+    const weights = visualWeights(step);
+    const perStep = find("normalise").value === "step";
+    const most = perStep ? largest(weights) : largestOfSample();
+    let start = 0;
+    for (const canvas of document.querySelectorAll("#sample-images canvas")) {
+      const end = start + canvas.width * canvas.height;
+      paintHeat(canvas, weights.subarray(start, end), most);
+      canvas.style.opacity = find("opacity").value;
+      start = end;
+    }
+    find("legend-max").textContent = `${most.toPrecision(3)} weight of one visual token, the largest of ` +
+      (perStep ? "this step" : "all steps");
+  }
+
+  function outlines(image) {
+    const [height, width] = image.size;
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("aria-hidden", "true");
+    for (const [x, y, boxWidth, boxHeight] of image.regions) {
+      for (const kind of ["halo", "edge"]) {
+        const box = document.createElementNS(svg.namespaceURI, "rect");
+        Object.entries({ x, y, width: boxWidth, height: boxHeight, class: kind })
+          .forEach(([name, value]) => box.setAttribute(name, value));
+        svg.append(box);
+      }
+    }
+    return svg;
+  }
+
+  function imageFigure(image, index, count) {
+    const [height, width] = image.size;
+    const [rows, columns] = image.grid;
+    const name = `Image ${index + 1} of ${count}`;
+    const frame = make("div", { className: "frame" });
+    frame.style.aspectRatio = `${width} / ${height}`;
+    frame.style.setProperty("--ratio", width / height);
+    frame.classList.toggle("tiny", Math.max(width, height) <= 224);
+    frame.append(image.source ? make("img", { src: image.source, alt: name })
+      : make("p", { className: "missing", textContent: `The image cannot be shown: ${image.problem}.` }));
+    if (sample.attention) frame.append(make("canvas", { width: columns, height: rows, ariaHidden: "true" }));
+    if (image.regions.length) frame.append(outlines(image));
+    const figure = make("figure");
+    figure.append(frame, make("figcaption", {
+      textContent: `${name}, ${width} × ${height} pixels, ${columns} × ${rows} visual tokens` }));
+    return figure;
+  }
+
+  function showRegions() {
+    find("sample-images").classList.toggle("outlined", find("regions").checked);
+  }
+
+  // ---------------------------------------------------------------- one step
+
+  function showMass(step) {
+    const { groups, values } = sample.mass;
+    const mass = meanOverLayers(values, step, groups.length);
+    const keys = groups.map((group, place) => {
+      const key = make("li", { textContent: `${group} ${percent(mass[place])}` });
+      key.style.setProperty("--colour", `var(--group-${group})`);
+      return key;
+    });
+    const bars = groups.map((group, place) => {
+      const bar = make("span");
+      bar.style.width = `${100 * mass[place]}%`;
+      bar.style.background = `var(--group-${group})`;
+      return bar;
+    });
+    find("mass").replaceChildren(...bars);
+    find("mass").ariaLabel = keys.map((key) => key.textContent).join(", ");
+    find("mass-keys").replaceChildren(...keys);
+  }
+
+  const shareAt = (step) => meanOverLayers(sample.share, step, 1)[0];
+  const plotX = (step) => (PLOT.width * (step + 0.5)) / sample.tokens.length;
+
+  function showShare() {
+    const shares = sample.tokens.map((_, step) => shareAt(step));
+    const most = largest(shares);
+    const y = (value) => PLOT.height - (most > 0 ? (value / most) * (PLOT.height - PLOT.top) : 0);
+    const points = shares.map((value, step) => `${plotX(step)},${y(value).toFixed(2)}`);
+    const line = `M${points.join("L")}`;
+    const svg = find("share");
+    svg.querySelector(".line").setAttribute("d", line);
+    svg.querySelector(".area").setAttribute("d",
+      `${line}L${plotX(shares.length - 1)},${PLOT.height}L${plotX(0)},${PLOT.height}Z`);
+    find("share-max").textContent = `highest ${percent(most)}`;
+    find("share-last").textContent = `step ${shares.length - 1}`;
+  }
+
+  function showNumbers(step) {
+    const logprob = sample.logprob[step];
+    find("step-name").textContent = JSON.stringify(sample.tokens[step].text);
+    find("step-number").textContent = `step ${step} of 0–${sample.tokens.length - 1}`;
+    find("step-probability").textContent = logprob === null ? "not a number" : percent(Math.exp(logprob));
+    find("step-logprob").textContent = `${number(logprob)} nat`;
+    find("step-entropy").textContent = `${number(sample.entropy[step])} nat`;
+  }
+
+  /** Everything that depends on the step that is pointed at, or else kept. */
+  function showStep() {
+    if (!sample.tokens.length) return;
+    const step = pointed ?? pinned;
+    for (const token of find("tokens").children) {
+      const own = Number(token.dataset.step);
+      token.classList.toggle("shown", own === step);
+      token.ariaSelected = String(own === pinned);
+      token.tabIndex = own === pinned ? 0 : -1;
+    }
+    showNumbers(step);
+    if (sample.attention) showHeat(step);
+    if (sample.mass) showMass(step);
+    if (sample.share) {
+      const cursor = find("share").querySelector(".cursor");
+      cursor.setAttribute("x1", plotX(step));
+      cursor.setAttribute("x2", plotX(step));
+      find("share-now").textContent = percent(shareAt(step));
+    }
+  }
+
+  function showLayers() {
+    const mean = find("layer-mean").checked;
+    const name = sample.layers[Number(find("layer").value)];
+    find("layer-name").textContent = mean ? "mean" : name;
+    document.querySelectorAll(".layer-words").forEach((words) => {
+      words.textContent = mean ? "mean over layers" : `layer ${name}`;
+    });
+    find("layer").setAttribute("aria-valuetext", `layer ${name}`);
+    if (sample.share && sample.tokens.length) showShare();
+    showStep();
+  }
+
+  // ---------------------------------------------------------------- one sample
+
+  /** A token's nodes: spaces before it and line breaks after it stay outside, so that lines wrap as in the answer. */
+  function tokenNodes({ text, special }, step) {
+    const [, before, body, breaks] = text.match(/^( *)([^]*?)(\n*)$/);
+    const visible = body.replaceAll("\n", "↵\n") + "↵".repeat(breaks.length) || "␣".repeat(before.length) || "∅";
+    const span = make("span", { className: special ? "token special" : "token", textContent: visible, role: "option",
+      ariaLabel: JSON.stringify(text) });
+    span.dataset.step = step;
+    return [before, span, breaks];
+  }
+
+  function showAvailable() {
+    const available = {
+      attention: sample.attention,
+      mass: sample.mass,
+      share: sample.share && sample.images.length && sample.tokens.length,
+      layers: sample.layers.length,
+      regions: sample.images.some((image) => image.regions.length),
+    };
+    for (const part of document.querySelectorAll("#explorer [data-needs]")) {
+      part.hidden = !available[part.dataset.needs];
+    }
+    find("layer").max = Math.max(sample.layers.length - 1, 0);
+  }
+
+  function showSample() {
+    const label = LABELS.get(sample.faithful);
+    find("sample-id").textContent = sample.id;
+    Object.assign(find("sample-label"), { textContent: label, className: `mark ${label}` });
+    find("sample-question").textContent = sample.question;
+    find("sample-truth").textContent = sample.truth === null ? "" : `True answer: ${sample.truth}`;
+    find("sample-notes").replaceChildren(...sample.notes.map((note) => make("li", { textContent: note })));
+    find("sample-images").replaceChildren(
+      ...sample.images.map((image, index) => imageFigure(image, index, sample.images.length)));
+    find("tokens").replaceChildren(...sample.tokens.flatMap(tokenNodes));
+    pinned = 0;
+    pointed = null;
+    find("sample").hidden = false;
+    showAvailable();
+    showRegions();
+    showLayers();
+  }
+
+  async function choose(button) {
+    wanted = button.dataset.sample;
+    document.querySelectorAll(".samples [data-sample]").forEach((other) => {
+      other.setAttribute("aria-current", String(other === button));
+    });
+    const loaded = await load(button.dataset.sample);
+    if (wanted !== button.dataset.sample) return;
+    sample = loaded;
+    showSample();
+  }
+
+  function filter(button) {
+    document.querySelectorAll("[data-filter]").forEach((other) => {
+      other.setAttribute("aria-pressed", String(other === button));
+    });
+    document.querySelectorAll(".samples [data-sample]").forEach((item) => {
+      item.parentElement.hidden = !["all", item.dataset.label].includes(button.dataset.filter);
+    });
+  }
+
+  // ---------------------------------------------------------------- hands
+
+  function pin(step) {
+    pinned = Math.min(Math.max(step, 0), sample.tokens.length - 1);
+    pointed = null;
+    showStep();
+  }
+
+  function pinFromKey(event) {
+    const moves = { ArrowLeft: pinned - 1, ArrowRight: pinned + 1, Home: 0, End: sample.tokens.length - 1 };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    pin(moves[event.key]);
+    find("tokens").children[pinned].focus();
+  }
+
+  function pinFromPlot(event) {
+    const { left, width } = find("share").getBoundingClientRect();
+    pin(Math.floor(((event.clientX - left) / width) * sample.tokens.length));
+  }
+
+  function listen() {
+    document.querySelectorAll(".samples [data-sample]").forEach((button) => {
+      button.addEventListener("click", () => choose(button));
+    });
+    document.querySelectorAll("[data-filter]").forEach((button) => {
+      button.addEventListener("click", () => filter(button));
+    });
+    const tokens = find("tokens");
+    tokens.addEventListener("pointerover", (event) => {
+      if (event.target === tokens || event.pointerType === "touch") return;
+      pointed = Number(event.target.dataset.step);
+      showStep();
+    });
+    tokens.addEventListener("pointerleave", () => {
+      pointed = null;
+      showStep();
+    });
+    tokens.addEventListener("click", (event) => {
+      if (event.target === tokens) return;
+      pin(Number(event.target.dataset.step));
+      event.target.focus();
+    });
+    tokens.addEventListener("keydown", pinFromKey);
+    find("share").addEventListener("click", pinFromPlot);
+    find("layer").addEventListener("input", () => {
+      find("layer-mean").checked = false;
+      showLayers();
+    });
+    find("layer-mean").addEventListener("change", showLayers);
+    find("opacity").addEventListener("input", showStep);
+    find("normalise").addEventListener("change", showStep);
+    find("regions").addEventListener("change", showRegions);
+  }
+
+  const ramp = INFERNO.map((parts) => `rgb(${parts.join()})`).join();
+  find("legend-ramp").style.background = `linear-gradient(to right, ${ramp})`;
+  listen();
+  choose(document.querySelector(".samples [data-sample]"));
+})();

@@ -1,0 +1,36 @@
+"""From an analysis' data set to its figures."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import xarray as xr
+
+from mmprobe.errors import InputError
+from mmprobe.viz import attention_decay
+from mmprobe.viz.panel import Panel
+
+_BY_ANALYSIS = {"attention_decay": attention_decay.panels}
+
+
+def figures(dataset: xr.Dataset) -> list[Panel]:
+    """All figures of an analysis, in the order of the report.
+
+    Raises:
+        InputError: the data set is not one that an analysis returned.
+
+    Example:
+        >>> [panel.title for panel in figures(attention_decay(run))]     # doctest: +SKIP
+    """
+    name = dataset.attrs.get("analysis")
+    if name not in _BY_ANALYSIS:
+        raise InputError(f"no figures for analysis {name!r}; known: {', '.join(_BY_ANALYSIS)}")
+    return _BY_ANALYSIS[name](dataset)
+
+
+def plot(dataset: xr.Dataset) -> go.Figure:
+    """The first figure of an analysis.
+
+    Example:
+        >>> mp.viz.plot(mp.analyses.attention_decay(run)).show()         # doctest: +SKIP
+    """
+    return figures(dataset)[0].figure
