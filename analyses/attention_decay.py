@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.statistics import bootstrap_interval
+from mmprobe.analyses.statistics import bootstrap_mean
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
 
@@ -50,9 +50,14 @@ def attention_decay(run: Run) -> xr.Dataset:
     """
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    rows = [_of_sample(run[name]) for name in tqdm(run.ids, desc="attention_decay", unit="trace", disable=None)]
+    rows = [
+        _of_sample(run[name]) for name in tqdm(run.ids, desc="attention_decay", unit="trace", disable=None)
+    ]
     steps = max(len(row["mass"]) for row in rows)
-    mean = {name: _mean_over_samples([row[name] for row in rows], steps) for name in ("mass", "mass_per_token", "mass_authors")}
+    mean = {
+        name: _mean_over_samples([row[name] for row in rows], steps)
+        for name in ("mass", "mass_per_token", "mass_authors")
+    }
     first = run[run.ids[0]].attention_mass
     coordinates = {name: first[name].values for name in ("layer", "head", "group")}
     arrays = xr.Dataset(
@@ -68,7 +73,12 @@ def attention_decay(run: Run) -> xr.Dataset:
     lengths = np.array([len(row["mass"]) for row in rows])
     out["n"] = ("step", (lengths[:, None] > np.arange(steps)).sum(0))
     _add_labelled(out, rows, [run.faithful(name) for name in run.ids], steps)
-    out.attrs = {"analysis": "attention_decay", "run": str(run.path), "samples": len(rows), "model": run.config["model"]["name"]}
+    out.attrs = {
+        "analysis": "attention_decay",
+        "run": str(run.path),
+        "samples": len(rows),
+        "model": run.config["model"]["name"],
+    }
     return out
 
 
@@ -116,7 +126,9 @@ def slope_over_steps(values: np.ndarray) -> np.ndarray:
     return np.tensordot(step, values, 1) / (step**2).sum()
 
 
-def _add_labelled(out: xr.Dataset, rows: list[dict[str, np.ndarray]], faithful: list[bool | None], steps: int) -> None:
+def _add_labelled(
+    out: xr.Dataset, rows: list[dict[str, np.ndarray]], faithful: list[bool | None], steps: int
+) -> None:
     """Add the shares, slopes and early suppression, for all samples and by label, with their intervals."""
     share = np.array([row["visual"].mean(0) for row in rows])  # [sample, layer]
     slope = np.array([slope_over_steps(row["visual"]) for row in rows])
@@ -130,14 +142,16 @@ def _add_labelled(out: xr.Dataset, rows: list[dict[str, np.ndarray]], faithful: 
     }
     for name, values in (("visual_share", share), ("slope", slope)):
         out[name] = ("layer", _mean(values))
-        low, high = bootstrap_interval(values[~np.isnan(values).any(1)])
+        low, high = bootstrap_mean(values[~np.isnan(values).any(1)])
         out[f"{name}_low"], out[f"{name}_high"] = ("layer", low), ("layer", high)
     by_label: dict[str, list[np.ndarray]] = {"visual_by_label": [], "n_by_label": []}
     for label in LABELS:
         chosen = [row["visual"] for row, member in zip(rows, members[label], strict=True) if member]
         empty = np.full((steps, share.shape[1]), np.nan)
         by_label["visual_by_label"].append((_mean_over_samples(chosen, steps) if chosen else empty).T)
-        by_label["n_by_label"].append(sum((np.arange(steps) < len(row) for row in chosen), np.zeros(steps, int)))
+        by_label["n_by_label"].append(
+            sum((np.arange(steps) < len(row) for row in chosen), np.zeros(steps, int))
+        )
     out["visual_by_label"] = (("label", "layer", "step"), np.array(by_label["visual_by_label"]))
     out["n_by_label"] = (("label", "step"), np.array(by_label["n_by_label"]))
     out["n_label"] = ("label", [int(members[label].sum()) for label in LABELS])
@@ -146,9 +160,11 @@ def _add_labelled(out: xr.Dataset, rows: list[dict[str, np.ndarray]], faithful: 
         ("slope_by_label", slope, ("label", "layer")),
         ("early_suppression", early, ("label",)),
     ):
-        parts = [values[members[label] & ~np.isnan(values.reshape(len(values), -1)).any(1)] for label in LABELS]
+        parts = [
+            values[members[label] & ~np.isnan(values.reshape(len(values), -1)).any(1)] for label in LABELS
+        ]
         out[name] = (dims, np.array([_mean(part) for part in parts]))
-        intervals = [bootstrap_interval(part) for part in parts]
+        intervals = [bootstrap_mean(part) for part in parts]
         out[f"{name}_low"] = (dims, np.array([low for low, _ in intervals]))
         out[f"{name}_high"] = (dims, np.array([high for _, high in intervals]))
 

@@ -44,7 +44,11 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
 def _long_table(dataset: xr.Dataset) -> pd.DataFrame:
     tables = []
     for variable, array in dataset.data_vars.items():
-        table = array.to_dataframe(name="value").reset_index() if array.dims else pd.DataFrame({"value": [array.item()]})
+        table = (
+            array.to_dataframe(name="value").reset_index()
+            if array.dims
+            else pd.DataFrame({"value": [array.item()]})
+        )
         tables.append(table.assign(variable=variable))
     joined = pd.concat(tables, ignore_index=True)
     coordinates = [name for name in joined.columns if name not in ("variable", "value")]

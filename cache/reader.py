@@ -91,7 +91,9 @@ class Trace:
                 root = file[self._root]
                 attributes = dict(root.attrs)
                 names: list[str] = []
-                root.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+                root.visititems(
+                    lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None
+                )
                 coordinates = {
                     name: root[name].asstr()[...] if name == "group" else root[name][...]
                     for name in ("layer", "head", "group")
@@ -201,7 +203,9 @@ class Trace:
 class Run:
     """A folder of traces, or the file that `pack` made of it. Iterates over its traces in sample order."""
 
-    def __init__(self, path: Path, config: dict[str, Any], failures: list[dict], labels: dict[str, bool | None]):
+    def __init__(
+        self, path: Path, config: dict[str, Any], failures: list[dict], labels: dict[str, bool | None]
+    ):
         self.path, self.config, self.failures, self._labels = path, config, failures, labels
 
     @property
@@ -270,7 +274,9 @@ def open_run(path: str | Path) -> Run:
     try:
         if path.is_file():
             with h5py.File(path, "r") as file:
-                config, failures, labels = (json.loads(file.attrs[name]) for name in ("run", "failures", "labels"))
+                config, failures, labels = (
+                    json.loads(file.attrs[name]) for name in ("run", "failures", "labels")
+                )
         else:
             config = json.loads((path / "run.json").read_text(encoding="utf-8"))
             failures, labels = _json_lines(path / "failures.jsonl"), _json_lines(path / "labels.jsonl")

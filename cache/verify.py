@@ -45,7 +45,9 @@ def verify(path: str | Path) -> list[str]:
 def _missing(run: Run) -> list[str]:
     failed = {failure.get("id") for failure in run.failures}
     there = set(run.ids) | failed
-    return [f"{name}: not traced; run again with --resume" for name in run.config["order"] if name not in there]
+    return [
+        f"{name}: not traced; run again with --resume" for name in run.config["order"] if name not in there
+    ]
 
 
 def require_unbroken(path: Path) -> None:

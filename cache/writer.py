@@ -54,7 +54,9 @@ class TraceWriter:
     def __enter__(self) -> TraceWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is None:
                 self._commit()
@@ -117,7 +119,9 @@ class TraceWriter:
             stored,
             chunks=None if text else chunks,
             # HDF5 wants chunks of 1 at least, and no larger than a dimension that cannot grow: not even one of 0.
-            maxshape=None if text else tuple(None if loose or not n else n for loose, n in zip(free, shape, strict=True)),
+            maxshape=None
+            if text
+            else tuple(None if loose or not n else n for loose, n in zip(free, shape, strict=True)),
             fletcher32=not text,
             fillvalue=np.nan if stored.kind == "f" else None,
         )
@@ -145,7 +149,10 @@ class TraceWriter:
                 continue
             data = self.file[name]
             wanted = tuple(len(self.scales[dim]) for dim in variable.dims)
-            if variable.dims == ("step", "token"):  # rows grow with the answer, whose last token is never a query
+            if variable.dims == (
+                "step",
+                "token",
+            ):  # rows grow with the answer, whose last token is never a query
                 data.resize(wanted[1], axis=1)
             if data.shape != wanted:
                 raise ValueError(f"{name} has shape {data.shape}, its dimensions say {wanted}")

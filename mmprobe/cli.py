@@ -36,7 +36,9 @@ class Level(StrEnum):
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")
+]
 
 
 def _say(result: dict[str, Any], text: str, as_json: bool) -> None:
@@ -52,7 +54,9 @@ def _version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _face(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Find out whether what a vision-language model says comes from what it sees.
 
@@ -64,7 +68,9 @@ def _face(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for pairs, run, analyses and report.")] = Path("mmprobe-demo"),
+    out: Annotated[Path, typer.Option(help="Folder for pairs, run, analyses and report.")] = Path(
+        "mmprobe-demo"
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Trace the embedded model on drawn picture pairs, and write a report.
@@ -99,7 +105,9 @@ def models(as_json: AsJson = False) -> None:
         {"name": alias.name, "source": alias.source, "family": alias.family, "description": alias.description}
         for alias in aliases().values()
     ]
-    lines = [f"{row['name']:<16} {row['family']:<12} {row['source']:<30} {row['description']}" for row in rows]
+    lines = [
+        f"{row['name']:<16} {row['family']:<12} {row['source']:<30} {row['description']}" for row in rows
+    ]
     _say({"models": rows}, "\n".join(lines), as_json)
 
 
@@ -131,7 +139,9 @@ def trace(
     if resume and overwrite:
         raise InputError("--resume and --overwrite: choose one")
     if (out / "run.json").is_file() and not resume and not overwrite:
-        raise InputError(f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it")
+        raise InputError(
+            f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
+        )
 
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
@@ -168,7 +178,9 @@ def trace(
 @app.command()
 def analyze(
     run: RunFolder,
-    only: Annotated[str | None, typer.Option(help="Names with commas between, such as attention-decay; default: all.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Names with commas between, such as attention-decay; default: all.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default: RUN/analyses.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -228,7 +240,9 @@ def verify(run: RunFolder, as_json: AsJson = False) -> None:
 
     problems = verify_run(run)
     count = len(open_run(run))
-    _say({"traces": count, "problems": problems}, "\n".join(problems) or f"{count} traces, all whole", as_json)
+    _say(
+        {"traces": count, "problems": problems}, "\n".join(problems) or f"{count} traces, all whole", as_json
+    )
     if problems:
         raise typer.Exit(1)
 
@@ -276,7 +290,11 @@ def make_pairs(
     written = make(out, n, seed, (int(low), int(high or low)), difficulty.value if difficulty else None)
     with written.open(encoding="utf-8") as lines:
         count = sum(1 for _ in lines)
-    _say({"samples": str(written), "pairs": n, "questions": count}, f"{n} pairs, {count} questions: {written}", as_json)
+    _say(
+        {"samples": str(written), "pairs": n, "questions": count},
+        f"{n} pairs, {count} questions: {written}",
+        as_json,
+    )
 
 
 def _fail(message: str, code: int) -> None:

@@ -10,7 +10,9 @@ from mmprobe.analyses import ANALYSES, export
 from mmprobe.benchmarks.synthetic.labels import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 
-PAIRS = 18
+PAIRS = 24
+DIFFERENCES = (1, 3)  # hard pairs that do differ: the embedded model hardly errs on others
+QUESTIONS = ("same", "different", "count", "steps", "describe")
 SEED = 1_000_001  # held out: the embedded model was trained on seeds below 1,000,000
 MAX_NEW_TOKENS = 128
 
@@ -22,8 +24,8 @@ def run_demo(out: Path) -> dict[str, Any]:
     """
     samples_file = out / "pairs" / "samples.jsonl"
     if not samples_file.exists():
-        make_pairs(out / "pairs", PAIRS, SEED)
-    samples = mp.load_samples(samples_file)
+        make_pairs(out / "pairs", PAIRS, SEED, DIFFERENCES, "hard")
+    samples = [sample for sample in mp.load_samples(samples_file) if sample.metadata["type"] in QUESTIONS]
     folder = out / "run"
     model = mp.load_model("tiny-spd", device="cpu")
     mp.trace(model, samples, folder, max_new_tokens=MAX_NEW_TOKENS, resume=(folder / "run.json").exists())

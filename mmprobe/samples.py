@@ -107,7 +107,9 @@ def _parse(line: str, where: str, folder: Path) -> Sample:
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from None
     except (RecursionError, ValueError):
-        raise InputError(f"{where}: not JSON that can be read (nested too deeply, or a number too long)") from None
+        raise InputError(
+            f"{where}: not JSON that can be read (nested too deeply, or a number too long)"
+        ) from None
     try:
         sample = Sample.model_validate(data)
         Sample.model_validate_json(sample.model_dump_json())  # as a trace will store it
@@ -129,7 +131,7 @@ def check_image(path: Path, where: str) -> tuple[int, int]:
     Raises:
         InputError: the file is missing, is no image, or has over 100 megapixels.
     """
-    named = f"{where}: image {str(path)!r}"  # quoted, since a name may hold a line break
+    named = f"{where}: image {repr(str(path))[1:-1]}"  # a line break in the name must not break the message
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)

@@ -50,5 +50,7 @@ def locate(name: str) -> tuple[str, str]:
     if source.startswith(EMBEDDED):
         return source, str(resources.files("mmprobe.models") / source.removeprefix(EMBEDDED))
     if not Path(source).is_dir() and (source.startswith((".", "/", "~")) or source.count("/") != 1):
-        raise InputError(f"model {name!r}: neither an alias ({', '.join(known)}), a folder, nor a hub id 'owner/name'")
+        raise InputError(
+            f"model {name!r}: neither an alias ({', '.join(known)}), a folder, nor a hub id 'owner/name'"
+        )
     return source, source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -49,7 +50,9 @@ class Model:
     def control_tokens(self) -> tuple[str, ...]:
         """Strings that the tokenizer would read as one token of its template."""
         added = (token.content for token in self.tokenizer.added_tokens_decoder.values())
-        return tuple(sorted((content for content in added if len(content.strip()) > 1), key=len, reverse=True))
+        return tuple(
+            sorted((content for content in added if len(content.strip()) > 1), key=len, reverse=True)
+        )
 
     def prompt(self, sample: Sample) -> Prompt:
         """Token ids, groups, image grids and model inputs of a sample."""
@@ -93,7 +96,9 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
     family = _family(name, config)
     processor = _processor(name, place, revision, family)
     on_cpu = where.type == "cpu"
-    chosen = DTYPES.get(dtype) or (torch.float32 if on_cpu else getattr(config, "dtype", None) or torch.bfloat16)
+    chosen = DTYPES.get(dtype) or (
+        torch.float32 if on_cpu else getattr(config, "dtype", None) or torch.bfloat16
+    )
     architecture = getattr(transformers, family.architecture)
     hf = _from_hub(
         name,
@@ -134,12 +139,16 @@ def _processor(name: str, place: str, revision: str | None, family: Family) -> A
 
         return PilQwenProcessor.from_folder(Path(place))
     if "hub" in family.needs and find_spec("torchvision") is None:
-        raise InputError(f"model {name!r}: its processor needs torchvision; install it with: pip install 'mmprobe[hub]'")
+        raise InputError(
+            f"model {name!r}: its processor needs torchvision; install it with: pip install 'mmprobe[hub]'"
+        )
     return _from_hub(name, transformers.AutoProcessor.from_pretrained, place, revision=revision)
 
 
 def _from_hub(name: str, load: Any, place: str, **options: Any) -> Any:
     """Call a `from_pretrained`, without remote code, and say in one line what went wrong."""
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
     try:
         return load(place, trust_remote_code=False, **options)
     except (OSError, ValueError) as error:

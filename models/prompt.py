@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,25 +57,47 @@ class Prompt:
         return np.flatnonzero(self.group == Group.VISUAL)
 
 
+Message = dict[str, Any]
+"""A chat message as transformers has it: `role`, and `content` as parts `{"type": "text", "text": …}` and
+`{"type": "image"}`, in any order."""
+
+
 def build_prompt(model: Model, sample: Sample) -> Prompt:
-    """Render a sample with the model's chat template: system text, then all images, then the question.
+    """Render a sample: its system text, then all its images, then its question.
 
     Raises:
         InputError: an image cannot be decoded, or the processor's output is not what the family says.
     """
+    content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
+    messages: list[Message] = [{"role": "user", "content": content}]
+    if sample.system is not None:
+        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
     images = [_read(path, sample.id) for path in sample.images]
-    texts = [_defused(model, text, sample.id) for text in (sample.system, sample.question) if text is not None]
-    rendered, spans = _render(model, texts, len(images), system=sample.system is not None)
-    inputs = model.processor(text=[rendered], images=images or None, return_tensors="pt")
-    inputs = {name: value for name, value in inputs.items() if value is not None}
+    return prompt_of_messages(model, messages, images, f"sample {sample.id}")
+
+
+def prompt_of_messages(
+    model: Model, messages: list[Message], images: list[Image.Image], where: str
+) -> Prompt:
+    """Render a chat whose images stand anywhere between its texts.
+
+    Args:
+        messages: of the roles system and user; images are taken in the order of their parts.
+        where: what an error message calls this prompt.
+
+    Raises:
+        InputError: the processor's output is not what the family says.
+    """
+    messages = [_defused(model, message, where) for message in messages]
+    rendered, spans = _render(model, messages)
+    found = model.processor(text=[rendered], images=images or None, return_tensors="pt")
+    inputs = {name: value for name, value in found.items() if value is not None}
     grids = model.family.image_grids(inputs, model.hf.config)
     ids = inputs["input_ids"][0].numpy().astype(np.int32)
-    group, image = _groups(model, ids, rendered, spans, grids, sample.id)
-    moved = {name: value.to(model.hf.device) for name, value in inputs.items()}
-    for name, value in moved.items():
-        if value.is_floating_point():
-            moved[name] = value.to(model.hf.dtype)
-    return Prompt(moved, ids, group, image, grids, [(im.height, im.width) for im in images])
+    group, image = _groups(model, ids, rendered, spans, grids, where)
+    for name, value in inputs.items():
+        inputs[name] = value.to(model.hf.device, model.hf.dtype if value.is_floating_point() else value.dtype)
+    return Prompt(inputs, ids, group, image, grids, [(picture.height, picture.width) for picture in images])
 
 
 def _read(path: Any, sample_id: str) -> Image.Image:
@@ -86,47 +109,61 @@ def _read(path: Any, sample_id: str) -> Image.Image:
         raise InputError(f"sample {sample_id}: image {path}: cannot be decoded ({error})") from None
 
 
-def _defused(model: Model, text: str, sample_id: str) -> str:
-    """A text in which no control token of the tokenizer can be read as one: a space splits it."""
-    for token in model.control_tokens:
-        if token in text:
-            log.warning("sample %s: %r in its text is written %r", sample_id, token, token[0] + " " + token[1:])
-            text = text.replace(token, token[0] + " " + token[1:])
-    return text
+def _defused(model: Model, message: Message, where: str) -> Message:
+    """A message in whose texts no control token can be read as one: a space splits what looks like one."""
+
+    def defuse(text: str) -> str:
+        for token in model.control_tokens:
+            if token in text:
+                split = f"{token[0]} {token[1:]}"
+                log.warning(
+                    "%s: %r in its text is written %r, since the model would obey it", where, token, split
+                )
+                text = text.replace(token, split)
+        return text
+
+    parts = [
+        part | {"text": defuse(part["text"])} if part["type"] == "text" else part
+        for part in message["content"]
+    ]
+    return message | {"content": parts}
 
 
-def _messages(texts: list[str], images: int, system: bool) -> list[dict[str, Any]]:
-    content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
-    messages = [{"role": "user", "content": [*content, {"type": "text", "text": texts[-1]}]}]
-    if system:
-        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": texts[0]}]})
-    return messages
+def _render(model: Model, messages: list[Message]) -> tuple[str, list[tuple[int, int, Group]]]:
+    """The prompt as one string, and where (start, end) in it the texts of system and user stand.
 
-
-def _render(model: Model, texts: list[str], images: int, system: bool) -> tuple[str, list[tuple[int, int, Group]]]:
-    """The prompt as one string, and where (start, end) in it the system's and the user's text stand.
-
-    The template is rendered with stand-ins for the texts; what surrounds them is template.
+    The template is rendered with a stand-in for each text; what surrounds the stand-ins is template.
     """
-
-    def apply(contents: list[str]) -> str:
-        return model.processor.apply_chat_template(
-            _messages(contents, images, system), tokenize=False, add_generation_prompt=True
-        )
-
-    stand_ins = [f"\ue000{index}\ue001" for index in range(len(texts))]
-    rest, spans, rendered = apply(stand_ins), [], ""
-    groups = [Group.SYSTEM, Group.USER] if system else [Group.USER]
-    whole = apply(texts)
-    for text, stand_in, group in zip(texts, stand_ins, groups, strict=True):
-        before, found, rest = rest.partition(stand_in)
+    texts = [
+        (part["text"], Group.SYSTEM if message["role"] == "system" else Group.USER)
+        for message in messages
+        for part in message["content"]
+        if part["type"] == "text"
+    ]
+    numbers = iter(range(len(texts)))
+    masked = [
+        message
+        | {
+            "content": [
+                {"type": "text", "text": f"\ue000{next(numbers)}\ue001"} if part["type"] == "text" else part
+                for part in message["content"]
+            ]
+        }
+        for message in messages
+    ]
+    apply = partial(model.processor.apply_chat_template, tokenize=False, add_generation_prompt=True)
+    whole, rest, spans, rendered = apply(messages), apply(masked), [], ""
+    for number, (text, group) in enumerate(texts):
+        before, _, rest = rest.partition(f"\ue000{number}\ue001")
         rendered += before
-        if found and not whole.startswith(rendered + text):
+        if not whole.startswith(rendered + text):
             text = text.strip()  # some templates trim what they are given
         spans.append((len(rendered), len(rendered) + len(text), group))
         rendered += text
     if rendered + rest != whole:
-        raise InputError(f"{model.name}: its chat template changes the texts it is given; groups cannot be told")
+        raise InputError(
+            f"{model.name}: its chat template changes the texts it is given, so groups cannot be told"
+        )
     return whole, spans
 
 
@@ -136,7 +173,7 @@ def _groups(
     rendered: str,
     spans: list[tuple[int, int, Group]],
     grids: list[tuple[int, int]],
-    sample_id: str,
+    where: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Group and image of each token.
 
@@ -163,7 +200,7 @@ def _groups(
             break
     if position != len(ids) or shown != len(grids):
         raise InputError(
-            f"sample {sample_id}: {model.family.name}'s prompt does not hold its {len(grids)} images "
+            f"{where}: {model.family.name}'s prompt does not hold its {len(grids)} images "
             f"as grids of visual tokens (token {position} of {len(ids)}, image {shown})"
         )
     return group, image

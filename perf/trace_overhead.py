@@ -61,11 +61,16 @@ def random_model(tiny: Model, size: dict, device: str, dtype: torch.dtype) -> Mo
         hf = Qwen2_5_VLForConditionalGeneration(config)
         torch.set_default_dtype(before)
     hf.generation_config = tiny.hf.generation_config
-    tiny.processor.image_processor.size = {"shortest_edge": size["image"] ** 2, "longest_edge": size["image"] ** 2}
+    tiny.processor.image_processor.size = {
+        "shortest_edge": size["image"] ** 2,
+        "longest_edge": size["image"] ** 2,
+    }
     return replace(tiny, hf=hf.eval(), name="random")
 
 
-def paired_times(first: Callable[[], None], second: Callable[[], None], rounds: int) -> tuple[list[float], list[float]]:
+def paired_times(
+    first: Callable[[], None], second: Callable[[], None], rounds: int
+) -> tuple[list[float], list[float]]:
     """Wall times of both, taken in turn after a warm-up, the order changing each round."""
     times: tuple[list[float], list[float]] = ([], [])
     for round_ in range(-2, rounds):
@@ -110,13 +115,19 @@ def measure(name: str, model: Model, folder: Path, rounds: int, tokens: int, cap
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--big", action="store_true", help="also a random model of the size of Qwen2.5-VL-7B")
     args = parser.parse_args()
-    hardware = torch.cuda.get_device_name() if args.device.startswith("cuda") else f"{torch.get_num_threads()} CPU threads"
+    hardware = (
+        torch.cuda.get_device_name()
+        if args.device.startswith("cuda")
+        else f"{torch.get_num_threads()} CPU threads"
+    )
     print(f"{hardware}, torch {torch.__version__}, {args.rounds} rounds\n")
     print("| model | capture | prompt tokens | new tokens | plain ms | traced ms | ratio | range |")
     print("|---|---|---|---|---|---|---|---|")
@@ -127,7 +138,14 @@ def main() -> None:
         for name, size in SIZES.items():
             if name.startswith("7B") and not args.big:
                 continue
-            measure(name, random_model(tiny, size, args.device, dtype), Path(folder), args.rounds, args.tokens, ["default", "full"])
+            measure(
+                name,
+                random_model(tiny, size, args.device, dtype),
+                Path(folder),
+                args.rounds,
+                args.tokens,
+                ["default", "full"],
+            )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measure the embedded model on pairs it was not trained on, and write its model card.
 
-    python scripts/evaluate_tiny_spd.py --pairs 60                  # prints the tables
-    python scripts/evaluate_tiny_spd.py --write-card                # 300 pairs, models/tiny_spd/README.md
+python scripts/evaluate_tiny_spd.py --pairs 60                  # prints the tables
+python scripts/evaluate_tiny_spd.py --write-card                # 300 pairs, models/tiny_spd/README.md
 """
 
 from __future__ import annotations
@@ -52,8 +52,14 @@ def answer(model: Model, samples: list[Sample]) -> list[str]:
     prompts = [model.prompt(sample).inputs for sample in samples]
     longest = max(inputs["input_ids"].shape[1] for inputs in prompts)
     batch = {}
-    for name, fill in (("input_ids", model.tokenizer.pad_token_id), ("attention_mask", 0), ("mm_token_type_ids", 0)):
-        rows = [torch.nn.functional.pad(p[name][0], (longest - p[name].shape[1], 0), value=fill) for p in prompts]
+    for name, fill in (
+        ("input_ids", model.tokenizer.pad_token_id),
+        ("attention_mask", 0),
+        ("mm_token_type_ids", 0),
+    ):
+        rows = [
+            torch.nn.functional.pad(p[name][0], (longest - p[name].shape[1], 0), value=fill) for p in prompts
+        ]
         batch[name] = torch.stack(rows)
     for name in ("pixel_values", "image_grid_thw"):
         batch[name] = torch.cat([inputs[name] for inputs in prompts])
@@ -80,7 +86,9 @@ def share(verdicts: Iterable[Verdict], of: str) -> str:
     return f"{100 * sum(values) / len(values):.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
 
 
-def table(found: list[tuple[Sample, Verdict]], heading: str, rows: list, key: Callable[[Sample], object]) -> str:
+def table(
+    found: list[tuple[Sample, Verdict]], heading: str, rows: list, key: Callable[[Sample], object]
+) -> str:
     """One row a value of the key; shares in per cent."""
     lines = [f"| {heading} | n | correct % | exact % | faithful % |", "|---|---|---|---|---|"]
     for row in rows:
@@ -113,7 +121,9 @@ def tables(found: list[tuple[Sample, Verdict]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--device", default="auto")
@@ -123,7 +133,9 @@ def main() -> None:
     result = tables(evaluate(model, args.pairs, args.batch))
     if args.write_card:
         parameters = sum(parameter.numel() for parameter in model.hf.parameters()) / 1e6
-        CARD.write_text(ABOUT.format(parameters=parameters, pairs=args.pairs, seed=HELD_OUT_SEED) + "\n" + result)
+        CARD.write_text(
+            ABOUT.format(parameters=parameters, pairs=args.pairs, seed=HELD_OUT_SEED) + "\n" + result
+        )
     print(result)
 
 

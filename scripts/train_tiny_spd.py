@@ -185,7 +185,9 @@ def see(tower: nn.Module, images: Tensor) -> Tensor:
     for block in tower.blocks:
         projected = block.attn.qkv(block.norm1(states)).reshape(count, tokens, 3, heads, head_dim)
         query, key, value = projected.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(rotate(query).to(value.dtype), rotate(key).to(value.dtype), value)
+        mixed = F.scaled_dot_product_attention(
+            rotate(query).to(value.dtype), rotate(key).to(value.dtype), value
+        )
         states = states + block.attn.proj(mixed.transpose(1, 2).reshape(count * tokens, -1))
         states = states + block.mlp(block.norm2(states))
     return tower.merger(states).reshape(count, CELLS, -1)
@@ -265,7 +267,9 @@ class Batches(Dataset):
             ids[row, : len(whole)] = whole
             labels[row, len(prompt) - 1 : len(whole) - 1] = answer
             places[:, row, : len(whole)] = self.encoder.positions(whole)
-        order = np.argsort([len(p) + len(a) for p, a in zip(prompt_ids, answer_ids, strict=True)], kind="stable")
+        order = np.argsort(
+            [len(p) + len(a) for p, a in zip(prompt_ids, answer_ids, strict=True)], kind="stable"
+        )
         return {
             "images": torch.from_numpy(images),
             "ids": torch.from_numpy(ids[order]),
@@ -323,7 +327,7 @@ def answer_loss(model: Qwen2_5_VLForConditionalGeneration, batch: dict[str, Tens
         mine = features[batch["owners"][part].to(device)].flatten(1, 2)
         embedded = inner.language_model.embed_tokens(ids)
         visual = ids == model.config.image_token_id
-        two = (torch.arange(2 * CELLS, device=device)[None] < visual.sum(1, keepdim=True))
+        two = torch.arange(2 * CELLS, device=device)[None] < visual.sum(1, keepdim=True)
         embedded = embedded.masked_scatter(visual[..., None], mine[two].to(embedded.dtype))
         states = inner.language_model(inputs_embeds=embedded, position_ids=places, use_cache=False)
         asked = labels >= 0
@@ -357,7 +361,9 @@ def autocast(device: str) -> torch.autocast:
 def pretrain_tower(model: Qwen2_5_VLForConditionalGeneration, args: argparse.Namespace) -> None:
     tower, device = model.model.visual, args.device
     hidden = model.config.text_config.hidden_size
-    heads = nn.ModuleList([nn.Linear(hidden, len(SHAPES) + 1), nn.Linear(hidden, len(COLOURS) + 1)]).to(device)
+    heads = nn.ModuleList([nn.Linear(hidden, len(SHAPES) + 1), nn.Linear(hidden, len(COLOURS) + 1)]).to(
+        device
+    )
     parameters = [*tower.parameters(), *heads.parameters()]
     optimiser = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.01)
     data = SceneBatches(args.seed, args.tower_batch, args.tower_steps)
@@ -369,14 +375,19 @@ def pretrain_tower(model: Qwen2_5_VLForConditionalGeneration, args: argparse.Nam
             features = see(tower, batch["images"].to(device))
             content = batch["content"].to(device)
             guesses = [head(features).float() for head in heads]
-            loss = sum(F.cross_entropy(guess.flatten(0, 1), content[..., i].flatten()) for i, guess in enumerate(guesses))
+            loss = sum(
+                F.cross_entropy(guess.flatten(0, 1), content[..., i].flatten())
+                for i, guess in enumerate(guesses)
+            )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
         if step % 50 == 0 or step == args.tower_steps - 1:
             full = content[..., 0] > 0
-            right = [(guess.argmax(-1) == content[..., i])[full].float().mean() for i, guess in enumerate(guesses)]
+            right = [
+                (guess.argmax(-1) == content[..., i])[full].float().mean() for i, guess in enumerate(guesses)
+            ]
             note = f"step {step} loss {loss:.3f} shape {right[0]:.3f} colour {right[1]:.3f}"
             bar.set_postfix_str(note)
             if not bar.disable or step % 200 == 0 or step == args.tower_steps - 1:
@@ -402,7 +413,9 @@ def train(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder, args: arg
             layer.compile(dynamic=True)
     data = Batches(encoder, args.seed, args.batch, args.steps)
     began, running = time.monotonic(), None
-    bar = tqdm(batches(data, start, args.workers), initial=start, total=args.steps, desc="answers", disable=None)
+    bar = tqdm(
+        batches(data, start, args.workers), initial=start, total=args.steps, desc="answers", disable=None
+    )
     for step, batch in enumerate(bar, start):
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(step, args.steps, args.lr)
@@ -475,7 +488,9 @@ def check_against_transformers(model: Qwen2_5_VLForConditionalGeneration, encode
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=20000)

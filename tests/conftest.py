@@ -38,7 +38,9 @@ def random_qwen(tiny_spd: Model) -> Model:
     torch.manual_seed(7)
     hf = Qwen2_5_VLForConditionalGeneration(config).eval()
     hf.generation_config.eos_token_id = None
-    torch.nn.init.normal_(hf.get_input_embeddings().weight, std=0.3)  # the row of the pad token is 0 otherwise
+    torch.nn.init.normal_(
+        hf.get_input_embeddings().weight, std=0.3
+    )  # the row of the pad token is 0 otherwise
     return replace(tiny_spd, hf=hf, name="random-qwen")
 
 

@@ -25,7 +25,12 @@ _observers: WeakKeyDictionary[nn.Module, Observer] = WeakKeyDictionary()
 
 
 def _observed_sdpa(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     observe = _observers.get(module)
     if observe is not None:

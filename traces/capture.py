@@ -57,7 +57,9 @@ class CaptureSpec(BaseModel):
             return list(range(count))
         for layer in self.layers:
             if not -count <= layer < count:
-                raise InputError(f"capture: layer {layer} is not one of the model's {count} (0 to {count - 1})")
+                raise InputError(
+                    f"capture: layer {layer} is not one of the model's {count} (0 to {count - 1})"
+                )
         return sorted({layer % count for layer in self.layers})
 
 
@@ -74,7 +76,9 @@ def load_capture(name: str | Path | CaptureSpec) -> CaptureSpec:
     if isinstance(name, CaptureSpec):
         return name
     folder = resources.files("mmprobe.configs") / "captures"
-    shipped = {entry.name.removesuffix(".yaml"): entry for entry in folder.iterdir() if entry.name.endswith(".yaml")}
+    shipped = {
+        entry.name.removesuffix(".yaml"): entry for entry in folder.iterdir() if entry.name.endswith(".yaml")
+    }
     try:
         source = shipped[str(name)] if str(name) in shipped else Path(name)
         text = source.read_text(encoding="utf-8")

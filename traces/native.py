@@ -76,13 +76,17 @@ class Recorder(StoppingCriteria):
                     pre, mid, post = (self.residuals[name][index] for name in ("pre", "mid", "post"))
                     handles.append(layer.register_forward_pre_hook(_keep_input(pre), with_kwargs=True))
                     handles.append(
-                        layer.get_submodule(family.mid).register_forward_pre_hook(_keep_input(mid), with_kwargs=True)
+                        layer.get_submodule(family.mid).register_forward_pre_hook(
+                            _keep_input(mid), with_kwargs=True
+                        )
                     )
                     handles.append(layer.register_forward_hook(_keep_output(post)))
                 if spec.wants("ffn/"):
                     activation = layer.get_submodule(family.ffn_activation)
                     handles.append(activation.register_forward_hook(_keep_output(self.gates[index])))
-            handles.append(self.model.hf.get_output_embeddings().register_forward_hook(_keep_output(self.logits)))
+            handles.append(
+                self.model.hf.get_output_embeddings().register_forward_hook(_keep_output(self.logits))
+            )
             if spec.wants("tam/"):
                 handles.append(self.decoder.norm.register_forward_hook(self._keep_normed))
             with observed_attention(self.model.hf.config.get_text_config(), observers):

@@ -79,7 +79,9 @@ def trace(
     done = _open_folder(out, config, resume, overwrite, expected_bytes(model, spec, len(ids), max_new_tokens))
     generate = _generate_options(model, max_new_tokens, temperature)
     todo = [sample for sample in samples if sample.id not in done]
-    for sample in tqdm(todo, desc="trace", unit="sample", initial=len(done), total=len(samples), disable=None):
+    for sample in tqdm(
+        todo, desc="trace", unit="sample", initial=len(done), total=len(samples), disable=None
+    ):
         torch.manual_seed(seed)
         try:
             trace_sample(model, sample, out / "samples" / f"{sample.id}.h5", spec, generate, engine)
@@ -89,7 +91,12 @@ def trace(
 
 
 def trace_sample(
-    model: Model, sample: Sample, path: Path, spec: CaptureSpec, generate: dict[str, Any], engine: str = "native"
+    model: Model,
+    sample: Sample,
+    path: Path,
+    spec: CaptureSpec,
+    generate: dict[str, Any],
+    engine: str = "native",
 ) -> None:
     """Trace one sample into one file."""
     prompt = model.prompt(sample)
@@ -130,7 +137,13 @@ def _generate_options(model: Model, max_new_tokens: int, temperature: float) -> 
 
 
 def _describe(
-    model: Model, ids: list[str], spec: CaptureSpec, max_new_tokens: int, engine: str, temperature: float, seed: int
+    model: Model,
+    ids: list[str],
+    spec: CaptureSpec,
+    max_new_tokens: int,
+    engine: str,
+    temperature: float,
+    seed: int,
 ) -> dict[str, Any]:
     """The run's `run.json`."""
     return {
@@ -163,7 +176,9 @@ def _open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: boo
     if there and not (out / "run.json").is_file():
         raise InputError(f"{out}: is not empty and holds no run; choose another folder")
     if there and not resume and not overwrite:
-        raise InputError(f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it")
+        raise InputError(
+            f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
+        )
     _check_space(out, needed)
     if there and overwrite:
         shutil.rmtree(out)
@@ -172,7 +187,9 @@ def _open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: boo
         earlier = open_run(out)
         for part in ("model", "capture", "generate", "engine", "order"):
             if earlier.config[part] != config[part]:
-                raise InputError(f"{out}: was traced with another {part}; --resume needs the same, or use --overwrite")
+                raise InputError(
+                    f"{out}: was traced with another {part}; --resume needs the same, or use --overwrite"
+                )
         (out / "failures.jsonl").unlink(missing_ok=True)
         return set(earlier.ids)
     try:
@@ -215,7 +232,9 @@ def expected_bytes(model: Model, spec: CaptureSpec, samples: int, max_new_tokens
     per_sample = 64 * 1024
     for name in spec.datasets:
         variable = VARIABLES[name]
-        itemsize = 4 if (variable.dtype, spec.dtype) == ("f2", "float32") else np.dtype(variable.dtype).itemsize
+        itemsize = (
+            4 if (variable.dtype, spec.dtype) == ("f2", "float32") else np.dtype(variable.dtype).itemsize
+        )
         per_sample += itemsize * int(np.prod([sizes[dim] for dim in variable.dims], dtype=object))
     return samples * per_sample
 

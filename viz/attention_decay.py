@@ -86,7 +86,9 @@ def _layer_by_step(ds: xr.Dataset) -> Panel:
 
 
 def _per_token(ds: xr.Dataset) -> Panel:
-    figure = _over_steps(ds, ds["mass_per_token"].mean("layer"), "group", "attention per token (log)", log=True)
+    figure = _over_steps(
+        ds, ds["mass_per_token"].mean("layer"), "group", "attention per token (log)", log=True
+    )
     return Panel(
         "The same, per token of the group",
         figure,
@@ -95,7 +97,9 @@ def _per_token(ds: xr.Dataset) -> Panel:
 
 
 def _layers(ds: xr.Dataset) -> Panel:
-    figure = make_subplots(1, 2, subplot_titles=("visual share", "decay slope, per step"), horizontal_spacing=0.12)
+    figure = make_subplots(
+        1, 2, subplot_titles=("visual share", "decay slope, per step"), horizontal_spacing=0.12
+    )
     layers, colour = ds["layer"].values, GROUP_COLOURS["visual"]
     for column, name in enumerate(("visual_share", "slope"), 1):
         figure.add_traces(
@@ -132,7 +136,9 @@ def _number(values: list[float]) -> str:
 
 
 def _authors(ds: xr.Dataset) -> Panel:
-    figure = _over_steps(ds, ds["mass_authors"].mean("layer"), "authors_group", "attention (three groups sum to 1)")
+    figure = _over_steps(
+        ds, ds["mass_authors"].mean("layer"), "authors_group", "attention (three groups sum to 1)"
+    )
     return Panel(
         "In the three groups of SPD-Faith Bench",
         figure,

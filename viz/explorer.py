@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mmprobe.cache import Run, Trace
 from PIL import Image, UnidentifiedImageError
 
+from mmprobe.cache import Run, Trace
 from mmprobe.samples import Sample
 
 MAX_IMAGE_SIDE = 448

@@ -14,12 +14,12 @@ from string import Template
 from typing import Any
 
 import xarray as xr
-from mmprobe.cache import Run
-from mmprobe.viz.explorer import chosen_ids, escaped_json, sample_blocks
-from mmprobe.viz.panel import GROUP_COLOURS
 from plotly.offline import get_plotlyjs
 
+from mmprobe.cache import Run
 from mmprobe.errors import InputError
+from mmprobe.viz.explorer import chosen_ids, escaped_json, sample_blocks
+from mmprobe.viz.panel import GROUP_COLOURS
 
 _LABELS = {True: "faithful", False: "unfaithful", None: "unlabelled"}
 _CONTENTS = '<nav class="contents"><a href="#explorer">Explorer</a><a href="#figures">Figures</a></nav>'
@@ -59,7 +59,7 @@ def write_report(run: Run, datasets: list[xr.Dataset], out: Path, explored: int 
     if figure_data:
         scripts += [get_plotlyjs(), _asset("figures.js")]
     if explorer_data:
-        scripts.append(_asset("explorer.js"))
+        scripts += [_asset("heat.js"), _asset("explorer.js")]
     colours = "".join(f"--group-{group}: {colour}; " for group, colour in GROUP_COLOURS.items())
     page = Template(_asset("report.html")).substitute(
         policy=_policy(scripts),

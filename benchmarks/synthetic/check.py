@@ -74,7 +74,13 @@ def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
         said, wanted = _yes(answer), _yes(truth)
         correct = said == wanted
         if not correct:
-            errors.append("yes instead of no" if said else "no instead of yes" if said is False else "neither yes nor no")
+            errors.append(
+                "yes instead of no"
+                if said
+                else "no instead of yes"
+                if said is False
+                else "neither yes nor no"
+            )
         check_changes(answer.split(".", 1)[1] if "." in answer else "")
     elif kind == "count":
         correct = answer.rstrip(".") == truth.rstrip(".")
@@ -94,7 +100,11 @@ def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
     elif kind == "colour":
         said_colours = _COLOURED.findall(answer)
         correct = said_colours == _COLOURED.findall(truth)
-        errors += [f"the {s} is not {c}" for s, c in said_colours if not any(t.startswith(f"{c} {s} ") for t in first)]
+        errors += [
+            f"the {s} is not {c}"
+            for s, c in said_colours
+            if not any(t.startswith(f"{c} {s} ") for t in first)
+        ]
         if not said_colours:
             errors.append("names no colour")
     elif kind == "describe":
@@ -102,7 +112,9 @@ def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
         correct = items == first
         errors += [f"not in the picture: {item}" for item in sorted(items - first)]
     elif kind == "steps":
-        parts = {name: text for name, text in re.findall(r"(Picture one|Picture two|Therefore):([^\n]*)", answer)}
+        parts = {
+            name: text for name, text in re.findall(r"(Picture one|Picture two|Therefore):([^\n]*)", answer)
+        }
         for name, objects in zip(("Picture one", "Picture two"), metadata["objects"], strict=True):
             false = set(_listed(parts.get(name, ""))) - set(objects)
             errors += [f"not in {name.lower()}: {item}" for item in sorted(false)]

@@ -25,8 +25,13 @@ def label_run(run: Run) -> dict[str, Verdict]:
     verdicts = {}
     for name in run.ids:
         trace = run[name]
-        if trace.sample.answer is None or not {"type", "objects", "differences"} <= trace.sample.metadata.keys():
-            raise InputError(f"{run.path}: sample {name} does not say what its pictures show, so it cannot be checked")
+        if (
+            trace.sample.answer is None
+            or not {"type", "objects", "differences"} <= trace.sample.metadata.keys()
+        ):
+            raise InputError(
+                f"{run.path}: sample {name} does not say what its pictures show, so it cannot be checked"
+            )
         verdicts[name] = check_answer(trace.answer, trace.sample.answer, trace.sample.metadata)
     lines = [
         json.dumps({"id": name, "faithful": found.faithful, "correct": found.correct, "errors": found.errors})

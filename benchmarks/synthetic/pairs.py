@@ -87,7 +87,8 @@ def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Quest
         for scene in (pair.first, pair.second)
     ]
     changes = [
-        {"type": edit.type, "shape": edit.before.shape, "sentence": describe_edit(edit)} for edit in pair.edits
+        {"type": edit.type, "shape": edit.before.shape, "sentence": describe_edit(edit)}
+        for edit in pair.edits
     ]
     regions = [{"image": image, "box": box} for edit in pair.edits for image, box in edit_boxes(edit)]
     lines = []

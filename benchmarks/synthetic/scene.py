@@ -182,7 +182,5 @@ def draw_pair(rng: np.random.Generator, difficulty: Difficulty, differences: int
         edits.append(Edit(kind, before, after))
     edited = {edit.before: edit.after for edit in edits}
     survivors = [edited.get(thing, thing) for thing in first.objects]
-    second = Scene(
-        _reading_order([thing for thing in survivors if thing is not None]), first.background
-    )
+    second = Scene(_reading_order([thing for thing in survivors if thing is not None]), first.background)
     return ScenePair(first, second, tuple(edits), difficulty)

@@ -33,15 +33,21 @@ def eager_reference(model: Model, sample: Sample, answer: torch.Tensor) -> dict[
     inputs["mm_token_type_ids"] = torch.nn.functional.pad(inputs["mm_token_type_ids"], (0, len(answer)))
     seen: dict[str, list[torch.Tensor]] = {"mid": [], "gate": [], "pre": [], "post": []}
     for layer in hf.model.language_model.layers:
-        layer.register_forward_pre_hook(lambda m, a, k: seen["pre"].append(a[0] if a else k["hidden_states"]), with_kwargs=True)
+        layer.register_forward_pre_hook(
+            lambda m, a, k: seen["pre"].append(a[0] if a else k["hidden_states"]), with_kwargs=True
+        )
         layer.post_attention_layernorm.register_forward_pre_hook(lambda m, a: seen["mid"].append(a[0]))
         layer.mlp.act_fn.register_forward_hook(lambda m, a, out: seen["gate"].append(out))
-        layer.register_forward_hook(lambda m, a, out: seen["post"].append(out[0] if isinstance(out, tuple) else out))
+        layer.register_forward_hook(
+            lambda m, a, out: seen["post"].append(out[0] if isinstance(out, tuple) else out)
+        )
     with torch.no_grad():
         out = hf(**inputs, output_attentions=True, output_hidden_states=True)
     prompt = inputs["input_ids"].shape[1] - len(answer)
     queries = slice(prompt - 1, prompt - 1 + len(answer))
-    stacked = {name: torch.stack(values)[:, 0, queries].transpose(0, 1).numpy() for name, values in seen.items()}
+    stacked = {
+        name: torch.stack(values)[:, 0, queries].transpose(0, 1).numpy() for name, values in seen.items()
+    }
     return stacked | {
         "attention": torch.stack(out.attentions)[:, 0, :, queries].permute(2, 0, 1, 3).numpy(),
         "logits": out.logits[0].numpy(),
@@ -55,7 +61,12 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 
 @pytest.fixture(scope="module", params=[1, 2, 0], ids=["one image", "two images", "no image"])
-def traced(request: pytest.FixtureRequest, model: Model, pictures: list[Path], tmp_path_factory: pytest.TempPathFactory):
+def traced(
+    request: pytest.FixtureRequest,
+    model: Model,
+    pictures: list[Path],
+    tmp_path_factory: pytest.TempPathFactory,
+):
     sample = sample_of(pictures[1 : 1 + request.param])
     out = tmp_path_factory.mktemp("run") / "run"
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
@@ -105,9 +116,20 @@ def test_residuals_equal_eager(traced, name):
 
 def test_half_precision_rounds_and_nothing_else(random_qwen, pictures, tmp_path):
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
-    single = mp.trace(random_qwen, [sample_of(pictures)], tmp_path / "single", capture=spec, max_new_tokens=5)["a"]
-    half = mp.trace(random_qwen, [sample_of(pictures)], tmp_path / "half", capture="full", max_new_tokens=5)["a"]
-    for name in ("attention/visual", "attention/visual_head", "residual/pre", "residual/mid", "residual/post", "tam/logit"):
+    single = mp.trace(
+        random_qwen, [sample_of(pictures)], tmp_path / "single", capture=spec, max_new_tokens=5
+    )["a"]
+    half = mp.trace(random_qwen, [sample_of(pictures)], tmp_path / "half", capture="full", max_new_tokens=5)[
+        "a"
+    ]
+    for name in (
+        "attention/visual",
+        "attention/visual_head",
+        "residual/pre",
+        "residual/mid",
+        "residual/post",
+        "tam/logit",
+    ):
         assert half.array(name).dtype == np.float16
         np.testing.assert_array_equal(half.array(name).values, single.array(name).values.astype(np.float16))
 
@@ -193,7 +215,9 @@ def test_only_the_layers_asked_for_are_recorded(random_qwen, pictures, tmp_path)
     assert some.attention_mass["layer"].values.tolist() == [0, 2]
     np.testing.assert_array_equal(some.attention_mass.values, every.attention_mass.sel(layer=[0, 2]).values)
     np.testing.assert_array_equal(some.residual_mid.values, every.residual_mid.sel(layer=[0, 2]).values)
-    np.testing.assert_allclose(some.ffn_gate_sum.values, every.ffn_gate_sum.sel(layer=[0, 2]).values, rtol=1e-5)
+    np.testing.assert_allclose(
+        some.ffn_gate_sum.values, every.ffn_gate_sum.sel(layer=[0, 2]).values, rtol=1e-5
+    )
     with pytest.raises(mp.InputError, match="residual/pre was not captured"):
         _ = some.residual_pre
 

@@ -16,15 +16,15 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import xarray as xr
+from PIL import Image
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+
 from mmprobe.cache import Run, TraceWriter, open_run
 from mmprobe.cache.schema import GROUP_NAMES
+from mmprobe.errors import InputError
 from mmprobe.viz import explorer
 from mmprobe.viz.panel import Panel
 from mmprobe.viz.report import write_report
-from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
-
-from mmprobe.errors import InputError
 
 MALICE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 TEXTS = ["One", " <!--<script>", MALICE, ".\n", "Two", "<|im_end|>"]
@@ -140,10 +140,15 @@ def browser() -> Iterator[Browser]:
 def show(browser: Browser) -> Iterator[Callable[[Path], Page]]:
     """Opens a report; at the end nothing may have been complained about, and no request have left the file."""
     troubles: list[str] = []
+
+    def dismiss(dialog: Dialog) -> None:
+        troubles.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.on("console", lambda message: troubles.append(f"console: {message.text}"))
     page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("dialog", dismiss)
     page.expose_function("noteViolation", lambda what: troubles.append(f"policy: {what}"))
     page.add_init_script(
         "addEventListener('securitypolicyviolation', (e) => noteViolation(e.violatedDirective + e.blockedURI))"
@@ -260,7 +265,7 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
     found = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert found
     policy = dict(part.strip().split(" ", 1) for part in found[1].split(";"))
-    assert len(scripts) == 3, "plotly.js once, the figures' script and the explorer's"
+    assert len(scripts) == 4, "plotly.js once, the figures' script and the explorer's two"
     assert policy == {
         "default-src": "'none'",
         "script-src": " ".join(f"'sha256-{digest}'" for digest in hashes),
@@ -286,6 +291,14 @@ def test_samples_can_be_filtered(run: Run, tmp_path: Path, show: Callable[[Path]
     assert page.locator(".samples .id").all_inner_texts() == ["evil", "plain"], "unfaithful ones come first"
     page.click('[data-filter="unlabelled"]')
     assert page.locator(".samples li:visible .id").all_inner_texts() == ["plain"]
+
+
+def test_a_narrow_window_shows_everything(run: Run, tmp_path: Path, show: Callable[[Path], Page]) -> None:
+    page = show(write_report(run, [], tmp_path / "report.html"))
+    page.set_viewport_size({"width": 420, "height": 900})
+    choose(page, "plain")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    assert page.evaluate("document.querySelector('.samples ul').clientHeight") > 60
 
 
 def test_images_that_are_gone_leave_a_note(run: Run, tmp_path: Path, show: Callable[[Path], Page]) -> None:

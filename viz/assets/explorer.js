@@ -1,9 +1,6 @@
 "use strict";
+/* The explorer: one sample at a time, unpacked from its data block when it is chosen. Needs heat.js. */
 (() => {
-  // Inferno, sampled evenly: brightness grows with the value, also for colour-blind readers.
-  const INFERNO = ["#000004", "#1b0c41", "#4a0c6b", "#781c6d", "#a52c60", "#cf4446", "#ed6925", "#fb9b06",
-    "#f7d13d", "#fcffa4"].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
-  const LEAST_OPAQUE = 100; // of 255: where there is little attention, the image stays visible
   const PLOT = { width: 600, height: 90, top: 6 };
   const LABELS = new Map([[true, "faithful"], [false, "unfaithful"], [null, "unlabelled"]]);
 
@@ -79,24 +76,7 @@
       layers.reduce((sum, layer) => sum + at(layer, place), 0) / layers.length);
   }
 
-  // ---------------------------------------------------------------- images and heat
-
-  function inferno(value) {
-    const place = Math.min(Math.max(value, 0), 1) * (INFERNO.length - 1);
-    const below = Math.min(Math.floor(place), INFERNO.length - 2);
-    return INFERNO[below].map((low, channel) => low + (place - below) * (INFERNO[below + 1][channel] - low));
-  }
-
-  function paintHeat(canvas, weights, most) {
-    const context = canvas.getContext("2d");
-    const pixels = context.createImageData(canvas.width, canvas.height);
-    weights.forEach((weight, cell) => {
-      const value = most > 0 ? weight / most : 0;
-      const opaque = LEAST_OPAQUE + (255 - LEAST_OPAQUE) * value;
-      pixels.data.set([...inferno(value), opaque].map(Math.round), 4 * cell);
-    });
-    context.putImageData(pixels, 0, 0);
-  }
+  // ---------------------------------------------------------------- images
 
   function showHeat(step) {
     const weights = visualWeights(step);
@@ -105,46 +85,12 @@
     let start = 0;
     for (const canvas of document.querySelectorAll("#sample-images canvas")) {
       const end = start + canvas.width * canvas.height;
-      paintHeat(canvas, weights.subarray(start, end), most);
+      heat.paint(canvas, weights.subarray(start, end), most);
       canvas.style.opacity = find("opacity").value;
       start = end;
     }
     find("legend-max").textContent = `${most.toPrecision(3)} weight of one visual token, the largest of ` +
       (perStep ? "this step" : "all steps");
-  }
-
-  function outlines(image) {
-    const [height, width] = image.size;
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    svg.setAttribute("aria-hidden", "true");
-    for (const [x, y, boxWidth, boxHeight] of image.regions) {
-      for (const kind of ["halo", "edge"]) {
-        const box = document.createElementNS(svg.namespaceURI, "rect");
-        Object.entries({ x, y, width: boxWidth, height: boxHeight, class: kind })
-          .forEach(([name, value]) => box.setAttribute(name, value));
-        svg.append(box);
-      }
-    }
-    return svg;
-  }
-
-  function imageFigure(image, index, count) {
-    const [height, width] = image.size;
-    const [rows, columns] = image.grid;
-    const name = `Image ${index + 1} of ${count}`;
-    const frame = make("div", { className: "frame" });
-    frame.style.aspectRatio = `${width} / ${height}`;
-    frame.style.setProperty("--ratio", width / height);
-    frame.classList.toggle("tiny", Math.max(width, height) <= 224);
-    frame.append(image.source ? make("img", { src: image.source, alt: name })
-      : make("p", { className: "missing", textContent: `The image cannot be shown: ${image.problem}.` }));
-    if (sample.attention) frame.append(make("canvas", { width: columns, height: rows, ariaHidden: "true" }));
-    if (image.regions.length) frame.append(outlines(image));
-    const figure = make("figure");
-    figure.append(frame, make("figcaption", {
-      textContent: `${name}, ${width} × ${height} pixels, ${columns} × ${rows} visual tokens` }));
-    return figure;
   }
 
   function showRegions() {
@@ -265,7 +211,7 @@
     find("sample-truth").textContent = sample.truth === null ? "" : `True answer: ${sample.truth}`;
     find("sample-notes").replaceChildren(...sample.notes.map((note) => make("li", { textContent: note })));
     find("sample-images").replaceChildren(
-      ...sample.images.map((image, index) => imageFigure(image, index, sample.images.length)));
+      ...sample.images.map((image, index) => heat.imageFigure(image, index, sample)));
     find("tokens").replaceChildren(...sample.tokens.flatMap(tokenNodes));
     pinned = 0;
     pointed = null;
@@ -301,6 +247,7 @@
     pinned = Math.min(Math.max(step, 0), sample.tokens.length - 1);
     pointed = null;
     showStep();
+    find("tokens").children[pinned].scrollIntoView({ block: "nearest" });
   }
 
   function pinFromKey(event) {
@@ -350,8 +297,7 @@
     find("regions").addEventListener("change", showRegions);
   }
 
-  const ramp = INFERNO.map((parts) => `rgb(${parts.join()})`).join();
-  find("legend-ramp").style.background = `linear-gradient(to right, ${ramp})`;
+  find("legend-ramp").style.background = heat.ramp;
   listen();
   choose(document.querySelector(".samples [data-sample]"));
 })();

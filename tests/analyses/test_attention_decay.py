@@ -1,0 +1,184 @@
+"""attention_decay on runs written by hand, against numbers worked out by hand or the slow way."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import mmprobe as mp
+from mmprobe.analyses import ANALYSES, export
+from mmprobe.analyses.attention_decay import slope_over_steps
+from mmprobe.analyses.statistics import bootstrap_mean
+from mmprobe.cache import TraceWriter
+from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES
+from mmprobe.samples import Sample
+from mmprobe.viz import figures, plot
+
+warnings.simplefilter("error")
+PROMPT = [0, 1, 2, 2, 2, 2, 3, 0]  # groups: template, system, four visual, user, template
+
+
+def write_run(folder: Path, masses: dict[str, np.ndarray], faithful: dict[str, bool | None]) -> mp.Run:
+    """A run whose attention masses [step, layer, head, group] are given; leading = template / 2 + system."""
+    (folder / "samples").mkdir(parents=True)
+    config = {"format": FORMAT_VERSION, "order": list(masses), "model": {"name": "hand"}}
+    (folder / "run.json").write_text(json.dumps(config))
+    for name, mass in masses.items():
+        steps, layers, heads, _ = mass.shape
+        sample = Sample(id=name, question="?", faithful=faithful.get(name))
+        groups = PROMPT + [4] * steps
+        coordinates = {"layer": np.arange(layers), "head": np.arange(heads), "group": np.array(GROUP_NAMES)}
+        about = {"sample": sample.model_dump_json(), "answer": ""}
+        with TraceWriter(folder / "samples" / f"{name}.h5", coordinates, about) as writer:
+            writer.append("attention/mass", mass.astype("f4"))
+            writer.append("attention/leading", (mass[..., 0] / 2 + mass[..., 1]).astype("f4"))
+            writer.append("steps/id", np.zeros(steps, "i4"))
+            writer.write("tokens/group", np.array(groups))
+    return mp.open_run(folder)
+
+
+def row(visual: float, generated: float = 0.0) -> list[float]:
+    """Five groups: what is left over is template and system in equal parts."""
+    rest = (1 - visual - generated) / 2
+    return [rest, rest, visual, 0, generated]
+
+
+@pytest.fixture
+def two_samples(tmp_path: Path) -> mp.Run:
+    """Two layers, one head. a: visual .8 .6 .4 in layer 0, .5 always in layer 1. b: one step, .2 and .1."""
+    a = np.array([[[row(0.8)], [row(0.5)]], [[row(0.6)], [row(0.5)]], [[row(0.4)], [row(0.5)]]])
+    b = np.array([[[row(0.2)], [row(0.1)]]])
+    return write_run(tmp_path / "run", {"a": a, "b": b}, {"a": True, "b": False})
+
+
+def test_means_are_over_the_samples_that_reach_a_step(two_samples):
+    ds = mp.analyses.attention_decay(two_samples)
+    visual = ds.mass.sel(group="visual")
+    assert ds.mass.dims == ("layer", "step", "group")
+    np.testing.assert_allclose(visual.sel(layer=0), [0.5, 0.6, 0.4], atol=1e-6)
+    np.testing.assert_allclose(visual.sel(layer=1), [0.3, 0.5, 0.5], atol=1e-6)
+    assert ds.n.values.tolist() == [2, 1, 1]
+
+
+def test_share_and_slope_by_hand(two_samples):
+    ds = mp.analyses.attention_decay(two_samples)
+    np.testing.assert_allclose(ds.visual_share, [(0.6 + 0.2) / 2, (0.5 + 0.1) / 2], atol=1e-6)
+    np.testing.assert_allclose(ds.slope, [-0.2, 0.0], atol=1e-6)  # b has one step, so no slope
+    assert ds.n_slope.sel(label="all") == 1
+    assert np.isnan(ds.slope_low).all()
+    assert np.isnan(ds.slope_high).all(), "one sample tells nothing of the spread"
+
+
+def test_early_suppression_by_hand(two_samples):
+    ds = mp.analyses.attention_decay(two_samples)
+    by_label = ds.early_suppression
+    assert by_label.sel(label="faithful").item() == pytest.approx(0.6 - 0.5, abs=1e-6)
+    assert by_label.sel(label="unfaithful").item() == pytest.approx(0.2 - 0.1, abs=1e-6)
+    assert by_label.sel(label="all").item() == pytest.approx(0.1, abs=1e-6)
+
+
+def test_labels_part_the_samples(two_samples):
+    ds = mp.analyses.attention_decay(two_samples)
+    assert ds.n_label.values.tolist() == [2, 1, 1]
+    np.testing.assert_allclose(ds.visual_by_label.sel(label="unfaithful", layer=0)[0], 0.2, atol=1e-6)
+    assert np.isnan(ds.visual_by_label.sel(label="unfaithful", layer=0)[1:]).all()
+
+
+def test_mass_per_token_divides_by_the_tokens_there_are(tmp_path):
+    """Four visual tokens, two template ones, one system; of the generated ones as many as the step's number."""
+    mass = np.tile(np.array(row(0.4, 0.3)), (3, 1, 1, 1))
+    mass[0, 0, 0] = row(0.4)
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}, {}))
+    per_token = ds.mass_per_token.sel(layer=0)
+    np.testing.assert_allclose(per_token.sel(group="visual"), 0.4 / 4, atol=1e-6)
+    np.testing.assert_allclose(per_token.sel(group="template"), np.array([0.3, 0.15, 0.15]) / 2, atol=1e-6)
+    np.testing.assert_allclose(per_token.sel(group="generated"), [np.nan, 0.3, 0.15], atol=1e-6)
+
+
+def test_authors_form_leaves_generated_tokens_out(tmp_path):
+    mass = np.tile(np.array(row(0.4, 0.2)), (2, 1, 1, 1))  # template .2, system .2, visual .4, generated .2
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}, {}))
+    system, visual, user = ds.mass_authors.sel(layer=0, step=0).values
+    assert (system, visual, user) == pytest.approx((0.3 / 0.8, 0.4 / 0.8, 0.1 / 0.8), abs=1e-6)
+
+
+def test_heads_are_averaged_and_kept(tmp_path):
+    mass = np.array([[[row(0.2), row(0.6)]], [[row(0.1), row(0.3)]]])
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}, {}))
+    np.testing.assert_allclose(ds.mass.sel(group="visual")[0], [0.4, 0.2], atol=1e-6)
+    np.testing.assert_allclose(ds.mass_head.sel(group="visual", layer=0, head=1), [0.6, 0.3], atol=1e-6)
+
+
+def test_against_a_slow_reference_on_many_samples(tmp_path):
+    rng = np.random.default_rng(0)
+    masses = {f"s{i}": rng.dirichlet(np.ones(5), (int(rng.integers(1, 7)), 4, 3)) for i in range(9)}
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", masses, {}))
+    for step in range(6):
+        reached = [mass[step] for mass in masses.values() if len(mass) > step]
+        assert int(ds.n[step]) == len(reached)
+        if reached:
+            wanted = np.mean([mass.mean(1) for mass in reached], 0)
+            np.testing.assert_allclose(ds.mass.sel(step=step).transpose("layer", "group"), wanted, atol=1e-6)
+    slopes = [np.polyfit(np.arange(len(m)), m[..., 2].mean(-1), 1)[0] for m in masses.values() if len(m) > 1]
+    np.testing.assert_allclose(ds.slope, np.mean(slopes, 0), atol=1e-6)
+    assert (ds.slope_low <= ds.slope).all()
+    assert (ds.slope <= ds.slope_high).all()
+    assert (ds.slope_low < ds.slope_high).all()
+
+
+def test_slope_equals_polyfit():
+    values = np.random.default_rng(1).normal(size=(17, 3))
+    np.testing.assert_allclose(slope_over_steps(values), np.polyfit(np.arange(17), values, 1)[0])
+
+
+def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for seed in range(200):
+        low, high = bootstrap_mean(rng.normal(size=40), resamples=500, seed=seed)
+        hits += bool(low <= 0 <= high)
+    assert 180 <= hits <= 198  # 95 % of 200 is 190, with the percentile bootstrap's known small shortfall
+
+
+def test_an_empty_run_is_refused(tmp_path):
+    with pytest.raises(mp.InputError, match="no finished samples"):
+        mp.analyses.attention_decay(write_run(tmp_path / "run", {}, {}))
+
+
+def test_samples_without_images_have_no_visual_share(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "PROMPT", [0, 1, 3, 0])
+    mass = np.tile(np.array([0.5, 0.25, 0, 0.25, 0]), (2, 2, 1, 1))
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass, "b": mass}, {}))
+    assert np.isnan(ds.visual_share).all()
+    assert np.isnan(ds.mass_authors).all()
+    assert figures(ds)
+
+
+def test_every_analysis_has_figures_and_exports(two_samples, tmp_path):
+    for name, analyse in ANALYSES.items():
+        ds = analyse(two_samples)
+        assert ds.attrs["analysis"] == name
+        assert plot(ds).data
+        for panel in figures(ds):
+            assert panel.title
+            assert panel.caption
+            json.loads(panel.figure.to_json())
+        netcdf, csv, as_json = export(ds, tmp_path / "out")
+        xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), ds)
+        table = pd.read_csv(csv)
+        assert set(table["variable"]) == set(ds.data_vars)
+        assert len(table) == sum(array.size for array in ds.data_vars.values())
+        assert set(json.loads(as_json.read_text())["data_vars"]) == set(ds.data_vars)
+
+
+def test_csv_rows_name_their_coordinates(two_samples, tmp_path):
+    ds = mp.analyses.attention_decay(two_samples)
+    table = pd.read_csv(export(ds, tmp_path)[1])
+    found = table.query("variable == 'mass' and layer == 0 and step == 2 and group == 'visual'")["value"]
+    assert found.tolist() == [pytest.approx(0.4, abs=1e-6)]

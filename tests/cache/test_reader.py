@@ -1,0 +1,197 @@
+"""Reading is lazy, labelled, and damage is an InputError of one line."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+from mmprobe.cache import Trace, TraceWriter, open_run
+from mmprobe.errors import InputError
+
+
+def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture
+def damaged_residual(tmp_path, write_trace, chunk_ranges, flip):
+    """A trace in which only residual/pre is damaged, and what was written."""
+    path = tmp_path / "a.h5"
+    arrays = write_trace(path)
+    start = next(start for name, start, _ in chunk_ranges(path) if name == "residual/pre")
+    flip(path, start + 5)
+    return Trace(path), arrays
+
+
+def test_one_array_is_read_without_the_others(damaged_residual):
+    trace, arrays = damaged_residual
+    for name, values in arrays.items():
+        if name != "residual/pre":
+            np.testing.assert_array_equal(trace.array(name).values, values)
+
+
+def test_an_array_is_not_read_before_it_is_used(damaged_residual):
+    trace, _ = damaged_residual
+    lazy = trace.residual_pre.isel(layer=0).transpose("hidden", "step")
+    assert lazy.shape == (16, 9)
+    with pytest.raises(InputError, match="damaged"):
+        lazy.values  # noqa: B018
+
+
+def test_only_the_chunks_that_are_asked_for_are_read(tmp_path, chunk_ranges, flip):
+    path, values = tmp_path / "a.h5", np.arange(40 * 2 * 3, dtype="f4").reshape(40, 2, 3)
+    with TraceWriter(path, {"layer": np.arange(2)}, {"sample": "{}"}) as writer:
+        writer.append("residual/pre", values)
+    flip(path, max(start for name, start, _ in chunk_ranges(path) if name == "residual/pre"))
+    trace = Trace(path)
+    np.testing.assert_array_equal(trace.residual_pre[:16].values, values[:16])
+    np.testing.assert_array_equal(trace.residual_pre.isel(step=3, layer=[1, 0]).values, values[3, [1, 0]])
+    with pytest.raises(InputError):
+        trace.residual_pre.load()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention/mass",
+        "attention/visual",
+        "residual/pre",
+        "tam/logit",
+        "tokens/id",
+        "ffn/active",
+        "steps/id",
+    ],
+)
+def test_a_damaged_array_is_an_input_error_of_one_line(tmp_path, write_trace, chunk_ranges, flip, name):
+    path = tmp_path / "a.h5"
+    write_trace(path)
+    flip(path, next(start for found, start, _ in chunk_ranges(path) if found == name))
+    trace = Trace(path)
+    with pytest.raises(InputError) as error:
+        trace.array(name).mean().item()
+    assert one_line(error).startswith(f"{path}: damaged trace (")
+
+
+@pytest.mark.parametrize("size", [0, 10, 600, 5000, 20000])
+def test_a_truncated_trace_is_an_input_error_of_one_line(make_run, size):
+    folder = make_run()
+    file = folder / "samples" / "a.h5"
+    assert file.stat().st_size > 20000
+    file.write_bytes(file.read_bytes()[:size])
+    run = open_run(folder)
+    assert run["b"].answer == "because b"
+    for read in (lambda t: t.answer, lambda t: t.sample, lambda t: t.captured, lambda t: t.tokens):
+        with pytest.raises(InputError, match="damaged") as error:
+            read(run["a"])
+        one_line(error)
+
+
+def test_a_trace_that_is_gone_is_an_input_error(make_run):
+    folder = make_run()
+    trace = open_run(folder)["a"]
+    (folder / "samples" / "a.h5").unlink()
+    with pytest.raises(InputError, match="no such trace"):
+        trace.answer  # noqa: B018
+
+
+@pytest.mark.parametrize("sample", [None, "{}", "{", '{"id": "a", "question": 1}'])
+def test_a_trace_without_its_sample_is_an_input_error_of_one_line(tmp_path, sample):
+    with TraceWriter(tmp_path / "a.h5", {}, {} if sample is None else {"sample": sample}) as writer:
+        writer.write("tokens/id", np.arange(2))
+    for read in (lambda t: t.sample, lambda t: t.answer, lambda t: t.id):
+        with pytest.raises(InputError, match="damaged") as error:
+            read(Trace(tmp_path / "a.h5"))
+        one_line(error)
+
+
+def test_another_format_is_refused(tmp_path, write_trace):
+    write_trace(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file.attrs["mmprobe_format"] = 99
+    with pytest.raises(InputError, match="trace format 99, this mmprobe reads 1"):
+        Trace(tmp_path / "a.h5").answer  # noqa: B018
+
+
+def test_what_was_not_captured_says_so(make_run):
+    trace = open_run(make_run())["a"]
+    for path in ("residual/post", "nonsense", "a/b/c"):
+        with pytest.raises(InputError, match=f"{path} was not captured"):
+            trace.array(path)
+
+
+def test_active_neurons_come_back_as_booleans(tmp_path, write_trace):
+    bits = np.zeros((9, 3, 2), "u1")
+    bits[0, 0] = [0b10000001, 0b01000000]  # neurons 0, 7 and 9 of 11
+    write_trace(tmp_path / "a.h5", ffn__active=bits)
+    active = Trace(tmp_path / "a.h5").ffn_active
+    assert active.dims == ("step", "layer", "neuron")
+    assert active.shape == (9, 3, 11)
+    assert active.dtype == bool
+    assert np.flatnonzero(active[0, 0]).tolist() == [0, 7, 9]
+    assert int(active.sum()) == 3
+
+
+def test_layers_and_groups_are_selected_by_name(make_run):
+    trace = open_run(make_run())["a"]
+    chosen = trace.attention_mass.sel(layer=4, group="visual")
+    np.testing.assert_array_equal(chosen.values, trace.attention_mass.values[:, 2, :, 2])
+
+
+def test_a_run_iterates_in_sample_order_over_what_is_finished(make_run):
+    run = open_run(make_run(names=("z", "a", "m"), order=["m", "gone", "z", "a"]))
+    assert run.ids == ["m", "z", "a"] == [trace.id for trace in run]
+    assert len(run) == 3
+    assert "a" in run
+    assert "gone" not in run
+    assert run.sample("z").question == "Why?"
+    with pytest.raises(KeyError, match="gone"):
+        run["gone"]
+
+
+def test_unfinished_and_foreign_files_are_no_samples(make_run):
+    folder = make_run()
+    (folder / "samples" / "c.h5.part").write_bytes(b"half")
+    (folder / "samples" / "stranger.h5").write_bytes(b"")
+    assert open_run(folder).ids == ["a", "b"]
+
+
+def test_labels_win_over_the_samples_own(make_run):
+    run = open_run(make_run(labels=[{"id": "a", "faithful": True}]))
+    assert (run.faithful("a"), run.faithful("b")) == (True, False)
+
+
+def test_a_torn_last_line_of_failures_is_dropped(make_run):
+    folder = make_run(failures=[{"id": "c", "error": "E", "message": "m"}])
+    with open(folder / "failures.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"id": "d", "err')
+    assert [failure["id"] for failure in open_run(folder).failures] == ["c"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", "{}", '{"format": 1}', '{"format": 2, "order": []}', '{"format": 1, "order": 3}'],
+)
+def test_a_bad_run_file_is_an_input_error_of_one_line(tmp_path, text):
+    (tmp_path / "run.json").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        open_run(tmp_path)
+    assert one_line(error).startswith(f"{tmp_path}: ")
+
+
+@pytest.mark.parametrize("label", [{"faithful": True}, {"id": "a"}, 3])
+def test_a_bad_label_is_an_input_error(make_run, label):
+    with pytest.raises(InputError, match="not a readable run"):
+        open_run(make_run(labels=[label]))
+
+
+def test_a_file_that_is_no_packed_run_is_an_input_error(tmp_path, write_trace):
+    (tmp_path / "text.h5").write_text(json.dumps({"format": 1}))
+    write_trace(tmp_path / "trace.h5")
+    for name in ("text.h5", "trace.h5"):
+        with pytest.raises(InputError, match="not a readable run") as error:
+            open_run(tmp_path / name)
+        one_line(error)

@@ -1,0 +1,175 @@
+"""verify names what is wrong; pack changes nothing but the number of files."""
+
+from __future__ import annotations
+
+import random
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+
+from mmprobe.cache import open_run, pack, verify
+from mmprobe.errors import InputError
+
+
+def contents(run):
+    """Everything that can be read of a run, as plain values."""
+    found = {}
+    for trace in run:
+        found[trace.id] = {"answer": trace.answer, "sample": trace.sample.model_dump_json()}
+        for path in trace.captured:
+            if "/" in path:
+                array = trace.array(path)
+                found[trace.id][path] = (
+                    array.dims,
+                    str(array.dtype),
+                    array.values.tobytes() if array.dtype != object else array.values.tolist(),
+                )
+                found[trace.id][f"{path}, attributes"] = dict(array.attrs)
+                for dim, values in array.coords.items():
+                    if dim != array.name:
+                        found[trace.id][f"{path}, {dim}"] = values.values.tolist()
+    return found
+
+
+def test_an_undamaged_run_has_no_problems(make_run):
+    assert verify(make_run()) == []
+
+
+def test_a_missing_sample_is_named_and_a_failed_one_is_not(make_run):
+    failure = {"id": "c", "error": "InputError", "message": "no"}
+    problems = verify(make_run(order=["a", "missing", "b", "c"], failures=[failure]))
+    assert len(problems) == 1
+    assert problems[0].startswith("missing: not traced")
+
+
+def test_a_flipped_bit_in_any_data_set_is_found(make_run, chunk_ranges, flip):
+    folder = make_run(names=("a",))
+    file = folder / "samples" / "a.h5"
+    whole, rng = file.read_bytes(), random.Random(1)
+    ranges = chunk_ranges(file)
+    assert {name for name, *_ in ranges} > {"attention/mass", "residual/pre", "tam/logit", "tokens/id"}
+    for _, start, size in ranges:
+        flip(file, start + rng.randrange(size), rng.randrange(8))
+        problems = verify(folder)
+        assert len(problems) == 1
+        assert "damaged" in problems[0]
+        assert "\n" not in problems[0]
+        file.write_bytes(whole)
+
+
+def test_a_flipped_bit_anywhere_is_found_or_harmless(make_run, flip):
+    folder = make_run(names=("a",))
+    file = folder / "samples" / "a.h5"
+    whole, rng, good = file.read_bytes(), random.Random(2), contents(open_run(folder))
+    found = 0
+    for _ in range(60):
+        flip(file, rng.randrange(len(whole)), rng.randrange(8))
+        if verify(folder):
+            found += 1
+        else:
+            assert contents(open_run(folder)) == good
+        file.write_bytes(whole)
+    assert found > 50
+
+
+def test_a_changed_text_is_found(make_run):
+    folder = make_run(names=("a",))
+    file = folder / "samples" / "a.h5"
+    for text in (b" word7", b"because a", b"Why?", b"visual"):
+        whole = file.read_bytes()
+        assert text in whole
+        file.write_bytes(whole.replace(text, text[:-1] + b"X"))
+        assert len(verify(folder)) == 1
+        file.write_bytes(whole)
+    assert verify(folder) == []
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 0.9999])
+def test_a_truncated_file_is_found_and_the_other_is_sound(make_run, share):
+    folder = make_run()
+    file = folder / "samples" / "a.h5"
+    file.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
+    problems = verify(folder)
+    assert len(problems) == 1
+    assert problems[0].startswith("a: ")
+
+
+@pytest.mark.parametrize("wrong", [0.9, 1.01, np.nan])
+def test_attention_rows_that_do_not_sum_to_one_are_found(make_run, write_trace, wrong):
+    folder = make_run()
+    mass = np.full((9, 3, 2, 5), 0.2, "f4")
+    mass[4, 1, 0, 2] = wrong - 0.8
+    write_trace(folder / "samples" / "b.h5", "b", attention__mass=mass)
+    problems = verify(folder)
+    assert len(problems) == 1
+    assert problems[0].startswith("b: attention/mass: rows should sum to 1")
+
+
+def test_attention_rows_that_sum_to_one_but_for_rounding_pass(make_run, write_trace):
+    folder = make_run()
+    write_trace(folder / "samples" / "b.h5", "b", attention__mass=np.full((9, 3, 2, 5), 0.20001, "f4"))
+    assert verify(folder) == []
+
+
+def test_verify_of_no_run_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="no run here"):
+        verify(tmp_path / "nothing")
+
+
+def test_a_packed_run_equals_its_folder(make_run, tmp_path):
+    labels = [{"id": "a", "faithful": True}]
+    failures = [{"id": "c", "error": "InputError", "message": "é\u2028"}]
+    folder = open_run(make_run(names=("b", "a"), order=["b", "a", "c"], failures=failures, labels=labels))
+    packed = open_run(pack(folder.path, tmp_path / "run.h5"))
+    assert packed.packed
+    assert packed.ids == folder.ids == ["b", "a"]
+    assert (packed.config, packed.failures) == (folder.config, folder.failures)
+    assert [packed.faithful(name) for name in packed.ids] == [False, True]
+    assert contents(packed) == contents(folder)
+    assert verify(packed.path) == []
+    with xr.open_dataset(packed.path, group="samples/a/attention", engine="h5netcdf") as found:
+        assert found["mass"].dims == ("step", "layer", "head", "group")
+
+
+def test_a_packed_run_keeps_its_checksums(make_run, tmp_path):
+    with h5py.File(pack(make_run(), tmp_path / "run.h5"), "r") as file:
+        assert file["samples/a/attention/mass"].fletcher32
+        assert file["samples/b/tam/logit"].fletcher32
+
+
+def test_a_flipped_bit_in_a_packed_run_is_found(make_run, tmp_path, chunk_ranges, flip):
+    file = pack(make_run(), tmp_path / "run.h5")
+    whole = file.read_bytes()
+    for name, start, size in chunk_ranges(file)[::4]:
+        flip(file, start + size // 2)
+        assert any("damaged" in problem for problem in verify(file)), name
+        file.write_bytes(whole)
+    assert verify(file) == []
+
+
+def test_pack_refuses_a_damaged_trace_and_leaves_nothing(make_run, tmp_path, chunk_ranges, flip):
+    folder = make_run()
+    file = folder / "samples" / "b.h5"
+    flip(file, chunk_ranges(file)[0][1])
+    with pytest.raises(InputError, match=r"b\.h5: damaged"):
+        pack(folder, tmp_path / "run.h5")
+    assert not list(tmp_path.glob("run.h5*"))
+
+
+def test_pack_overwrites_nothing(make_run, tmp_path):
+    folder, out = make_run(), tmp_path / "run.h5"
+    out.write_text("precious")
+    with pytest.raises(InputError, match="exists"):
+        pack(folder, out)
+    assert out.read_text() == "precious"
+
+
+def test_pack_wants_a_folder_that_exists_and_a_run_that_is_not_packed(make_run, tmp_path):
+    folder = make_run()
+    with pytest.raises(InputError, match="no such folder"):
+        pack(folder, tmp_path / "nowhere" / "run.h5")
+    file = pack(folder, tmp_path / "run.h5")
+    with pytest.raises(InputError, match="packed already"):
+        pack(file, tmp_path / "again.h5")

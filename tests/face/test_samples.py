@@ -1,0 +1,334 @@
+"""Every mistake in a samples file is an InputError of one line that names file and line."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from pydantic import ValidationError
+
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample, check_image, load_samples
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Write a samples file beside the picture `a.png` (6 wide, 4 high) and load it."""
+    Image.new("RGB", (6, 4)).save(tmp_path / "a.png")
+
+    def write_and_load(content):
+        if isinstance(content, str):
+            content = content.encode()
+        (tmp_path / "s.jsonl").write_bytes(content)
+        return load_samples(tmp_path / "s.jsonl")
+
+    return write_and_load
+
+
+def line(**fields):
+    return json.dumps({"id": "x", "question": "q"} | fields, ensure_ascii=False) + "\n"
+
+
+def refused(load, content, tmp_path, number=1):
+    with pytest.raises(InputError) as error:
+        load(content)
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.startswith(f"{tmp_path / 's.jsonl'}, line {number}: ")
+    return message
+
+
+def outcome(function, *arguments):
+    """What a function returns, or the one-line message of its InputError."""
+    try:
+        return function(*arguments)
+    except InputError as error:
+        return str(error) if "\n" not in str(error) else "more than one line"
+
+
+def png_header(width, height):
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    checked = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    return b"\x89PNG\r\n\x1a\n" + checked + struct.pack(">I", 8) + b"IDAT"
+
+
+def test_every_field_is_read_and_images_are_resolved(load, tmp_path):
+    fields = {
+        "id": "0001-a.B_c",
+        "images": ["a.png", "a.png"],
+        "question": "é \U0001f600?",
+        "system": "s",
+        "answer": "a",
+        "pair_id": "p",
+        "polarity": "same",
+        "faithful": False,
+        "regions": [{"image": 1, "box": [1, 2, 3, 4]}],
+        "metadata": {"any": [1, None, {"thing": "é"}]},
+    }
+    (sample,) = load(line(**fields))
+    assert sample.images == [tmp_path / "a.png"] * 2
+    assert (sample.regions[0].image, sample.regions[0].box) == (1, (1, 2, 3, 4))
+    for name in set(fields) - {"images", "regions"}:
+        assert getattr(sample, name) == fields[name]
+
+
+def test_only_id_and_question_are_needed(load):
+    (sample,) = load(line())
+    assert (sample.images, sample.system, sample.faithful, sample.metadata) == ([], None, None, {})
+
+
+def test_paths_out_of_the_folder_are_allowed_for_images(load, tmp_path):
+    Image.new("RGB", (3, 3)).save(tmp_path.parent / "outside.png")
+    (sample,) = load(line(images=["../outside.png"]))
+    assert sample.images[0].resolve() == (tmp_path.parent / "outside.png").resolve()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n", "\n   \n\t\n"])
+def test_blank_lines_and_line_ends_do_not_matter(load, end):
+    assert [
+        sample.id for sample in load(end + end.join([line(id="a").strip(), line(id="b").strip()]) + end)
+    ] == ["a", "b"]
+
+
+def test_blank_lines_are_counted(load, tmp_path):
+    assert "not JSON" in refused(load, "\n\n" + line() + "\n{\n", tmp_path, number=5)
+
+
+def test_a_byte_order_mark_is_allowed(load):
+    assert load(b"\xef\xbb\xbf" + line().encode())[0].id == "x"
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\u00a0"])
+def test_line_separators_of_unicode_do_not_end_a_line(load, separator):
+    assert load(line(question=f"one{separator}two"))[0].question == f"one{separator}two"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        '{"id": "x"',
+        "hello",
+        '{"id": "x" "question": "q"}',
+        "[" * 100_000,
+        '{"id": ' + "1" * 5000 + "}",
+        "\0",
+        "'a'",
+    ],
+)
+def test_what_is_not_json_is_refused(load, tmp_path, content):
+    assert "not JSON" in refused(load, content, tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "3", '"text"', "true"])
+def test_json_that_is_no_object_is_refused(load, tmp_path, content):
+    assert "field 'line'" in refused(load, content, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"id": 1}, "'id'"),
+        ({"id": None}, "'id'"),
+        ({"question": None}, "'question'"),
+        ({"question": ["q"]}, "'question'"),
+        ({"images": "a.png"}, "'images'"),
+        ({"images": [3]}, "'images.0'"),
+        ({"system": 3}, "'system'"),
+        ({"answer": {}}, "'answer'"),
+        ({"pair_id": 7}, "'pair_id'"),
+        ({"polarity": "equal"}, "'polarity'"),
+        ({"faithful": "perhaps"}, "'faithful'"),
+        ({"metadata": []}, "'metadata'"),
+        ({"regions": {}}, "'regions'"),
+        ({"regions": [{"image": 0}]}, "'regions.0.box'"),
+        ({"regions": [{"image": -1, "box": [0, 0, 1, 1]}]}, "'regions.0.image'"),
+        ({"regions": [{"image": 0, "box": [0, 0, 1]}]}, "'regions.0.box"),
+        ({"regions": [{"image": 0, "box": [0, 0, 1, 0.5]}]}, "'regions.0.box.3'"),
+        ({"regions": [{"image": 0, "box": [0, 0, 1, 1], "name": 1}]}, "'regions.0.name'"),
+        ({"imagse": []}, "'imagse'"),
+        ({"two\nlines": 1}, r"'two\nlines'"),
+    ],
+)
+def test_a_wrong_or_unknown_field_is_named(load, tmp_path, fields, named):
+    assert f"field {named}" in refused(load, line(id="ok") + line(**fields), tmp_path, number=2)
+
+
+@pytest.mark.parametrize("missing", ["id", "question"])
+def test_a_missing_field_is_named(load, tmp_path, missing):
+    fields = {"id": "x", "question": "q"}
+    del fields[missing]
+    assert f"field {missing!r}: Field required" in refused(load, json.dumps(fields), tmp_path)
+
+
+@pytest.mark.parametrize("images", [[], ["a.png"]])
+def test_a_region_of_an_image_that_is_not_there_is_refused(load, tmp_path, images):
+    region = {"image": len(images), "box": [0, 0, 1, 1]}
+    message = refused(load, line(images=images, regions=[region]), tmp_path)
+    assert message.endswith(f"field 'regions': image {len(images)} of {len(images)}")
+
+
+UNSAFE = [
+    "",
+    ".",
+    "..",
+    "../x",
+    "a/b",
+    "/etc",
+    "a\\b",
+    ".hidden",
+    "-x",
+    "_x",
+    "a..b",
+    "a b",
+    "a\n",
+    "a\0",
+    "é",
+    "x" * 129,
+    "x" * 200,
+    "a:b",
+    "*",
+]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_an_id_that_cannot_safely_name_a_file_is_refused(load, tmp_path, name):
+    assert "field 'id': must be 1 to 128 letters" in refused(load, line(id=name), tmp_path)
+    with pytest.raises(ValidationError):
+        Sample(id=name, question="q")
+
+
+@pytest.mark.parametrize("name", ["a", "0", "A-b_c.d", "x" * 128, "1.h5"])
+def test_a_safe_id_is_allowed(load, name):
+    assert load(line(id=name))[0].id == name
+
+
+def test_an_id_used_twice_is_refused_and_both_lines_are_named(load, tmp_path):
+    message = refused(load, line(id="a") + "\n" + line(id="b") + line(id="a"), tmp_path, number=4)
+    assert "'a' was used in line 1 already" in message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"id": "x", "question": "\\ud800"}',
+        '{"id": "x", "question": "q", "metadata": {"a": "\\udfff"}}',
+        '{"id": "x", "question": "q", "metadata": {"a": ' + "[" * 300 + "]" * 300 + "}}",
+    ],
+)
+def test_what_a_trace_could_not_store_is_refused(load, tmp_path, content):
+    refused(load, content, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b'{"id": "\xff"}', b"\xff\xfe{\x00}\x00", bytes(range(128, 256))])
+def test_a_file_that_is_not_utf8_is_refused(load, tmp_path, content):
+    with pytest.raises(InputError, match="cannot be read as UTF-8 text") as error:
+        load(content)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "\n \n", b"\xef\xbb\xbf"])
+def test_a_file_without_samples_is_refused(load, content):
+    with pytest.raises(InputError, match=r"s\.jsonl: holds no samples"):
+        load(content)
+
+
+def test_a_file_that_is_missing_or_a_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
+        load_samples(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_samples(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("none.png", None, "no such file"),
+        ("two\nlines.png", None, "no such file"),
+        ("a.png/b.png", None, "not a readable image"),
+        ("x" * 300 + ".png", None, "not a readable image"),
+        ("nul\0.png", None, "not a readable image"),
+        (".", None, "not a readable image"),
+        ("empty.png", b"", "the file is empty"),
+        ("text.png", b"I am no picture", "of no known format"),
+        ("short.png", png_header(5, 5)[:12], "not a readable image"),
+        ("bomb.png", png_header(20_000, 20_000), "over 100 megapixels"),
+        ("large.png", png_header(10_001, 10_000), "over 100"),
+    ],
+)
+def test_an_image_that_cannot_be_used_is_named(load, tmp_path, name, content, reason):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    message = refused(
+        load, line(id="ok", images=["a.png"]) + line(images=["a.png", name]), tmp_path, number=2
+    )
+    assert reason in message
+    if name != ".":
+        assert repr(name)[1:-1] in message
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_image_of_just_100_megapixels_passes_without_a_warning(tmp_path):
+    (tmp_path / "p.png").write_bytes(png_header(10_000, 10_000))
+    assert check_image(tmp_path / "p.png", "here") == (10_000, 10_000)
+
+
+def test_an_images_size_is_height_and_width(load, tmp_path):
+    load(line(images=["a.png"]))
+    assert check_image(tmp_path / "a.png", "here") == (4, 6)
+
+
+MAGIC = [
+    b"",
+    png_header(3, 3),
+    b"\xff\xd8\xff",
+    b"GIF89a",
+    b"BM",
+    b"RIFF\0\0\0\0WEBP",
+    b"II*\0",
+    b"MM\0*",
+    b"P6\n",
+    b"8BPS",
+    b"\0\0\1\0",
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(magic=st.sampled_from(MAGIC), rest=st.binary(max_size=60))
+def test_no_content_of_an_image_file_crashes_the_check(tmp_path_factory, magic, rest):
+    path = tmp_path_factory.getbasetemp() / "fuzz.png"
+    path.write_bytes(magic + rest)
+    found = outcome(check_image, path, "here")
+    if isinstance(found, str):
+        assert found.startswith(f"here: image {path}: ")
+    else:
+        assert 0 <= found[0] * found[1] <= 100_000_000
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(
+    data=st.dictionaries(
+        st.sampled_from(["id", "images", "question", "regions", "faithful", "metadata", "polarity", "other"]),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+            ),
+            max_leaves=5,
+        ),
+    )
+)
+def test_no_json_object_crashes_the_loading(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    found = outcome(load_samples, path)
+    if isinstance(found, str):
+        assert found.startswith(f"{path}, line 1: ")
+    else:
+        assert found[0].id == data["id"]

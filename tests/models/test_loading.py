@@ -1,0 +1,104 @@
+"""Loading by alias, folder and hub id, and what is said when it fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+
+import mmprobe as mp
+from mmprobe.models import aliases
+from mmprobe.models.aliases import locate
+
+EMBEDDED = Path(str(resources.files("mmprobe.models") / "tiny_spd"))
+
+
+def test_the_embedded_model_is_small_and_safe():
+    weights = EMBEDDED / "model.safetensors"
+    assert weights.stat().st_size <= 12_000_000
+    assert not [file for file in EMBEDDED.iterdir() if file.suffix in (".bin", ".pt", ".py", ".pkl")]
+
+
+def test_the_embedded_model_answers(tiny_spd):
+    assert tiny_spd.hf.dtype == torch.float32
+    assert tiny_spd.family.name == "qwen2_5_vl"
+    assert tiny_spd.source == "embedded:tiny_spd"
+
+
+def test_a_local_folder_loads_like_the_alias(tiny_spd, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(EMBEDDED, folder)
+    model = mp.load_model(str(folder), device="cpu", dtype="float32")
+    for name, value in model.hf.state_dict().items():
+        assert torch.equal(value, tiny_spd.hf.state_dict()[name])
+
+
+def test_dtype_can_be_chosen():
+    assert mp.load_model("tiny-spd", device="cpu", dtype="bfloat16").hf.dtype == torch.bfloat16
+
+
+def test_aliases_point_to_hub_ids_or_the_package():
+    assert aliases()["qwen2.5-vl-7b"].source == "Qwen/Qwen2.5-VL-7B-Instruct"
+    assert locate("tiny-spd") == ("embedded:tiny_spd", str(EMBEDDED))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("no-such-model", {}, "neither an alias"),
+        ("./no/such/folder", {}, "neither an alias"),
+        ("tiny-spd", {"device": "cuda:99"}, "not available here"),
+        ("tiny-spd", {"device": "toaster"}, "not available here"),
+        ("tiny-spd", {"dtype": "float8"}, "choose auto"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_in_one_line(name, options, said):
+    with pytest.raises(mp.InputError, match=said) as raised:
+        mp.load_model(name, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_network_a_hub_id_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        mp.InputError, match="check the name and the network, or give a local folder"
+    ) as raised:
+        mp.load_model("nobody/nothing", device="cpu")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_extra_is_named(tmp_path, monkeypatch):
+    """A checkpoint with transformers' own processor class needs torchvision."""
+    folder = tmp_path / "copy"
+    shutil.copytree(EMBEDDED, folder)
+    described = json.loads((folder / "preprocessor_config.json").read_text())
+    del described["processor_class"]
+    (folder / "preprocessor_config.json").write_text(json.dumps(described))
+    monkeypatch.setattr("mmprobe.models.loading.find_spec", lambda name: None)
+    with pytest.raises(mp.InputError, match=r"mmprobe\[hub\]"):
+        mp.load_model(str(folder), device="cpu")
+
+
+def test_code_and_pickles_of_a_checkpoint_are_never_run(tmp_path):
+    folder = tmp_path / "evil"
+    shutil.copytree(EMBEDDED, folder)
+    marker = tmp_path / "ran"
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "evil.Config", "AutoModelForImageTextToText": "evil.Model"}
+    (folder / "config.json").write_text(json.dumps(config))
+    mp.load_model(str(folder), device="cpu")
+    assert not marker.exists()
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(mp.InputError, match="safetensors"):
+        mp.load_model(str(folder), device="cpu")
+
+
+def test_an_unknown_family_is_named(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(mp.InputError, match="family 'bert' is not supported"):
+        mp.load_model(str(tmp_path), device="cpu")
