@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 FORMAT_VERSION = 1
 GROUP_NAMES = ("template", "system", "visual", "user", "generated")
-BLOCK_STEPS = 16  # steps that are written at a time, and that share a chunk on disk
+BLOCK_STEPS = 64  # steps that are reduced and written at a time, and at most share a chunk on disk
 
 
 @dataclass(frozen=True)

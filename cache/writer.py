@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import h5py
 import numpy as np
 
-from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, VARIABLES
+from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.cache.seal import SEAL_BYTES, seal
 
 _TEXT = h5py.string_dtype()
+_CHUNK_BYTES = 2**20
 _FREE = {"step", "token"}  # dimensions whose length is known only when the answer has ended
 
 
@@ -47,6 +50,7 @@ class TraceWriter:
         self.file = h5py.File(self.part, "w", libver=("v110", "v110"), userblock_size=SEAL_BYTES)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, h5py.Dataset] = {}
+        self.data: dict[str, h5py.Dataset] = {}  # looking one up in the file takes longer than filling it
         for name, values in coordinates.items():
             self._scale(name, np.asarray(values))
         self.set_attributes(attributes)
@@ -72,61 +76,60 @@ class TraceWriter:
 
         For `tam/logit`, whose rows grow with the answer, what lies beyond a row's end is NaN.
         """
-        if name not in self.file:
-            self._create(name, (0, *block.shape[1:]))
+        if name not in self.data:
+            self._create(name, block.shape, room_to_grow=True)
+            start = 0
+        else:
+            start = len(self.data[name])
         data = self._widened(name, block)
-        start = data.shape[0]
         wanted = [start + len(block), *data.shape[1:]]
         if "token" in VARIABLES[name].dims:
             wanted[1] = max(wanted[1], block.shape[1])
-        data.resize(wanted)
+        if start:
+            data.resize(wanted)
         data[(slice(start, None), *map(slice, block.shape[1:]))] = block
 
     def write(self, name: str, values: np.ndarray) -> None:
         """Write a whole data set at once."""
+        self._create(name, np.shape(values))
         if VARIABLES[name].dtype == "str":
-            self._create(name, np.shape(values))[...] = np.asarray(values, object)
+            self.data[name][...] = np.asarray(values, object)
         else:
-            self._create(name, np.shape(values))
             self._widened(name, values)[...] = values
 
     def _widened(self, name: str, values: np.ndarray) -> h5py.Dataset:
         """The data set, made float32 if it is float16 and a finite value would overflow it."""
-        data = self.file[name]
+        data = self.data[name]
         if data.dtype != np.float16 or values.dtype == np.float16:
             return data
         if not (np.abs(values[np.isfinite(values)]) > np.finfo(np.float16).max).any():
             return data
         old = data[...]
         del self.file[name]
-        data = self._create(name, old.shape, dtype="f4")
+        data = self._create(name, old.shape, room_to_grow=data.maxshape[0] is None, dtype="f4")
         data[...] = old
         return data
 
-    def _create(self, name: str, shape: tuple[int, ...], dtype: str | None = None) -> h5py.Dataset:
+    def _create(
+        self, name: str, shape: tuple[int, ...], room_to_grow: bool = False, dtype: str | None = None
+    ) -> h5py.Dataset:
+        """Make a data set; one with room to grow is stored in chunks of its first block's steps."""
         variable = VARIABLES[name]
-        text = variable.dtype == "str"
-        free = [dim in _FREE for dim in variable.dims]
-        chunks = tuple(
-            max(1, BLOCK_STEPS if dim == "step" else min(size, 4096) if not loose else 256)
-            for dim, size, loose in zip(variable.dims, shape, free, strict=True)
-        )
         single = variable.dtype == "f2" and not self.half
-        stored = _TEXT if text else np.dtype(dtype or ("f4" if single else variable.dtype))
-        data = self.file.create_dataset(
-            name,
-            shape,
-            stored,
-            chunks=None if text else chunks,
-            # HDF5 wants chunks of 1 at least, and no larger than a dimension that cannot grow: not even one of 0.
-            maxshape=None
-            if text
-            else tuple(None if loose or not n else n for loose, n in zip(free, shape, strict=True)),
-            fletcher32=not text,
-            fillvalue=np.nan if stored.kind == "f" else None,
-        )
+        stored = _TEXT if variable.dtype == "str" else np.dtype(dtype or ("f4" if single else variable.dtype))
+        layout: dict[str, Any] = {}
+        if variable.dtype != "str" and (room_to_grow or all(shape)):
+            layout = {"chunks": _chunks(shape, stored.itemsize), "fletcher32": True}
+        if room_to_grow:
+            growing = [
+                None if dim in _FREE or not n else n for dim, n in zip(variable.dims, shape, strict=True)
+            ]
+            layout["maxshape"] = tuple(growing)
+        fill = np.nan if stored.kind == "f" else None
+        data = self.file.create_dataset(name, shape, stored, fillvalue=fill, **layout)
         data.attrs["long_name"] = variable.long_name
         data.attrs["units"] = variable.units
+        self.data[name] = data
         return data
 
     def _scale(self, name: str, values: np.ndarray) -> None:
@@ -137,29 +140,32 @@ class TraceWriter:
 
     def _commit(self) -> None:
         lengths: dict[str, int] = {}
-        for name, variable in VARIABLES.items():
-            if name in self.file:
-                for dim, size in zip(variable.dims, self.file[name].shape, strict=True):
-                    lengths[dim] = max(size, lengths.get(dim, 0))
+        shapes = {name: data.shape for name, data in self.data.items()}
+        for name, shape in shapes.items():
+            for dim, size in zip(VARIABLES[name].dims, shape, strict=True):
+                lengths[dim] = max(size, lengths.get(dim, 0))
         for dim, size in lengths.items():
             if dim not in self.scales:
                 self._scale(dim, np.arange(size))
-        for name, variable in VARIABLES.items():
-            if name not in self.file:
-                continue
-            data = self.file[name]
-            wanted = tuple(len(self.scales[dim]) for dim in variable.dims)
-            if variable.dims == (
-                "step",
-                "token",
-            ):  # rows grow with the answer, whose last token is never a query
-                data.resize(wanted[1], axis=1)
-            if data.shape != wanted:
-                raise ValueError(f"{name} has shape {data.shape}, its dimensions say {wanted}")
-            for axis, dim in enumerate(variable.dims):
-                data.dims[axis].attach_scale(self.scales[dim])
+        sizes = {dim: scale.size for dim, scale in self.scales.items()}
+        for name, data in self.data.items():
+            dims = VARIABLES[name].dims
+            wanted = tuple(sizes[dim] for dim in dims)
+            if dims == ("step", "token") and shapes[name][0] == wanted[0]:
+                data.resize(wanted)  # rows grow with the answer, whose last token is never a query
+            elif shapes[name] != wanted:
+                raise ValueError(f"{name} has shape {shapes[name]}, its dimensions say {wanted}")
+            for axis, dim in enumerate(dims):
+                h5py.h5ds.attach_scale(data.id, self.scales[dim].id, axis)
         self.file.close()
         with open(self.part, "r+b") as written:
             seal(written)
             os.fsync(written.fileno())
         os.replace(self.part, self.path)
+
+
+def _chunks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """As many whole rows as fit a chunk, at least one, at most those of the first block."""
+    row = [min(max(size, 1), _CHUNK_BYTES) for size in shape[1:]]
+    rows = _CHUNK_BYTES // (itemsize * math.prod(row))
+    return (min(max(rows, 1), max(shape[0], 1)), *row)

@@ -14,8 +14,6 @@ import typer
 import mmprobe
 from mmprobe.errors import InputError
 
-UsageError = typer.BadParameter.__mro__[1]  # typer carries its own click and does not export this
-
 app = typer.Typer(
     name="mmprobe",
     add_completion=False,
@@ -310,8 +308,9 @@ def main() -> None:
         sys.exit(app(standalone_mode=False))
     except InputError as error:
         _fail(str(error), 2)
-    except UsageError as error:
-        where = error.ctx.command_path if error.ctx else "mmprobe"
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "mmprobe"
         _fail(f"{error.format_message().rstrip('.')} (see {where} --help)", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted; what was finished is kept", 130)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -210,6 +210,6 @@ def _group_at(start: int, end: int, spans: list[tuple[int, int, Group]]) -> Grou
     return next((group for low, high, group in spans if start < high and end > low), Group.TEMPLATE)
 
 
-def iterate_texts(model: Model, ids: Iterator[int] | np.ndarray) -> list[str]:
+def token_texts(model: Model, ids: np.ndarray) -> list[str]:
     """Each token's own text; a token that is part of a character shows as the replacement character."""
-    return model.tokenizer.batch_decode([[int(token)] for token in ids], skip_special_tokens=False)
+    return model.tokenizer.batch_decode(ids[:, None].tolist(), skip_special_tokens=False)

@@ -40,15 +40,15 @@ class Recorder(StoppingCriteria):
         self.device = model.hf.device
         self.done = 0  # steps written
         self.ids: Tensor | None = None
-        self.queries: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [head, dim]
+        self.queries: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [1, head, 1, dim]
         self.keys: dict[int, Tensor] = {}  # each [kv_head, position, dim]
         self.scale = 1.0
         self.residuals: dict[str, dict[int, list[Tensor]]] = {
             name: {layer: [] for layer in self.layers} for name in ("pre", "mid", "post")
-        }  # each [hidden]
-        self.gates: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [neuron]
+        }  # each [1, 1, hidden]
+        self.gates: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [1, 1, neuron]
         self.gate_sum: Tensor | None = None  # [layer, neuron]
-        self.logits: list[Tensor] = []  # each [vocabulary]
+        self.logits: list[Tensor] = []  # each [1, 1, vocabulary]
         self.normed: list[Tensor] = []  # each [position, hidden]
         groups = torch.from_numpy(prompt.group.astype(np.int64)).to(self.device)
         self.membership = F.one_hot(groups, len(Group) + 1).float()  # [prompt, group + leading]
@@ -74,13 +74,10 @@ class Recorder(StoppingCriteria):
                     observers[layer.get_submodule(family.attention)] = self._observer(index)
                 if spec.wants("residual/", "update/"):
                     pre, mid, post = (self.residuals[name][index] for name in ("pre", "mid", "post"))
-                    handles.append(layer.register_forward_pre_hook(_keep_input(pre), with_kwargs=True))
+                    handles.append(layer.register_forward_hook(_keep_both(pre, post), with_kwargs=True))
                     handles.append(
-                        layer.get_submodule(family.mid).register_forward_pre_hook(
-                            _keep_input(mid), with_kwargs=True
-                        )
+                        layer.get_submodule(family.mid).register_forward_pre_hook(_keep_input(mid))
                     )
-                    handles.append(layer.register_forward_hook(_keep_output(post)))
                 if spec.wants("ffn/"):
                     activation = layer.get_submodule(family.ffn_activation)
                     handles.append(activation.register_forward_hook(_keep_output(self.gates[index])))
@@ -99,7 +96,7 @@ class Recorder(StoppingCriteria):
         queries, keys = self.queries[layer], self.keys
 
         def observe(query: Tensor, key: Tensor, scale: float) -> None:
-            queries.append(_last(query[0].transpose(0, 1)))
+            queries.append(query if query.shape[2] == 1 else query[:, :, -1:].clone())
             keys[layer] = key[0]
             self.scale = scale
 
@@ -135,7 +132,7 @@ class Recorder(StoppingCriteria):
         self.done += steps
 
     def _steps_block(self, chosen: Tensor) -> dict[str, Tensor]:
-        logprobs = torch.stack(self.logits[: len(chosen)]).float().log_softmax(-1)
+        logprobs = _joined(self.logits, len(chosen)).float().log_softmax(-1)
         self.logits.clear()
         return {
             "steps/id": chosen,
@@ -149,20 +146,21 @@ class Recorder(StoppingCriteria):
         generated = torch.zeros(keys_seen - len(self.membership), len(Group) + 1, device=self.device)
         generated[:, Group.GENERATED] = 1
         membership = torch.cat([self.membership, generated])
-        future = torch.arange(keys_seen, device=self.device) > positions[:, None]
+        future = torch.ones(len(positions), len(positions), dtype=torch.bool, device=self.device).triu(1)
         masses, visuals, by_head = [], [], self.spec.wants("attention/visual_head")
         for layer in self.layers:
-            query = torch.stack(self.queries[layer][: len(positions)]).float()
+            query = torch.cat(self.queries[layer][: len(positions)], 2)[0].float()
             self.queries[layer].clear()
             key = self.keys[layer][:, :keys_seen].float()
-            steps, heads, dim = query.shape
-            grouped = query.reshape(steps, len(key), heads // len(key), dim).permute(1, 2, 0, 3)
-            scores = grouped.flatten(1, 2) @ key.transpose(1, 2) * self.scale
-            scores = scores.reshape(heads, steps, keys_seen).masked_fill(future, float("-inf"))
+            heads, steps, dim = query.shape
+            scores = (query * self.scale).reshape(len(key), -1, dim) @ key.transpose(1, 2)
+            scores = scores.reshape(heads, steps, keys_seen)
+            scores[:, :, -steps:].masked_fill_(
+                future, float("-inf")
+            )  # keys later than the block's first query
             rows = scores.softmax(-1)
             masses.append(rows @ membership)
-            shown = rows[:, :, self.visual]
-            visuals.append(shown if by_head else shown.mean(0))
+            visuals.append(rows[:, :, self.visual] if by_head else rows.mean(0)[:, self.visual])
         mass = torch.stack(masses, 1).permute(2, 1, 0, 3)  # [step, layer, head, group + leading]
         blocks = {"attention/mass": mass[..., :-1], "attention/leading": mass[..., -1]}
         if by_head:
@@ -173,7 +171,7 @@ class Recorder(StoppingCriteria):
     def _residual_block(self, steps: int) -> dict[str, Tensor]:
         stacked = {}
         for name, by_layer in self.residuals.items():
-            stacked[name] = torch.stack([torch.stack(by_layer[layer][:steps]) for layer in self.layers], 1)
+            stacked[name] = torch.stack([_joined(by_layer[layer], steps) for layer in self.layers], 1)
             for kept in by_layer.values():
                 kept.clear()
         blocks = {f"residual/{name}": values for name, values in stacked.items()}
@@ -186,7 +184,7 @@ class Recorder(StoppingCriteria):
         return blocks
 
     def _ffn_block(self, steps: int) -> dict[str, Tensor]:
-        gates = torch.stack([torch.stack(self.gates[layer][:steps]) for layer in self.layers], 1)
+        gates = torch.stack([_joined(self.gates[layer], steps) for layer in self.layers], 1)
         for kept in self.gates.values():
             kept.clear()
         total = gates.float().sum(0)
@@ -237,20 +235,33 @@ def record(
 
 
 def _last(values: Tensor) -> Tensor:
-    """The last position's part, copied where keeping a view would keep a whole prompt alive."""
-    return values[-1] if len(values) == 1 else values[-1].clone()
+    """The last position of [1, position, ...], copied where a view would keep a whole prompt alive."""
+    return values if values.shape[1] == 1 else values[:, -1:].clone()
+
+
+def _joined(kept: list[Tensor], steps: int) -> Tensor:
+    """[step, ...] of the first so many that were kept."""
+    return torch.cat(kept[:steps], 1)[0]
 
 
 def _keep_input(kept: list[Tensor]) -> Any:
-    def hook(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        kept.append(_last((inputs[0] if inputs else options["hidden_states"])[0]))
+    def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        kept.append(_last(inputs[0]))
 
     return hook
 
 
 def _keep_output(kept: list[Tensor]) -> Any:
-    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        kept.append(_last((output[0] if isinstance(output, tuple) else output)[0]))
+    def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        kept.append(_last(output))
+
+    return hook
+
+
+def _keep_both(before: list[Tensor], after: list[Tensor]) -> Any:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
+        before.append(_last(inputs[0] if inputs else options["hidden_states"]))
+        after.append(_last(output[0] if isinstance(output, tuple) else output))
 
     return hook
 

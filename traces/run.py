@@ -20,7 +20,7 @@ from mmprobe.cache import Run, TraceWriter, open_run
 from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, VARIABLES
 from mmprobe.errors import InputError
 from mmprobe.models import Model, Prompt
-from mmprobe.models.prompt import iterate_texts
+from mmprobe.models.prompt import token_texts
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.native import record
@@ -121,10 +121,15 @@ def _write_tokens(model: Model, prompt: Prompt, generated: np.ndarray, writer: T
     writer.write("tokens/id", ids)
     writer.write("tokens/group", np.concatenate([prompt.group, np.full(len(generated), 4)]))
     writer.write("tokens/image", np.concatenate([prompt.image, np.full(len(generated), -1)]))
-    writer.write("tokens/text", np.array(iterate_texts(model, ids), dtype=object))
+    writer.write("tokens/text", np.array([_storable(text) for text in token_texts(model, ids)], dtype=object))
     writer.write("images/grid", np.reshape(prompt.grids, (-1, 2)))
     writer.write("images/size", np.reshape(prompt.sizes, (-1, 2)))
-    writer.set_attributes({"answer": model.tokenizer.decode(generated, skip_special_tokens=True)})
+    writer.set_attributes({"answer": _storable(model.tokenizer.decode(generated, skip_special_tokens=True))})
+
+
+def _storable(text: str) -> str:
+    """HDF5 texts end at a NUL; a model can generate one."""
+    return text.replace("\0", "\ufffd")
 
 
 def _generate_options(model: Model, max_new_tokens: int, temperature: float) -> dict[str, Any]:

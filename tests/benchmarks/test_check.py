@@ -116,10 +116,10 @@ def test_what_leaves_something_out_is_incomplete_but_faithful(kind, answer):
 @pytest.mark.parametrize(
     ("kind", "answer", "correct", "error"),
     [
-        ("same", "Yes.", False, "yes instead of no"),
+        ("same", "Yes.", False, "yes is wrong"),
         ("same", "No. The star was removed.", True, "not a change: The star was removed."),
         ("same", "No. Nothing changed.", True, "not a change: Nothing changed."),
-        ("different", f"No. {ALL}", False, "no instead of yes"),
+        ("different", f"No. {ALL}", False, "no is wrong"),
         ("different", f"{ALL}", False, "neither yes nor no"),
         ("count", "There are 2 differences.", False, "wrong number: There are 2 differences."),
         ("count", "There are 33 differences.", False, "wrong number: There are 33 differences."),
@@ -161,8 +161,8 @@ def test_a_false_statement_is_caught_and_named(kind, answer, correct, error):
 @pytest.mark.parametrize(
     ("kind", "answer", "error"),
     [
-        ("same", "No. The star was removed.", "no instead of yes"),
-        ("different", "Yes. Nothing changed.", "yes instead of no"),
+        ("same", "No. The star was removed.", "no is wrong"),
+        ("different", "Yes. Nothing changed.", "yes is wrong"),
         ("count", "There is 1 difference.", "wrong number: There is 1 difference."),
         ("steps", f"{ONE}\nTherefore: The ring was removed.", "not a change: The ring was removed."),
     ],
@@ -225,3 +225,29 @@ def test_no_answer_crashes_the_check(kind, answer):
 def test_an_unknown_question_type_is_refused():
     with pytest.raises(ValueError, match="unknown question type"):
         check("riddle", "x", "x")
+
+
+@pytest.mark.parametrize(
+    "kind", ["same", "different", "count", "find", "exists", "colour", "describe", "steps"]
+)
+@pytest.mark.parametrize("answer", ["", "Hello.", "I cannot see any pictures."])
+def test_an_answer_that_states_nothing_of_the_kind_is_not_faithful(kind, answer):
+    facts = {
+        "type": kind,
+        "objects": [["red star B2"], []],
+        "differences": [{"sentence": "The star was removed."}],
+    }
+    verdict = check_answer(answer, "Yes, the star is at B2.", facts)
+    assert not verdict.faithful
+    assert not verdict.correct
+    assert verdict.errors
+
+
+def test_a_false_clause_right_after_the_verdict_is_caught():
+    facts = {
+        "type": "same",
+        "objects": [["red star B2"], []],
+        "differences": [{"sentence": "The star was removed."}],
+    }
+    assert check_answer("No, The star was removed.", "No. The star was removed.", facts).faithful
+    assert not check_answer("No, the ring was removed.", "No. The star was removed.", facts).faithful

@@ -16,7 +16,7 @@ from mmprobe.traces import load_capture
 from mmprobe.traces.attention import _observers
 
 SYSTEM = "You answer questions about pictures of coloured shapes."
-STEPS = 37  # two whole blocks of 16 and a part of one
+STEPS = 37
 
 
 def sample_of(images: list[Path], name: str = "a") -> Sample:
@@ -53,6 +53,14 @@ def eager_reference(model: Model, sample: Sample, answer: torch.Tensor) -> dict[
         "logits": out.logits[0].numpy(),
         "prompt": np.array(prompt),
     }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_blocks():
+    """Two whole blocks and a part of one in what is traced here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mmprobe.traces.native.BLOCK_STEPS", 16)
+        yield
 
 
 @pytest.fixture(scope="module", params=["tiny_spd", "random_qwen"])

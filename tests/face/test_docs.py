@@ -1,0 +1,79 @@
+"""What the documents say works: their commands, the examples in docstrings, and no traces of one machine."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mmprobe
+
+ROOT = Path(__file__).parent.parent.parent
+NEEDS_NETWORK = "qwen2.5-vl-7b"
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def offline(text: str) -> str:
+    """The same with the embedded model, and short."""
+    return text.replace(NEEDS_NETWORK, "tiny-spd").replace("mine.jsonl", "pairs/samples.jsonl")
+
+
+def test_shell_commands_of_the_readme(tmp_path):
+    commands = [
+        line.split("#")[0].strip()
+        for block in blocks(ROOT / "README.md", "sh")
+        for line in block.splitlines()
+        if line.startswith("mmprobe ")
+    ]
+    assert len(commands) >= 5
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    for command in commands:
+        arguments = offline(command).split()[1:]
+        if arguments[0] == "demo":
+            continue  # test_demo.py
+        done = subprocess.run([sys.executable, "-m", "mmprobe", *arguments], cwd=tmp_path, env=environment,
+                              capture_output=True, text=True)  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_python_of_the_readme(tmp_path, monkeypatch):
+    from mmprobe.benchmarks.synthetic.pairs import make_pairs
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("plotly.graph_objects.Figure.show", lambda self: None)
+    make_pairs("pairs", n=1, seed=3)
+    (tmp_path / "runs").mkdir()
+    found = blocks(ROOT / "README.md", "python")
+    assert found
+    exec("\n".join(offline(block) for block in found), {})
+
+
+def modules() -> list[str]:
+    return [info.name for info in pkgutil.walk_packages(mmprobe.__path__, "mmprobe.") if "tests" not in info.name]
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name.split(".")[1] in
+                                  ("analyses", "benchmarks", "cache", "cli", "configs", "demo", "errors", "models",
+                                   "samples", "traces", "viz")])  # fmt: skip
+def test_examples_in_docstrings(name):
+    module = importlib.import_module(name)
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
+
+
+def test_nothing_speaks_of_one_machine():
+    """Paths of one machine and registries' hosts have no place in a repository."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    personal = re.compile(r"(?<![\w./:])/(?:home|root|work|opt)/\w")
+    for name in listed:
+        if not name.endswith((".safetensors", ".png")) and name != "tests/face/test_docs.py":
+            assert not personal.search((ROOT / name).read_text(errors="ignore")), name
