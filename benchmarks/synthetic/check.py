@@ -128,7 +128,7 @@ def _check_colour(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[st
     said = _COLOURED.findall(answer)
     true = {(shape, colour) for colour, shape, _ in (thing.split() for thing in facts.objects[0])}
     errors = [f"the {shape} is not {colour}" for shape, colour in said if (shape, colour) not in true]
-    return said == _COLOURED.findall(truth), errors if said else ["names no colour"]
+    return bool(said) and said == _COLOURED.findall(truth), errors if said else ["names no colour"]
 
 
 def _check_description(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:

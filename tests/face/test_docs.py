@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -59,7 +60,9 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
 
 
 def modules() -> list[str]:
-    return [info.name for info in pkgutil.walk_packages(mmprobe.__path__, "mmprobe.") if "tests" not in info.name]
+    return [
+        info.name for info in pkgutil.walk_packages(mmprobe.__path__, "mmprobe.") if "tests" not in info.name
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in modules() if name.split(".")[1] in
@@ -72,8 +75,26 @@ def test_examples_in_docstrings(name):
 
 def test_nothing_speaks_of_one_machine():
     """Paths of one machine and registries' hosts have no place in a repository."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     personal = re.compile(r"(?<![\w./:])/(?:home|root|work|opt)/\w")
     for name in listed:
         if not name.endswith((".safetensors", ".png")) and name != "tests/face/test_docs.py":
             assert not personal.search((ROOT / name).read_text(errors="ignore")), name
+
+
+def test_the_format_page_is_that_of_the_schema():
+    script = importlib.util.spec_from_file_location(
+        "write_format_doc", ROOT / "scripts" / "write_format_doc.py"
+    )
+    module = importlib.util.module_from_spec(script)
+    script.loader.exec_module(module)
+    assert module.PAGE.read_text() == module.page(), "run scripts/write_format_doc.py"
+
+
+def test_the_samples_page_lists_every_field():
+    page = (ROOT / "docs" / "samples.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == sorted(
+        mmprobe.Sample.model_fields, key=lambda name: page.index(f"| `{name}` |")
+    )

@@ -14,7 +14,9 @@ SHARED = {"errors", "samples"}  # what every folder speaks: the errors a user ca
 
 def allowed() -> dict[str, set[str]]:
     """The table's rows: folder, and the folders it may import."""
-    rows = re.findall(r"^\| `(\w+)/` \|[^|]*\|([^|]*)\|$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)/` \|[^|]*\|([^|]*)\|$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
+    )
     return {folder: set(re.findall(r"`(\w+)`", cell)) for folder, cell in rows}
 
 
