@@ -30,11 +30,12 @@ format: $(VENV)/.dev
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools wheel
-	$(BIN)/python scripts/requirements.py core | xargs $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+	@echo "Installing mmprobe's requirements; the first time this takes a few minutes."
+	$(BIN)/python scripts/requirements.py core | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(BIN)/python scripts/requirements.py dev | xargs $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+	$(BIN)/python scripts/requirements.py dev | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 	touch $@
 
 # What is tested is the built wheel, as users get it.
