@@ -14,7 +14,7 @@ demo: $(VENV)/.wheel
 test: $(VENV)/.wheel $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p mmprobe
+	cd build && ../$(BIN)/mypy --config-file ../pyproject.toml -p mmprobe  # from elsewhere, so that it is the wheel
 	$(BIN)/pytest -n 2 tests
 
 perf: $(VENV)/.wheel

@@ -6,8 +6,29 @@ import xarray as xr
 
 from mmprobe.analyses.attention_decay import attention_decay
 from mmprobe.analyses.export import export
+from mmprobe.cache import Run
+from mmprobe.errors import NotCaptured
 
 ANALYSES: dict[str, Callable[..., xr.Dataset]] = {"attention_decay": attention_decay}
 """Every analysis that `mmprobe analyze` runs; `--only` takes the names with dashes."""
 
-__all__ = ["ANALYSES", "attention_decay", "export"]
+
+def applicable(run: Run) -> tuple[list[xr.Dataset], list[str]]:
+    """Every analysis whose data sets the run captured, and a line on each that is left out.
+
+    Raises:
+        InputError: the run is empty or a trace is damaged.
+
+    Example:
+        >>> datasets, left_out = applicable(run)                    # doctest: +SKIP
+    """
+    datasets, left_out = [], []
+    for name, analyse in ANALYSES.items():
+        try:
+            datasets.append(analyse(run))
+        except NotCaptured as error:
+            left_out.append(f"{name.replace('_', '-')} left out: {error}")
+    return datasets, left_out
+
+
+__all__ = ["ANALYSES", "applicable", "attention_decay", "export"]

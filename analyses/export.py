@@ -49,7 +49,7 @@ def _long_table(dataset: xr.Dataset) -> pd.DataFrame:
             if array.dims
             else pd.DataFrame({"value": [array.item()]})
         )
-        tables.append(table.assign(variable=variable))
+        tables.append(table.assign(variable=str(variable)))
     joined = pd.concat(tables, ignore_index=True)
     coordinates = [name for name in joined.columns if name not in ("variable", "value")]
     for name in coordinates:  # a column with gaps would turn counts such as layer 3 into 3.0

@@ -22,7 +22,7 @@ from xarray.core.indexing import (
 )
 
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
 
 
@@ -121,7 +121,7 @@ class Trace:
                     variable = VARIABLES[f"{name}/{key}"]
                     lazy = LazilyIndexedArray(_Stored(self, data.name, data))
                     about = {"long_name": variable.long_name, "units": variable.units}
-                    found[key] = xr.Variable(variable.dims, MemoryCachedArray(CopyOnWriteArray(lazy)), about)
+                    found[key] = xr.Variable(variable.dims, MemoryCachedArray(CopyOnWriteArray(lazy)), about)  # type: ignore[arg-type]
             dims = {dim for variable in found.values() for dim in variable.dims}
             return xr.Dataset(found, {dim: coordinates[dim] for dim in dims if dim in coordinates})
         except (OSError, KeyError, RuntimeError, ValueError) as error:
@@ -141,10 +141,11 @@ class Trace:
         """One data set by its path in the file.
 
         Raises:
-            InputError: it was not captured, or the file is damaged.
+            NotCaptured: the capture did not record it.
+            InputError: the file is damaged.
         """
         if path not in self.captured:
-            raise InputError(f"trace {self.id}: {path} was not captured; --capture full records everything")
+            raise NotCaptured(f"trace {self.id}: {path} was not captured; --capture full records everything")
         group, _, name = path.rpartition("/")
         return self.dataset(group)[name]
 

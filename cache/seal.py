@@ -6,19 +6,19 @@ HDF5 checks the chunks of arrays and its own headers, but not texts; and damaged
 from __future__ import annotations
 
 import hashlib
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 SEAL_BYTES = 512  # the smallest user block of HDF5
 _MARK = b"mmprobe sha256 "
 
 
-def _digest(file: BinaryIO) -> bytes:
+def _digest(file: BufferedReader | BufferedRandom) -> bytes:
     file.seek(SEAL_BYTES)
     return _MARK + hashlib.file_digest(file, "sha256").hexdigest().encode() + b"\n"
 
 
-def seal(file: BinaryIO) -> None:
+def seal(file: BufferedRandom) -> None:
     """Write the checksum of everything after the user block into the user block."""
     line = _digest(file)
     file.seek(0)

@@ -43,6 +43,11 @@ def _say(result: dict[str, Any], text: str, as_json: bool) -> None:
     typer.echo(json.dumps(result) if as_json else text)
 
 
+def _warn(lines: list[str]) -> None:
+    for line in lines:
+        typer.echo(f"mmprobe: {line}", err=True)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"mmprobe {mmprobe.__version__}")
@@ -189,10 +194,10 @@ def analyze(
       mmprobe analyze runs/first
       mmprobe analyze runs/first --only attention-decay --out results
     """
-    from mmprobe.analyses import ANALYSES, export
+    from mmprobe.analyses import ANALYSES, applicable, export
     from mmprobe.cache import open_run
 
-    names = [name.strip().replace("-", "_") for name in only.split(",")] if only else list(ANALYSES)
+    names = [name.strip().replace("-", "_") for name in only.split(",")] if only else []
     for name in names:
         if name not in ANALYSES:
             known = ", ".join(known.replace("_", "-") for known in ANALYSES)
@@ -200,7 +205,9 @@ def analyze(
     opened = open_run(run)
     if out is None:
         out = run.with_suffix("") / "analyses" if opened.packed else run / "analyses"
-    files = [str(file) for name in names for file in export(ANALYSES[name](opened), out)]
+    datasets, left_out = ([ANALYSES[name](opened) for name in names], []) if only else applicable(opened)
+    _warn(left_out)
+    files = [str(file) for dataset in datasets for file in export(dataset, out)]
     _say({"files": files}, "\n".join(files), as_json)
 
 
@@ -216,12 +223,14 @@ def report(
     Example:
       mmprobe report runs/first --out report.html
     """
-    from mmprobe.analyses import ANALYSES
+    from mmprobe.analyses import applicable
     from mmprobe.cache import open_run
     from mmprobe.viz import write_report
 
     opened = open_run(run)
-    written = write_report(opened, [analyse(opened) for analyse in ANALYSES.values()], out)
+    datasets, left_out = applicable(opened)
+    _warn(left_out)
+    written = write_report(opened, datasets, out)
     _say({"report": str(written)}, str(written), as_json)
 
 

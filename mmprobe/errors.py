@@ -3,3 +3,7 @@
 
 class InputError(ValueError):
     """Something the user gave cannot be used; the message says what, where and what to do."""
+
+
+class NotCaptured(InputError):
+    """A trace does not hold what is asked for, because its capture did not record it."""

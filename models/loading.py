@@ -43,6 +43,10 @@ class Model:
     family: Family
 
     @property
+    def layer_count(self) -> int:
+        return len(self.family.decoder(self.hf).layers)
+
+    @property
     def tokenizer(self) -> Any:
         return self.processor.tokenizer
 

@@ -36,7 +36,7 @@ class Recorder(StoppingCriteria):
     def __init__(self, model: Model, prompt: Prompt, spec: CaptureSpec, writer: TraceWriter):
         self.model, self.prompt, self.spec, self.writer = model, prompt, spec, writer
         self.decoder = model.family.decoder(model.hf)
-        self.layers = spec.layer_indices(len(self.decoder.layers))
+        self.layers = spec.layer_indices(model.layer_count)
         self.device = model.hf.device
         self.done = 0  # steps written
         self.ids: Tensor | None = None

@@ -74,7 +74,7 @@ def trace(
     ids = [sample.id for sample in samples]
     if len(set(ids)) != len(ids):
         raise InputError("samples: two have the same id")
-    spec.layer_indices(len(model.family.decoder(model.hf).layers))
+    spec.layer_indices(model.layer_count)
     config = _describe(model, ids, spec, max_new_tokens, engine, temperature, seed)
     done = _open_folder(out, config, resume, overwrite, expected_bytes(model, spec, len(ids), max_new_tokens))
     generate = _generate_options(model, max_new_tokens, temperature)
@@ -102,7 +102,7 @@ def trace_sample(
     prompt = model.prompt(sample)
     config = model.hf.config.get_text_config()
     coordinates = {
-        "layer": np.array(spec.layer_indices(len(model.family.decoder(model.hf).layers))),
+        "layer": np.array(spec.layer_indices(model.layer_count), np.int32),
         "head": np.arange(config.num_attention_heads),
         "group": np.array(GROUP_NAMES),
     }
@@ -159,7 +159,7 @@ def _describe(
             "revision": model.revision,
             "family": model.family.name,
             "dtype": str(model.hf.dtype).removeprefix("torch."),
-            "layers": len(model.family.decoder(model.hf).layers),
+            "layers": model.layer_count,
         },
         "capture": spec.model_dump(),
         "generate": {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed},
@@ -220,7 +220,7 @@ def _check_space(out: Path, needed: int) -> None:
 def expected_bytes(model: Model, spec: CaptureSpec, samples: int, max_new_tokens: int) -> int:
     """The most that a run writes to disk if no prompt is longer than 1,024 tokens, all of them visual."""
     config = model.hf.config.get_text_config()
-    layers = len(spec.layer_indices(len(model.family.decoder(model.hf).layers)))
+    layers = len(spec.layer_indices(model.layer_count))
     width = model.family.ffn_width(model.hf.config)
     sizes = {
         "step": max_new_tokens,

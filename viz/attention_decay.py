@@ -118,20 +118,19 @@ def _layers(ds: xr.Dataset) -> Panel:
             cols=column,
         )
         figure.update_xaxes(title="layer", row=1, col=column)
-    figure.add_hline(y=0, line={"width": 1, "dash": "dot"}, row=1, col=2)
-    early = [float(ds[f"early_suppression{end}"].sel(label="all")) for end in ("", "_low", "_high")]
+    figure.add_hline(y=0, line={"width": 1, "dash": "dot", "color": "#888888"}, row=1, col=2)
     return Panel(
         "Share of attention on the images by layer, and its decay",
         styled(figure),
         f"Mean over samples with its 95 % bootstrap interval (share: n = {int(ds['n_label'].sel(label='all'))}, slope: "
         f"n = {int(ds['n_slope'].sel(label='all'))} answers of two tokens or more). A slope below 0 is decay. "
         f"Early suppression, the visual share in the first third of the layers minus the rest: "
-        f"{_number(early)}.",
+        f"{_interval(ds.sel(label='all'), 'early_suppression')}.",
     )
 
 
-def _number(values: list[float]) -> str:
-    value, low, high = values
+def _interval(ds: xr.Dataset, name: str) -> str:
+    value, low, high = (float(ds[f"{name}{end}"]) for end in ("", "_low", "_high"))
     return f"{value:+.3f}" + ("" if np.isnan(low) else f" [{low:+.3f}, {high:+.3f}]")
 
 
@@ -148,31 +147,41 @@ def _authors(ds: xr.Dataset) -> Panel:
 
 
 def _by_label(ds: xr.Dataset) -> Panel:
-    figure = go.Figure()
-    for label in ("faithful", "unfaithful"):
-        counts = ds["n_by_label"].sel(label=label).values
-        if not counts.any():
-            continue
+    titles = ("attention on the images, over steps", "decay slope by layer, per step")
+    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
+    present = [label for label in ("faithful", "unfaithful") if int(ds["n_label"].sel(label=label))]
+    for label in present:
+        mine, colour = ds.sel(label=label), LABEL_COLOURS[label]
         figure.add_scatter(
             x=ds["step"].values,
-            y=ds["visual_by_label"].sel(label=label).mean("layer").values,
-            name=f"{label} (n = {int(ds['n_label'].sel(label=label))})",
+            y=mine["visual_by_label"].mean("layer").values,
+            name=f"{label} (n = {int(mine['n_label'])})",
             mode="lines",
-            line={"color": LABEL_COLOURS[label], "width": 2.2},
-            customdata=counts,
+            line={"color": colour, "width": 2.2},
+            customdata=mine["n_by_label"].values,
             hovertemplate="step %{x}: %{y:.3f}<br>n = %{customdata}<extra></extra>",
+            row=1,
+            col=1,
         )
-    figure.update_xaxes(title="step (generated token)")
-    figure.update_yaxes(title="attention on the images", rangemode="tozero")
-    slopes = "; ".join(
-        f"{label}: "
-        + _number([float(ds[f"early_suppression{end}"].sel(label=label)) for end in ("", "_low", "_high")])
-        for label in ("faithful", "unfaithful")
-        if int(ds["n_label"].sel(label=label))
-    )
+        slope = go.Scatter(
+            x=ds["layer"].values,
+            y=mine["slope_by_label"].values,
+            mode="lines+markers",
+            line={"color": colour},
+            showlegend=False,
+            hovertemplate=f"{label}, layer %{{x}}: %{{y:.4f}}<extra></extra>",
+        )
+        low, high = mine["slope_by_label_low"].values, mine["slope_by_label_high"].values
+        figure.add_traces([*band(ds["layer"].values, low, high, colour), slope], rows=1, cols=2)
+    figure.update_xaxes(title="step (generated token)", row=1, col=1)
+    figure.update_xaxes(title="layer", row=1, col=2)
+    figure.update_yaxes(rangemode="tozero", row=1, col=1)
+    figure.add_hline(y=0, line={"width": 1, "dash": "dot", "color": "#888888"}, row=1, col=2)
+    early = "; ".join(f"{label} {_interval(ds.sel(label=label), 'early_suppression')}" for label in present)
     return Panel(
         "Faithful and unfaithful answers",
-        styled(figure),
-        f"Attention on all visual tokens, mean over layers, heads and the samples of each label. Early suppression: {slopes}. "
-        "The two groups may differ in questions and length; this is a description, not a test.",
+        styled(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
+        f"Attention on all visual tokens, mean over layers, heads and the samples of each label, and its slope with a 95 % "
+        f"bootstrap interval. Early suppression: {early}. The two groups may differ in questions and length; this is a "
+        "description, not a test.",
     )

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 
 @dataclass(frozen=True)
 class Family:
@@ -34,7 +32,7 @@ class Family:
     needs: tuple[str, ...]
     image_token_id: Callable[[Any], int]
     image_grids: Callable[[Mapping[str, Any], Any], list[tuple[int, int]]]
-    decoder: Callable[[nn.Module], nn.Module]
+    decoder: Callable[[Any], Any]
     attention: str = "self_attn"
     mid: str = "post_attention_layernorm"
     ffn_activation: str = "mlp.act_fn"

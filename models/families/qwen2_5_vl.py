@@ -20,5 +20,5 @@ QWEN2_5_VL = Family(
     needs=("hub",),
     image_token_id=lambda config: config.image_token_id,
     image_grids=_merged_grids,
-    decoder=lambda model: model.model.language_model,  # type: ignore[union-attr]
+    decoder=lambda model: model.model.language_model,
 )

@@ -149,7 +149,7 @@ BAD_SAMPLES = {
     "no question": ([{"id": "a"}], "line 1: field 'question'"),
     "duplicate ids": ([GOOD, GOOD], "line 2: id 'a' was used in line 1"),
     "an id that leaves the folder": ([GOOD | {"id": "../../a"}], "line 1: field 'id'"),
-    "missing image": ([GOOD | {"images": ["none.png"]}], "none.png': no such file"),
+    "missing image": ([GOOD | {"images": ["none.png"]}], "none.png: no such file"),
     "zero-byte image": ([GOOD | {"images": ["empty.png"]}], "the file is empty"),
     "text for an image": ([GOOD | {"images": ["text.png"]}], "not a readable image"),
     "image bomb": ([GOOD | {"images": ["bomb.png"]}], "over 100"),
@@ -243,6 +243,19 @@ def test_a_damaged_trace_is_named(run, tmp_path):
 @pytest.mark.parametrize("command", [["analyze"], ["report"], ["verify"], ["pack", "--out", "x.h5"]])
 def test_a_folder_without_a_run(command, tmp_path):
     fails("no run here", command[0], tmp_path, *command[1:])
+
+
+def test_a_report_leaves_out_what_was_not_captured(pairs, tmp_path):
+    capture = tmp_path / "few.yaml"
+    capture.write_text("datasets: [update/kl]\n")
+    run = tmp_path / "run"
+    result("trace", "--model", "tiny-spd", "--data", pairs, "--out", run, "--limit", "1", "--max-new-tokens", "3",
+           "--capture", capture)  # fmt: skip
+    done = mmprobe("report", run, "--out", tmp_path / "report.html")
+    assert done.returncode == 0
+    assert "attention-decay left out" in done.stderr
+    assert (tmp_path / "report.html").exists()
+    fails("attention/mass was not captured", "analyze", run, "--only", "attention-decay")
 
 
 def test_unknown_analysis(run):
