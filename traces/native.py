@@ -10,7 +10,7 @@ the end of an answer; what it left is dropped, since a block is as long as its t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Recorder(StoppingCriteria):
         self.gates: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [1, 1, neuron]
         self.gate_sum: Tensor | None = None  # [layer, neuron]
         self.logits: list[Tensor] = []  # each [1, 1, vocabulary]
-        self.normed: list[Tensor] = []  # each [position, hidden]
+        self.normed: list[Tensor] = []  # each [1, position, hidden]
         groups = torch.from_numpy(prompt.group.astype(np.int64)).to(self.device)
         self.membership = F.one_hot(groups, len(Group) + 1).float()  # [prompt, group + leading]
         first_image = int(prompt.visual[0]) if len(prompt.visual) else 0
@@ -64,33 +64,25 @@ class Recorder(StoppingCriteria):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hooks and observers in place within the block, and gone after it."""
-        family, spec, handles = self.model.family, self.spec, []
-        observers = {}
-        try:
+        """Listeners and observers in place within the block, and gone after it."""
+        family, spec, observers = self.model.family, self.spec, {}
+        with ExitStack() as listeners:
             for index in self.layers:
                 layer = self.decoder.layers[index]
                 if spec.wants("attention/"):
                     observers[layer.get_submodule(family.attention)] = self._observer(index)
                 if spec.wants("residual/", "update/"):
                     pre, mid, post = (self.residuals[name][index] for name in ("pre", "mid", "post"))
-                    handles.append(layer.register_forward_hook(_keep_both(pre, post), with_kwargs=True))
-                    handles.append(
-                        layer.get_submodule(family.mid).register_forward_pre_hook(_keep_input(mid))
-                    )
+                    listeners.enter_context(_listening(layer, pre, post))
+                    listeners.enter_context(_listening(layer.get_submodule(family.mid), inputs=mid))
                 if spec.wants("ffn/"):
                     activation = layer.get_submodule(family.ffn_activation)
-                    handles.append(activation.register_forward_hook(_keep_output(self.gates[index])))
-            handles.append(
-                self.model.hf.get_output_embeddings().register_forward_hook(_keep_output(self.logits))
-            )
+                    listeners.enter_context(_listening(activation, outputs=self.gates[index]))
+            listeners.enter_context(_listening(self.model.hf.get_output_embeddings(), outputs=self.logits))
             if spec.wants("tam/"):
-                handles.append(self.decoder.norm.register_forward_hook(self._keep_normed))
-            with observed_attention(self.model.hf.config.get_text_config(), observers):
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+                listeners.enter_context(_listening(self.decoder.norm, outputs=self.normed, whole=True))
+            listeners.enter_context(observed_attention(self.model.hf.config.get_text_config(), observers))
+            yield
 
     def _observer(self, layer: int) -> Any:
         queries, keys = self.queries[layer], self.keys
@@ -101,9 +93,6 @@ class Recorder(StoppingCriteria):
             self.scale = scale
 
         return observe
-
-    def _keep_normed(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        self.normed.append(output[0])
 
     def flush(self, length: int) -> None:
         """Reduce and write the steps gathered since the last call.
@@ -193,8 +182,9 @@ class Recorder(StoppingCriteria):
 
     def _tam_block(self, chosen: Tensor, positions: Tensor) -> dict[str, Tensor]:
         """Logit of each step's token at every position up to its query; NaN after it."""
-        states = torch.cat(self.normed)[: int(positions[-1]) + 1]  # [position, hidden]
-        self.normed = [states]
+        states = torch.cat(self.normed, 1)[:, : int(positions[-1]) + 1]
+        self.normed[:] = [states]
+        states = states[0]  # [position, hidden]
         logit = (states @ self._unembedding(chosen).T).T.float()
         future = torch.arange(len(states), device=self.device) > positions[:, None]
         return {"tam/logit": logit.masked_fill(future, float("nan"))}
@@ -210,7 +200,7 @@ class Recorder(StoppingCriteria):
         if "tam/prompt" in self.spec.datasets:
             user = torch.from_numpy(np.flatnonzero(self.prompt.group == Group.USER)).to(self.device)
             ids = torch.from_numpy(self.prompt.ids).to(self.device)[user].long()
-            states = self.normed[0][self.visual]
+            states = self.normed[0][0, self.visual]
             self.writer.write("tam/prompt", to_disk("tam/prompt", self._unembedding(ids) @ states.T))
 
 
@@ -244,26 +234,36 @@ def _joined(kept: list[Tensor], steps: int) -> Tensor:
     return torch.cat(kept[:steps], 1)[0]
 
 
-def _keep_input(kept: list[Tensor]) -> Any:
-    def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        kept.append(_last(inputs[0]))
+@contextmanager
+def _listening(
+    module: nn.Module,
+    inputs: list[Tensor] | None = None,
+    outputs: list[Tensor] | None = None,
+    whole: bool = False,
+) -> Iterator[None]:
+    """Within the block, keep what goes into a module and comes out of it, at the last position unless `whole`.
 
-    return hook
+    A forward of the instance's own costs a third of torch's hooks, which would be most of what recording costs.
+    """
+    own, forward = vars(module).get("forward"), module.forward
 
+    def listen(*args: Any, **options: Any) -> Any:
+        if inputs is not None:
+            inputs.append(_last(args[0] if args else options["hidden_states"]))
+        result = forward(*args, **options)
+        if outputs is not None:
+            value = result[0] if isinstance(result, tuple) else result
+            outputs.append(value if whole else _last(value))
+        return result
 
-def _keep_output(kept: list[Tensor]) -> Any:
-    def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        kept.append(_last(output))
-
-    return hook
-
-
-def _keep_both(before: list[Tensor], after: list[Tensor]) -> Any:
-    def hook(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
-        before.append(_last(inputs[0] if inputs else options["hidden_states"]))
-        after.append(_last(output[0] if isinstance(output, tuple) else output))
-
-    return hook
+    module.forward = listen
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
 
 
 def to_disk(name: str, values: Tensor) -> np.ndarray:

@@ -212,7 +212,23 @@ def test_nothing_is_left_behind(random_qwen, pictures, tmp_path):
     mp.trace(random_qwen, [sample_of(pictures[:1])], tmp_path / "run", capture="full", max_new_tokens=3)
     assert hf.config.get_text_config()._attn_implementation == "sdpa"
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in hf.modules())
+    assert not any("forward" in vars(module) for module in hf.modules())
     assert not len(_observers)
+
+
+def test_what_others_hooked_still_runs_and_stays(random_qwen, pictures, tmp_path):
+    """A user's own hook, and a forward that another library put in place, as accelerate does."""
+    layer, calls = random_qwen.hf.model.language_model.layers[1], []
+    handle = layer.register_forward_hook(lambda *_: calls.append("hook"))
+    original = layer.forward
+    layer.forward = theirs = lambda *args, **options: calls.append("forward") or original(*args, **options)
+    try:
+        mp.trace(random_qwen, [sample_of(pictures[:1])], tmp_path / "run", max_new_tokens=2)
+        assert vars(layer)["forward"] is theirs
+    finally:
+        handle.remove()
+        del layer.forward
+    assert calls == ["forward", "hook"] * 2
 
 
 def test_only_the_layers_asked_for_are_recorded(random_qwen, pictures, tmp_path):
