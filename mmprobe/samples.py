@@ -122,7 +122,7 @@ def _parse(line: str, where: str, folder: Path) -> Sample:
     for region in sample.regions:
         if region.image >= len(sample.images):
             raise InputError(f"{where}: field 'regions': image {region.image} of {len(sample.images)}")
-    return sample.model_copy(update={"images": [folder / image for image in sample.images]})
+    return sample.model_copy(update={"images": [(folder / image).absolute() for image in sample.images]})
 
 
 def check_image(path: Path, where: str) -> tuple[int, int]:
