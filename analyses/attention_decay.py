@@ -50,35 +50,94 @@ def attention_decay(run: Run) -> xr.Dataset:
     """
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    rows = [
-        _of_sample(run[name]) for name in tqdm(run.ids, desc="attention_decay", unit="trace", disable=None)
-    ]
-    steps = max(len(row["mass"]) for row in rows)
-    mean = {
-        name: _mean_over_samples([row[name] for row in rows], steps)
-        for name in ("mass", "mass_per_token", "mass_authors")
+    means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
+    visual = {label: StepMean() for label in LABELS}
+    members: dict[str, list[bool]] = {label: [] for label in LABELS}
+    shares, slopes = [], []
+    for name in tqdm(run.ids, desc="attention_decay", unit="trace", disable=None):
+        trace, faithful = run[name], run.faithful(name)
+        arrays = _of_sample(trace)
+        for kind, mean in means.items():
+            mean.add(arrays[kind])
+        for label, member in zip(LABELS, (True, faithful is True, faithful is False), strict=True):
+            members[label].append(member)
+            if member:
+                visual[label].add(arrays["visual"])
+        shares.append(arrays["visual"].mean(0))
+        slopes.append(slope_over_steps(arrays["visual"]))
+    out = _over_steps(means, run[run.ids[0]].attention_mass)
+    steps = out.sizes["step"]
+    out["n"] = ("step", visual["all"].reached(steps))
+    out["n_by_label"] = (("label", "step"), np.array([visual[label].reached(steps) for label in LABELS]))
+    layers = out.sizes["layer"]
+    by_label = [visual[label].mean(steps, (layers,)).T for label in LABELS]
+    out["visual_by_label"] = (("label", "layer", "step"), np.array(by_label))
+    _add_per_sample(out, np.array(shares), np.array(slopes), {k: np.array(v) for k, v in members.items()})
+    out.attrs = {
+        "analysis": "attention_decay",
+        "run": str(run.path),
+        "samples": len(run),
+        "model": run.config["model"]["name"],
     }
-    first = run[run.ids[0]].attention_mass
-    coordinates = {name: first[name].values for name in ("layer", "head", "group")}
+    return out
+
+
+class StepMean:
+    """Mean over samples of rows [step, ...] of different lengths; keeps sums, never the rows.
+
+    Example:
+        >>> mean = StepMean()
+        >>> mean.add(np.array([1.0, 2.0]))
+        >>> mean.add(np.array([3.0]))
+        >>> mean.mean(2).tolist()
+        [2.0, 2.0]
+    """
+
+    def __init__(self) -> None:
+        self.total = self.count = np.zeros(0)
+        self.lengths: list[int] = []
+
+    def add(self, row: np.ndarray) -> None:
+        """Add a sample's row; NaN is left out."""
+        if len(row) > len(self.total):
+            longer = np.zeros((2, *row.shape))
+            if self.lengths:
+                longer[0, : len(self.total)], longer[1, : len(self.count)] = self.total, self.count
+            self.total, self.count = longer
+        known = ~np.isnan(row)
+        self.total[: len(row)] += np.where(known, row, 0)
+        self.count[: len(row)] += known
+        self.lengths.append(len(row))
+
+    def mean(self, steps: int, rest: tuple[int, ...] = ()) -> np.ndarray:
+        """[step, ...]; NaN where there is no number. `rest` is the shape of a step if nothing was added."""
+        shape = self.total.shape[1:] if self.lengths else rest
+        mean = np.full((steps, *shape), np.nan)
+        if self.lengths:
+            np.divide(self.total, self.count, out=mean[: len(self.total)], where=self.count > 0)
+        return mean
+
+    def reached(self, steps: int) -> np.ndarray:
+        """Number of samples that are longer than each step: int64 [step]."""
+        return (np.array(self.lengths, int)[:, None] > np.arange(steps)).sum(0)
+
+
+def _over_steps(means: dict[str, StepMean], mass: xr.DataArray) -> xr.Dataset:
+    """The arrays over steps, with heads averaged, and `mass_head` with heads apart."""
+    steps = max(means["mass"].lengths)
     arrays = xr.Dataset(
         {
-            name: (("step", "layer", "head", "authors_group" if name == "mass_authors" else "group"), values)
-            for name, values in mean.items()
+            name: (
+                ("step", "layer", "head", "authors_group" if name == "mass_authors" else "group"),
+                mean.mean(steps),
+            )
+            for name, mean in means.items()
         },
-        coords=coordinates
+        coords={name: mass[name].values for name in ("layer", "head", "group")}
         | {"step": np.arange(steps), "authors_group": list(AUTHORS_GROUPS), "label": list(LABELS)},
     )
     out = arrays.mean("head").transpose("layer", "step", ...)
     out["mass_head"] = arrays["mass"].transpose("layer", "head", "step", "group")
-    lengths = np.array([len(row["mass"]) for row in rows])
-    out["n"] = ("step", (lengths[:, None] > np.arange(steps)).sum(0))
-    _add_labelled(out, rows, [run.faithful(name) for name in run.ids], steps)
-    out.attrs = {
-        "analysis": "attention_decay",
-        "run": str(run.path),
-        "samples": len(rows),
-        "model": run.config["model"]["name"],
-    }
     return out
 
 
@@ -101,18 +160,6 @@ def _of_sample(trace: Trace) -> dict[str, np.ndarray]:
     return {"mass": mass, "mass_per_token": per_token, "mass_authors": authors, "visual": seen}
 
 
-def _mean_over_samples(rows: list[np.ndarray], steps: int) -> np.ndarray:
-    """Mean over the samples that reach each step, without ever holding all of them padded: [step, ...]."""
-    total = np.zeros((steps, *rows[0].shape[1:]))
-    count = np.zeros_like(total)
-    for row in rows:
-        known = ~np.isnan(row)
-        total[: len(row)] += np.where(known, row, 0)
-        count[: len(row)] += known
-    with np.errstate(invalid="ignore"):
-        return np.where(count > 0, total / count, np.nan)
-
-
 def slope_over_steps(values: np.ndarray) -> np.ndarray:
     """Least-squares slope per step of [step, ...]; NaN for fewer than two steps.
 
@@ -126,51 +173,39 @@ def slope_over_steps(values: np.ndarray) -> np.ndarray:
     return np.tensordot(step, values, 1) / (step**2).sum()
 
 
-def _add_labelled(
-    out: xr.Dataset, rows: list[dict[str, np.ndarray]], faithful: list[bool | None], steps: int
+def _add_per_sample(
+    out: xr.Dataset, share: np.ndarray, slope: np.ndarray, members: dict[str, np.ndarray]
 ) -> None:
-    """Add the shares, slopes and early suppression, for all samples and by label, with their intervals."""
-    share = np.array([row["visual"].mean(0) for row in rows])  # [sample, layer]
-    slope = np.array([slope_over_steps(row["visual"]) for row in rows])
+    """Add what is one number a sample and layer, and its means over all samples and by label, with intervals.
+
+    Args:
+        share, slope: [sample, layer], NaN where a sample has none.
+        members: by label, bool [sample].
+    """
     third = max(1, round(share.shape[1] / 3))
     deep = share[:, third:].mean(1) if share.shape[1] > third else np.full(len(share), np.nan)
     early = share[:, :third].mean(1) - deep
-    members = {
-        "all": np.ones(len(rows), bool),
-        "faithful": np.array([value is True for value in faithful]),
-        "unfaithful": np.array([value is False for value in faithful]),
-    }
-    for name, values in (("visual_share", share), ("slope", slope)):
-        out[name] = ("layer", _mean(values))
-        low, high = bootstrap_mean(values[~np.isnan(values).any(1)])
-        out[f"{name}_low"], out[f"{name}_high"] = ("layer", low), ("layer", high)
-    by_label: dict[str, list[np.ndarray]] = {"visual_by_label": [], "n_by_label": []}
-    for label in LABELS:
-        chosen = [row["visual"] for row, member in zip(rows, members[label], strict=True) if member]
-        empty = np.full((steps, share.shape[1]), np.nan)
-        by_label["visual_by_label"].append((_mean_over_samples(chosen, steps) if chosen else empty).T)
-        by_label["n_by_label"].append(
-            sum((np.arange(steps) < len(row) for row in chosen), np.zeros(steps, int))
-        )
-    out["visual_by_label"] = (("label", "layer", "step"), np.array(by_label["visual_by_label"]))
-    out["n_by_label"] = (("label", "step"), np.array(by_label["n_by_label"]))
     out["n_label"] = ("label", [int(members[label].sum()) for label in LABELS])
-    out["n_slope"] = ("label", [int((members[label] & ~np.isnan(slope).any(1)).sum()) for label in LABELS])
-    for name, values, dims in (
-        ("slope_by_label", slope, ("label", "layer")),
-        ("early_suppression", early, ("label",)),
+    has_slope = ~np.isnan(slope).any(1)
+    out["n_slope"] = ("label", [int((members[label] & has_slope).sum()) for label in LABELS])
+    everyone = {"all": members["all"]}
+    for name, values, chosen, dims in (
+        ("visual_share", share, everyone, ("layer",)),
+        ("slope", slope, everyone, ("layer",)),
+        ("slope_by_label", slope, members, ("label", "layer")),
+        ("early_suppression", early, members, ("label",)),
     ):
-        parts = [
-            values[members[label] & ~np.isnan(values.reshape(len(values), -1)).any(1)] for label in LABELS
-        ]
-        out[name] = (dims, np.array([_mean(part) for part in parts]))
+        known = ~np.isnan(values.reshape(len(values), -1)).any(1)
+        parts = [values[mine & known] for mine in chosen.values()]
         intervals = [bootstrap_mean(part) for part in parts]
-        out[f"{name}_low"] = (dims, np.array([low for low, _ in intervals]))
-        out[f"{name}_high"] = (dims, np.array([high for _, high in intervals]))
+        for end, ends in (
+            ("", [_mean(part) for part in parts]),
+            ("_low", [low for low, _ in intervals]),
+            ("_high", [high for _, high in intervals]),
+        ):
+            out[name + end] = (dims, np.array(ends if "label" in dims else ends[0]))
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over samples, NaN (without a warning) where there is none."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(known.any(0), np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
+    """Mean over samples, NaN (without a warning) of none."""
+    return values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)

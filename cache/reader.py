@@ -229,11 +229,15 @@ class Run:
     def __iter__(self) -> Iterator[Trace]:
         return (self[name] for name in self.ids)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.ids
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.ids)
 
     def __getitem__(self, name: str) -> Trace:
-        if name not in self.ids:
+        if name not in self:
             raise KeyError(f"{self.path}: no finished sample {name!r}")
         if self.packed:
             return Trace(self.path, f"/samples/{name}")
