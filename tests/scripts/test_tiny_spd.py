@@ -1,0 +1,50 @@
+"""The scripts that made the embedded model still run, and training that was stopped ends in the same weights."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def run(script: str, *arguments: str) -> str:
+    command = [sys.executable, str(SCRIPTS / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def train(out: Path, *arguments: str) -> bytes:
+    small = [
+        "--steps",
+        "3",
+        "--batch",
+        "8",
+        "--tower-steps",
+        "2",
+        "--tower-batch",
+        "4",
+        "--workers",
+        "0",
+        "--device",
+        "cpu",
+    ]
+    run("train_tiny_spd.py", "--out", str(out), *small, *arguments)
+    return (out / "model" / "model.safetensors").read_bytes()
+
+
+def test_training_that_was_stopped_ends_in_the_same_weights(tmp_path):
+    stopped = train(tmp_path / "stopped", "--minutes", "0")
+    resumed = train(tmp_path / "stopped")
+    assert stopped != resumed
+    assert resumed == train(tmp_path / "whole")
+
+
+def test_evaluation_prints_its_tables():
+    printed = run("evaluate_tiny_spd.py", "--pairs", "1", "--device", "cpu")
+    assert "| question | n | correct % | exact % | faithful % |" in printed
+    assert "| exists | 2 |" in printed
