@@ -144,7 +144,11 @@ def test_half_precision_rounds_and_nothing_else(random_qwen, pictures, tmp_path)
 
 def test_gates_equal_eager(traced):
     _, _, trace, eager = traced
-    np.testing.assert_allclose(trace.ffn_gate_sum.values, eager["gate"].sum(0), atol=1e-4, rtol=1e-5)
+    wanted = eager["gate"].sum(0)
+    off = np.abs(trace.ffn_gate_sum.values - wanted).max(-1)
+    assert (off / np.abs(wanted).max(-1)).max() < 1e-5, (
+        "of the layer's largest sum: float32 adds up in another order"
+    )
     clear = np.abs(eager["gate"]) > 1e-6  # the sign of a number that close to 0 is rounding
     np.testing.assert_array_equal(trace.ffn_active.values[clear], (eager["gate"] > 0)[clear])
 
@@ -185,7 +189,9 @@ def test_tam_logits_equal_eager_logits(traced):
     for step, token in enumerate(ids):
         query = prompt - 1 + step
         wanted = eager["logits"][: query + 1, token]
-        np.testing.assert_allclose(stored[step, : query + 1], wanted, atol=1e-4, rtol=1e-5)
+        np.testing.assert_allclose(
+            stored[step, : query + 1], wanted, rtol=0, atol=1e-5 * np.abs(wanted).max()
+        )
         assert np.isnan(stored[step, query + 1 :]).all()
 
 
@@ -193,7 +199,8 @@ def test_tam_prompt_logits_equal_eager_logits(traced):
     _, _, trace, eager = traced
     group, ids = trace.tokens["group"].values, trace.tokens["id"].values
     wanted = eager["logits"][np.flatnonzero(group == 2)][:, ids[group == 3]].T
-    np.testing.assert_allclose(trace.tam_prompt.values, wanted, atol=1e-4, rtol=1e-5)
+    largest = np.abs(wanted).max(initial=0)
+    np.testing.assert_allclose(trace.tam_prompt.values, wanted, rtol=0, atol=1e-5 * largest)
 
 
 def test_sampling_draws_the_same_tokens_as_generate(random_qwen, pictures, tmp_path):
