@@ -14,6 +14,7 @@ import numpy as np
 
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.cache.seal import SEAL_BYTES, seal
+from mmprobe.errors import InputError
 
 _TEXT = h5py.string_dtype()
 _CHUNK_BYTES = 2**20
@@ -31,6 +32,7 @@ class TraceWriter:
             `step` and `token` are not among them.
         attributes: texts about the whole trace (sample, model, answer …).
         half: store the data sets that the format has in float16 so; False makes them float32.
+        compression: `none`, `blosc2` or `zstd`; the latter two need hdf5plugin, to write and to read.
 
     Example:
         >>> import tempfile
@@ -44,8 +46,10 @@ class TraceWriter:
         coordinates: Mapping[str, np.ndarray],
         attributes: Mapping[str, str] = {},
         half: bool = True,
+        compression: str = "none",
     ):
         self.path, self.half = path, half
+        self.filters = filters(compression)
         self.part = path.with_name(path.name + ".part")
         self.file = h5py.File(self.part, "w", libver=("v110", "v110"), userblock_size=SEAL_BYTES)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
@@ -61,12 +65,22 @@ class TraceWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.discard()
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        self.file.close()
+        self.part.unlink(missing_ok=True)
+
+    def commit(self) -> None:
+        """Make the trace durable and give it its name; leave nothing behind if that fails."""
         try:
-            if kind is None:
-                self._commit()
+            self._commit()
         finally:
-            self.file.close()
-            self.part.unlink(missing_ok=True)
+            self.discard()
 
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
         self.file.attrs.update(attributes)
@@ -74,24 +88,35 @@ class TraceWriter:
     def append(self, name: str, block: np.ndarray) -> None:
         """Add a block of steps to a data set whose first dimension is `step`.
 
-        For `tam/logit`, whose rows grow with the answer, what lies beyond a row's end is NaN.
+        For rows that grow with the answer, what lies beyond a row's end is NaN.
+        """
+        start = len(self.data[name]) if name in self.data else 0
+        shape = [start + len(block), *block.shape[1:]]
+        if start:
+            shape[2:] = self.data[name].shape[2:]
+            if "token" not in VARIABLES[name].dims:
+                shape[1:] = self.data[name].shape[1:]
+        self.put(name, block, (slice(start, None), *map(slice, block.shape[1:])), tuple(shape))
+
+    def put(self, name: str, values: np.ndarray, where: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+        """Fill a part of a data set that is to have this shape at least; it is made or grows if need be.
+
+        A data set that comes layer by layer, block by block is written so, and never held as a whole.
         """
         if name not in self.data:
-            self._create(name, block.shape, room_to_grow=True)
-            start = 0
-        else:
-            start = len(self.data[name])
-        data = self._widened(name, block)
-        wanted = [start + len(block), *data.shape[1:]]
-        if "token" in VARIABLES[name].dims:
-            wanted[1] = max(wanted[1], block.shape[1])
-        if start:
-            data.resize(wanted)
-        data[(slice(start, None), *map(slice, block.shape[1:]))] = block
+            chunk = tuple(
+                1 if isinstance(index, int) else (index.stop or size) - (index.start or 0)
+                for index, size in zip(where, shape, strict=True)
+            )
+            self._create(name, shape, chunk)
+        data = self._widened(name, values)
+        if any(have < want for have, want in zip(data.shape, shape, strict=True)):
+            data.resize(np.maximum(data.shape, shape))
+        data[where] = values
 
     def write(self, name: str, values: np.ndarray) -> None:
         """Write a whole data set at once."""
-        self._create(name, np.shape(values))
+        self._create(name, np.shape(values), np.shape(values), room_to_grow=False)
         if VARIABLES[name].dtype == "str":
             self.data[name][...] = np.asarray(values, object)
         else:
@@ -104,22 +129,31 @@ class TraceWriter:
             return data
         if not (np.abs(values[np.isfinite(values)]) > np.finfo(np.float16).max).any():
             return data
-        old = data[...]
-        del self.file[name]
-        data = self._create(name, old.shape, room_to_grow=data.maxshape[0] is None, dtype="f4")
-        data[...] = old
+        narrow = f"{name} as float16"
+        self.file.move(name, narrow)
+        data = self._create(name, data.shape, data.chunks, room_to_grow=None in data.maxshape, dtype="f4")
+        for block in self.file[narrow].iter_chunks():
+            data[block] = self.file[narrow][block]
+        del self.file[narrow]
         return data
 
     def _create(
-        self, name: str, shape: tuple[int, ...], room_to_grow: bool = False, dtype: str | None = None
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        block: tuple[int, ...],
+        room_to_grow: bool = True,
+        dtype: str | None = None,
     ) -> h5py.Dataset:
-        """Make a data set; one with room to grow is stored in chunks of its first block's steps."""
+        """Make a data set, stored in chunks of about the block that is written at a time."""
         variable = VARIABLES[name]
         single = variable.dtype == "f2" and not self.half
         stored = _TEXT if variable.dtype == "str" else np.dtype(dtype or ("f4" if single else variable.dtype))
         layout: dict[str, Any] = {}
         if variable.dtype != "str" and (room_to_grow or all(shape)):
-            layout = {"chunks": _chunks(shape, stored.itemsize), "fletcher32": True}
+            layout = {"chunks": _chunks(block, stored.itemsize), "fletcher32": True}
+            if stored.kind == "f":
+                layout |= self.filters
         if room_to_grow:
             growing = [
                 None if dim in _FREE or not n else n for dim, n in zip(variable.dims, shape, strict=True)
@@ -151,7 +185,7 @@ class TraceWriter:
         for name, data in self.data.items():
             dims = VARIABLES[name].dims
             wanted = tuple(sizes[dim] for dim in dims)
-            if dims == ("step", "token") and shapes[name][0] == wanted[0]:
+            if {"step", "token"} <= set(dims):
                 data.resize(wanted)  # rows grow with the answer, whose last token is never a query
             elif shapes[name] != wanted:
                 raise ValueError(f"{name} has shape {shapes[name]}, its dimensions say {wanted}")
@@ -164,8 +198,34 @@ class TraceWriter:
         os.replace(self.part, self.path)
 
 
-def _chunks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """As many whole rows as fit a chunk, at least one, at most those of the first block."""
-    row = [min(max(size, 1), _CHUNK_BYTES) for size in shape[1:]]
-    rows = _CHUNK_BYTES // (itemsize * math.prod(row))
-    return (min(max(rows, 1), max(shape[0], 1)), *row)
+def _chunks(block: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """A block's shape, with less of its first dimensions if it is larger than a chunk should be."""
+    chunk = [min(max(size, 1), _CHUNK_BYTES) for size in block]
+    for axis in range(len(chunk)):
+        rest = itemsize * math.prod(chunk[axis + 1 :])
+        if rest * chunk[axis] <= _CHUNK_BYTES:
+            break
+        chunk[axis] = max(_CHUNK_BYTES // rest, 1)
+    return tuple(chunk)
+
+
+def filters(compression: str) -> dict[str, Any]:
+    """Options of h5py that compress floating-point data sets.
+
+    Raises:
+        InputError: hdf5plugin is not installed.
+
+    Example:
+        >>> filters("none")
+        {}
+    """
+    if compression == "none":
+        return {}
+    try:
+        import hdf5plugin
+    except ImportError:
+        raise InputError(
+            f"compression {compression}: hdf5plugin is missing; install it with: pip install 'mmprobe[compression]'"
+        ) from None
+    chosen = {"blosc2": hdf5plugin.Blosc2(cname="zstd", clevel=5, filters=2), "zstd": hdf5plugin.Zstd(clevel=3)}
+    return dict(chosen[compression])

@@ -7,16 +7,17 @@ from mmprobe.models.aliases import Alias, aliases
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model, load_model
-    from mmprobe.models.prompt import Group, Prompt
+    from mmprobe.models.prompt import Batch, Group, Prompt
 
 _HOMES = {
     "Model": "mmprobe.models.loading",
     "load_model": "mmprobe.models.loading",
+    "Batch": "mmprobe.models.prompt",
     "Group": "mmprobe.models.prompt",
     "Prompt": "mmprobe.models.prompt",
 }
 
-__all__ = ["Alias", "Group", "Model", "Prompt", "aliases", "load_model"]
+__all__ = ["Alias", "Batch", "Group", "Model", "Prompt", "aliases", "load_model"]
 
 
 def __getattr__(name: str) -> Any:

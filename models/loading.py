@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ import transformers
 from mmprobe.errors import InputError
 from mmprobe.models.aliases import locate
 from mmprobe.models.families import FAMILIES, Family
-from mmprobe.models.prompt import Prompt, build_prompt
+from mmprobe.models.prompt import Batch, Prompt, build_batch, chat_of
 from mmprobe.samples import Sample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -47,6 +48,21 @@ class Model:
         return len(self.family.decoder(self.hf).layers)
 
     @property
+    def head_count(self) -> int:
+        return self.hf.config.get_text_config().num_attention_heads
+
+    @property
+    def neuron_count(self) -> int:
+        """Gate neurons of a layer."""
+        return self.hf.config.get_text_config().intermediate_size
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Ids of the tokens that end an answer."""
+        ids = self.hf.generation_config.eos_token_id
+        return frozenset([] if ids is None else [ids] if isinstance(ids, int) else ids)
+
+    @property
     def tokenizer(self) -> Any:
         return self.processor.tokenizer
 
@@ -59,8 +75,16 @@ class Model:
         )
 
     def prompt(self, sample: Sample) -> Prompt:
-        """Token ids, groups, image grids and model inputs of a sample."""
-        return build_prompt(self, sample)
+        """Token ids, groups and views of a sample."""
+        return self.batch([sample]).prompts[0]
+
+    def batch(self, samples: Sequence[Sample]) -> Batch:
+        """Inputs of several samples at once, padded on the left, with each one's prompt.
+
+        Raises:
+            InputError: an image cannot be decoded.
+        """
+        return build_batch(self, [chat_of(sample) for sample in samples])
 
     def prepare(self, sample: Sample) -> dict[str, Any]:
         """Tensors for `model.hf.generate(**model.prepare(sample))`, on the model's device.
@@ -73,7 +97,7 @@ class Model:
             >>> sorted(model.prepare(Sample(id="a", question="Is there a star?")))
             ['attention_mask', 'input_ids', 'mm_token_type_ids']
         """
-        return dict(self.prompt(sample).inputs)
+        return self.batch([sample]).inputs
 
 
 def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
@@ -103,10 +127,9 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
     chosen = DTYPES.get(dtype) or (
         torch.float32 if on_cpu else getattr(config, "dtype", None) or torch.bfloat16
     )
-    architecture = getattr(transformers, family.architecture)
     hf = _from_hub(
         name,
-        architecture.from_pretrained,
+        transformers.AutoModelForImageTextToText.from_pretrained,
         place,
         revision=revision,
         dtype=chosen,

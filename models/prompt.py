@@ -1,18 +1,18 @@
-"""Render a sample to token ids, and tell which group each token belongs to."""
+"""Render samples to token ids, and tell which group each token belongs to."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from mmprobe.errors import InputError
+from mmprobe.models.families import View
 from mmprobe.samples import Sample, check_image
 
 if TYPE_CHECKING:
@@ -36,25 +36,41 @@ class Prompt:
     """A sample as the model reads it.
 
     Attributes:
-        inputs: tensors for `generate`, on the model's device.
         ids: int32 [token].
         group: uint8 [token], values of `Group`.
-        image: int16 [token], the image a visual token shows, -1 elsewhere.
-        grids: merged patch grid (height, width) of each image.
-        sizes: pixels (height, width) of each image file.
+        image: int16 [token], the view a visual token shows, -1 elsewhere.
+        views: what the visual tokens show: a view a picture, or several where a family cuts pictures up.
+        sources: for each view, the picture of the sample that it shows.
+        sizes: pixels (height, width) of each picture's file.
+        padding: how many tokens of padding stand before it in its batch.
     """
 
-    inputs: Mapping[str, Any]
     ids: np.ndarray
     group: np.ndarray
     image: np.ndarray
-    grids: list[tuple[int, int]]
+    views: list[View]
+    sources: list[int]
     sizes: list[tuple[int, int]]
+    padding: int = 0
+
+    @property
+    def grids(self) -> list[tuple[int, int]]:
+        """Rows and columns of each view's visual tokens."""
+        return [view.grid for view in self.views]
 
     @property
     def visual(self) -> np.ndarray:
-        """int64 [visual], positions of the visual tokens of all images, in order."""
-        return np.flatnonzero(self.group == Group.VISUAL)
+        """int64 [visual], positions in the prompt of the visual tokens of all views, in order."""
+        return np.flatnonzero(self.image >= 0)
+
+    @property
+    def visual_keys(self) -> np.ndarray | None:
+        """int64 [visual], where the views' cells stand among a cross-attention layer's keys; else None."""
+        if not self.views or self.views[0].first_key is None:
+            return None
+        return np.concatenate(
+            [np.arange(view.grid[0] * view.grid[1]) + (view.first_key or 0) for view in self.views]
+        )
 
 
 Message = dict[str, Any]
@@ -62,42 +78,91 @@ Message = dict[str, Any]
 `{"type": "image"}`, in any order."""
 
 
-def build_prompt(model: Model, sample: Sample) -> Prompt:
-    """Render a sample: its system text, then all its images, then its question.
+class Chat(NamedTuple):
+    """Messages of the roles system and user, their pictures in order, and what errors call it."""
+
+    messages: list[Message]
+    pictures: list[Image.Image]
+    where: str
+
+
+class Batch(NamedTuple):
+    """Tensors for `generate`, on the model's device and padded on the left, and each row's prompt."""
+
+    inputs: dict[str, Any]
+    prompts: list[Prompt]
+
+
+class _Layout(NamedTuple):
+    """A chat as one string, as its template renders it and as its processor lays it out, and the spans
+    (start, end, group) of the texts of system and user in the latter."""
+
+    rendered: str
+    laid_out: str
+    spans: list[tuple[int, int, Group]]
+
+
+def chat_of(sample: Sample) -> Chat:
+    """A sample's system text, then all its images, then its question.
 
     Raises:
-        InputError: an image cannot be decoded, or the processor's output is not what the family says.
+        InputError: an image cannot be decoded.
     """
     content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
     messages: list[Message] = [{"role": "user", "content": content}]
     if sample.system is not None:
         messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
-    images = [_read(path, sample.id) for path in sample.images]
-    return prompt_of_messages(model, messages, images, f"sample {sample.id}")
+    return Chat(messages, [_read(path, sample.id) for path in sample.images], f"sample {sample.id}")
 
 
-def prompt_of_messages(
-    model: Model, messages: list[Message], images: list[Image.Image], where: str
-) -> Prompt:
-    """Render a chat whose images stand anywhere between its texts.
+def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
+    """Render chats, whose images stand anywhere between their texts, and pad them on the left.
 
     Args:
-        messages: of the roles system and user; images are taken in the order of their parts.
-        where: what an error message calls this prompt.
+        chats: either all or none of them with pictures.
 
     Raises:
         InputError: the processor's output is not what the family says.
     """
-    messages = [_defused(model, message, where) for message in messages]
-    rendered, spans = _render(model, messages)
-    found = model.processor(text=[rendered], images=images or None, return_tensors="pt")
-    inputs = {name: value for name, value in found.items() if value is not None}
-    grids = model.family.image_grids(inputs, model.hf.config)
-    ids = inputs["input_ids"][0].numpy().astype(np.int32)
-    group, image = _groups(model, ids, rendered, spans, grids, where)
-    for name, value in inputs.items():
-        inputs[name] = value.to(model.hf.device, model.hf.dtype if value.is_floating_point() else value.dtype)
-    return Prompt(inputs, ids, group, image, grids, [(picture.height, picture.width) for picture in images])
+    layouts = [
+        _lay_out(model, [_defused(model, message, chat.where) for message in chat.messages], chat.pictures)
+        for chat in chats
+    ]
+    found = _processed(model, [layout.rendered for layout in layouts], [chat.pictures for chat in chats])
+    offsets, replaced = found.pop("offset_mapping"), found.pop("text_replacement_offsets", None)
+    sizes = [(picture.height, picture.width) for chat in chats for picture in chat.pictures]
+    views = iter(model.family.views(found, sizes, model.processor, model.hf.config))
+    prompts = []
+    for row, (chat, layout) in enumerate(zip(chats, layouts, strict=True)):
+        real = found["attention_mask"][row].numpy().astype(bool)
+        placed = _Placed(
+            found["input_ids"][row].numpy()[real].astype(np.int32),
+            np.asarray(offsets[row])[real],
+            replaced[row] if replaced else [],
+        )
+        own_views = [next(views) for _ in chat.pictures]
+        prompts.append(_prompt(model, chat, layout, placed, own_views, int((~real).sum())))
+    inputs = {
+        name: value.to(model.hf.device, model.hf.dtype if value.is_floating_point() else value.dtype)
+        for name, value in found.items()
+        if value is not None and name != "labels"
+    }
+    return Batch(inputs, prompts)
+
+
+def _processed(model: Model, texts: list[str], pictures: list[list[Image.Image]]) -> dict[str, Any]:
+    begins = model.tokenizer.bos_token is not None and texts[0].startswith(model.tokenizer.bos_token)
+    found = model.processor(
+        text=texts,
+        images=pictures if any(pictures) else None,
+        return_tensors="pt",
+        padding=True,
+        padding_side="left",
+        return_offsets_mapping=True,
+        return_text_replacement_offsets=True,
+        **({"add_special_tokens": False} if begins else {}),  # or there would be two
+    )
+    return dict(found)
 
 
 def _read(path: Any, sample_id: str) -> Image.Image:
@@ -129,10 +194,11 @@ def _defused(model: Model, message: Message, where: str) -> Message:
     return message | {"content": parts}
 
 
-def _render(model: Model, messages: list[Message]) -> tuple[str, list[tuple[int, int, Group]]]:
-    """The prompt as one string, and where (start, end) in it the texts of system and user stand.
+def _lay_out(model: Model, messages: list[Message], pictures: list[Image.Image]) -> _Layout:
+    """The template is rendered with a stand-in for each text; what surrounds the stand-ins is template.
 
-    The template is rendered with a stand-in for each text; what surrounds the stand-ins is template.
+    Some processors add to what they are given before they put in the visual tokens, so both renderings go
+    through that too.
     """
     texts = [
         (part["text"], Group.SYSTEM if message["role"] == "system" else Group.USER)
@@ -151,63 +217,87 @@ def _render(model: Model, messages: list[Message]) -> tuple[str, list[tuple[int,
         }
         for message in messages
     ]
-    apply = partial(model.processor.apply_chat_template, tokenize=False, add_generation_prompt=True)
-    whole, rest, spans, rendered = apply(messages), apply(masked), [], ""
+    template = model.processor.chat_template or model.family.chat_template
+    if not template:
+        raise InputError(f"{model.name}: its processor has no chat template, so prompts cannot be built")
+
+    def apply(chat: list[Message]) -> tuple[str, str]:
+        rendered = model.processor.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=True, chat_template=template
+        )
+        laid_out = model.processor.prepare_inputs_layout(images=[pictures] if pictures else None, text=[rendered])
+        return rendered, laid_out[1][0]
+
+    (rendered, whole), (_, rest), spans, before_text = apply(messages), apply(masked), [], ""
     for number, (text, group) in enumerate(texts):
         before, _, rest = rest.partition(f"\ue000{number}\ue001")
-        rendered += before
-        if not whole.startswith(rendered + text):
+        before_text += before
+        if not whole.startswith(before_text + text):
             text = text.strip()  # some templates trim what they are given
-        spans.append((len(rendered), len(rendered) + len(text), group))
-        rendered += text
-    if rendered + rest != whole:
+        spans.append((len(before_text), len(before_text) + len(text), group))
+        before_text += text
+    if before_text + rest != whole:
         raise InputError(
             f"{model.name}: its chat template changes the texts it is given, so groups cannot be told"
         )
-    return whole, spans
+    return _Layout(rendered, whole, spans)
 
 
-def _groups(
-    model: Model,
-    ids: np.ndarray,
-    rendered: str,
-    spans: list[tuple[int, int, Group]],
-    grids: list[tuple[int, int]],
-    where: str,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Group and image of each token.
+class _Placed(NamedTuple):
+    """A row's tokens: ids int32 [token], start and end int [token, 2] in the string that was tokenised, and
+    what the processor put into that string, as transformers describes it."""
 
-    The rendered string holds one placeholder an image where the prompt holds a grid of them;
-    walking both sequences side by side carries character positions over to the prompt.
-    """
-    encoded = model.tokenizer(rendered, add_special_tokens=False, return_offsets_mapping=True)
-    image_token = model.family.image_token_id(model.hf.config)
-    group = np.full(len(ids), Group.TEMPLATE, np.uint8)
-    image = np.full(len(ids), -1, np.int16)
-    position, shown = 0, 0
-    for token, (start, end) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
-        if token == image_token:
-            count = int(np.prod(grids[shown])) if shown < len(grids) else 0
-            group[position : position + count] = Group.VISUAL
-            image[position : position + count] = shown
-            matches = count > 0 and (ids[position : position + count] == image_token).all()
-            position, shown = position + count, shown + 1
-        else:
-            group[position : position + 1] = _group_at(start, end, spans)
-            matches = position < len(ids) and ids[position] == token
-            position += 1
-        if not matches:
-            break
-    if position != len(ids) or shown != len(grids):
-        raise InputError(
-            f"{where}: {model.family.name}'s prompt does not hold its {len(grids)} images "
-            f"as grids of visual tokens (token {position} of {len(ids)}, image {shown})"
-        )
-    return group, image
+    ids: np.ndarray
+    offsets: np.ndarray
+    replaced: list[dict[str, Any]]
 
 
-def _group_at(start: int, end: int, spans: list[tuple[int, int, Group]]) -> Group:
-    return next((group for low, high, group in spans if start < high and end > low), Group.TEMPLATE)
+def _prompt(
+    model: Model, chat: Chat, layout: _Layout, placed: _Placed, views: list[list[View]], padding: int
+) -> Prompt:
+    """Group and view of each token, by where it stands in the string that was tokenised."""
+    start, end = placed.offsets[:, 0], placed.offsets[:, 1]
+    group = np.full(len(placed.ids), Group.TEMPLATE, np.uint8)
+    for low, high, code in layout.spans:
+        low, high = _moved(low, placed.replaced), _moved(high, placed.replaced)
+        group[(start < high) & (end > low)] = code
+    image = np.full(len(placed.ids), -1, np.int16)
+    flat = [view for of_picture in views for view in of_picture]
+    sources = [picture for picture, of_picture in enumerate(views) for _ in of_picture]
+    if not (flat and flat[0].first_key is not None):
+        is_image = placed.ids == model.family.image_token_id(model.hf.config)
+        first = 0
+        for number, (entry, of_picture) in enumerate(zip(placed.replaced, views, strict=True)):
+            low, high = entry["new_span"]
+            places = np.flatnonzero(is_image & (start >= low) & (end <= high))
+            cells = np.concatenate([_cells(view, first + index) for index, view in enumerate(of_picture)])
+            if len(places) != len(cells):
+                raise InputError(
+                    f"{chat.where}: {model.family.name}'s prompt holds {len(places)} visual tokens for image "
+                    f"{number}, its views make {len(cells)}"
+                )
+            image[places] = cells
+            first += len(of_picture)
+    group[image >= 0] = Group.VISUAL
+    sizes = [(picture.height, picture.width) for picture in chat.pictures]
+    return Prompt(placed.ids, group, image, flat, sources, sizes, padding)
+
+
+def _moved(position: int, replaced: list[dict[str, Any]]) -> int:
+    """Where a position of the string stands after the visual tokens have been put in."""
+    return position + sum(
+        len(entry["replacement"]) - (entry["span"][1] - entry["span"][0])
+        for entry in replaced
+        if entry["span"][1] <= position
+    )
+
+
+def _cells(view: View, number: int) -> np.ndarray:
+    """int16 [token], the view's number at its cells and -1 at what ends its rows."""
+    rows, columns = view.grid
+    cells = np.full((rows, columns + view.row_ends), -1, np.int16)
+    cells[:, :columns] = number
+    return cells.ravel()
 
 
 def token_texts(model: Model, ids: np.ndarray) -> list[str]:

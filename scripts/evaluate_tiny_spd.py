@@ -49,7 +49,7 @@ Intervals are 95 % Wilson intervals.
 
 def answer(model: Model, samples: list[Sample]) -> list[str]:
     """Greedy answers to a batch, padded on the left."""
-    prompts = [model.prompt(sample).inputs for sample in samples]
+    prompts = [model.prepare(sample) for sample in samples]
     longest = max(inputs["input_ids"].shape[1] for inputs in prompts)
     batch = {}
     for name, fill in (

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError
 
 ALWAYS = ("tokens", "images", "steps")
-RECORDABLE = tuple(name for name in VARIABLES if name.split("/")[0] not in ALWAYS)
+PROMPT_SIDES = {
+    name.replace("prompt/", "").replace("_", "/", 1): name for name in VARIABLES if name.startswith("prompt/")
+}  # such as residual/pre: prompt/residual_pre
+RECORDABLE = tuple(name for name in VARIABLES if name.split("/")[0] not in (*ALWAYS, "prompt"))
 
 
 class CaptureSpec(BaseModel):
-    """Which data sets to record, and for which layers. Tokens, images and steps always are.
+    """What to record. Tokens, images and steps always are.
 
     Attributes:
         datasets: paths of the trace format, such as `residual/mid`.
         layers: None for all; negative numbers count from the last.
+        heads: None for all; means over heads are means over these.
+        positions: `generated` records each step's query, `prompt` every token of the prompt, `all` both.
+            What lies on the side of the prompt is stored under `prompt/`.
         dtype: of the large data sets (visual attention, residuals, TAM logits); float16 halves their size.
+        compression: `none`, or `blosc2` or `zstd`, for which hdf5plugin must be installed.
+        missing: whether data sets that a model or an engine cannot give are refused or skipped.
 
     Example:
         >>> CaptureSpec(datasets=["attention/mass"], layers=[0, -1]).layer_indices(12)
@@ -33,7 +42,11 @@ class CaptureSpec(BaseModel):
 
     datasets: list[str]
     layers: list[int] | None = None
+    heads: list[int] | None = None
+    positions: Literal["generated", "prompt", "all"] = "generated"
     dtype: Literal["float16", "float32"] = "float16"
+    compression: Literal["none", "blosc2", "zstd"] = "none"
+    missing: Literal["refuse", "skip"] = "refuse"
 
     @field_validator("datasets")
     @classmethod
@@ -43,9 +56,40 @@ class CaptureSpec(BaseModel):
                 raise ValueError(f"{name!r} is not one of {', '.join(RECORDABLE)}")
         return names
 
+    @model_validator(mode="after")
+    def _has_prompt_sides(self) -> CaptureSpec:
+        if self.positions == "prompt":
+            for name in self.datasets:
+                if name not in PROMPT_SIDES and not name.startswith("vision/"):
+                    known = ", ".join(PROMPT_SIDES)
+                    raise ValueError(f"positions: prompt: {name} has no side of the prompt, only {known} have")
+        return self
+
+    @property
+    def stored(self) -> frozenset[str]:
+        """Paths of the data sets to record, those on the side of the prompt among them."""
+        found = {name for name in self.datasets if name.startswith("vision/")}
+        if self.positions != "prompt":
+            found |= set(self.datasets)
+        if self.positions != "generated":
+            found |= {PROMPT_SIDES[name] for name in self.datasets if name in PROMPT_SIDES}
+        return frozenset(found)
+
     def wants(self, *prefixes: str) -> bool:
         """Whether any data set that begins with one of these is to be recorded."""
-        return any(name.startswith(prefixes) for name in self.datasets)
+        return any(name.startswith(prefixes) for name in self.stored)
+
+    def without(self, names: Collection[str]) -> CaptureSpec:
+        """The same capture without some of its data sets."""
+        return self.model_copy(update={"datasets": [name for name in self.datasets if name not in names]})
+
+    def head_indices(self, count: int) -> list[int]:
+        """The heads to record, ascending; negative numbers count from the last.
+
+        Raises:
+            InputError: a head that the model does not have.
+        """
+        return _indices("head", self.heads, count)
 
     def layer_indices(self, count: int) -> list[int]:
         """The layers to record, ascending; negative numbers count from the last.
@@ -53,14 +97,16 @@ class CaptureSpec(BaseModel):
         Raises:
             InputError: a layer that the model does not have.
         """
-        if self.layers is None:
-            return list(range(count))
-        for layer in self.layers:
-            if not -count <= layer < count:
-                raise InputError(
-                    f"capture: layer {layer} is not one of the model's {count} (0 to {count - 1})"
-                )
-        return sorted({layer % count for layer in self.layers})
+        return _indices("layer", self.layers, count)
+
+
+def _indices(kind: str, chosen: list[int] | None, count: int) -> list[int]:
+    if chosen is None:
+        return list(range(count))
+    for index in chosen:
+        if not -count <= index < count:
+            raise InputError(f"capture: {kind} {index} is not one of the model's {count} (0 to {count - 1})")
+    return sorted({index % count for index in chosen})
 
 
 def load_capture(name: str | Path | CaptureSpec) -> CaptureSpec:

@@ -1,6 +1,6 @@
 """The native engine: record while the model generates with its own fast kernel.
 
-Each step only keeps references to what the forward pass computed for its query; every
+Each step only keeps references to what the forward pass computed for its queries; every
 `BLOCK_STEPS` steps they are reduced together and written. Keys of earlier positions never
 change, so the softmax rows of a block of queries can be computed at its end; one layer's block
 of rows is all of the attention that ever exists at once. Some devices run one forward pass past
@@ -9,55 +9,52 @@ the end of an answer; what it left is dropped, since a block is as long as its t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from mmprobe.cache import TraceWriter
-from mmprobe.cache.schema import BLOCK_STEPS, VARIABLES
-from mmprobe.models import Group, Model, Prompt
-from mmprobe.traces.attention import observed_attention
+from mmprobe.cache.schema import BLOCK_STEPS
+from mmprobe.models import Batch, Model
+from mmprobe.models.attention import Call, observed_attention
+from mmprobe.models.listening import listening
 from mmprobe.traces.capture import CaptureSpec
+from mmprobe.traces.keys import Keys, prompt_rows
+from mmprobe.traces.lane import Lane, Rows
+from mmprobe.traces.vision import watching_vision
 
 
 class Recorder(StoppingCriteria):
-    """Collects one answer's internals and hands them to a writer, a block of steps at a time.
+    """Collects a batch's internals and hands them to its lanes, a block of steps at a time.
 
     It is a stopping criterion that never stops: transformers calls it once a step, with the
     tokens so far.
     """
 
-    def __init__(self, model: Model, prompt: Prompt, spec: CaptureSpec, writer: TraceWriter):
-        self.model, self.prompt, self.spec, self.writer = model, prompt, spec, writer
-        self.decoder = model.family.decoder(model.hf)
-        self.layers = spec.layer_indices(model.layer_count)
-        self.device = model.hf.device
-        self.done = 0  # steps written
-        self.ids: Tensor | None = None
-        self.queries: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [1, head, 1, dim]
-        self.keys: dict[int, Tensor] = {}  # each [kv_head, position, dim]
-        self.scale = 1.0
+    def __init__(self, model: Model, lanes: Sequence[Lane], spec: CaptureSpec):
+        self.model, self.lanes, self.spec = model, lanes, spec
+        decoder = model.family.decoder(model.hf)
+        self.norm, self.layers = decoder.norm, spec.layer_indices(model.layer_count)
+        self.modules = {layer: decoder.layers[layer] for layer in self.layers}
+        self.parts = {layer: model.family.parts(module) for layer, module in self.modules.items()}
+        self.length = lanes[0].prompt.padding + len(lanes[0].prompt.ids)  # of the padded prompt
+        self.done = 0  # steps handed over
+        self.ids: Tensor | None = None  # [batch, token], None until the prompt has been read
+        self.queries: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [batch, head, 1, dim]
+        self.keys = {layer: Keys(self.parts[layer].crosses) for layer in self.layers}
         self.residuals: dict[str, dict[int, list[Tensor]]] = {
             name: {layer: [] for layer in self.layers} for name in ("pre", "mid", "post")
-        }  # each [1, 1, hidden]
-        self.gates: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [1, 1, neuron]
-        self.gate_sum: Tensor | None = None  # [layer, neuron]
-        self.logits: list[Tensor] = []  # each [1, 1, vocabulary]
-        self.normed: list[Tensor] = []  # each [1, position, hidden]
-        groups = torch.from_numpy(prompt.group.astype(np.int64)).to(self.device)
-        self.membership = F.one_hot(groups, len(Group) + 1).float()  # [prompt, group + leading]
-        first_image = int(prompt.visual[0]) if len(prompt.visual) else 0
-        self.membership[:first_image, -1] = 1
-        self.visual = torch.from_numpy(prompt.visual).to(self.device)
+        }  # each [batch, 1, hidden]
+        self.gates: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [batch, 1, neuron]
+        self.logits: list[Tensor] = []  # each [batch, 1, vocabulary]
+        self.normed: list[Tensor] = []  # each [batch, position, hidden]
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
-        self.ids = input_ids[0]
+        self.ids = input_ids
         if len(self.logits) == BLOCK_STEPS:
             self.flush(input_ids.shape[1])
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
@@ -65,210 +62,158 @@ class Recorder(StoppingCriteria):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Listeners and observers in place within the block, and gone after it."""
-        family, spec, observers = self.model.family, self.spec, {}
+        spec, observers = self.spec, {}
         with ExitStack() as listeners:
-            for index in self.layers:
-                layer = self.decoder.layers[index]
-                if spec.wants("attention/"):
-                    observers[layer.get_submodule(family.attention)] = self._observer(index)
-                if spec.wants("residual/", "update/"):
-                    pre, mid, post = (self.residuals[name][index] for name in ("pre", "mid", "post"))
-                    listeners.enter_context(_listening(layer, pre, post))
-                    listeners.enter_context(_listening(layer.get_submodule(family.mid), inputs=mid))
+            for layer, module in self.modules.items():
+                parts = self.parts[layer]
+                if spec.wants("attention/", "prompt/attention"):
+                    observers[parts.attention] = self._observer(layer)
+                if spec.wants("residual/", "update/", "prompt/residual"):
+                    pre, mid, post = (self._residual(name, layer) for name in ("pre", "mid", "post"))
+                    listeners.enter_context(listening(module, pre, post))
+                    listeners.enter_context(listening(parts.mid, inputs=mid))
                 if spec.wants("ffn/"):
-                    activation = layer.get_submodule(family.ffn_activation)
-                    listeners.enter_context(_listening(activation, outputs=self.gates[index]))
-            listeners.enter_context(_listening(self.model.hf.get_output_embeddings(), outputs=self.logits))
+                    keep = partial(_keep_last, self.gates[layer])
+                    listeners.enter_context(listening(parts.activation, outputs=keep))
+            listeners.enter_context(listening(self.model.hf, outputs=self._keep_logits))
             if spec.wants("tam/"):
-                listeners.enter_context(_listening(self.decoder.norm, outputs=self.normed, whole=True))
-            listeners.enter_context(observed_attention(self.model.hf.config.get_text_config(), observers))
+                listeners.enter_context(listening(self.norm, outputs=self.normed.append))
+            text_config = self.model.hf.config.get_text_config()
+            listeners.enter_context(observed_attention([text_config], observers))
+            if spec.wants("vision/"):
+                listeners.enter_context(watching_vision(self.model, self.lanes[0]))
             yield
 
-    def _observer(self, layer: int) -> Any:
-        queries, keys = self.queries[layer], self.keys
+    def _keep_logits(self, output: Any) -> None:
+        _keep_last(self.logits, output.logits)
 
-        def observe(query: Tensor, key: Tensor, scale: float) -> None:
-            queries.append(query if query.shape[2] == 1 else query[:, :, -1:].clone())
-            keys[layer] = key[0]
-            self.scale = scale
+    def _residual(self, name: str, layer: int) -> Callable[[Tensor], None]:
+        kept = self.residuals[name][layer]
+        for_steps = self.spec.wants("residual/", "update/")
+        for_prompt = f"prompt/residual_{name}" in self.spec.stored
+
+        def keep(values: Tensor) -> None:
+            if for_prompt and self.ids is None:
+                for row, lane in enumerate(self.lanes):
+                    lane.prompt_residual(name, layer, values[row, lane.prompt.padding :])
+            if for_steps:
+                _keep_last(kept, values)
+
+        return keep
+
+    def _observer(self, layer: int) -> Callable[[Call], None]:
+        queries, keys = self.queries[layer], self.keys[layer]
+        for_steps = self.spec.wants("attention/")
+        for_prompt = self.spec.wants("prompt/attention")
+
+        def observe(call: Call) -> None:
+            if for_prompt and self.ids is None:
+                for row, lane in enumerate(self.lanes):
+                    for first, rows in prompt_rows(call, row, lane.prompt.padding, keys.crosses):
+                        lane.prompt_attention(layer, first, rows)
+            if for_steps:
+                query = call.query
+                queries.append(query if query.shape[2] == 1 else query[:, :, -1:].clone())
+                keys.see(call)
 
         return observe
 
     def flush(self, length: int) -> None:
-        """Reduce and write the steps gathered since the last call.
+        """Hand over the steps gathered since the last call.
 
         Args:
-            length: number of tokens so far, the newest generated one included.
+            length: number of tokens so far, padding and the newest generated one included.
         """
-        first = len(self.prompt.ids) + self.done
+        first = self.length + self.done
         steps = length - first
         if not steps or self.ids is None:
             return
-        chosen = self.ids[first:length]
-        positions = torch.arange(first - 1, length - 1, device=self.device)  # of the queries
-        blocks = self._steps_block(chosen)
-        if self.spec.wants("attention/"):
-            blocks |= self._attention_block(positions)
-        if self.spec.wants("residual/", "update/"):
-            blocks |= self._residual_block(steps)
-        if self.spec.wants("ffn/"):
-            blocks |= self._ffn_block(steps)
-        if self.spec.wants("tam/"):
-            blocks |= self._tam_block(chosen, positions)
-        for name, values in blocks.items():
-            if name.startswith("steps/") or name in self.spec.datasets:
-                self.writer.append(name, to_disk(name, values))
+        chosen = self.ids[:, first:length]
+        logits = torch.cat(self.logits[:steps], 1)
+        residuals = self._stacked_residuals(steps)
+        gates = self._stacked(self.gates, steps) if self.spec.wants("ffn/") else None
+        queries = {layer: torch.cat(kept[:steps], 2) for layer, kept in self.queries.items() if kept}
+        if self.normed:
+            self.normed[:] = [torch.cat(self.normed, 1)[:, : length - 1]]
+        for row, (lane, count) in enumerate(zip(self.lanes, self._lasting(chosen), strict=True)):
+            if not count:
+                continue
+            lane.steps(chosen[row, :count], logits[row, :count])
+            if self.spec.wants("attention/"):
+                lane.attention(partial(self._rows, queries, row, count), count)
+            if residuals:
+                lane.residuals({name: values[row, :count] for name, values in residuals.items()})
+            if gates is not None:
+                lane.gates(gates[row, :count])
+            if "tam/logit" in self.spec.stored:
+                last = length - 1 - steps + count
+                lane.tam(self.normed[0][row, lane.prompt.padding : last], chosen[row, :count])
+        for kept in (self.logits, *self.queries.values(), *self.gates.values()):
+            kept.clear()
+        for keys in self.keys.values():
+            keys.advance()
         self.done += steps
 
-    def _steps_block(self, chosen: Tensor) -> dict[str, Tensor]:
-        logprobs = _joined(self.logits, len(chosen)).float().log_softmax(-1)
-        self.logits.clear()
-        return {
-            "steps/id": chosen,
-            "steps/logprob": logprobs.gather(1, chosen[:, None])[:, 0],
-            "steps/entropy": torch.special.entr(logprobs.exp()).sum(-1),
-        }
+    def _rows(self, queries: dict[int, Tensor], row: int, count: int, layer: int) -> Rows | None:
+        if layer not in queries:
+            return None
+        return self.keys[layer].rows(
+            queries[layer][row, :, :count], row, self.length + self.done - 1, self.lanes[row].prompt.padding
+        )
 
-    def _attention_block(self, positions: Tensor) -> dict[str, Tensor]:
-        """Rows of softmax(q K^T), reduced layer by layer; one layer's rows [head, step, key] exist at a time."""
-        keys_seen = int(positions[-1]) + 1
-        generated = torch.zeros(keys_seen - len(self.membership), len(Group) + 1, device=self.device)
-        generated[:, Group.GENERATED] = 1
-        membership = torch.cat([self.membership, generated])
-        future = torch.ones(len(positions), len(positions), dtype=torch.bool, device=self.device).triu(1)
-        masses, visuals, by_head = [], [], self.spec.wants("attention/visual_head")
-        for layer in self.layers:
-            query = torch.cat(self.queries[layer][: len(positions)], 2)[0].float()
-            self.queries[layer].clear()
-            key = self.keys[layer][:, :keys_seen].float()
-            heads, steps, dim = query.shape
-            scores = (query * self.scale).reshape(len(key), -1, dim) @ key.transpose(1, 2)
-            scores = scores.reshape(heads, steps, keys_seen)
-            scores[:, :, -steps:].masked_fill_(
-                future, float("-inf")
-            )  # keys later than the block's first query
-            rows = scores.softmax(-1)
-            masses.append(rows @ membership)
-            visuals.append(rows[:, :, self.visual] if by_head else rows.mean(0)[:, self.visual])
-        mass = torch.stack(masses, 1).permute(2, 1, 0, 3)  # [step, layer, head, group + leading]
-        blocks = {"attention/mass": mass[..., :-1], "attention/leading": mass[..., -1]}
-        if by_head:
-            visual = torch.stack(visuals, 1).permute(2, 1, 0, 3)
-            return blocks | {"attention/visual_head": visual, "attention/visual": visual.mean(2)}
-        return blocks | {"attention/visual": torch.stack(visuals, 1)}
+    def _lasting(self, chosen: Tensor) -> list[int]:
+        """How many of these steps belong to each lane's answer, which ends with its first end-of-sequence token."""
+        ends = self.model.ends
+        if len(self.lanes) == 1:
+            return [chosen.shape[1]]
+        counts = []
+        for lane, ids in zip(self.lanes, chosen.tolist(), strict=True):
+            at = next((step for step, token in enumerate(ids) if token in ends), None)
+            counts.append(0 if lane.ended else len(ids) if at is None else at + 1)
+            lane.ended = lane.ended or at is not None
+        return counts
 
-    def _residual_block(self, steps: int) -> dict[str, Tensor]:
-        stacked = {}
-        for name, by_layer in self.residuals.items():
-            stacked[name] = torch.stack([_joined(by_layer[layer], steps) for layer in self.layers], 1)
-            for kept in by_layer.values():
-                kept.clear()
-        blocks = {f"residual/{name}": values for name, values in stacked.items()}
-        if self.spec.wants("update/"):
-            pre, mid, post = (stacked[name].float() for name in ("pre", "mid", "post"))
-            attention, ffn = (mid - pre).log_softmax(-1), (post - mid).log_softmax(-1)
-            blocks["update/cos_mha"] = F.cosine_similarity(pre, mid, dim=-1)
-            blocks["update/cos_ffn"] = F.cosine_similarity(mid, post, dim=-1)
-            blocks["update/kl"] = (attention.exp() * (attention - ffn)).sum(-1)
-        return blocks
+    def _stacked_residuals(self, steps: int) -> dict[str, Tensor]:
+        if not self.spec.wants("residual/", "update/"):
+            return {}
+        return {name: self._stacked(kept, steps) for name, kept in self.residuals.items()}
 
-    def _ffn_block(self, steps: int) -> dict[str, Tensor]:
-        gates = torch.stack([_joined(self.gates[layer], steps) for layer in self.layers], 1)
-        for kept in self.gates.values():
-            kept.clear()
-        total = gates.float().sum(0)
-        self.gate_sum = total if self.gate_sum is None else self.gate_sum + total
-        return {"ffn/active": gates > 0}
-
-    def _tam_block(self, chosen: Tensor, positions: Tensor) -> dict[str, Tensor]:
-        """Logit of each step's token at every position up to its query; NaN after it."""
-        states = torch.cat(self.normed, 1)[:, : int(positions[-1]) + 1]
-        self.normed[:] = [states]
-        states = states[0]  # [position, hidden]
-        logit = (states @ self._unembedding(chosen).T).T.float()
-        future = torch.arange(len(states), device=self.device) > positions[:, None]
-        return {"tam/logit": logit.masked_fill(future, float("nan"))}
-
-    def _unembedding(self, ids: Tensor) -> Tensor:
-        return self.model.hf.get_output_embeddings().weight[ids]
+    def _stacked(self, kept: dict[int, list[Tensor]], steps: int) -> Tensor:
+        """[batch, step, layer, ...]; NaN for layers that did not run."""
+        joined = {layer: torch.cat(values[:steps], 1) for layer, values in kept.items() if values}
+        some = next(iter(joined.values()))
+        for values in kept.values():
+            values.clear()
+        missing = torch.full_like(some, torch.nan) if len(joined) < len(kept) else some
+        return torch.stack([joined.get(layer, missing) for layer in self.layers], 2)
 
     def finish(self, length: int) -> None:
-        """Write the last block and what belongs to the answer as a whole."""
+        """Hand over the last block and what belongs to the answers as a whole."""
         self.flush(length)
-        if "ffn/gate_sum" in self.spec.datasets and self.gate_sum is not None:
-            self.writer.write("ffn/gate_sum", to_disk("ffn/gate_sum", self.gate_sum))
-        if "tam/prompt" in self.spec.datasets:
-            user = torch.from_numpy(np.flatnonzero(self.prompt.group == Group.USER)).to(self.device)
-            ids = torch.from_numpy(self.prompt.ids).to(self.device)[user].long()
-            states = self.normed[0][0, self.visual]
-            self.writer.write("tam/prompt", to_disk("tam/prompt", self._unembedding(ids) @ states.T))
+        for row, lane in enumerate(self.lanes):
+            lane.finish(self.normed[0][row, lane.prompt.padding :] if self.normed else None)
 
 
 def record(
-    model: Model, prompt: Prompt, spec: CaptureSpec, writer: TraceWriter, generate: dict[str, Any]
-) -> np.ndarray:
-    """Generate an answer and record it.
+    model: Model, batch: Batch, lanes: Sequence[Lane], spec: CaptureSpec, generate: dict[str, Any]
+) -> Tensor:
+    """Generate answers and record them.
 
     Args:
         generate: options of transformers' `generate`.
 
     Returns:
-        int64 [step], ids of the generated tokens: those of `model.hf.generate(**prompt.inputs, **generate)`.
+        int64 [batch, token], as `model.hf.generate(**batch.inputs, **generate)` returns it.
     """
-    recorder = Recorder(model, prompt, spec, writer)
+    recorder = Recorder(model, lanes, spec)
     with torch.inference_mode(), recorder.watching():
         output = model.hf.generate(
-            **prompt.inputs, **generate, stopping_criteria=StoppingCriteriaList([recorder])
+            **batch.inputs, **generate, stopping_criteria=StoppingCriteriaList([recorder])
         )
         recorder.finish(output.shape[1])
-    return output[0, len(prompt.ids) :].cpu().numpy()
+    return output
 
 
-def _last(values: Tensor) -> Tensor:
-    """The last position of [1, position, ...], copied where a view would keep a whole prompt alive."""
-    return values if values.shape[1] == 1 else values[:, -1:].clone()
-
-
-def _joined(kept: list[Tensor], steps: int) -> Tensor:
-    """[step, ...] of the first so many that were kept."""
-    return torch.cat(kept[:steps], 1)[0]
-
-
-@contextmanager
-def _listening(
-    module: nn.Module,
-    inputs: list[Tensor] | None = None,
-    outputs: list[Tensor] | None = None,
-    whole: bool = False,
-) -> Iterator[None]:
-    """Within the block, keep what goes into a module and comes out of it, at the last position unless `whole`.
-
-    A forward of the instance's own costs a third of torch's hooks, which would be most of what recording costs.
-    """
-    own, forward = vars(module).get("forward"), module.forward
-
-    def listen(*args: Any, **options: Any) -> Any:
-        if inputs is not None:
-            inputs.append(_last(args[0] if args else options["hidden_states"]))
-        result = forward(*args, **options)
-        if outputs is not None:
-            value = result[0] if isinstance(result, tuple) else result
-            outputs.append(value if whole else _last(value))
-        return result
-
-    module.forward = listen
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
-
-
-def to_disk(name: str, values: Tensor) -> np.ndarray:
-    """A tensor as the numpy array that the format wants, in single precision where it may be needed."""
-    if name == "ffn/active":
-        return np.packbits(values.cpu().numpy(), axis=-1)
-    wanted = VARIABLES[name].dtype
-    return values.float().cpu().numpy() if wanted == "f2" else values.cpu().numpy().astype(wanted)
+def _keep_last(kept: list[Tensor], values: Tensor) -> None:
+    """The last position of [batch, position, ...], copied where a view would keep a whole prompt alive."""
+    kept.append(values if values.shape[1] == 1 else values[:, -1:].clone())

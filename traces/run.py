@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-import shutil
-from collections.abc import Sequence
-from importlib.metadata import version
+import logging
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from mmprobe import __version__
 from mmprobe.cache import Run, TraceWriter, open_run
-from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, VARIABLES
+from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
 from mmprobe.models import Model, Prompt
-from mmprobe.models.prompt import token_texts
+from mmprobe.models.prompt import Chat, build_batch, chat_of, token_texts
 from mmprobe.samples import Sample
+from mmprobe.traces.background import Background, BackgroundWriter
 from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.native import record
+from mmprobe.traces.engines import available, load_engine
+from mmprobe.traces.folder import check_space, describe, note_failure, open_folder
+from mmprobe.traces.lane import Lane
+from mmprobe.traces.plan import most_bytes
 
-ENGINES = {"native": record}
+log = logging.getLogger("mmprobe")
 
 
 def trace(
@@ -35,6 +38,7 @@ def trace(
     capture: str | Path | CaptureSpec = "default",
     max_new_tokens: int = 256,
     engine: str = "native",
+    batch_size: int = 1,
     temperature: float = 0.0,
     seed: int = 0,
     resume: bool = False,
@@ -51,85 +55,164 @@ def trace(
         out: the run's folder.
         capture: `default`, `full`, a YAML file, or a `CaptureSpec`.
         max_new_tokens: longest answer.
-        engine: `native`.
-        temperature: 0 answers greedily; above 0 samples, seeded anew for each sample.
+        engine: `native`, `nnsight` or `transformer_lens`.
+        batch_size: samples that are answered together, padded on the left; halved when memory runs out.
+        temperature: 0 answers greedily; above 0 samples, seeded anew for each batch.
         seed: of the sampling.
         resume: keep what an earlier, equal call finished in `out`, and do the rest.
         overwrite: delete an earlier run in `out` first.
 
     Raises:
-        InputError: a run is there already, cannot be resumed, or does not fit on the disk.
+        InputError: a run is there already, cannot be resumed, or does not fit on the disk; or the model or
+            the engine cannot give what the capture wants.
+        OSError: the disk is full or not writable any more; finished samples are kept.
 
     Example:
         >>> import mmprobe as mp                                     # doctest: +SKIP
         >>> run = mp.trace(model, samples, out="runs/demo")          # doctest: +SKIP
     """
-    spec, out = load_capture(capture), Path(out)
-    if engine not in ENGINES:
-        raise InputError(f"engine {engine!r}: choose {', '.join(ENGINES)}")
-    if max_new_tokens < 1:
-        raise InputError(f"--max-new-tokens {max_new_tokens}: must be 1 or more")
+    out = Path(out)
+    for name, value, least in (("max-new-tokens", max_new_tokens, 1), ("batch-size", batch_size, 1)):
+        if value < least:
+            raise InputError(f"--{name} {value}: must be {least} or more")
     if temperature < 0:
         raise InputError(f"--temperature {temperature}: must be 0 or more")
     ids = [sample.id for sample in samples]
     if len(set(ids)) != len(ids):
         raise InputError("samples: two have the same id")
-    spec.layer_indices(model.layer_count)
-    config = _describe(model, ids, spec, max_new_tokens, engine, temperature, seed)
-    done = _open_folder(out, config, resume, overwrite, expected_bytes(model, spec, len(ids), max_new_tokens))
-    generate = _generate_options(model, max_new_tokens, temperature)
-    todo = [sample for sample in samples if sample.id not in done]
-    for sample in tqdm(
-        todo, desc="trace", unit="sample", initial=len(done), total=len(samples), disable=None
-    ):
-        torch.manual_seed(seed)
-        try:
-            trace_sample(model, sample, out / "samples" / f"{sample.id}.h5", spec, generate, engine)
-        except (InputError, torch.OutOfMemoryError) as error:
-            _note_failure(out, sample.id, error)
+    spec = available(load_capture(capture), model, engine, batch_size)
+    check_space(out, len(ids) * most_bytes(model, spec, max_new_tokens))
+    asked = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    done = open_folder(out, describe(model, ids, spec, engine, batch_size, asked), resume, overwrite)
+    options = _generate_options(model, max_new_tokens, temperature)
+    progress = tqdm(desc="trace", unit="sample", initial=len(done), total=len(samples), disable=None)
+    try:
+        with Background() as background, progress, _stopping_after_a_batch() as interrupted:
+            job = _Job(model, out, spec, engine, options, seed, background)
+            for batch in _batches(samples, batch_size):
+                unfinished = [sample for sample in batch if sample.id not in done]
+                if unfinished:
+                    job.trace(batch, batch_size)  # as a whole, since padding shows in the last digits
+                    progress.update(len(unfinished))
+                if interrupted():
+                    raise KeyboardInterrupt
+    except OSError as error:
+        kept = "finished samples are kept, go on with --resume"
+        raise OSError(error.errno, f"{error.strerror or error}; {kept}", error.filename or str(out)) from None
     return open_run(out)
 
 
+class _Job(NamedTuple):
+    model: Model
+    out: Path
+    spec: CaptureSpec
+    engine: str
+    options: dict[str, Any]
+    seed: int
+    background: Background
+
+    def trace(self, samples: Sequence[Sample], at_most: int) -> None:
+        """Trace samples together, fewer at a time when memory runs out, one by one when one of them fails."""
+        chats = {}
+        for sample in samples:
+            try:
+                chats[sample.id] = (sample, chat_of(sample))
+            except InputError as error:
+                note_failure(self.out, sample.id, error)
+        pending = list(chats.values())
+        while pending:
+            size = min(at_most, len(pending))
+            try:
+                self._together(pending[:size])
+                pending = pending[size:]
+            except OSError:
+                raise
+            except Exception as error:
+                out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+                if size == 1:
+                    note_failure(self.out, pending.pop(0)[0].id, error)
+                elif out_of_memory:
+                    at_most = size // 2
+                    log.warning("out of memory with %d samples at a time; going on with %d", size, at_most)
+                else:
+                    at_most = 1
+            if torch.cuda.is_available() and at_most < size:
+                torch.cuda.empty_cache()
+
+    def _together(self, chats: Sequence[tuple[Sample, Chat]]) -> None:
+        torch.manual_seed(self.seed)
+        batch = build_batch(self.model, [chat for _, chat in chats])
+        writers = [
+            _writer(self.model, sample, self.out / "samples" / f"{sample.id}.h5", self.spec) for sample, _ in chats
+        ]
+        try:
+            lanes = [
+                Lane(self.model, prompt, self.spec, BackgroundWriter(writer, self.background))
+                for prompt, writer in zip(batch.prompts, writers, strict=True)
+            ]
+            record = load_engine(self.engine).record
+            output = record(self.model, batch, lanes, self.spec, self.options).cpu().numpy()
+            for lane, writer, row in zip(lanes, writers, output, strict=True):
+                padded = lane.prompt.padding + len(lane.prompt.ids)
+                self.background.do(_finish, self.model, lane.prompt, row[padded : padded + lane.done], writer)
+        except BaseException:
+            self.background.settle()
+            for writer in writers:
+                writer.discard()
+            raise
+
+
 def trace_sample(
-    model: Model,
-    sample: Sample,
-    path: Path,
-    spec: CaptureSpec,
-    generate: dict[str, Any],
-    engine: str = "native",
+    model: Model, sample: Sample, path: Path, spec: CaptureSpec, generate: dict[str, Any], engine: str = "native"
 ) -> None:
-    """Trace one sample into one file."""
-    prompt = model.prompt(sample)
-    config = model.hf.config.get_text_config()
+    """Trace one sample into one file, without a run."""
+    folder = path.parent
+    with Background() as background:
+        job = _Job(model, folder, spec, engine, generate, 0, background)
+        job._together([(sample, chat_of(sample))])
+
+
+def _writer(model: Model, sample: Sample, path: Path, spec: CaptureSpec) -> TraceWriter:
     coordinates = {
         "layer": np.array(spec.layer_indices(model.layer_count), np.int32),
-        "head": np.arange(config.num_attention_heads),
+        "head": np.array(spec.head_indices(model.head_count), np.int32),
         "group": np.array(GROUP_NAMES),
     }
     about = {
         "sample": sample.model_dump_json(),
         "model": model.source,
-        "neurons": str(model.family.ffn_width(model.hf.config)),
+        "neurons": str(model.neuron_count),
     }
-    with TraceWriter(path, coordinates, about, half=spec.dtype == "float16") as writer:
-        generated = ENGINES[engine](model, prompt, spec, writer, generate)
-        _write_tokens(model, prompt, generated, writer)
+    return TraceWriter(path, coordinates, about, spec.dtype == "float16", spec.compression)
 
 
-def _write_tokens(model: Model, prompt: Prompt, generated: np.ndarray, writer: TraceWriter) -> None:
+def _finish(model: Model, prompt: Prompt, generated: np.ndarray, writer: TraceWriter) -> None:
+    """Write what belongs to the sample as a whole, and give the trace its name."""
     ids = np.concatenate([prompt.ids, generated])
+    sizes = [prompt.sizes[source] for source in prompt.sources]
     writer.write("tokens/id", ids)
     writer.write("tokens/group", np.concatenate([prompt.group, np.full(len(generated), 4)]))
     writer.write("tokens/image", np.concatenate([prompt.image, np.full(len(generated), -1)]))
     writer.write("tokens/text", np.array([_storable(text) for text in token_texts(model, ids)], dtype=object))
     writer.write("images/grid", np.reshape(prompt.grids, (-1, 2)))
-    writer.write("images/size", np.reshape(prompt.sizes, (-1, 2)))
+    writer.write("images/size", np.reshape(sizes, (-1, 2)))
+    writer.write("images/source", np.array(prompt.sources, np.int32))
+    writer.write("images/box", np.reshape([view.box for view in prompt.views], (-1, 4)))
     writer.set_attributes({"answer": _storable(model.tokenizer.decode(generated, skip_special_tokens=True))})
+    writer.commit()
 
 
 def _storable(text: str) -> str:
     """HDF5 texts end at a NUL; a model can generate one."""
     return text.replace("\0", "\ufffd")
+
+
+def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
+    """Samples in their order, so many at a time; those with pictures and those without do not mix."""
+    for _, alike in groupby(samples, key=lambda sample: bool(sample.images)):
+        group = list(alike)
+        for first in range(0, len(group), size):
+            yield group[first : first + size]
 
 
 def _generate_options(model: Model, max_new_tokens: int, temperature: float) -> dict[str, Any]:
@@ -138,113 +221,27 @@ def _generate_options(model: Model, max_new_tokens: int, temperature: float) -> 
         options["temperature"] = temperature
     else:
         options |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
+    if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:
+        options["pad_token_id"] = model.tokenizer.pad_token_id
     return options
 
 
-def _describe(
-    model: Model,
-    ids: list[str],
-    spec: CaptureSpec,
-    max_new_tokens: int,
-    engine: str,
-    temperature: float,
-    seed: int,
-) -> dict[str, Any]:
-    """The run's `run.json`."""
-    return {
-        "format": FORMAT_VERSION,
-        "model": {
-            "name": model.name,
-            "source": model.source,
-            "revision": model.revision,
-            "family": model.family.name,
-            "dtype": str(model.hf.dtype).removeprefix("torch."),
-            "layers": model.layer_count,
-        },
-        "capture": spec.model_dump(),
-        "generate": {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed},
-        "engine": engine,
-        "versions": {
-            "python": platform.python_version(),
-            "mmprobe": __version__,
-            **{name: version(name) for name in ("torch", "transformers", "h5py")},
-        },
-        "order": ids,
-    }
+@contextmanager
+def _stopping_after_a_batch() -> Iterator[Any]:
+    """Within the block, the first Ctrl-C is only noted, for a call to ask for; the second interrupts."""
+    noted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield noted.is_set
+        return
 
+    def note(number: int, frame: Any) -> None:
+        if noted.is_set():
+            raise KeyboardInterrupt
+        noted.set()
+        log.warning("stopping after this sample; Ctrl-C again stops at once")
 
-def _open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: bool, needed: int) -> set[str]:
-    """Make the run's folder and say which samples are finished already."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; choose another folder for the run")
-    there = out.is_dir() and any(out.iterdir())
-    if there and not (out / "run.json").is_file():
-        raise InputError(f"{out}: is not empty and holds no run; choose another folder")
-    if there and not resume and not overwrite:
-        raise InputError(
-            f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
-        )
-    _check_space(out, needed)
-    if there and overwrite:
-        shutil.rmtree(out)
-        there = False
-    if there:
-        earlier = open_run(out)
-        for part in ("model", "capture", "generate", "engine", "order"):
-            if earlier.config[part] != config[part]:
-                raise InputError(
-                    f"{out}: was traced with another {part}; --resume needs the same, or use --overwrite"
-                )
-        (out / "failures.jsonl").unlink(missing_ok=True)
-        return set(earlier.ids)
+    before = signal.signal(signal.SIGINT, note)
     try:
-        (out / "samples").mkdir(parents=True)
-        part_file = out / "run.json.part"
-        part_file.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-        os.replace(part_file, out / "run.json")
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
-    return set()
-
-
-def _check_space(out: Path, needed: int) -> None:
-    existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(existing).free
-    if needed > free:
-        raise InputError(
-            f"{out}: the run can take {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
-            "choose another folder, a smaller capture, --limit or fewer --max-new-tokens"
-        )
-
-
-def expected_bytes(model: Model, spec: CaptureSpec, samples: int, max_new_tokens: int) -> int:
-    """The most that a run writes to disk if no prompt is longer than 1,024 tokens, all of them visual."""
-    config = model.hf.config.get_text_config()
-    layers = len(spec.layer_indices(model.layer_count))
-    width = model.family.ffn_width(model.hf.config)
-    sizes = {
-        "step": max_new_tokens,
-        "layer": layers,
-        "head": config.num_attention_heads,
-        "group": len(GROUP_NAMES),
-        "visual": 1024,
-        "user_token": 64,
-        "token": 1024 + max_new_tokens,
-        "hidden": config.hidden_size,
-        "neuron": width,
-        "neuron_byte": -(-width // 8),
-    }
-    per_sample = 64 * 1024
-    for name in spec.datasets:
-        variable = VARIABLES[name]
-        itemsize = (
-            4 if (variable.dtype, spec.dtype) == ("f2", "float32") else np.dtype(variable.dtype).itemsize
-        )
-        per_sample += itemsize * int(np.prod([sizes[dim] for dim in variable.dims], dtype=object))
-    return samples * per_sample
-
-
-def _note_failure(out: Path, sample_id: str, error: Exception) -> None:
-    line = {"id": sample_id, "error": type(error).__name__, "message": str(error).splitlines()[0]}
-    with open(out / "failures.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        yield noted.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmprobe.models.families.base import Family
+from mmprobe.models.families.base import Family, View
 
 
-def _merged_grids(inputs: Mapping[str, Any], config: Any) -> list[tuple[int, int]]:
+def merged_grids(
+    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
+) -> list[list[View]]:
+    """One view a picture, as large as the picture allows, whose patches are merged two by two."""
     merge = config.vision_config.spatial_merge_size
-    return [(int(h) // merge, int(w) // merge) for _, h, w in inputs.get("image_grid_thw", [])]
+    grids = inputs.get("image_grid_thw", [])
+    return [
+        [View((int(rows) // merge, int(columns) // merge), (0, 0, width, height))]
+        for (_, rows, columns), (height, width) in zip(grids, sizes, strict=True)
+    ]
 
 
 QWEN2_5_VL = Family(
     name="qwen2_5_vl",
     model_types=("qwen2_5_vl",),
-    architecture="Qwen2_5_VLForConditionalGeneration",
+    views=merged_grids,
     needs=("hub",),
-    image_token_id=lambda config: config.image_token_id,
-    image_grids=_merged_grids,
-    decoder=lambda model: model.model.language_model,
 )

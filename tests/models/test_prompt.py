@@ -10,7 +10,7 @@ from PIL import Image
 
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
-from mmprobe.models.prompt import prompt_of_messages
+from mmprobe.models.prompt import Chat, build_batch
 from mmprobe.samples import Sample
 
 
@@ -45,9 +45,9 @@ def test_visual_tokens_belong_to_their_image_and_fill_its_grid(tiny_spd, picture
 
 def test_the_model_sees_the_same_visual_tokens(tiny_spd, pictures):
     """transformers' own marks of visual tokens are an independent witness."""
-    prompt = tiny_spd.prompt(Sample(id="a", images=pictures[1:], question="?"))
+    inputs, (prompt,) = tiny_spd.batch([Sample(id="a", images=pictures[1:], question="?")])
     np.testing.assert_array_equal(
-        prompt.inputs["mm_token_type_ids"][0].numpy() == 1, prompt.group == Group.VISUAL
+        inputs["mm_token_type_ids"][0].numpy() == 1, prompt.group == Group.VISUAL
     )
     ids = tiny_spd.processor.apply_chat_template(
         [{"role": "user", "content": [{"type": "image", "path": str(p)} for p in pictures[1:]] + [{"type": "text", "text": "?"}]}],
@@ -65,7 +65,8 @@ def test_images_between_texts(tiny_spd, pictures):
         {"type": "text", "text": "Are they the same?"},
     ]
     images = [Image.open(path) for path in pictures[:2]]
-    prompt = prompt_of_messages(tiny_spd, [{"role": "user", "content": parts}], images, "test")
+    chat = Chat([{"role": "user", "content": parts}], images, "test")
+    prompt = build_batch(tiny_spd, [chat]).prompts[0]
     assert text_of(tiny_spd, prompt, Group.USER) == "First then Are they the same?"
     runs = np.flatnonzero(np.diff(prompt.image, prepend=-1))
     assert prompt.image[runs].tolist() == [0, -1, 1, -1]

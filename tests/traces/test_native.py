@@ -13,7 +13,7 @@ import mmprobe as mp
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
-from mmprobe.traces.attention import _observers
+from mmprobe.models.attention import _observers
 
 SYSTEM = "You answer questions about pictures of coloured shapes."
 STEPS = 37

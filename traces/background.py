@@ -1,0 +1,122 @@
+"""Writing beside the generation: one thread, a bounded queue, and copies that the GPU makes on its own stream."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmprobe.cache import TraceWriter
+from mmprobe.cache.schema import VARIABLES
+
+DEPTH = 16  # blocks that may wait for the disk
+
+
+class Background:
+    """A thread that does what it is given, in order. What fails there is raised at the next call here.
+
+    Example:
+        >>> with Background() as background:
+        ...     background.do(print, "written")
+        written
+    """
+
+    def __init__(self) -> None:
+        self.jobs: queue.Queue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.Queue(DEPTH)
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._work, name="mmprobe-writer", daemon=True)
+        self.streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def __enter__(self) -> Background:
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.jobs.put(None)
+        self.thread.join()
+        if kind is None:
+            self._raise()
+
+    def do(self, job: Callable[..., None], *arguments: Any) -> None:
+        """Queue a call; tensors among the arguments are copied to the host first, without waiting for them."""
+        self._raise()
+        self.jobs.put((job, tuple(self._host(value) for value in arguments)))
+
+    def settle(self) -> None:
+        """Wait until everything queued so far is done, or was given up."""
+        self.jobs.join()
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+    def _work(self) -> None:
+        while True:
+            job = self.jobs.get()
+            try:
+                if job is None:
+                    return
+                if self.error is None:
+                    call, arguments = job
+                    call(*(value() if isinstance(value, _Copy) else value for value in arguments))
+            except BaseException as error:
+                self.error = error
+            finally:
+                self.jobs.task_done()
+
+    def _host(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.device.type != "cuda":
+            return value.cpu() if isinstance(value, Tensor) else value
+        stream = self.streams.setdefault(value.device, torch.cuda.Stream(value.device))
+        stream.wait_stream(torch.cuda.current_stream(value.device))
+        with torch.cuda.stream(stream):
+            pinned = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+            pinned.copy_(value, non_blocking=True)
+            value.record_stream(stream)
+            return _Copy(pinned, stream.record_event())
+
+
+class _Copy:
+    """A tensor on its way to the host; calling it waits for its arrival."""
+
+    def __init__(self, tensor: Tensor, arrived: torch.cuda.Event):
+        self.tensor, self.arrived = tensor, arrived
+
+    def __call__(self) -> Tensor:
+        self.arrived.synchronize()
+        return self.tensor
+
+
+class BackgroundWriter:
+    """A `TraceWriter` that takes tensors and does its work in the background."""
+
+    def __init__(self, writer: TraceWriter, background: Background):
+        self.writer, self.background = writer, background
+
+    def append(self, name: str, values: Tensor) -> None:
+        self.background.do(lambda host: self.writer.append(name, to_disk(name, host)), values)
+
+    def write(self, name: str, values: Tensor) -> None:
+        self.background.do(lambda host: self.writer.write(name, to_disk(name, host)), values)
+
+    def put(self, name: str, values: Tensor, where: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+        self.background.do(lambda host: self.writer.put(name, to_disk(name, host), where, shape), values)
+
+
+def to_disk(name: str, values: Tensor) -> np.ndarray:
+    """A tensor on the host as the numpy array that the format wants, in single precision where it may be needed."""
+    if name == "ffn/active":
+        return np.packbits(values.numpy(), axis=-1)
+    wanted = np.dtype(VARIABLES[name].dtype)
+    if values.is_floating_point():
+        return values.float().numpy()
+    return values.numpy().astype(wanted)

@@ -1,0 +1,87 @@
+"""The engines by name, and what each of them and the model can give."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from types import ModuleType
+
+from mmprobe.errors import InputError
+from mmprobe.models import Model
+from mmprobe.traces.capture import PROMPT_SIDES, RECORDABLE, CaptureSpec
+
+log = logging.getLogger("mmprobe")
+
+ENGINES = {
+    "native": "mmprobe.traces.native",
+    "nnsight": "mmprobe.traces.engine_nnsight",
+    "transformer_lens": "mmprobe.traces.engine_transformer_lens",
+}
+
+
+
+
+def load_engine(name: str) -> ModuleType:
+    """A module with `record`, and with `lacks` where it cannot record everything.
+
+    Raises:
+        InputError: no such engine.
+
+    Example:
+        >>> load_engine("native").record.__name__
+        'record'
+    """
+    if name not in ENGINES:
+        raise InputError(f"engine {name!r}: choose {', '.join(ENGINES)}")
+    return import_module(ENGINES[name])
+
+
+def available(spec: CaptureSpec, model: Model, engine: str = "native", batch_size: int = 1) -> CaptureSpec:
+    """The part of a capture that can be recorded.
+
+    Raises:
+        InputError: something cannot, and the capture says `missing: refuse`; or no such layer, head or engine.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> spec = CaptureSpec(datasets=["attention/mass"])
+        >>> available(spec, load_model("tiny-spd")) == spec
+        True
+    """
+    layers = spec.layer_indices(model.layer_count)
+    spec.head_indices(model.head_count)
+    reasons = _of_model(model, layers, batch_size)
+    lacks = getattr(load_engine(engine), "lacks", None)
+    if lacks is not None:
+        reasons = lacks(model, spec, batch_size) | reasons
+    missing = {name: reason for name, reason in reasons.items() if name in spec.stored or name in spec.datasets}
+    for reason in dict.fromkeys(missing.values()):
+        names = ", ".join(name for name in missing if missing[name] == reason)
+        if spec.missing == "refuse":
+            raise InputError(f"capture: {names}: not available ({reason}); leave it out")
+        log.warning("%s: not recorded, since %s", names, reason)
+    return spec.without(missing)
+
+
+def _of_model(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:
+    """What this model cannot give, with the reason."""
+    reasons = {}
+    family, decoder = model.family, model.family.decoder(model.hf)
+    parts = [family.parts(decoder.layers[layer]) for layer in layers]
+    if any(part.activation is None for part in parts):
+        reasons |= dict.fromkeys(_named("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
+    if any(family.parts(layer).crosses for layer in decoder.layers):
+        reasons |= dict.fromkeys(_named("tam/"), f"in {family.name} pictures are no tokens of the prompt")
+    text_config = model.hf.config.get_text_config()
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(text_config, name, None) not in (None, 1, 1.0):
+            reasons |= dict.fromkeys(_named("tam/"), f"{family.name} rescales its logits ({name})")
+    if family.vision is None:
+        reasons |= dict.fromkeys(_named("vision/"), f"{family.name}'s vision encoder cannot be recorded")
+    elif batch_size > 1:
+        reasons |= dict.fromkeys(_named("vision/"), "it needs a batch size of 1")
+    return reasons
+
+
+def _named(*prefixes: str) -> list[str]:
+    return [name for name in (*RECORDABLE, *PROMPT_SIDES.values()) if name.startswith(prefixes)]

@@ -1,0 +1,51 @@
+"""The vision encoder's residual stream, and the attention that each patch receives there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from mmprobe.models import Model
+from mmprobe.models.attention import Call, Observer, observed_attention
+from mmprobe.models.listening import listening
+from mmprobe.traces.keys import attention_received
+from mmprobe.traces.lane import Lane
+
+
+@contextmanager
+def watching_vision(model: Model, lane: Lane) -> Iterator[None]:
+    """Within the block, what the encoder computes for the lane's pictures goes to the lane's trace."""
+    vision = model.family.vision
+    assert vision is not None
+    layers = list(vision.layers(model.hf))
+    received: list[list[Tensor]] = [[] for _ in layers]  # each [head, patch], of a window or some pictures
+
+    def keep(index: int, output: Tensor) -> None:
+        values = output.reshape(-1, output.shape[-1])
+        where = (index, slice(0, values.shape[0]), slice(0, values.shape[1]))
+        lane.writer.put("vision/residual", values, where, (len(layers), *values.shape))
+
+    with ExitStack() as stack:
+        if "vision/residual" in lane.spec.stored:
+            for index, layer in enumerate(layers):
+                stack.enter_context(listening(layer, outputs=partial(keep, index)))
+        if "vision/attention" in lane.spec.stored:
+            observers = {
+                layer.get_submodule(vision.attention): _observer(kept)
+                for layer, kept in zip(layers, received, strict=True)
+            }
+            stack.enter_context(observed_attention([model.hf.config.vision_config], observers))
+        yield
+    if received[0]:
+        lane.writer.write("vision/attention", torch.stack([torch.cat(parts, 1) for parts in received]))
+
+
+def _observer(kept: list[Tensor]) -> Observer:
+    def observe(call: Call) -> None:
+        kept.append(attention_received(call))
+
+    return observe
