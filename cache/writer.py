@@ -18,6 +18,7 @@ from mmprobe.errors import InputError
 
 _TEXT = h5py.string_dtype()
 _CHUNK_BYTES = 2**20
+_HEADER_BYTES = 2**18  # what HDF5 writes of its own: headers, indices, dimension scales
 _FREE = {"step", "token"}  # dimensions whose length is known only when the answer has ended
 
 
@@ -52,6 +53,7 @@ class TraceWriter:
         self.filters = filters(compression)
         self.part = path.with_name(path.name + ".part")
         self.file = h5py.File(self.part, "w", libver=("v110", "v110"), userblock_size=SEAL_BYTES)
+        self.room = _Room(self.part)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, h5py.Dataset] = {}
         self.data: dict[str, h5py.Dataset] = {}  # looking one up in the file takes longer than filling it
@@ -73,6 +75,7 @@ class TraceWriter:
     def discard(self) -> None:
         """Leave nothing behind."""
         self.file.close()
+        self.room.close()
         self.part.unlink(missing_ok=True)
 
     def commit(self) -> None:
@@ -110,6 +113,7 @@ class TraceWriter:
             )
             self._create(name, shape, chunk)
         data = self._widened(name, values)
+        self.room.promise(_on_disk(where, shape, data))
         if any(have < want for have, want in zip(data.shape, shape, strict=True)):
             data.resize(np.maximum(data.shape, shape))
         data[where] = values
@@ -118,9 +122,12 @@ class TraceWriter:
         """Write a whole data set at once."""
         self._create(name, np.shape(values), np.shape(values), room_to_grow=False)
         if VARIABLES[name].dtype == "str":
+            self.room.promise(sum(16 + 4 * len(text) for text in values))
             self.data[name][...] = np.asarray(values, object)
         else:
-            self._widened(name, values)[...] = values
+            data = self._widened(name, values)
+            self.room.promise(_on_disk((slice(None),) * data.ndim, data.shape, data))
+            data[...] = values
 
     def _widened(self, name: str, values: np.ndarray) -> h5py.Dataset:
         """The data set, made float32 if it is float16 and a finite value would overflow it."""
@@ -132,6 +139,7 @@ class TraceWriter:
         narrow = f"{name} as float16"
         self.file.move(name, narrow)
         data = self._create(name, data.shape, data.chunks, room_to_grow=None in data.maxshape, dtype="f4")
+        self.room.promise(_on_disk((slice(None),) * data.ndim, data.shape, data))
         for block in self.file[narrow].iter_chunks():
             data[block] = self.file[narrow][block]
         del self.file[narrow]
@@ -168,6 +176,7 @@ class TraceWriter:
 
     def _scale(self, name: str, values: np.ndarray) -> None:
         stored = values.astype(object) if values.dtype.kind in "UO" else values.astype("i4")
+        self.room.promise(stored.nbytes)
         scale = self.file.create_dataset(name, data=stored, dtype=_TEXT if stored.dtype == object else None)
         scale.make_scale(name)
         self.scales[name] = scale
@@ -191,11 +200,55 @@ class TraceWriter:
                 raise ValueError(f"{name} has shape {shapes[name]}, its dimensions say {wanted}")
             for axis, dim in enumerate(dims):
                 h5py.h5ds.attach_scale(data.id, self.scales[dim].id, axis)
+        self.file.flush()
+        size = self.file.id.get_filesize()
         self.file.close()
         with open(self.part, "r+b") as written:
+            written.truncate(size)
             seal(written)
             os.fsync(written.fileno())
         os.replace(self.part, self.path)
+
+
+class _Room:
+    """Room on the disk, taken before HDF5 writes into it: a write that fails within HDF5 can crash the process."""
+
+    def __init__(self, path: Path):
+        self.path, self.file = path, os.open(path, os.O_RDWR)
+        self.promised, self.taken = 0, 0
+        self.promise(0)
+
+    def promise(self, count: int) -> None:
+        """Make sure that this many more bytes can be written.
+
+        Raises:
+            OSError: they cannot.
+        """
+        self.promised += count
+        wanted = self.promised + _HEADER_BYTES
+        if wanted > self.taken and hasattr(os, "posix_fallocate"):
+            grown = wanted + _CHUNK_BYTES
+            try:
+                os.posix_fallocate(self.file, self.taken, grown - self.taken)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
+            self.taken = grown
+
+    def close(self) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+def _on_disk(where: tuple[Any, ...], shape: tuple[int, ...], data: h5py.Dataset) -> int:
+    """Bytes on the disk of the chunks that a part of a data set touches."""
+    if not data.chunks:
+        return math.prod(shape) * data.dtype.itemsize
+    touched = 1
+    for index, size, chunk in zip(where, shape, data.chunks, strict=True):
+        first, last = (index, index) if isinstance(index, int) else (index.start or 0, (index.stop or size) - 1)
+        touched *= last // chunk - first // chunk + 1
+    return touched * math.prod(data.chunks) * data.dtype.itemsize
 
 
 def _chunks(block: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

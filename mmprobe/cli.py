@@ -120,10 +120,13 @@ def trace(
     data: Annotated[Path, typer.Option(help="Samples, one JSON object a line.")],
     out: Annotated[Path, typer.Option(help="The run's folder.")],
     capture: Annotated[str, typer.Option(help="default, full, or a YAML file.")] = "default",
-    engine: Annotated[str, typer.Option(help="What captures: native.")] = "native",
+    engine: Annotated[
+        str, typer.Option(help="What captures: native (fast), nnsight or transformer_lens.")
+    ] = "native",
+    batch_size: Annotated[int, typer.Option(help="Samples answered together.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling, set anew for each sample.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling, set anew for each batch.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
@@ -138,6 +141,7 @@ def trace(
     Examples:
       mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/first
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --capture full --limit 50
+      mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --batch-size 8 --resume
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: choose one")
@@ -164,6 +168,7 @@ def trace(
         capture=spec,
         max_new_tokens=max_new_tokens,
         engine=engine,
+        batch_size=batch_size,
         temperature=temperature,
         seed=seed,
         resume=resume,

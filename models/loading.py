@@ -16,8 +16,9 @@ import transformers
 
 from mmprobe.errors import InputError
 from mmprobe.models.aliases import locate
-from mmprobe.models.families import FAMILIES, Family
+from mmprobe.models.families import Family, family_of
 from mmprobe.models.prompt import Batch, Prompt, build_batch, chat_of
+from mmprobe.models.selfcheck import check
 from mmprobe.samples import Sample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -121,7 +122,7 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         raise InputError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}")
     source, place = locate(name)
     config = _from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
-    family = _family(name, config)
+    family = family_of(config)
     processor = _processor(name, place, revision, family)
     on_cpu = where.type == "cpu"
     chosen = DTYPES.get(dtype) or (
@@ -137,7 +138,9 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         use_safetensors=True,
     )
     commit = getattr(hf.config, "_commit_hash", None) if not Path(place).is_dir() else None
-    return Model(name, source, commit or revision, hf.to(where).eval(), processor, family)
+    hf = hf.to(where).eval()
+    check(hf, family, name)
+    return Model(name, source, commit or revision, hf, processor, family)
 
 
 def _device(name: str) -> torch.device:
@@ -149,14 +152,6 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError):
         raise InputError(f"--device {name}: not available here; choose auto or cpu") from None
     return device
-
-
-def _family(name: str, config: Any) -> Family:
-    for family in FAMILIES:
-        if config.model_type in family.model_types:
-            return family
-    known = ", ".join(family.name for family in FAMILIES)
-    raise InputError(f"model {name!r}: family {config.model_type!r} is not supported yet (known: {known})")
 
 
 def _processor(name: str, place: str, revision: str | None, family: Family) -> Any:

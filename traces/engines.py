@@ -8,6 +8,7 @@ from types import ModuleType
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
+from mmprobe.models.selfcheck import has_plain_logits
 from mmprobe.traces.capture import PROMPT_SIDES, RECORDABLE, CaptureSpec
 
 log = logging.getLogger("mmprobe")
@@ -72,10 +73,8 @@ def _of_model(model: Model, layers: list[int], batch_size: int) -> dict[str, str
         reasons |= dict.fromkeys(_named("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
     if any(family.parts(layer).crosses for layer in decoder.layers):
         reasons |= dict.fromkeys(_named("tam/"), f"in {family.name} pictures are no tokens of the prompt")
-    text_config = model.hf.config.get_text_config()
-    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(text_config, name, None) not in (None, 1, 1.0):
-            reasons |= dict.fromkeys(_named("tam/"), f"{family.name} rescales its logits ({name})")
+    elif model.hf.device.type != "meta" and not has_plain_logits(model.hf, family):
+        reasons |= dict.fromkeys(_named("tam/"), f"{family.name} rescales its logits")
     if family.vision is None:
         reasons |= dict.fromkeys(_named("vision/"), f"{family.name}'s vision encoder cannot be recorded")
     elif batch_size > 1:

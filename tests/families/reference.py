@@ -1,0 +1,67 @@
+"""What eager transformers computes during `generate`, step by step, by its own flags and plain torch hooks."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+
+from mmprobe.models import Model
+
+
+def eager_generate(model: Model, inputs: dict[str, Any], steps: int) -> dict[str, np.ndarray]:
+    """Arrays [step, layer, ...] at each step's query of a batch of one.
+
+    Attention is padded with zeros to [step, layer, head, token], at the end for later tokens and at the
+    beginning for those that a sliding window has left behind; rows of layers that attend to pictures are
+    in `crossing` [step, layer, head, key], NaN elsewhere.
+    """
+    hf = copy.deepcopy(model.hf)
+    hf.set_attn_implementation("eager")
+    layers = list(model.family.decoder(hf).layers)
+    parts = [model.family.parts(layer) for layer in layers]
+    seen: dict[str, dict[int, list[torch.Tensor]]] = {name: {} for name in ("pre", "mid", "post", "gate")}
+
+    def keep(name: str, index: int, values: Any) -> None:
+        values = values[0] if isinstance(values, tuple) else values
+        seen[name].setdefault(index, []).append(values[0, -1].detach().clone())
+
+    for index, (layer, part) in enumerate(zip(layers, parts, strict=True)):
+        layer.register_forward_pre_hook(
+            lambda m, a, k, i=index: keep("pre", i, a[0] if a else k["hidden_states"]), with_kwargs=True
+        )
+        layer.register_forward_hook(lambda m, a, out, i=index: keep("post", i, out))
+        part.mid.register_forward_pre_hook(lambda m, a, i=index: keep("mid", i, a[0]))
+        if part.activation is not None:
+            part.activation.register_forward_hook(lambda m, a, out, i=index: keep("gate", i, out))
+    with torch.no_grad():
+        out = hf.generate(
+            **inputs, max_new_tokens=steps, do_sample=False, return_dict_in_generate=True,
+            output_attentions=True, output_logits=True,
+        )  # fmt: skip
+    tokens = out.sequences.shape[1]
+    heads = hf.config.get_text_config().num_attention_heads
+    attention = np.zeros((steps, len(layers), heads, tokens), np.float32)
+    widest = max(rows.shape[-1] for step in out.attentions for rows in step if rows is not None)
+    crossing = np.full((steps, len(layers), heads, widest), np.nan, np.float32)
+    prompt = tokens - steps
+    for step, by_layer in enumerate(out.attentions):
+        ran = [i for i in range(len(layers)) if len(seen["pre"].get(i, [])) > step]
+        for index, rows in zip(ran, by_layer, strict=True):
+            row = rows[0, :, -1].numpy()
+            if parts[index].crosses:
+                crossing[step, index, :, : row.shape[-1]] = row
+            else:
+                end = prompt + step
+                attention[step, index, :, end - row.shape[-1] : end] = row
+    found = {"attention": attention, "crossing": crossing, "ids": out.sequences[0, prompt:].numpy()}
+    found["logits"] = torch.stack(out.logits)[:, 0].numpy()
+    for name, by_index in seen.items():
+        if by_index:
+            some = next(iter(by_index.values()))[0]
+            nan = [torch.full_like(some, torch.nan)] * steps
+            stacked = [torch.stack(by_index.get(i, nan)) for i in range(len(layers))]
+            found[name] = torch.stack(stacked, 1).float().numpy()
+    return found

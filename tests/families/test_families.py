@@ -1,0 +1,166 @@
+"""Every family, on a tiny model with random weights: the same checks against eager transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mmprobe as mp
+from mmprobe.models import Group, Model
+from mmprobe.models.families import FAMILIES, family_of
+from mmprobe.samples import Sample
+from mmprobe.traces import load_capture
+
+from .reference import eager_generate
+from .tiny_a import TINY_A
+from .tiny_b import TINY_B
+
+BUILDERS: dict[str, Callable] = TINY_A | TINY_B
+NEEDS_A_PICTURE = {"paligemma", "mllama"}
+STEPS = 6
+EVERYTHING = load_capture("full").model_copy(
+    update={"dtype": "float32", "datasets": [*load_capture("full").datasets, "attention/row"]}
+)
+
+
+@pytest.fixture(scope="module", params=sorted(BUILDERS))
+def model(request: pytest.FixtureRequest) -> Model:
+    hf, processor = BUILDERS[request.param]()
+    return Model(request.param, request.param, None, hf.eval(), processor, family_of(hf.config))
+
+
+def sample_of(pictures: list[Path], name: str = "a", question: str = "Compare the two pictures.") -> Sample:
+    return Sample(id=name, images=pictures, question=question)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 0], ids=["one picture", "two pictures", "no picture"])
+def traced(request, model, pictures, tmp_path_factory):
+    if request.param == 0 and model.family.name in NEEDS_A_PICTURE:
+        pytest.skip(f"{model.family.name} cannot do without a picture")
+    sample = sample_of(pictures[1 : 1 + request.param])
+    run = mp.trace(model, [sample], tmp_path_factory.mktemp("run") / "run", capture=EVERYTHING, max_new_tokens=STEPS)
+    assert not run.failures, run.failures
+    return model, sample, run["a"], eager_generate(model, model.prepare(sample), STEPS)
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """Within 1e-5 of the largest number of the same vector: kernels add up in another order."""
+    largest = np.abs(wanted).max(-1, keepdims=True, initial=1e-30)
+    return bool((np.abs(found - wanted) <= 1e-5 * np.maximum(largest, 1)).all())
+
+
+def test_there_is_a_tiny_model_of_every_family():
+    assert {family.name for family in FAMILIES} <= {family_of(build()[0].config).name for build in BUILDERS.values()}
+
+
+def test_tokens_are_those_of_plain_generate(traced):
+    model, sample, trace, _ = traced
+    output = model.hf.generate(**model.prepare(sample), max_new_tokens=STEPS, do_sample=False)
+    np.testing.assert_array_equal(trace.tokens["id"].values, output[0].numpy())
+
+
+def test_rows_equal_eager(traced):
+    _, _, trace, eager = traced
+    np.testing.assert_array_equal(trace.steps["id"].values, eager["ids"])
+    rows = np.nan_to_num(trace.array("attention/row").values)
+    np.testing.assert_allclose(rows, eager["attention"], atol=1e-5)
+
+
+def test_masses_equal_eager(traced):
+    model, _, trace, eager = traced
+    group = trace.tokens["group"].values
+    wanted = np.stack([eager["attention"][..., group == code].sum(-1) for code in range(5)], -1)
+    crosses = ~np.isnan(eager["crossing"]).all((0, 2, 3))
+    wanted[:, crosses, :, Group.VISUAL] = 1
+    ran = wanted.sum(-1) > 0.5
+    np.testing.assert_allclose(trace.attention_mass.values[ran], wanted[ran], atol=1e-5)
+    np.testing.assert_allclose(trace.attention_mass.values[ran].sum(-1), 1, atol=1e-5)
+
+
+def test_visual_attention_equals_eager(traced):
+    model, sample, trace, eager = traced
+    cells = np.flatnonzero(trace.tokens["group"].values == Group.VISUAL)
+    keys = model.prompt(sample).visual_keys
+    wanted = eager["attention"][..., cells]
+    if keys is not None:
+        crosses = ~np.isnan(eager["crossing"]).all((0, 2, 3))
+        wanted = np.where(crosses[:, None, None], eager["crossing"][..., keys], 0)
+    np.testing.assert_allclose(trace.attention_visual_head.values, wanted, atol=1e-5)
+    np.testing.assert_allclose(trace.attention_visual.values, wanted.mean(2), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pre", "mid", "post"])
+def test_residuals_equal_eager(traced, name):
+    _, _, trace, eager = traced
+    np.testing.assert_array_equal(np.isnan(trace.array(f"residual/{name}").values), np.isnan(eager[name]))
+    assert close(np.nan_to_num(trace.array(f"residual/{name}").values), np.nan_to_num(eager[name]))
+
+
+def test_gates_equal_eager(traced):
+    model, _, trace, eager = traced
+    if "ffn/gate_sum" not in trace.captured:
+        assert "moe" in model.family.name
+        return
+    assert close(np.nan_to_num(trace.ffn_gate_sum.values), np.nan_to_num(eager["gate"].sum(0)))
+
+
+def test_logprobs_equal_eager(traced):
+    _, _, trace, eager = traced
+    wanted = torch.from_numpy(eager["logits"]).log_softmax(-1).numpy()
+    np.testing.assert_allclose(
+        trace.steps["logprob"].values, wanted[np.arange(STEPS), eager["ids"]], atol=1e-4
+    )
+
+
+def test_grids_hold_all_visual_tokens(traced):
+    model, sample, trace, _ = traced
+    grids, image = trace.images["grid"].values, trace.tokens["image"].values
+    assert sorted(set(trace.images["source"].values.tolist())) == list(range(len(sample.images)))
+    assert len(trace.attention_visual["visual"]) == sum(rows * columns for rows, columns in grids)
+    if model.prompt(sample).visual_keys is None:
+        for number, (rows, columns) in enumerate(grids):
+            assert (image == number).sum() == rows * columns
+        np.testing.assert_array_equal(image >= 0, trace.tokens["group"].values == Group.VISUAL)
+    for (height, width), (x, y, w, h) in zip(trace.images["size"].values, trace.images["box"].values, strict=True):
+        assert x >= -0.5 and y >= -0.5 and x + w <= width + 0.5 and y + h <= height + 0.5
+
+
+def test_the_question_is_the_users(traced):
+    model, sample, trace, _ = traced
+    ids, group = trace.tokens["id"].values, trace.tokens["group"].values
+    assert model.tokenizer.decode(ids[group == Group.USER]).strip() == sample.question
+
+
+def test_padded_batches_equal_single_samples(model, pictures, tmp_path):
+    """Of prompts with different lengths and numbers of pictures, together and one at a time."""
+    samples = [
+        sample_of(pictures[:2]),
+        sample_of(pictures[2:], "b", "What is this?"),
+        sample_of(pictures[:1], "c", "Is there a star in the picture, or is there none?"),
+    ]
+    spec = EVERYTHING
+    single = mp.trace(model, samples, tmp_path / "single", capture=spec, max_new_tokens=STEPS)
+    batched = mp.trace(model, samples, tmp_path / "batched", capture=spec, max_new_tokens=STEPS, batch_size=3)
+    assert not batched.failures and not single.failures
+    for one, other in zip(single, batched, strict=True):
+        assert one.captured == other.captured
+        for name in one.captured:
+            if name.split("/")[0] in ("attention", "residual", "ffn", "steps", "tam", "tokens"):
+                wanted, found = one.array(name).values, other.array(name).values
+                if wanted.dtype.kind == "f":
+                    assert close(np.nan_to_num(found), np.nan_to_num(wanted)), name
+                elif name != "ffn/active":
+                    np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+def test_nothing_is_left_behind(model, pictures, tmp_path):
+    before = model.hf.config.get_text_config()._attn_implementation
+    mp.trace(model, [sample_of(pictures[:1])], tmp_path / "run", capture=EVERYTHING, max_new_tokens=2)
+    assert model.hf.config.get_text_config()._attn_implementation == before
+    assert not any("forward" in vars(module) for module in model.hf.modules())
+
+

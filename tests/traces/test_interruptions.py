@@ -1,0 +1,229 @@
+"""Runs that are killed, interrupted or out of room: what was finished stays, and the rest can be done."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import mmprobe as mp
+from mmprobe.models import Model
+from mmprobe.samples import Sample
+from mmprobe.traces import run as run_module
+
+KILLS = 30
+BATCH = 2
+
+
+@pytest.fixture(scope="module")
+def samples(pictures: list[Path]) -> list[Sample]:
+    questions = ["Is there a star?", "Compare the two pictures.", "What?", "How many shapes are there?"]
+    return [
+        Sample(id=f"s{index:02}", images=pictures[: 1 + index % 3], question=questions[index % 4])
+        for index in range(24)
+    ]
+
+
+def trace(model: Model, samples: list[Sample], out: Path, **options) -> mp.Run:
+    return mp.trace(model, samples, out, capture="full", max_new_tokens=8, batch_size=BATCH, **options)
+
+
+def datasets(path: Path) -> dict[str, bytes]:
+    """Every data set of a trace as raw bytes, with its type and shape."""
+    found = {}
+    with h5py.File(path) as file:
+
+        def visit(name: str, item: object) -> None:
+            if isinstance(item, h5py.Dataset):
+                value = item.asstr()[...] if item.dtype == object else item[...]
+                content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
+                found[name] = f"{item.dtype} {item.shape}".encode() + content
+
+        file.visititems(visit)
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(random_qwen, samples, tmp_path_factory) -> mp.Run:
+    return trace(random_qwen, samples, tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+def started(target, *arguments) -> multiprocessing.process.BaseProcess:
+    """A process that has the model already, and needs no seconds to begin."""
+    process = multiprocessing.get_context("fork").Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def test_a_run_killed_at_thirty_moments_ends_as_if_undisturbed(random_qwen, samples, undisturbed, tmp_path):
+    out, rng = tmp_path / "run", np.random.default_rng(5)
+
+    def go_on() -> None:
+        torch.set_num_threads(1)
+        trace(random_qwen, samples, out, resume=True)
+
+    kept: dict[str, int] = {}
+    killed = 0
+    began = time.perf_counter()
+    trace(random_qwen, samples[:4], tmp_path / "timing")
+    per_sample = (time.perf_counter() - began) / 4
+    while killed < KILLS:
+        process = started(go_on)
+        process.join(rng.uniform(0, 3 * BATCH * per_sample))
+        if process.exitcode is not None:  # it was done before it could be killed: begin again
+            assert process.exitcode == 0
+            for path in list((out / "samples").iterdir())[::2]:
+                path.unlink()
+            kept.clear()
+            continue
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        killed += 1
+        finished = {path.name: path.stat().st_size for path in out.glob("samples/*.h5")}
+        assert kept.items() <= finished.items(), "a finished sample was lost"
+        kept = finished
+    run = trace(random_qwen, samples, out, resume=True)
+    assert run.ids == undisturbed.ids and not run.failures
+    assert mp.verify(out) == []
+    for name in run.ids:
+        assert datasets(out / "samples" / f"{name}.h5") == datasets(undisturbed.path / "samples" / f"{name}.h5")
+    assert not list(out.glob("samples/*.part"))
+
+
+def test_ctrl_c_stops_after_the_current_batch(random_qwen, samples, undisturbed, tmp_path, monkeypatch, caplog):
+    original, calls = run_module.build_batch, []
+
+    def build(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments)
+
+    monkeypatch.setattr(run_module, "build_batch", build)
+    with pytest.raises(KeyboardInterrupt):
+        trace(random_qwen, samples, tmp_path / "run")
+    assert mp.open_run(tmp_path / "run").ids == undisturbed.ids[: 3 * BATCH]
+    assert "stopping after this sample" in caplog.text
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_stops_at_once_and_leaves_no_torn_file(random_qwen, samples, tmp_path, monkeypatch):
+    original, calls = run_module.build_batch, []
+
+    def build(*arguments):
+        calls.append(1)
+        batch = original(*arguments)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return batch
+
+    monkeypatch.setattr(run_module, "build_batch", build)
+    with pytest.raises(KeyboardInterrupt):
+        trace(random_qwen, samples, tmp_path / "run")
+    assert len(mp.open_run(tmp_path / "run")) == BATCH
+    assert not list((tmp_path / "run" / "samples").glob("*.part"))
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_was_finished(random_qwen, samples, tmp_path):
+    """A limit on the size of files stands for the full disk: the system refuses the same calls."""
+    out, limit = tmp_path / "run", 2_500_000
+    long = Sample(id="long", question="Is there a star? " * 150)
+    spec = mp.CaptureSpec(datasets=["attention/row"], positions="all", dtype="float32")
+    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
+
+    def trace_all(resume: bool = False) -> mp.Run:
+        chosen = [*samples[:3], long, *samples[3:5]]
+        return mp.trace(random_qwen, chosen, out, capture=spec, max_new_tokens=8, resume=resume)
+
+    def fill_up() -> None:
+        torch.set_num_threads(1)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        try:
+            trace_all()
+        except OSError as error:
+            sender.send((error.errno, str(error)))
+
+    process = started(fill_up)
+    errno, message = receiver.recv()
+    process.join()
+    assert process.exitcode == 0
+    assert errno and "go on with --resume" in message and "\n" not in message
+    run = mp.open_run(out)
+    assert run.ids == [sample.id for sample in samples[:3]]
+    assert [run[name].steps.sizes["step"] for name in run.ids] == [8, 8, 8]
+    assert not list((out / "samples").glob("*.part"))
+    whole = trace_all(resume=True)
+    assert len(whole) == 6 and (out / "samples" / "long.h5").stat().st_size > limit
+
+
+def test_a_folder_that_goes_away_is_one_line(random_qwen, samples, tmp_path, monkeypatch):
+    """As lost permissions do, which root, who may run this, cannot lose."""
+    original, calls = run_module.build_batch, []
+
+    def build(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            (tmp_path / "run" / "samples").rename(tmp_path / "elsewhere")
+        return original(*arguments)
+
+    monkeypatch.setattr(run_module, "build_batch", build)
+    with pytest.raises(OSError, match="go on with --resume") as error:
+        trace(random_qwen, samples, tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert len(list((tmp_path / "elsewhere").glob("*.h5"))) >= BATCH
+
+
+def test_a_sample_that_fails_is_noted_and_the_others_go_on(random_qwen, samples, pictures, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(pictures[0].read_bytes()[:2000])
+    bad = Sample(id="bad", images=[broken], question="?")
+    run = trace(random_qwen, [samples[0], bad, *samples[1:4]], tmp_path / "run")
+    assert run.ids == [sample.id for sample in samples[:4]]
+    assert [failure["id"] for failure in run.failures] == ["bad"]
+    Image.new("RGB", (56, 56)).save(broken)
+    mended = trace(random_qwen, [samples[0], bad, *samples[1:4]], tmp_path / "run", resume=True)
+    assert len(mended) == 5 and not mended.failures
+
+
+def test_memory_that_runs_out_halves_the_batch(random_qwen, samples, tmp_path, monkeypatch, caplog):
+    forward, most = random_qwen.hf.forward, 2
+
+    def scarce(*arguments, **options):
+        if len(options["input_ids"]) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return forward(*arguments, **options)
+
+    scarce.__signature__ = __import__("inspect").signature(forward)
+    monkeypatch.setattr(random_qwen.hf, "forward", scarce)
+    run = mp.trace(random_qwen, samples[:8], tmp_path / "run", max_new_tokens=3, batch_size=8)
+    assert len(run) == 8 and not run.failures
+    assert "out of memory with 8 samples at a time; going on with 4" in caplog.text
+    assert "out of memory with 4 samples at a time; going on with 2" in caplog.text
+    monkeypatch.setattr(random_qwen.hf, "forward", forward)
+
+
+def test_one_that_is_too_large_alone_fails_alone(random_qwen, samples, tmp_path, monkeypatch):
+    forward = random_qwen.hf.forward
+    longest = len(random_qwen.prompt(samples[2]).ids)
+
+    def scarce(*arguments, **options):
+        if options["input_ids"].shape[1] >= longest:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return forward(*arguments, **options)
+
+    scarce.__signature__ = __import__("inspect").signature(forward)
+    monkeypatch.setattr(random_qwen.hf, "forward", scarce)
+    run = mp.trace(random_qwen, samples[:4], tmp_path / "run", max_new_tokens=3)
+    assert run.ids == [samples[index].id for index in (0, 1, 3)]
+    assert run.failures[0]["error"] == "OutOfMemoryError"
