@@ -23,6 +23,9 @@ app = typer.Typer(
 )
 
 
+_TRIED = 8  # samples that a plan looks at
+
+
 class Source(StrEnum):
     synthetic = "synthetic"
 
@@ -181,6 +184,74 @@ def trace(
     _say({"run": str(out), "samples": len(samples), "traced": len(run), "failed": failed}, text, as_json)
     if failed:
         raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    model: Annotated[str, typer.Option(help="Alias (see mmprobe models), local folder or hub id.")],
+    samples: Annotated[int | None, typer.Option(help="How many; default: all of --data.", min=1)] = None,
+    data: Annotated[Path | None, typer.Option(help="Samples to take the prompts' lengths from.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 256,
+    capture: Annotated[str, typer.Option(help="default, full, or a YAML file.")] = "default",
+    batch_size: Annotated[int, typer.Option(help="Samples answered together.", min=1)] = 1,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Trace a few samples of --data, for times and real lengths.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict disk, memory and time of a run before it is made.
+
+    Without --probe no weights are loaded. Without --data prompts are taken to have 1,024 tokens, 768 of them visual.
+
+    \b
+    Examples:
+      mmprobe plan --model tiny-spd --samples 1000 --max-new-tokens 64
+      mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --capture full --probe
+    """
+    if samples is None and data is None:
+        raise InputError("plan: give --samples, --data or both")
+    if probe and data is None:
+        raise InputError("plan: --probe needs --data, samples to try")
+    from mmprobe.models.aliases import locate
+    from mmprobe.samples import load_samples
+
+    locate(model)
+    known = load_samples(data) if data else []
+
+    import torch
+
+    from mmprobe.models import load_model, load_shapes
+    from mmprobe.traces import load_capture
+    from mmprobe.traces.engines import available
+    from mmprobe.traces.plan import plan as plan_run
+    from mmprobe.traces.plan import typical
+    from mmprobe.traces.probe import probe as probe_run
+
+    spec, count = load_capture(capture), samples or len(known)
+    if probe:
+        loaded = load_model(model, device=device, dtype=dtype, revision=revision)
+        wanted = max(_TRIED, 2 * batch_size)
+        tried = known[:: max(len(known) // wanted, 1)][:wanted]
+        made = probe_run(loaded, spec, tried, count, max_new_tokens, batch_size)
+    else:
+        loaded = load_shapes(model, device=device, dtype=dtype, revision=revision)
+        prompt = typical([loaded.prompt(sample) for sample in known[:: max(len(known) // _TRIED, 1)]]) if known else None
+        on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        spec = available(spec, loaded, batch_size=batch_size)
+        made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu)
+    seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
+    text = (
+        f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"
+        f"time    {seconds}\nfor {count} samples: {made.assumed}"
+    )
+    _say(made._asdict(), text, as_json)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
 @app.command()

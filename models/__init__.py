@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any
 from mmprobe.models.aliases import Alias, aliases
 
 if TYPE_CHECKING:
-    from mmprobe.models.loading import Model, load_model
+    from mmprobe.models.loading import Model, load_model, load_shapes
     from mmprobe.models.prompt import Batch, Group, Prompt
 
 _HOMES = {
     "Model": "mmprobe.models.loading",
     "load_model": "mmprobe.models.loading",
+    "load_shapes": "mmprobe.models.loading",
     "Batch": "mmprobe.models.prompt",
     "Group": "mmprobe.models.prompt",
     "Prompt": "mmprobe.models.prompt",
 }
 
-__all__ = ["Alias", "Batch", "Group", "Model", "Prompt", "aliases", "load_model"]
+__all__ = ["Alias", "Batch", "Group", "Model", "Prompt", "aliases", "load_model", "load_shapes"]
 
 
 def __getattr__(name: str) -> Any:

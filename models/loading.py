@@ -118,16 +118,11 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         'qwen2_5_vl'
     """
     where = _device(device)
-    if dtype != "auto" and dtype not in DTYPES:
-        raise InputError(f"--dtype {dtype}: choose auto, {', '.join(DTYPES)}")
     source, place = locate(name)
     config = _from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
     family = family_of(config)
     processor = _processor(name, place, revision, family)
-    on_cpu = where.type == "cpu"
-    chosen = DTYPES.get(dtype) or (
-        torch.float32 if on_cpu else getattr(config, "dtype", None) or torch.bfloat16
-    )
+    chosen = _dtype(dtype, where, config)
     hf = _from_hub(
         name,
         transformers.AutoModelForImageTextToText.from_pretrained,
@@ -143,6 +138,29 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
     return Model(name, source, commit or revision, hf, processor, family)
 
 
+def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
+    """A model without its weights, on torch's meta device: for plans, not for answers.
+
+    Args:
+        device: where it would run, which decides its dtype.
+
+    Raises:
+        InputError: as `load_model`.
+
+    Example:
+        >>> load_shapes("tiny-spd").layer_count
+        8
+    """
+    source, place = locate(name)
+    config = _from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
+    family = family_of(config)
+    processor = _processor(name, place, revision, family)
+    chosen = _dtype(dtype, _device(device), config)
+    with torch.device("meta"):
+        hf = transformers.AutoModelForImageTextToText.from_config(config, dtype=chosen)
+    return Model(name, source, revision, hf, processor, family)
+
+
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -152,6 +170,14 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError):
         raise InputError(f"--device {name}: not available here; choose auto or cpu") from None
     return device
+
+
+def _dtype(name: str, device: torch.device, config: Any) -> torch.dtype:
+    if name != "auto" and name not in DTYPES:
+        raise InputError(f"--dtype {name}: choose auto, {', '.join(DTYPES)}")
+    if name != "auto":
+        return DTYPES[name]
+    return torch.float32 if device.type == "cpu" else getattr(config, "dtype", None) or torch.bfloat16
 
 
 def _processor(name: str, place: str, revision: str | None, family: Family) -> Any:

@@ -2,36 +2,131 @@
 
 from __future__ import annotations
 
+import resource
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
-from mmprobe.cache.schema import GROUP_NAMES, VARIABLES
-from mmprobe.models import Model
+from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES, VARIABLES
+from mmprobe.models import Group, Model, Prompt
 from mmprobe.traces.capture import CaptureSpec
 
+_FILE_BYTES = 40_000  # of a trace beside its arrays: headers, indices, dimension scales, texts
 
-def data_bytes(
-    model: Model, spec: CaptureSpec, prompt_tokens: int, visual_tokens: int, user_tokens: int, new_tokens: int
-) -> int:
-    """Bytes of all data sets of one trace.
+
+class PromptSize(NamedTuple):
+    """A typical prompt: all its tokens, of which so many are visual and so many the user's."""
+
+    tokens: float = 1024
+    visual: float = 768
+    user: float = 32
+
+
+class Plan(NamedTuple):
+    """What a run will need.
+
+    Attributes:
+        disk: bytes of all traces, if every answer is as long as allowed, or as those probed.
+        host: bytes that the process takes at most.
+        device: bytes that torch takes of the GPU at most; 0 on a CPU, where the model is in the host's memory.
+        seconds: None without a probe.
+        assumed: what the numbers rest on, in words.
+    """
+
+    disk: int
+    host: int
+    device: int
+    seconds: float | None
+    assumed: str
+
+
+def plan(
+    model: Model,
+    spec: CaptureSpec,
+    samples: int,
+    max_new_tokens: int,
+    batch_size: int = 1,
+    prompt: PromptSize | None = None,
+    on_gpu: bool = False,
+) -> Plan:
+    """Predict what a run needs from shapes alone; the model may be on the meta device, without weights.
 
     Args:
-        prompt_tokens: all tokens of the prompt, of which so many are visual and so many the user's.
+        prompt: of a typical sample.
+        on_gpu: whether the model is to run on a GPU.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.traces import load_capture
+        >>> plan(load_model("tiny-spd", device="cpu"), load_capture("default"), 100, 64).disk > 10**7
+        True
     """
+    prompt = prompt or PromptSize()
+    on_disk = data_bytes(model, spec, prompt, max_new_tokens) + _FILE_BYTES
+    weights = sum(weight.nbytes for weight in model.hf.parameters())
+    working = batch_size * _working_bytes(model, spec, prompt, max_new_tokens)
+    here = weights if model.hf.device.type == "cpu" else 0  # is in the process already
+    return Plan(
+        disk=samples * on_disk,
+        host=peak_bytes() + (0 if on_gpu else weights - here + working),
+        device=weights + working if on_gpu else 0,
+        seconds=None,
+        assumed=(
+            f"prompts of {prompt.tokens:.0f} tokens, {prompt.visual:.0f} of them visual, "
+            f"answers of {max_new_tokens} tokens"
+        ),
+    )
+
+
+def typical(prompts: Sequence[Prompt]) -> PromptSize:
+    """Mean sizes of some prompts."""
+    return PromptSize(
+        float(np.mean([len(prompt.ids) for prompt in prompts])),
+        float(np.mean([len(prompt.visual) for prompt in prompts])),
+        float(np.mean([(prompt.group == Group.USER).sum() for prompt in prompts])),
+    )
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has taken so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
+    """Per sample of a batch: the cache of keys and values, the widest layer's activations, and what is recorded
+    of a block of steps before it is reduced."""
+    config = model.hf.config.get_text_config()
+    itemsize = model.hf.dtype.itemsize
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    tokens, steps, layers = prompt.tokens + new_tokens, min(new_tokens, BLOCK_STEPS), model.layer_count
+    cache = 2 * layers * config.num_key_value_heads * head_dim * tokens * itemsize
+    prefill = prompt.tokens * (3 * model.neuron_count + 6 * config.hidden_size) * itemsize
+    recorded = steps * (2 * layers * (3 * config.hidden_size + model.neuron_count) * itemsize + 12 * config.vocab_size)
+    rows = 3 * model.head_count * steps * tokens * 4 if spec.wants("attention/", "prompt/attention") else 0
+    states = 2 * tokens * config.hidden_size * itemsize if spec.wants("tam/") else 0
+    return int(cache + max(prefill, recorded + rows) + states)
+
+
+def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
+    """Bytes of all data sets of one trace."""
     config = model.hf.config.get_text_config()
     sizes = {
         "step": new_tokens,
         "layer": len(spec.layer_indices(model.layer_count)),
         "head": len(spec.head_indices(model.head_count)),
         "group": len(GROUP_NAMES),
-        "visual": visual_tokens,
-        "user_token": user_tokens,
-        "token": prompt_tokens + new_tokens,
-        "position": prompt_tokens,
-        "key": prompt_tokens,
+        "visual": prompt.visual,
+        "user_token": prompt.user,
+        "token": prompt.tokens + new_tokens,
+        "position": prompt.tokens,
+        "key": prompt.tokens,
         "hidden": config.hidden_size,
         "neuron": model.neuron_count,
         "neuron_byte": -(-model.neuron_count // 8),
-        "patch": 4 * visual_tokens,
+        "patch": 4 * prompt.visual,
         "place": 3,
     }
     vision = model.hf.config.vision_config if spec.wants("vision/") else None
@@ -41,15 +136,15 @@ def data_bytes(
             "vision_head": getattr(vision, "num_heads", None) or vision.num_attention_heads,
             "vision_hidden": vision.hidden_size,
         }
-    total = 0
+    total = 0.0
     for name in spec.stored:
         variable = VARIABLES[name]
         single = (variable.dtype, spec.dtype) == ("f2", "float32")
         itemsize = 4 if single else np.dtype(variable.dtype).itemsize
-        total += itemsize * int(np.prod([sizes[dim] for dim in variable.dims], dtype=object))
-    return total
+        total += itemsize * np.prod([float(sizes[dim]) for dim in variable.dims])
+    return int(total)
 
 
 def most_bytes(model: Model, spec: CaptureSpec, max_new_tokens: int) -> int:
     """The most that one trace takes if no prompt is longer than 1,024 tokens, all of them visual."""
-    return 64 * 1024 + data_bytes(model, spec, 1024, 1024, 64, max_new_tokens)
+    return 64 * 1024 + data_bytes(model, spec, PromptSize(1024, 1024, 64), max_new_tokens)
