@@ -110,6 +110,8 @@ class Trace:
         if not self._file.exists():
             return InputError(f"{self._file}: no such trace")
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "plugin" in reason:
+            return InputError(f"{self._file}: is compressed; reading it needs: pip install 'mmprobe[compression]'")
         return InputError(f"{self._file}: damaged trace ({reason}); delete it and trace again with --resume")
 
     def _group(self, name: str) -> xr.Dataset:
@@ -195,6 +197,27 @@ class Trace:
         neurons = int(self._header[0]["neurons"])
         bits = np.unpackbits(packed.values, axis=-1, count=neurons).astype(bool)
         return xr.DataArray(bits, dims=("step", "layer", "neuron"), coords={"layer": packed["layer"]})
+
+    def to_activation_cache(self, model: Any | None = None) -> Any:
+        """The residual streams as a TransformerLens `ActivationCache`, whose positions are the steps' queries.
+
+        It holds `resid_pre`, `resid_mid`, `resid_post` of the captured layers, each [step, hidden], and their
+        differences as `attn_out` and `mlp_out`, in single precision.
+
+        Args:
+            model: a TransformerLens model or bridge, for methods of the cache that need weights.
+
+        Raises:
+            NotCaptured: no residual stream was captured.
+
+        Example:
+            >>> cache = open_run("runs/demo")["0001"].to_activation_cache()     # doctest: +SKIP
+            >>> cache["resid_mid", 3].shape                                     # doctest: +SKIP
+            torch.Size([45, 192])
+        """
+        from mmprobe.cache.activation_cache import activation_cache
+
+        return activation_cache(self, model)
 
     def close(self) -> None:
         """Let go of everything that was read; no file stays open between reads."""

@@ -23,7 +23,7 @@ ENGINES = {
 
 
 def load_engine(name: str) -> ModuleType:
-    """A module with `record`, and with `lacks` where it cannot record everything.
+    """A module with `record`, and with `refuses` where it cannot do every model.
 
     Raises:
         InputError: no such engine.
@@ -51,10 +51,12 @@ def available(spec: CaptureSpec, model: Model, engine: str = "native", batch_siz
     """
     layers = spec.layer_indices(model.layer_count)
     spec.head_indices(model.head_count)
-    reasons = _of_model(model, layers, batch_size)
-    lacks = getattr(load_engine(engine), "lacks", None)
-    if lacks is not None:
-        reasons = lacks(model, spec, batch_size) | reasons
+    module, reasons = load_engine(engine), _of_model(model, layers, batch_size)
+    if engine != "native":
+        refusal = module.refuses(model, batch_size)
+        if refusal is not None:
+            raise InputError(f"engine {engine}: {refusal}")
+        reasons |= dict.fromkeys(_named("vision/", "prompt/"), f"engine {engine} records the answer's steps only")
     missing = {name: reason for name, reason in reasons.items() if name in spec.stored or name in spec.datasets}
     for reason in dict.fromkeys(missing.values()):
         names = ", ".join(name for name in missing if missing[name] == reason)
