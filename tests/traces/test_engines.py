@@ -1,0 +1,69 @@
+"""Three engines, independent of each other, and every data set of the same samples compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import mmprobe as mp
+from mmprobe.samples import Sample
+from mmprobe.traces import load_capture
+
+STEPS = 70  # more than a block
+
+
+@pytest.fixture(scope="module")
+def samples(pictures) -> list[Sample]:
+    return [
+        Sample(id="two", images=pictures[:2], system="You see pictures.", question="Compare them step by step."),
+        Sample(id="one", images=pictures[2:], question="Is there a star?"),
+        Sample(id="none", question="What is a star?"),
+    ]
+
+
+@pytest.fixture(scope="module", params=["tiny_spd", "random_qwen"])
+def runs(request, samples, tmp_path_factory) -> dict[str, mp.Run]:
+    model = request.getfixturevalue(request.param)
+    spec = load_capture("full").model_copy(update={"dtype": "float32"})
+    spec = spec.model_copy(update={"datasets": [*spec.datasets, "attention/row"]})
+    folder = tmp_path_factory.mktemp("engines")
+    before = [weight.clone() for weight in model.hf.parameters()]
+    made = {
+        engine: mp.trace(model, samples, folder / engine, capture=spec, engine=engine, max_new_tokens=STEPS)
+        for engine in ("native", "nnsight", "transformer_lens")
+    }
+    assert all(torch.equal(old, new) for old, new in zip(before, model.hf.parameters(), strict=True))
+    assert model.hf.config.get_text_config()._attn_implementation == "sdpa"
+    return made
+
+
+@pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
+def test_every_data_set_is_the_same(runs, engine):
+    for one, other in zip(runs["native"], runs[engine], strict=True):
+        assert one.captured == other.captured
+        assert one.answer == other.answer
+        for name in one.captured:
+            if "/" not in name:
+                continue
+            wanted, found = one.array(name).values, other.array(name).values
+            if wanted.dtype.kind != "f":
+                if name != "ffn/active":  # the sign of a number next to 0 is rounding; gate_sum is compared
+                    np.testing.assert_array_equal(found, wanted, err_msg=name)
+                continue
+            np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted), err_msg=name)
+            wanted, found = np.nan_to_num(wanted), np.nan_to_num(found)
+            largest = np.abs(wanted).max(-1, keepdims=True, initial=1)
+            tolerance = 1e-4 if name in ("update/kl", "steps/entropy", "steps/logprob") else 2e-5
+            assert (np.abs(found - wanted) <= tolerance * largest).all(), name
+
+
+def test_what_an_engine_cannot_do_is_said_before_the_run(random_qwen, samples, tmp_path):
+    with pytest.raises(mp.InputError, match="engine nnsight: takes one sample at a time"):
+        mp.trace(random_qwen, samples, tmp_path / "a", engine="nnsight", batch_size=2)
+    spec = mp.CaptureSpec(datasets=["residual/mid"], positions="all")
+    with pytest.raises(mp.InputError, match="prompt/residual_mid: not available .*engine transformer_lens records"):
+        mp.trace(random_qwen, samples, tmp_path / "b", capture=spec, engine="transformer_lens")
+    with pytest.raises(mp.InputError, match="engine 'nope': choose native, nnsight, transformer_lens"):
+        mp.trace(random_qwen, samples, tmp_path / "c", engine="nope")
+    assert not any((tmp_path / name).exists() for name in "abc")
