@@ -12,6 +12,7 @@ from torch import Tensor
 from mmprobe.errors import InputError
 from mmprobe.models.attention import Call, observed_attention
 from mmprobe.models.families import Family
+from mmprobe.models.families.generic import find_problems
 from mmprobe.models.listening import listening
 
 TOKENS = 6
@@ -79,11 +80,11 @@ def _read_some_text(hf: Any) -> Any:
 
 def check(hf: Any, family: Family, name: str) -> None:
     """Raises InputError, naming family and layer, if the declaration does not fit the model."""
-    mistakes = find_mistakes(hf, family)
+    mistakes = find_problems(hf, family) or find_mistakes(hf, family)
     if mistakes:
         more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""
         raise InputError(
-            f"model {name!r}: family {family.name} does not fit: {mistakes[0]}{more}; see docs/adding-a-family.md"
+            f"model {name!r}: {family.name}: {mistakes[0]}{more}; see docs/adding-a-family.md"
         )
 
 

@@ -144,24 +144,28 @@ def _tokens(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _images(trace: Trace, sample: Sample) -> list[dict[str, Any]]:
-    """Source, sizes (height, width) and boxes (x, y, width, height) of each image."""
+    """Each view as the part of its picture that it shows: source, size (height, width) and boxes (x, y, width, height)."""
     found = []
-    for number, path in enumerate(sample.images):
-        source, problem = embedded(path)
+    views = trace.images.compute()
+    for number, picture in enumerate(views["source"].values.tolist()):
+        left, top, width, height = views["box"].values[number].tolist()
+        source, problem = embedded(sample.images[picture], (left, top, left + width, top + height))
+        regions = [region.box for region in sample.regions if region.image == picture]
         found.append(
             {
                 "source": source,
                 "problem": problem,
-                "size": trace.images["size"].values[number].tolist(),
-                "grid": trace.images["grid"].values[number].tolist(),
-                "regions": [region.box for region in sample.regions if region.image == number],
+                "size": [height, width],
+                "grid": views["grid"].values[number].tolist(),
+                "regions": [(x - left, y - top, wide, high) for x, y, wide, high in regions],
             }
         )
     return found
 
 
-def embedded(path: Path) -> tuple[str | None, str | None]:
-    """An image as a PNG data URI of at most `MAX_IMAGE_SIDE` pixels a side, or why there is none."""
+def embedded(path: Path, box: tuple[float, float, float, float] | None = None) -> tuple[str | None, str | None]:
+    """An image, or a box (left, top, right, bottom) of it, as a PNG data URI of at most `MAX_IMAGE_SIDE` pixels a
+    side, or why there is none."""
     try:
         with Image.open(path) as image:
             picture = image.convert("RGB")
@@ -169,6 +173,8 @@ def embedded(path: Path) -> tuple[str | None, str | None]:
         return None, f"{path.name} is gone since the trace"
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError):
         return None, f"{path.name} can no longer be read"
+    if box is not None:
+        picture = picture.crop(tuple(round(edge) for edge in box))  # type: ignore[arg-type]
     picture.thumbnail((MAX_IMAGE_SIDE, MAX_IMAGE_SIDE), Image.Resampling.LANCZOS)
     png = io.BytesIO()
     picture.save(png, "PNG", optimize=True)

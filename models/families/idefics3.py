@@ -23,9 +23,9 @@ def tiles_and_whole(
 
 def encoder_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """All tiles but those of zeros, which only fill up the batch."""
-    real = (inputs["pixel_values"] != 0).flatten(2).any(-1)
-    config = hf.config.vision_config
-    return places(int(real.sum()), config.image_size // config.patch_size, first_is_class=False)
+    pixels = inputs["pixel_values"]
+    real = (pixels != 0).flatten(2).any(-1)
+    return places(int(real.sum()), pixels.shape[-1] // hf.config.vision_config.patch_size, first_is_class=False)
 
 
 VISION = VisionEncoder(

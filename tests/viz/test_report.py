@@ -65,6 +65,8 @@ def write_trace(
         "tokens/text": np.array(["<s>", *["<|image_pad|>"] * visual, *TEXTS], dtype=object),
         "images/grid": np.reshape(np.array(grids, int), (-1, 2)),
         "images/size": np.reshape(28 * np.array(grids, int), (-1, 2)),
+        "images/source": np.arange(len(grids)),
+        "images/box": np.reshape([(0, 0, 28 * columns, 28 * rows) for rows, columns in grids], (-1, 4)),
         "steps/id": np.arange(steps),
         "steps/logprob": np.array([-0.5, 0, -np.inf, -1e-5, -2, -0.1], np.float32),
         "steps/entropy": np.array([1, 0, np.nan, 1e-4, 2, 0.1], np.float32),
