@@ -138,14 +138,14 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
         placed = _Placed(
             found["input_ids"][row].numpy()[real].astype(np.int32),
             np.asarray(offsets[row])[real],
-            replaced[row] if replaced else [],
+            list(replaced[row]) if replaced is not None and len(replaced) else [],
         )
         own_views = [next(views) for _ in chat.pictures]
         prompts.append(_prompt(model, chat, layout, placed, own_views, int((~real).sum())))
     inputs = {
         name: value.to(model.hf.device, model.hf.dtype if value.is_floating_point() else value.dtype)
         for name, value in found.items()
-        if value is not None and name != "labels"
+        if value is not None and value.numel() and name != "labels"
     }
     return Batch(inputs, prompts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from inspect import unwrap
 from typing import Any
 
@@ -45,9 +46,8 @@ def one_square(
     """
     if not sizes:
         return []
-    for name in RESAMPLERS:
-        if getattr(config, name, None):
-            raise _refusal(config, f"the {name} of its config says that visual tokens are not patches")
+    if resampler := _resampler(config):
+        raise _refusal(config, resampler)
     pixels = inputs.get("pixel_values")
     if pixels is None:
         raise _refusal(config, "its processor gives no pixel_values")
@@ -83,6 +83,8 @@ def find_problems(hf: Any, family: Family) -> list[str]:
         family.image_token_id(hf.config)
     except LookupError as error:
         problems.append(str(error))
+    if family.views is one_square and (resampler := _resampler(hf.config)):
+        problems.append(resampler)
     if hf.config.is_encoder_decoder:
         problems.append(f"{type(hf).__name__} has an encoder of text beside its decoder")
     if hf.get_output_embeddings() is None:
@@ -96,8 +98,15 @@ def find_problems(hf: Any, family: Family) -> list[str]:
         return [*problems, f"its decoder, {type(decoder).__name__}, has no layers"]
     kinds = set(getattr(hf.config.get_text_config(), "layer_types", None) or ATTENTIONS) - ATTENTIONS
     if kinds:
-        problems.append(f"it has layers of {' and '.join(sorted(kinds))}, which have no rows to record")
+        problems.append(f"it has layers of {' and '.join(sorted(kinds))}, whose rows cannot be recorded")
     return problems + sorted({found for layer in decoder.layers for found in _problems_of(layer, family)})
+
+
+def _resampler(config: Any) -> str | None:
+    for name in RESAMPLERS:
+        if getattr(config, name, None):
+            return f"its config has a {name}: visual tokens are learned queries, which show no part of a picture"
+    return None
 
 
 def _problems_of(layer: Any, family: Family) -> list[str]:
@@ -105,9 +114,16 @@ def _problems_of(layer: Any, family: Family) -> list[str]:
         attention = family.parts(layer).attention
     except (LookupError, AttributeError) as error:
         return [f"its layers are not put together as known: {error}"]
-    if "ALL_ATTENTION_FUNCTIONS" not in unwrap(type(attention).forward).__code__.co_names:
+    if not _calls_registry(type(attention)):
         return [f"{type(attention).__name__} does not call transformers' attention registry"]
     return []
+
+
+@cache
+def _calls_registry(attention: type) -> bool:
+    methods = [unwrap(value) for kind in attention.__mro__ for value in vars(kind).values() if callable(value)]
+    codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
+    return any("ALL_ATTENTION_FUNCTIONS" in code.co_names for code in codes)
 
 
 def _refusal(config: Any, reason: str) -> InputError:

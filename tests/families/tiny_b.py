@@ -276,8 +276,8 @@ def blip_2() -> Built:
         CLIPImageProcessorPil(size={"height": 32, "width": 32}, do_center_crop=False),
         tokenizer,
         num_query_tokens=4,
-        chat_template=_turns(("Question: ", " "), "Answer:", ("", " ")),
     )
+    processor.chat_template = _turns(("Question: ", " "), "Answer:", ("", " "))
     return _shaken(tf.Blip2ForConditionalGeneration(config)), processor
 
 
