@@ -36,5 +36,7 @@ def activation_cache(trace: Trace, model: Any | None) -> ActivationCache:
             entries[f"blocks.{layer}.hook_attn_out"] = streams["mid"] - streams["pre"]
         if {"mid", "post"} <= streams.keys():
             entries[f"blocks.{layer}.hook_mlp_out"] = streams["post"] - streams["mid"]
+    if layers[0] == 0 and "pre" in found:
+        entries["hook_embed"] = entries["blocks.0.hook_resid_pre"]
     stand_in = SimpleNamespace(cfg=SimpleNamespace(n_layers=layers[-1] + 1, attn_only=False))
     return ActivationCache(entries, model or stand_in, has_batch_dim=False)

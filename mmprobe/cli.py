@@ -136,6 +136,9 @@ def trace(
     limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish an earlier run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")] = False,
+    remote: Annotated[
+        bool, typer.Option("--remote", help="With --engine nnsight: on NDIF's cluster; needs NDIF_API_KEY.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a model answer samples and record what happens inside.
@@ -159,13 +162,13 @@ def trace(
     locate(model)
     samples = load_samples(data)[:limit]
 
-    from mmprobe.models import load_model
+    from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
     from mmprobe.traces import trace as trace_samples
 
     spec = load_capture(capture)
     run = trace_samples(
-        load_model(model, device=device, dtype=dtype, revision=revision),
+        (load_shapes if remote else load_model)(model, device=device, dtype=dtype, revision=revision),
         samples,
         out,
         capture=spec,
@@ -176,6 +179,7 @@ def trace(
         seed=seed,
         resume=resume,
         overwrite=overwrite,
+        remote=remote,
     )
     failed = len(run.failures)
     text = f"{len(run)} of {len(samples)} samples traced to {out}"

@@ -49,6 +49,11 @@ class Model:
         return len(self.family.decoder(self.hf).layers)
 
     @property
+    def device(self) -> torch.device:
+        """Where inputs go: that of the model, or the CPU for one without weights."""
+        return self.hf.device if self.hf.device.type != "meta" else torch.device("cpu")
+
+    @property
     def head_count(self) -> int:
         return self.hf.config.get_text_config().num_attention_heads
 

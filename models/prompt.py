@@ -143,7 +143,7 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
         own_views = [next(views) for _ in chat.pictures]
         prompts.append(_prompt(model, chat, layout, placed, own_views, int((~real).sum())))
     inputs = {
-        name: value.to(model.hf.device, model.hf.dtype if value.is_floating_point() else value.dtype)
+        name: value.to(model.device, model.hf.dtype if value.is_floating_point() else value.dtype)
         for name, value in found.items()
         if value is not None and value.numel() and name != "labels"
     }
@@ -293,11 +293,11 @@ def _moved(position: int, replaced: list[dict[str, Any]]) -> int:
 
 
 def _cells(view: View, number: int) -> np.ndarray:
-    """int16 [token], the view's number at its cells and -1 at what ends its rows."""
+    """int16 [token], the view's number at its cells and -1 at what ends its rows and follows them."""
     rows, columns = view.grid
     cells = np.full((rows, columns + view.row_ends), -1, np.int16)
     cells[:, :columns] = number
-    return cells.ravel()
+    return np.concatenate([cells.ravel(), np.full(view.after, -1, np.int16)])
 
 
 def token_texts(model: Model, ids: np.ndarray) -> list[str]:

@@ -18,6 +18,10 @@ from mmprobe.cache.schema import VARIABLES
 DEPTH = 16  # blocks that may wait for the disk
 
 
+class WritingFailed(RuntimeError):
+    """Something other than the disk went wrong in the background; the cause has the details."""
+
+
 class Background:
     """A thread that does what it is given, in order. What fails there is raised at the next call here.
 
@@ -57,7 +61,9 @@ class Background:
     def _raise(self) -> None:
         if self.error is not None:
             error, self.error = self.error, None
-            raise error
+            if isinstance(error, OSError):
+                raise error
+            raise WritingFailed(f"writing failed ({type(error).__name__}: {error})") from error
 
     def _work(self) -> None:
         while True:

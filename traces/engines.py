@@ -37,7 +37,9 @@ def load_engine(name: str) -> ModuleType:
     return import_module(ENGINES[name])
 
 
-def available(spec: CaptureSpec, model: Model, engine: str = "native", batch_size: int = 1) -> CaptureSpec:
+def available(
+    spec: CaptureSpec, model: Model, engine: str = "native", batch_size: int = 1, remote: bool | str = False
+) -> CaptureSpec:
     """The part of a capture that can be recorded.
 
     Raises:
@@ -51,12 +53,16 @@ def available(spec: CaptureSpec, model: Model, engine: str = "native", batch_siz
     """
     layers = spec.layer_indices(model.layer_count)
     spec.head_indices(model.head_count)
+    if remote and engine != "nnsight":
+        raise InputError(f"engine {engine}: cannot run remotely; use --engine nnsight")
     module, reasons = load_engine(engine), _of_model(model, layers, batch_size)
     if engine != "native":
         refusal = module.refuses(model, batch_size)
         if refusal is not None:
             raise InputError(f"engine {engine}: {refusal}")
         reasons |= dict.fromkeys(_named("vision/", "prompt/"), f"engine {engine} records the answer's steps only")
+    if remote and model.hf.device.type == "meta":
+        reasons |= dict.fromkeys(_named("tam/"), "the unembedding is where the model is")
     missing = {name: reason for name, reason in reasons.items() if name in spec.stored or name in spec.datasets}
     for reason in dict.fromkeys(missing.values()):
         names = ", ".join(name for name in missing if missing[name] == reason)
@@ -75,7 +81,9 @@ def _of_model(model: Model, layers: list[int], batch_size: int) -> dict[str, str
         reasons |= dict.fromkeys(_named("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
     if any(family.parts(layer).crosses for layer in decoder.layers):
         reasons |= dict.fromkeys(_named("tam/"), f"in {family.name} pictures are no tokens of the prompt")
-    elif model.hf.device.type != "meta" and not has_plain_logits(model.hf, family):
+    elif model.hf.device.type == "meta":
+        pass  # a plan, or a run elsewhere
+    elif not has_plain_logits(model.hf, family):
         reasons |= dict.fromkeys(_named("tam/"), f"{family.name} rescales its logits")
     if family.vision is None:
         reasons |= dict.fromkeys(_named("vision/"), f"{family.name}'s vision encoder cannot be recorded")

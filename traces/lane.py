@@ -35,7 +35,7 @@ class Lane:
         self.layers = spec.layer_indices(model.layer_count)
         self.heads = spec.head_indices(model.head_count)
         self.all_heads = len(self.heads) == model.head_count
-        self.device = model.hf.device
+        self.device = model.device
         self.done = 0  # steps written
         self.ended = False  # the answer is whole, though others of its batch go on
         self.gate_sum: Tensor | None = None  # [layer, neuron]

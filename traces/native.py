@@ -25,7 +25,7 @@ from mmprobe.models.listening import listening
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.keys import Keys, prompt_rows
 from mmprobe.traces.lane import Lane, Rows
-from mmprobe.traces.vision import watching_vision
+from mmprobe.traces.vision import watching_vision, write_places
 
 
 class Recorder(StoppingCriteria):
@@ -211,6 +211,8 @@ def record(
             **batch.inputs, **generate, stopping_criteria=StoppingCriteriaList([recorder])
         )
         recorder.finish(output.shape[1])
+    if spec.wants("vision/") and lanes[0].prompt.views:
+        write_places(model, batch.inputs, lanes[0])
     return output
 
 

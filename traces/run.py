@@ -21,7 +21,7 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model, Prompt
 from mmprobe.models.prompt import Chat, build_batch, chat_of, token_texts
 from mmprobe.samples import Sample
-from mmprobe.traces.background import Background, BackgroundWriter
+from mmprobe.traces.background import Background, BackgroundWriter, WritingFailed
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import available, load_engine
 from mmprobe.traces.folder import check_space, describe, note_failure, open_folder
@@ -43,6 +43,7 @@ def trace(
     seed: int = 0,
     resume: bool = False,
     overwrite: bool = False,
+    remote: bool | str = False,
 ) -> Run:
     """Let the model answer every sample and record what happens inside.
 
@@ -61,6 +62,8 @@ def trace(
         seed: of the sampling.
         resume: keep what an earlier, equal call finished in `out`, and do the rest.
         overwrite: delete an earlier run in `out` first.
+        remote: with engine nnsight, let NDIF's cluster run the model (or the host of an address); the model
+            may then be one without weights, from `mmprobe.models.load_shapes`.
 
     Raises:
         InputError: a run is there already, cannot be resumed, or does not fit on the disk; or the model or
@@ -80,7 +83,7 @@ def trace(
     ids = [sample.id for sample in samples]
     if len(set(ids)) != len(ids):
         raise InputError("samples: two have the same id")
-    spec = available(load_capture(capture), model, engine, batch_size)
+    spec = available(load_capture(capture), model, engine, batch_size, remote)
     check_space(out, len(ids) * most_bytes(model, spec, max_new_tokens))
     asked = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     done = open_folder(out, describe(model, ids, spec, engine, batch_size, asked), resume, overwrite)
@@ -88,7 +91,7 @@ def trace(
     progress = tqdm(desc="trace", unit="sample", initial=len(done), total=len(samples), disable=None)
     try:
         with Background() as background, progress, _stopping_after_a_batch() as interrupted:
-            job = _Job(model, out, spec, engine, options, seed, background)
+            job = _Job(model, out, spec, engine, options, seed, background, {"remote": remote} if remote else {})
             for batch in _batches(samples, batch_size):
                 unfinished = [sample for sample in batch if sample.id not in done]
                 if unfinished:
@@ -110,6 +113,7 @@ class _Job(NamedTuple):
     options: dict[str, Any]
     seed: int
     background: Background
+    of_engine: dict[str, Any] = {}
 
     def trace(self, samples: Sequence[Sample], at_most: int) -> None:
         """Trace samples together, fewer at a time when memory runs out, one by one when one of them fails."""
@@ -125,7 +129,7 @@ class _Job(NamedTuple):
             try:
                 self._together(pending[:size])
                 pending = pending[size:]
-            except OSError:
+            except (OSError, WritingFailed):
                 raise
             except Exception as error:
                 out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
@@ -151,7 +155,7 @@ class _Job(NamedTuple):
                 for prompt, writer in zip(batch.prompts, writers, strict=True)
             ]
             record = load_engine(self.engine).record
-            output = record(self.model, batch, lanes, self.spec, self.options).cpu().numpy()
+            output = record(self.model, batch, lanes, self.spec, self.options, **self.of_engine).cpu().numpy()
             for lane, writer, row in zip(lanes, writers, output, strict=True):
                 padded = lane.prompt.padding + len(lane.prompt.ids)
                 self.background.do(_finish, self.model, lane.prompt, row[padded : padded + lane.done], writer)
@@ -160,16 +164,6 @@ class _Job(NamedTuple):
             for writer in writers:
                 writer.discard()
             raise
-
-
-def trace_sample(
-    model: Model, sample: Sample, path: Path, spec: CaptureSpec, generate: dict[str, Any], engine: str = "native"
-) -> None:
-    """Trace one sample into one file, without a run."""
-    folder = path.parent
-    with Background() as background:
-        job = _Job(model, folder, spec, engine, generate, 0, background)
-        job._together([(sample, chat_of(sample))])
 
 
 def _writer(model: Model, sample: Sample, path: Path, spec: CaptureSpec) -> TraceWriter:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,13 @@ def watching_vision(model: Model, lane: Lane) -> Iterator[None]:
         yield
     if received[0]:
         lane.writer.write("vision/attention", torch.stack([torch.cat(parts, 1) for parts in received]))
+
+
+def write_places(model: Model, inputs: Mapping[str, Any], lane: Lane) -> None:
+    """Where each of the encoder's positions stands in its picture."""
+    vision = model.family.vision
+    if vision is not None and "vision/place" in lane.spec.stored:
+        lane.writer.write("vision/place", torch.from_numpy(vision.places(inputs, model.hf)))
 
 
 def _observer(kept: list[Tensor]) -> Observer:

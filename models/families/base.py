@@ -14,6 +14,7 @@ class View(NamedTuple):
         grid: rows and columns of its visual tokens, which come row by row.
         box: x, y, width and height, in pixels of the picture's file, of what it shows.
         row_ends: tokens without a place in the picture (learned line breaks) after each row.
+        after: such tokens after the last row.
         first_key: for families that look at pictures by cross-attention, where its tokens begin
             among the keys of a cross-attention layer; None where visual tokens are in the prompt.
     """
@@ -21,6 +22,7 @@ class View(NamedTuple):
     grid: tuple[int, int]
     box: tuple[float, float, float, float]
     row_ends: int = 0
+    after: int = 0
     first_key: int | None = None
 
 

@@ -64,7 +64,8 @@ def one_square(
     patch = getattr(getattr(config, "vision_config", None), "patch_size", None)
     if isinstance(patch, int) and pixels.shape[-1] // patch % side:
         raise _refusal(
-            config, f"the {side} visual tokens of a row do not share its {pixels.shape[-1] // patch} patches evenly"
+            config,
+            f"the {side} visual tokens of a row do not share its {pixels.shape[-1] // patch} patches evenly",
         )
     return [[View((side, side), cropped(processor.image_processor, size))] for size in sizes]
 
@@ -105,7 +106,9 @@ def find_problems(hf: Any, family: Family) -> list[str]:
 def _resampler(config: Any) -> str | None:
     for name in RESAMPLERS:
         if getattr(config, name, None):
-            return f"its config has a {name}: visual tokens are learned queries, which show no part of a picture"
+            return (
+                f"its config has a {name}: visual tokens are learned queries, which show no part of a picture"
+            )
     return None
 
 
@@ -121,7 +124,9 @@ def _problems_of(layer: Any, family: Family) -> list[str]:
 
 @cache
 def _calls_registry(attention: type) -> bool:
-    methods = [unwrap(value) for kind in attention.__mro__ for value in vars(kind).values() if callable(value)]
+    methods = [
+        unwrap(value) for kind in attention.__mro__ for value in vars(kind).values() if callable(value)
+    ]
     codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
     return any("ALL_ATTENTION_FUNCTIONS" in code.co_names for code in codes)
 

@@ -25,7 +25,9 @@ def encoder_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """All tiles but those of zeros, which only fill up the batch."""
     pixels = inputs["pixel_values"]
     real = (pixels != 0).flatten(2).any(-1)
-    return places(int(real.sum()), pixels.shape[-1] // hf.config.vision_config.patch_size, first_is_class=False)
+    return places(
+        int(real.sum()), pixels.shape[-1] // hf.config.vision_config.patch_size, first_is_class=False
+    )
 
 
 VISION = VisionEncoder(

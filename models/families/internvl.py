@@ -19,7 +19,9 @@ def tiles_and_whole(
     image_processor = processor.image_processor
     tile = image_processor.size["height"], image_processor.size["width"]
     fewest, most = image_processor.min_patches, image_processor.max_patches
-    side = int(config.vision_config.image_size[0] // config.vision_config.patch_size[0] * config.downsample_ratio)
+    side = int(
+        config.vision_config.image_size[0] // config.vision_config.patch_size[0] * config.downsample_ratio
+    )
     found = []
     for size in sizes:
         columns, rows = get_optimal_tiled_canvas(size, tile, fewest, most) if most > 1 else (1, 1)

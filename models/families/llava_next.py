@@ -17,7 +17,8 @@ def whole_and_unpadded(
     """Two views a picture: stretched to a square, and in high resolution with a learned token after each row."""
     side = config.vision_config.image_size // config.vision_config.patch_size
     return [
-        [View((side, side), (0, 0, width, height)), unpadded((height, width), config)] for height, width in sizes
+        [View((side, side), (0, 0, width, height)), unpadded((height, width), config)]
+        for height, width in sizes
     ]
 
 

@@ -24,8 +24,7 @@ def whole_and_unpadded_or_square(
             whole = View((side, side), (0, 0, width, height))
             found.append([whole, _downsampled(unpadded((height, width), config), side, config)])
         else:
-            square = View((side, side), centred((height, width), longest, longest))
-            found.append([square, View((1, 0), (0, 0, 0, 0), row_ends=1)])
+            found.append([View((side, side), centred((height, width), longest, longest), after=1)])
     return found
 
 

@@ -68,7 +68,9 @@ def unpadded(size: Size, config: Any) -> View:
     rows, columns = (count * side for count in tile_counts(size, config))
     _, kept_rows, kept_columns = unpad_image(torch.empty(0, rows, columns), size).shape
     pixels = max(height / rows, width / columns)  # of the picture's file, along a patch
-    return View((kept_rows, kept_columns), centred(size, kept_rows * pixels, kept_columns * pixels), row_ends=1)
+    return View(
+        (kept_rows, kept_columns), centred(size, kept_rows * pixels, kept_columns * pixels), row_ends=1
+    )
 
 
 def tower_layers(hf: Any) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,39 @@ def test_padded_batches_equal_single_samples(model, pictures, tmp_path):
                     assert close(np.nan_to_num(found), np.nan_to_num(wanted)), name
                 elif name != "ffn/active":
                     np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+def test_the_vision_encoder_equals_eager(model, pictures, tmp_path):
+    """Its residual streams by plain hooks; attention where its module hands out eager weights, else that it adds up."""
+    vision = model.family.vision
+    spec = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision/place"], dtype="float32")
+    sample = sample_of(pictures[:2])
+    if vision is None:
+        with pytest.raises(mp.InputError, match="vision encoder cannot be recorded"):
+            mp.trace(model, [sample], tmp_path / "run", capture=spec)
+        return
+    trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=1)["a"]
+    hf = copy.deepcopy(model.hf)
+    hf.set_attn_implementation("eager")
+    residuals, weights = [], []
+    for layer in vision.layers(hf):
+        layer.register_forward_hook(lambda m, a, out: residuals.append(out[0] if isinstance(out, tuple) else out))
+        layer.get_submodule(vision.attention).register_forward_hook(
+            lambda m, a, out: weights.append(out[1] if isinstance(out, tuple) else None)
+        )
+    with torch.no_grad():
+        hf.generate(**model.prepare(sample), max_new_tokens=1, do_sample=False)
+    wanted = torch.stack([values.reshape(-1, values.shape[-1]) for values in residuals]).numpy()
+    assert close(trace.array("vision/residual").values, wanted)
+    received, places = trace.array("vision/attention").values, trace.array("vision/place").values
+    assert received.shape[-1] == wanted.shape[1] == len(places)
+    if weights[0] is not None:
+        mean = torch.stack([rows.mean(2).transpose(0, 1).flatten(1) for rows in weights])
+        np.testing.assert_allclose(received, mean.numpy(), atol=1e-5)
+    total = received.sum(-1)
+    np.testing.assert_allclose(total, np.rint(total), atol=1e-4)
+    real = places[places[:, 1] >= 0]
+    assert len(np.unique(real, axis=0)) == len(real), "no two patches have the same place"
 
 
 def test_nothing_is_left_behind(model, pictures, tmp_path):

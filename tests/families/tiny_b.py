@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib import resources
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
-from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import (
+    LlavaOnevisionImageProcessorPil,
+)
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
@@ -69,12 +72,14 @@ def _turns(
     user: tuple[str, str], assistant: str, system: tuple[str, str], begin: str = "", image: str = "<image>"
 ) -> str:
     """A chat template: what stands before and after each role's parts, which come in their order."""
-    before = "{% if message['role'] == 'system' %}{{ '" + system[0] + "' }}{% else %}{{ '" + user[0] + "' }}{% endif %}"
-    after = "{% if message['role'] == 'system' %}{{ '" + system[1] + "' }}{% else %}{{ '" + user[1] + "' }}{% endif %}"
+    turns = json.dumps({"user": user, "system": system})
+    part = f"{json.dumps(image)} if part['type'] == 'image' else part['text']"
     return (
-        "{{ '" + begin + "' }}{% for message in messages %}" + before + "{% for part in message['content'] %}"
-        "{% if part['type'] == 'image' %}{{ '" + image + "' }}{% else %}{{ part['text'] }}{% endif %}"
-        "{% endfor %}" + after + "{% endfor %}{% if add_generation_prompt %}{{ '" + assistant + "' }}{% endif %}"
+        f"{begin}{{% set turns = {turns} %}}"
+        "{% for message in messages %}{{ turns[message['role']][0] }}"
+        f"{{% for part in message['content'] %}}{{{{ {part} }}}}{{% endfor %}}"
+        "{{ turns[message['role']][1] }}{% endfor %}"
+        f"{{% if add_generation_prompt %}}{{{{ {json.dumps(assistant)} }}}}{{% endif %}}"
     )
 
 
@@ -92,7 +97,7 @@ def _llava_like(config_class: type, model_class: type, **options: Any) -> Built:
         patch_size=8,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=_turns(("USER: ", " "), "ASSISTANT:", ("", " "), image="<image>\\n"),
+        chat_template=_turns(("USER: ", " "), "ASSISTANT:", ("", " "), image="<image>\n"),
     )
     return _shaken(model_class(config)), processor
 
@@ -104,7 +109,10 @@ def llava() -> Built:
 def vipllava() -> Built:
     """Not declared, but as plain as LLaVA."""
     return _llava_like(
-        tf.VipLlavaConfig, tf.VipLlavaForConditionalGeneration, vision_feature_layer=[-2, 1], image_seq_length=16
+        tf.VipLlavaConfig,
+        tf.VipLlavaForConditionalGeneration,
+        vision_feature_layer=[-2, 1],
+        image_seq_length=16,
     )
 
 
@@ -126,7 +134,7 @@ def llava_next() -> Built:
         patch_size=8,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=_turns(("[INST] ", " [/INST]"), "", ("", " "), image="<image>\\n"),
+        chat_template=_turns(("[INST] ", " [/INST]"), "", ("", " "), image="<image>\n"),
     )
     return _shaken(tf.LlavaNextForConditionalGeneration(config)), processor
 
@@ -160,9 +168,9 @@ def llava_onevision() -> Built:
         tokenizer,
         chat_template=_turns(
             ("<|im_start|>user ", "<|im_end|>"),
-            "<|im_start|>assistant\\n",
+            "<|im_start|>assistant\n",
             ("<|im_start|>system ", "<|im_end|>"),
-            image="<image>\\n",
+            image="<image>\n",
         ),
     )
     return _shaken(tf.LlavaOnevisionForConditionalGeneration(config)), processor
@@ -194,10 +202,10 @@ def internvl() -> Built:
         GotOcr2ImageProcessorPil(size={"height": 48, "width": 48}, min_patches=1, max_patches=4),
         tokenizer,
         chat_template=_turns(
-            ("<|im_start|>user\\n", "<|im_end|>\\n"),
-            "<|im_start|>assistant\\n",
-            ("<|im_start|>system\\n", "<|im_end|>\\n"),
-            image="<IMG_CONTEXT>\\n",
+            ("<|im_start|>user\n", "<|im_end|>\n"),
+            "<|im_start|>assistant\n",
+            ("<|im_start|>system\n", "<|im_end|>\n"),
+            image="<IMG_CONTEXT>\n",
         ),
     )
     return _shaken(tf.InternVLForConditionalGeneration(config)), processor
@@ -208,7 +216,9 @@ MARKS = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-
 )
 
 
-def _idefics3_like(config_class: type, model_class: type, processor_class: type, image_processor_class: type) -> Built:
+def _idefics3_like(
+    config_class: type, model_class: type, processor_class: type, image_processor_class: type
+) -> Built:
     """Its encoder reads 6 x 6 patches and merges them two by two; up to 2 x 2 tiles and the whole."""
     tokenizer = _tokenizer(*MARKS)
     config = config_class(
@@ -222,9 +232,9 @@ def _idefics3_like(config_class: type, model_class: type, processor_class: type,
         tokenizer,
         image_seq_len=9,
         chat_template=_turns(
-            ("User:", "<end_of_utterance>\\n"),
+            ("User:", "<end_of_utterance>\n"),
             "Assistant:",
-            ("System: ", "<end_of_utterance>\\n"),
+            ("System: ", "<end_of_utterance>\n"),
             begin="<|im_start|>",
         ),
     )
@@ -233,7 +243,10 @@ def _idefics3_like(config_class: type, model_class: type, processor_class: type,
 
 def idefics3() -> Built:
     return _idefics3_like(
-        tf.Idefics3Config, tf.Idefics3ForConditionalGeneration, tf.Idefics3Processor, Idefics3ImageProcessorPil
+        tf.Idefics3Config,
+        tf.Idefics3ForConditionalGeneration,
+        tf.Idefics3Processor,
+        Idefics3ImageProcessorPil,
     )
 
 
@@ -261,14 +274,13 @@ def smolvlm() -> Built:
 def blip_2() -> Built:
     """Not declared, and nothing that can be traced: OPT has no gated MLP, and queries are not patches."""
     tokenizer = _tokenizer("<image>")
-    small = {name: TEXT[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "pad_token_id")}
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "pad_token_id")
+    small = {name: TEXT[name] for name in names}
     config = tf.Blip2Config(
         text_config=tf.OPTConfig(vocab_size=len(tokenizer), ffn_dim=100, word_embed_proj_dim=64, **small),
         vision_config={"image_size": 32, **VISION},
-        qformer_config={
-            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "encoder_hidden_size": 32,
-        },  # fmt: skip
+        qformer_config={name: VISION[name] for name in VISION if name != "patch_size"}
+        | {"encoder_hidden_size": 32},
         num_query_tokens=4,
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
     )

@@ -67,3 +67,22 @@ def test_what_an_engine_cannot_do_is_said_before_the_run(random_qwen, samples, t
     with pytest.raises(mp.InputError, match="engine 'nope': choose native, nnsight, transformer_lens"):
         mp.trace(random_qwen, samples, tmp_path / "c", engine="nope")
     assert not any((tmp_path / name).exists() for name in "abc")
+
+
+def test_a_remote_run_gives_the_same_numbers(tiny_spd, samples, tmp_path):
+    """As if on a cluster: nnsight serialises the request and runs what comes out of it."""
+    spec = load_capture("full").model_copy(update={"dtype": "float32"})
+    run = mp.trace(
+        tiny_spd, samples[:2], tmp_path / "run", capture=spec, engine="nnsight", max_new_tokens=9, remote="local"
+    )
+    assert not run.failures
+    here = mp.trace(tiny_spd, samples[:2], tmp_path / "here", capture=spec, engine="nnsight", max_new_tokens=9)
+    for one, other in zip(here, run, strict=True):
+        assert one.captured == other.captured
+        for name in ("steps/id", "attention/mass", "residual/post", "ffn/gate_sum", "tam/logit"):
+            np.testing.assert_array_equal(other.array(name).values, one.array(name).values)
+
+
+def test_a_remote_run_needs_nnsight(tiny_spd, samples, tmp_path):
+    with pytest.raises(mp.InputError, match="engine native: cannot run remotely; use --engine nnsight"):
+        mp.trace(tiny_spd, samples, tmp_path / "run", remote=True)
