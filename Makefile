@@ -1,12 +1,13 @@
 # make demo    set up, trace the embedded model, write a report
 # make test    set up, lint, type-check the installed wheel, run all tests
 # make perf    measure what tracing costs
+# make docs    write the tables that are made from code
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find mmprobe analyses benchmarks cache configs models traces viz -type f ! -name '*.pyc') pyproject.toml README.md
 
-.PHONY: demo test perf model-card format clean
+.PHONY: demo test perf docs model-card format clean
 
 demo: $(VENV)/.wheel
 	$(BIN)/mmprobe demo --out mmprobe-demo
@@ -19,6 +20,10 @@ test: $(VENV)/.wheel $(VENV)/.dev
 
 perf: $(VENV)/.wheel
 	$(BIN)/python perf/trace_overhead.py
+
+docs: $(VENV)/.wheel
+	$(BIN)/python scripts/write_format_doc.py
+	$(BIN)/python scripts/write_families_doc.py
 
 model-card: $(VENV)/.wheel
 	$(BIN)/python scripts/evaluate_tiny_spd.py --write-card

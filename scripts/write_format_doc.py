@@ -28,7 +28,13 @@ root: `sample` (the sample as JSON), `answer`, `model`, `neurons`, `mmprobe_form
 file with the same groups under `/samples/<id>`.
 
 A *step* is one generated token; everything of a step is taken at its *query*, the position that predicted it. Data sets in
-half precision (f2) become f4 where a number would overflow, or if the capture says `dtype: float32`.
+half precision (f2) become f4 where a number would overflow, or if the capture says `dtype: float32`. A capture that names
+`residual/pre` with `positions: all` stores `prompt/residual_pre` too, and so for all that have a side of the prompt.
+
+An *image* of the format is one view of a picture, a grid of visual tokens, row by row: most families show each picture of
+the sample as one view, those that cut pictures into tiles as several. `visual` runs over the cells of all views. For
+families with cross-attention (Mllama) these are keys of the cross-attention layers; layers that do not run for lack of a
+picture are NaN.
 
 | data set | type | dimensions | meaning | unit | captured by |
 |---|---|---|---|---|---|

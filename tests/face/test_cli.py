@@ -111,7 +111,7 @@ def test_version_and_no_arguments():
     assert "mmprobe demo" in mmprobe().stdout
 
 
-COMMANDS = ["demo", "models", "trace", "analyze", "report", "verify", "pack", "make-pairs"]
+COMMANDS = ["demo", "models", "plan", "trace", "analyze", "report", "verify", "pack", "make-pairs"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -84,13 +84,30 @@ def test_nothing_speaks_of_one_machine():
             assert not personal.search((ROOT / name).read_text(errors="ignore")), name
 
 
+def script(name: str):
+    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
 def test_the_format_page_is_that_of_the_schema():
-    script = importlib.util.spec_from_file_location(
-        "write_format_doc", ROOT / "scripts" / "write_format_doc.py"
-    )
-    module = importlib.util.module_from_spec(script)
-    script.loader.exec_module(module)
-    assert module.PAGE.read_text() == module.page(), "run scripts/write_format_doc.py"
+    module = script("write_format_doc")
+    assert module.PAGE.read_text() == module.page(), "run make docs"
+
+
+def test_the_readmes_families_are_those_declared():
+    module = script("write_families_doc")
+    assert module.MARKS.search(module.README.read_text())[0] == module.table(), "run make docs"
+
+
+def test_the_capture_of_the_captures_page_works(tmp_path):
+    from mmprobe.traces import load_capture
+
+    path = tmp_path / "mine.yaml"
+    path.write_text(blocks(ROOT / "docs" / "captures.md", "yaml")[0])
+    spec = load_capture(path)
+    assert set(spec.model_fields_set) == set(type(spec).model_fields)
 
 
 def test_the_samples_page_lists_every_field():

@@ -54,14 +54,13 @@ def _tokenizer(*tokens: str, **named: str) -> Any:
     return tokenizer
 
 
-def _shaken(hf: Any) -> Any:
-    """The model with weights so large that attention is uneven, which never stops early."""
-    generator = torch.Generator().manual_seed(11)
-    with torch.no_grad():
-        for name, weight in hf.named_parameters():
-            if weight.ndim > 1:
-                std = 0.5 if "embed" in name else 0.15
-                weight.copy_(torch.randn(weight.shape, generator=generator) * std)
+def _shaken(model_class: type, config: Any) -> Any:
+    """A model with weights so large that attention is uneven, which never stops early."""
+    torch.manual_seed(11)
+    hf = model_class(config)
+    for name, weight in hf.named_parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=0.5 if "embed" in name else 0.15)
     hf.set_attn_implementation("sdpa")
     hf.generation_config.eos_token_id = None
     hf.generation_config.pad_token_id = 0
@@ -99,7 +98,7 @@ def _llava_like(config_class: type, model_class: type, **options: Any) -> Built:
         num_additional_image_tokens=1,
         chat_template=_turns(("USER: ", " "), "ASSISTANT:", ("", " "), image="<image>\n"),
     )
-    return _shaken(model_class(config)), processor
+    return _shaken(model_class, config), processor
 
 
 def llava() -> Built:
@@ -136,7 +135,7 @@ def llava_next() -> Built:
         num_additional_image_tokens=1,
         chat_template=_turns(("[INST] ", " [/INST]"), "", ("", " "), image="<image>\n"),
     )
-    return _shaken(tf.LlavaNextForConditionalGeneration(config)), processor
+    return _shaken(tf.LlavaNextForConditionalGeneration, config), processor
 
 
 class PilLlavaOnevisionProcessor(LlavaOnevisionProcessor):
@@ -173,7 +172,7 @@ def llava_onevision() -> Built:
             image="<image>\n",
         ),
     )
-    return _shaken(tf.LlavaOnevisionForConditionalGeneration(config)), processor
+    return _shaken(tf.LlavaOnevisionForConditionalGeneration, config), processor
 
 
 class PilInternVLProcessor(InternVLProcessor):
@@ -208,7 +207,7 @@ def internvl() -> Built:
             image="<IMG_CONTEXT>\n",
         ),
     )
-    return _shaken(tf.InternVLForConditionalGeneration(config)), processor
+    return _shaken(tf.InternVLForConditionalGeneration, config), processor
 
 
 MARKS = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", "<video>") + tuple(
@@ -238,7 +237,7 @@ def _idefics3_like(
             begin="<|im_start|>",
         ),
     )
-    return _shaken(model_class(config)), processor
+    return _shaken(model_class, config), processor
 
 
 def idefics3() -> Built:
@@ -290,7 +289,7 @@ def blip_2() -> Built:
         num_query_tokens=4,
     )
     processor.chat_template = _turns(("Question: ", " "), "Answer:", ("", " "))
-    return _shaken(tf.Blip2ForConditionalGeneration(config)), processor
+    return _shaken(tf.Blip2ForConditionalGeneration, config), processor
 
 
 TINY_B: dict[str, Callable[[], Built]] = {

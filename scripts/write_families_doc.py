@@ -1,0 +1,40 @@
+"""Write the table of families into the README, from the declarations.
+
+python scripts/write_families_doc.py
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+from mmprobe.models.families import FAMILIES
+
+README = Path(__file__).parent.parent / "README.md"
+MARKS = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- /families -->)", re.DOTALL)
+HEADER = """\
+| family | `model_type` | extras | vision encoder | TransformerLens | |
+|---|---|---|---|---|---|"""
+
+
+def table() -> str:
+    rows = [HEADER]
+    for family in sorted(FAMILIES, key=lambda family: family.name):
+        classes = {MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[kind] for kind in family.model_types}
+        cells = (
+            family.name,
+            ", ".join(f"`{kind}`" for kind in family.model_types),
+            ", ".join(f"`{extra}`" for extra in family.needs),
+            "yes" if family.vision else "no",
+            "yes" if classes <= set(SUPPORTED_ARCHITECTURES) else "no",
+            family.notes,
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    README.write_text(MARKS.sub(lambda _: table(), README.read_text(encoding="utf-8")), encoding="utf-8")
