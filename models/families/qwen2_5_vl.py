@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from mmprobe.models.families.base import Family, View
+import numpy as np
+from transformers.vision_utils import get_vision_window_index
+
+from mmprobe.models.families.base import Family, VisionEncoder
+from mmprobe.models.families.patches import merged_grids, patch_places
 
 
-def merged_grids(
-    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
-) -> list[list[View]]:
-    """One view a picture, as large as the picture allows, whose patches are merged two by two."""
-    merge = config.vision_config.spatial_merge_size
-    grids = inputs.get("image_grid_thw", [])
-    return [
-        [View((int(rows) // merge, int(columns) // merge), (0, 0, width, height))]
-        for (_, rows, columns), (height, width) in zip(grids, sizes, strict=True)
-    ]
+def windowed_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """The encoder sorts its patches by the windows that they attend in."""
+    vision = hf.config.vision_config
+    windows, _ = get_vision_window_index(
+        inputs["image_grid_thw"],
+        spatial_merge_size=vision.spatial_merge_size,
+        window_size=vision.window_size,
+        patch_size=vision.patch_size,
+    )
+    merged = patch_places(inputs, hf).reshape(-1, vision.spatial_merge_size**2, 3)
+    return merged[windows.cpu().numpy()].reshape(-1, 3)
 
 
 QWEN2_5_VL = Family(
@@ -25,4 +30,5 @@ QWEN2_5_VL = Family(
     model_types=("qwen2_5_vl",),
     views=merged_grids,
     needs=("hub",),
+    vision=VisionEncoder(lambda hf: hf.model.visual.blocks, "attn", windowed_places),
 )

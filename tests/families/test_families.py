@@ -12,16 +12,19 @@ import pytest
 import torch
 
 import mmprobe as mp
+from mmprobe.errors import InputError
 from mmprobe.models import Group, Model
 from mmprobe.models.families import FAMILIES, family_of
+from mmprobe.models.selfcheck import check
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 
 sys.path.insert(0, str(Path(__file__).parent))
 from reference import eager_generate  # noqa: E402
-from tiny_b import TINY_B  # noqa: E402
+from tiny_patches import TINY_PATCHES  # noqa: E402
+from tiny_tiles import REFUSED, TINY_TILES  # noqa: E402
 
-BUILDERS: dict[str, Callable] = TINY_B
+BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
 NEEDS_A_PICTURE = {"paligemma", "mllama"}
 STEPS = 6
 EVERYTHING = load_capture("full").model_copy(
@@ -200,3 +203,17 @@ def test_nothing_is_left_behind(model, pictures, tmp_path):
     assert not any("forward" in vars(module) for module in model.hf.modules())
 
 
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_cannot_be_traced_is_refused_with_a_reason(name):
+    hf, processor = REFUSED[name]()
+    with pytest.raises(InputError, match="layers are not put together as known"):
+        check(hf, family_of(hf.config), name)
+
+
+def test_pan_and_scan_gives_a_view_a_crop(pictures):
+    hf, processor = TINY_PATCHES["gemma3"]()
+    model = Model("gemma3", "gemma3", None, hf, processor, family_of(hf.config))
+    views = model.prompt(sample_of(pictures[1:2])).views  # 60 pixels high, 140 wide: two crops
+    assert [view.box for view in views] == [(0, 0, 140, 60), (0, 0, 70, 60), (70, 0, 70, 60)]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from importlib import resources
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 import transformers as tf
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
@@ -22,68 +19,10 @@ from transformers.models.llava_onevision.processing_llava_onevision import Llava
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
 
-TEXT = {
-    "hidden_size": 64,
-    "intermediate_size": 100,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-VISION = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "patch_size": 8,
-}
-Built = tuple[Any, Any]
-
-
-def _tokenizer(*tokens: str, **named: str) -> Any:
-    """The embedded model's, with special tokens of a family and attributes that its processor reads."""
-    folder = resources.files("mmprobe.models") / "tiny_spd"
-    tokenizer = tf.PreTrainedTokenizerFast.from_pretrained(str(folder))
-    tokenizer.add_tokens([tf.AddedToken(token, special=True) for token in (*tokens, *named.values())])
-    for name, token in named.items():
-        setattr(tokenizer, name, token)
-        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
-    return tokenizer
-
-
-def _shaken(model_class: type, config: Any) -> Any:
-    """A model with weights so large that attention is uneven, which never stops early."""
-    torch.manual_seed(11)
-    hf = model_class(config)
-    for name, weight in hf.named_parameters():
-        if weight.ndim > 1:
-            torch.nn.init.normal_(weight, std=0.5 if "embed" in name else 0.15)
-    hf.set_attn_implementation("sdpa")
-    hf.generation_config.eos_token_id = None
-    hf.generation_config.pad_token_id = 0
-    return hf.eval()
-
-
-def _turns(
-    user: tuple[str, str], assistant: str, system: tuple[str, str], begin: str = "", image: str = "<image>"
-) -> str:
-    """A chat template: what stands before and after each role's parts, which come in their order."""
-    turns = json.dumps({"user": user, "system": system})
-    part = f"{json.dumps(image)} if part['type'] == 'image' else part['text']"
-    return (
-        f"{begin}{{% set turns = {turns} %}}"
-        "{% for message in messages %}{{ turns[message['role']][0] }}"
-        f"{{% for part in message['content'] %}}{{{{ {part} }}}}{{% endfor %}}"
-        "{{ turns[message['role']][1] }}{% endfor %}"
-        f"{{% if add_generation_prompt %}}{{{{ {json.dumps(assistant)} }}}}{{% endif %}}"
-    )
-
+from building import TEXT, VISION, Built, shaken, tokenizer_with, turns_template
 
 def _llava_like(config_class: type, model_class: type, **options: Any) -> Built:
-    tokenizer = _tokenizer("<image>")
+    tokenizer = tokenizer_with("<image>")
     config = config_class(
         text_config=tf.LlamaConfig(vocab_size=len(tokenizer), **TEXT),
         vision_config=tf.CLIPVisionConfig(image_size=32, **VISION),
@@ -96,9 +35,9 @@ def _llava_like(config_class: type, model_class: type, **options: Any) -> Built:
         patch_size=8,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=_turns(("USER: ", " "), "ASSISTANT:", ("", " "), image="<image>\n"),
+        chat_template=turns_template(("USER: ", " "), "ASSISTANT:", ("", " "), image="<image>\n"),
     )
-    return _shaken(model_class, config), processor
+    return shaken(model_class, config), processor
 
 
 def llava() -> Built:
@@ -117,7 +56,7 @@ def vipllava() -> Built:
 
 def llava_next() -> Built:
     """Its encoder reads 3 x 3 patches; up to 2 x 2 or 1 x 3 tiles."""
-    tokenizer = _tokenizer("<image>")
+    tokenizer = tokenizer_with("<image>")
     pinpoints = [[24, 48], [48, 24], [48, 48], [72, 24], [24, 72]]
     config = tf.LlavaNextConfig(
         text_config=tf.MistralConfig(vocab_size=len(tokenizer), sliding_window=None, **TEXT),
@@ -133,9 +72,9 @@ def llava_next() -> Built:
         patch_size=8,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=_turns(("[INST] ", " [/INST]"), "", ("", " "), image="<image>\n"),
+        chat_template=turns_template(("[INST] ", " [/INST]"), "", ("", " "), image="<image>\n"),
     )
-    return _shaken(tf.LlavaNextForConditionalGeneration, config), processor
+    return shaken(tf.LlavaNextForConditionalGeneration, config), processor
 
 
 class PilLlavaOnevisionProcessor(LlavaOnevisionProcessor):
@@ -152,7 +91,7 @@ class PilLlavaOnevisionProcessor(LlavaOnevisionProcessor):
 
 def llava_onevision() -> Built:
     """Its encoder reads 3 x 3 patches; up to 3 x 3 tiles, of whose patches at most 4 x 9 are left."""
-    tokenizer = _tokenizer("<image>", "<video>")
+    tokenizer = tokenizer_with("<image>", "<video>")
     pinpoints = [[height, width] for height in (24, 48, 72) for width in (24, 48, 72)]
     config = tf.LlavaOnevisionConfig(
         text_config=tf.Qwen2Config(vocab_size=len(tokenizer), **TEXT),
@@ -165,14 +104,14 @@ def llava_onevision() -> Built:
     processor = PilLlavaOnevisionProcessor(
         LlavaOnevisionImageProcessorPil(size={"height": 24, "width": 24}, image_grid_pinpoints=pinpoints),
         tokenizer,
-        chat_template=_turns(
+        chat_template=turns_template(
             ("<|im_start|>user ", "<|im_end|>"),
             "<|im_start|>assistant\n",
             ("<|im_start|>system ", "<|im_end|>"),
             image="<image>\n",
         ),
     )
-    return _shaken(tf.LlavaOnevisionForConditionalGeneration, config), processor
+    return shaken(tf.LlavaOnevisionForConditionalGeneration, config), processor
 
 
 class PilInternVLProcessor(InternVLProcessor):
@@ -184,7 +123,7 @@ class PilInternVLProcessor(InternVLProcessor):
 
 def internvl() -> Built:
     """Its encoder reads 6 x 6 patches and merges them two by two; up to four tiles and the whole."""
-    tokenizer = _tokenizer(
+    tokenizer = tokenizer_with(
         start_image_token="<img>",
         end_image_token="</img>",
         context_image_token="<IMG_CONTEXT>",
@@ -200,14 +139,14 @@ def internvl() -> Built:
     processor = PilInternVLProcessor(
         GotOcr2ImageProcessorPil(size={"height": 48, "width": 48}, min_patches=1, max_patches=4),
         tokenizer,
-        chat_template=_turns(
+        chat_template=turns_template(
             ("<|im_start|>user\n", "<|im_end|>\n"),
             "<|im_start|>assistant\n",
             ("<|im_start|>system\n", "<|im_end|>\n"),
             image="<IMG_CONTEXT>\n",
         ),
     )
-    return _shaken(tf.InternVLForConditionalGeneration, config), processor
+    return shaken(tf.InternVLForConditionalGeneration, config), processor
 
 
 MARKS = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", "<video>") + tuple(
@@ -219,7 +158,7 @@ def _idefics3_like(
     config_class: type, model_class: type, processor_class: type, image_processor_class: type
 ) -> Built:
     """Its encoder reads 6 x 6 patches and merges them two by two; up to 2 x 2 tiles and the whole."""
-    tokenizer = _tokenizer(*MARKS)
+    tokenizer = tokenizer_with(*MARKS)
     config = config_class(
         text_config=tf.LlamaConfig(vocab_size=len(tokenizer), **TEXT),
         vision_config={"image_size": 48, **VISION},
@@ -230,14 +169,14 @@ def _idefics3_like(
         image_processor_class(size={"longest_edge": 96}, max_image_size={"longest_edge": 48}),
         tokenizer,
         image_seq_len=9,
-        chat_template=_turns(
+        chat_template=turns_template(
             ("User:", "<end_of_utterance>\n"),
             "Assistant:",
             ("System: ", "<end_of_utterance>\n"),
             begin="<|im_start|>",
         ),
     )
-    return _shaken(model_class, config), processor
+    return shaken(model_class, config), processor
 
 
 def idefics3() -> Built:
@@ -272,7 +211,7 @@ def smolvlm() -> Built:
 
 def blip_2() -> Built:
     """Not declared, and nothing that can be traced: OPT has no gated MLP, and queries are not patches."""
-    tokenizer = _tokenizer("<image>")
+    tokenizer = tokenizer_with("<image>")
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "pad_token_id")
     small = {name: TEXT[name] for name in names}
     config = tf.Blip2Config(
@@ -288,11 +227,11 @@ def blip_2() -> Built:
         tokenizer,
         num_query_tokens=4,
     )
-    processor.chat_template = _turns(("Question: ", " "), "Answer:", ("", " "))
-    return _shaken(tf.Blip2ForConditionalGeneration, config), processor
+    processor.chat_template = turns_template(("Question: ", " "), "Answer:", ("", " "))
+    return shaken(tf.Blip2ForConditionalGeneration, config), processor
 
 
-TINY_B: dict[str, Callable[[], Built]] = {
+TINY_TILES: dict[str, Callable[[], Built]] = {
     "llava": llava,
     "llava_next": llava_next,
     "llava_onevision": llava_onevision,
@@ -301,5 +240,5 @@ TINY_B: dict[str, Callable[[], Built]] = {
     "smolvlm": smolvlm,
     "vipllava": vipllava,
 }
-REFUSED_B: dict[str, Callable[[], Built]] = {"blip_2": blip_2}
+REFUSED: dict[str, Callable[[], Built]] = {"blip_2": blip_2}
 """Models that mmprobe must refuse to trace, saying why."""

@@ -1,0 +1,12 @@
+"""GLM-4V and GLM-4.1V."""
+
+from mmprobe.models.families.base import Family, VisionEncoder
+from mmprobe.models.families.patches import merged_grids, patch_places
+
+GLM4V = Family(
+    name="glm4v",
+    model_types=("glm4v",),
+    views=merged_grids,
+    needs=("hub",),
+    vision=VisionEncoder(lambda hf: hf.model.visual.blocks, "attn", patch_places),
+)

@@ -1,0 +1,58 @@
+"""Llama 3.2 Vision: some layers attend to tiles of the pictures, which are no tokens of the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers.models.mllama.image_processing_pil_mllama import (
+    get_image_size_fit_to_canvas,
+    get_optimal_tiled_canvas,
+)
+
+from mmprobe.models.families.base import Family, LayerParts, View, decoder_parts
+
+
+def tiles_of_canvas(
+    inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
+) -> list[list[View]]:
+    """The tiles, row by row, of a canvas with the picture in its upper left corner."""
+    counts = (inputs["aspect_ratio_ids"] > 0).sum(-1).tolist() if sizes else []
+    numbers = [number for count in counts for number in range(count)]  # of each picture within its prompt
+    return [_tiles(size, number, config.vision_config) for size, number in zip(sizes, numbers, strict=True)]
+
+
+def _tiles(size: tuple[int, int], number: int, vision: Any) -> list[View]:
+    edge, side = vision.image_size, vision.image_size // vision.patch_size
+    canvas = [int(length) for length in get_optimal_tiled_canvas(*size, vision.max_num_tiles, edge)]
+    _, shown = get_image_size_fit_to_canvas(*size, *canvas, edge)
+    tile = float(edge * size[1] / shown)  # in pixels of the file
+    views = []
+    for index in range(canvas[0] // edge * (canvas[1] // edge)):
+        row, column = divmod(index, canvas[1] // edge)
+        first_key = (number * vision.max_num_tiles + index) * (side**2 + 1) + 1  # after the tile's class token
+        views.append(View((side, side), (column * tile, row * tile, tile, tile), first_key=first_key))
+    return views
+
+
+def parts(layer: Any) -> LayerParts:
+    """Layers with `cross_attn` attend to the pictures, and add what they find by a learned factor."""
+    if not hasattr(layer, "cross_attn"):
+        return decoder_parts(layer)
+    return LayerParts(
+        attention=layer.cross_attn,
+        update=layer.cross_attn,
+        mid=layer.post_attention_layernorm,
+        activation=layer.mlp.act_fn,
+        gain=lambda: layer.cross_attn_attn_gate.tanh(),
+        crosses=True,
+    )
+
+
+MLLAMA = Family(
+    name="mllama",
+    model_types=("mllama",),
+    views=tiles_of_canvas,
+    parts=parts,
+    notes="Attends to pictures in layers of its own; without a picture these do not run.",
+)

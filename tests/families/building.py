@@ -1,0 +1,69 @@
+"""What the tiny models share: sizes, tokenizer, weights, chat template."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import torch
+import transformers as tf
+
+TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 100,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "patch_size": 8,
+}
+Built = tuple[Any, Any]
+
+
+def tokenizer_with(*tokens: str, **named: str) -> Any:
+    """The embedded model's, with special tokens of a family and attributes that its processor reads."""
+    folder = resources.files("mmprobe.models") / "tiny_spd"
+    tokenizer = tf.PreTrainedTokenizerFast.from_pretrained(str(folder))
+    tokenizer.add_tokens([tf.AddedToken(token, special=True) for token in (*tokens, *named.values())])
+    for name, token in named.items():
+        setattr(tokenizer, name, token)
+        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
+    return tokenizer
+
+
+def shaken(model_class: type, config: Any) -> Any:
+    """A model with weights so large that attention is uneven, which never stops early."""
+    torch.manual_seed(11)
+    hf = model_class(config)
+    for name, weight in hf.named_parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=0.5 if "embed" in name else 0.15)
+    hf.set_attn_implementation("sdpa")
+    hf.generation_config.eos_token_id = None
+    hf.generation_config.pad_token_id = 0
+    return hf.eval()
+
+
+def turns_template(
+    user: tuple[str, str], assistant: str, system: tuple[str, str], begin: str = "", image: str = "<image>"
+) -> str:
+    """A chat template: what stands before and after each role's parts, which come in their order."""
+    turns = json.dumps({"user": user, "system": system})
+    part = f"{json.dumps(image)} if part['type'] == 'image' else part['text']"
+    return (
+        f"{begin}{{% set turns = {turns} %}}"
+        "{% for message in messages %}{{ turns[message['role']][0] }}"
+        f"{{% for part in message['content'] %}}{{{{ {part} }}}}{{% endfor %}}"
+        "{{ turns[message['role']][1] }}{% endfor %}"
+        f"{{% if add_generation_prompt %}}{{{{ {json.dumps(assistant)} }}}}{{% endif %}}"
+    )
