@@ -58,6 +58,11 @@ class Model:
         return self.hf.config.get_text_config().num_attention_heads
 
     @property
+    def crosses(self) -> bool:
+        """Whether pictures are seen by cross-attention instead of being tokens of the prompt."""
+        return any(self.family.parts(layer).crosses for layer in self.family.decoder(self.hf).layers)
+
+    @property
     def neuron_count(self) -> int:
         """Gate neurons of a layer."""
         return self.hf.config.get_text_config().intermediate_size
@@ -204,9 +209,11 @@ def _from_hub(name: str, load: Any, place: str, **options: Any) -> Any:
         transformers.utils.logging.disable_progress_bar()
     try:
         return load(place, trust_remote_code=False, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
-        if Path(place).is_dir():
+        if isinstance(error, ImportError):
+            hint = "install what is missing, perhaps with: pip install 'mmprobe[hub]'"
+        elif Path(place).is_dir():
             hint = "check that the folder holds a whole checkpoint with safetensors"
         else:
             hint = "check the name and the network, or give a local folder"

@@ -95,7 +95,6 @@ def refusal(model: Model, batch_size: int) -> str | None:
     """Why an engine that collects everything first cannot do this run, None if it can."""
     if batch_size > 1:
         return "takes one sample at a time; use --batch-size 1 or --engine native"
-    decoder = model.family.decoder(model.hf)
-    if any(model.family.parts(layer).crosses for layer in decoder.layers):
+    if model.crosses:
         return f"cannot do {model.family.name}, whose pictures are seen by cross-attention; use --engine native"
     return None

@@ -79,7 +79,7 @@ def _of_model(model: Model, layers: list[int], batch_size: int) -> dict[str, str
     parts = [family.parts(decoder.layers[layer]) for layer in layers]
     if any(part.activation is None for part in parts):
         reasons |= dict.fromkeys(_named("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
-    if any(family.parts(layer).crosses for layer in decoder.layers):
+    if model.crosses:
         reasons |= dict.fromkeys(_named("tam/"), f"in {family.name} pictures are no tokens of the prompt")
     elif model.hf.device.type == "meta":
         pass  # a plan, or a run elsewhere

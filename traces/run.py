@@ -92,7 +92,7 @@ def trace(
     try:
         with Background() as background, progress, _stopping_after_a_batch() as interrupted:
             job = _Job(model, out, spec, engine, options, seed, background, {"remote": remote} if remote else {})
-            for batch in _batches(samples, batch_size):
+            for batch in _batches(model, samples, batch_size):
                 unfinished = [sample for sample in batch if sample.id not in done]
                 if unfinished:
                     job.trace(batch, batch_size)  # as a whole, since padding shows in the last digits
@@ -201,9 +201,17 @@ def _storable(text: str) -> str:
     return text.replace("\0", "\ufffd")
 
 
-def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
-    """Samples in their order, so many at a time; those with pictures and those without do not mix."""
-    for _, alike in groupby(samples, key=lambda sample: bool(sample.images)):
+def _batches(model: Model, samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
+    """Samples in their order, so many at a time; those with pictures and those without do not mix.
+
+    Nor do different numbers of pictures where they are seen by cross-attention: transformers lets text
+    before the first picture attend to all of them, the padding of the batch included.
+    """
+
+    def kind(sample: Sample) -> int:
+        return len(sample.images) if model.crosses else bool(sample.images)
+
+    for _, alike in groupby(samples, key=kind):
         group = list(alike)
         for first in range(0, len(group), size):
             yield group[first : first + size]
