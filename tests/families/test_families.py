@@ -18,6 +18,7 @@ from mmprobe.models.families import FAMILIES, family_of
 from mmprobe.models.selfcheck import check
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
+from mmprobe.traces.engines import load_engine
 
 sys.path.insert(0, str(Path(__file__).parent))
 from reference import eager_generate  # noqa: E402
@@ -25,7 +26,7 @@ from tiny_patches import TINY_PATCHES  # noqa: E402
 from tiny_tiles import REFUSED, TINY_TILES  # noqa: E402
 
 BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
-NEEDS_A_PICTURE = {"paligemma", "mllama"}
+NEEDS_A_PICTURE = {"paligemma"}
 STEPS = 6
 EVERYTHING = load_capture("full").model_copy(
     update={"dtype": "float32", "datasets": [*load_capture("full").datasets, "attention/row"]}
@@ -196,6 +197,29 @@ def test_the_vision_encoder_equals_eager(model, pictures, tmp_path):
     assert len(np.unique(real, axis=0)) == len(real), "no two patches have the same place"
 
 
+@pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
+def test_the_other_engines_agree_or_refuse(model, engine, pictures, tmp_path):
+    sample = sample_of(pictures[:1])
+    refusal = load_engine(engine).refuses(model, 1)
+    if refusal is not None:
+        with pytest.raises(InputError, match=f"engine {engine}: "):
+            mp.trace(model, [sample], tmp_path / "run", engine=engine)
+        assert "no adapter" in refusal or "cross-attention" in refusal
+        return
+    one, other = (
+        mp.trace(model, [sample], tmp_path / name, capture=EVERYTHING, max_new_tokens=STEPS, engine=name)
+        for name in ("native", engine)
+    )
+    assert not other.failures
+    assert one["a"].captured == other["a"].captured
+    for name in one["a"].captured:
+        if name.startswith(("attention/", "residual/", "ffn/gate_sum", "tam/", "steps/")):
+            wanted, found = (np.nan_to_num(run["a"].array(name).values) for run in (one, other))
+            largest = np.abs(wanted).max(-1, keepdims=True, initial=1)
+            tolerance = 1e-4 if name in ("steps/entropy", "steps/logprob") else 2e-5
+            assert (np.abs(found - wanted) <= tolerance * largest).all(), name
+
+
 def test_nothing_is_left_behind(model, pictures, tmp_path):
     before = model.hf.config.get_text_config()._attn_implementation
     mp.trace(model, [sample_of(pictures[:1])], tmp_path / "run", capture=EVERYTHING, max_new_tokens=2)
@@ -217,3 +241,11 @@ def test_pan_and_scan_gives_a_view_a_crop(pictures):
     model = Model("gemma3", "gemma3", None, hf, processor, family_of(hf.config))
     views = model.prompt(sample_of(pictures[1:2])).views  # 60 pixels high, 140 wide: two crops
     assert [view.box for view in views] == [(0, 0, 140, 60), (0, 0, 70, 60), (70, 0, 70, 60)]
+
+
+def test_a_family_that_needs_a_picture_says_so(pictures, tmp_path):
+    hf, processor = TINY_PATCHES["paligemma"]()
+    model = Model("paligemma", "paligemma", None, hf, processor, family_of(hf.config))
+    run = mp.trace(model, [sample_of([]), sample_of(pictures[:1], "b")], tmp_path / "run", max_new_tokens=2)
+    assert run.ids == ["b"]
+    assert "`images` are expected" in run.failures[0]["message"]
