@@ -28,7 +28,8 @@ def activation_cache(trace: Trace, model: Any | None) -> ActivationCache:
     entries: dict[str, torch.Tensor] = {}
     for index, layer in enumerate(layers):
         streams = {
-            name: torch.from_numpy(values[:, index].values.astype(np.float32)) for name, values in found.items()
+            name: torch.from_numpy(values[:, index].values.astype(np.float32))
+            for name, values in found.items()
         }
         for name, values in streams.items():
             entries[f"blocks.{layer}.{RESIDUALS[name]}"] = values

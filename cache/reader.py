@@ -111,7 +111,9 @@ class Trace:
             return InputError(f"{self._file}: no such trace")
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "plugin" in reason:
-            return InputError(f"{self._file}: is compressed; reading it needs: pip install 'mmprobe[compression]'")
+            return InputError(
+                f"{self._file}: is compressed; reading it needs: pip install 'mmprobe[compression]'"
+            )
         return InputError(f"{self._file}: damaged trace ({reason}); delete it and trace again with --resume")
 
     def _group(self, name: str) -> xr.Dataset:

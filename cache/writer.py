@@ -246,7 +246,9 @@ def _on_disk(where: tuple[Any, ...], shape: tuple[int, ...], data: h5py.Dataset)
         return math.prod(shape) * data.dtype.itemsize
     touched = 1
     for index, size, chunk in zip(where, shape, data.chunks, strict=True):
-        first, last = (index, index) if isinstance(index, int) else (index.start or 0, (index.stop or size) - 1)
+        first, last = (
+            (index, index) if isinstance(index, int) else (index.start or 0, (index.stop or size) - 1)
+        )
         touched *= last // chunk - first // chunk + 1
     return touched * math.prod(data.chunks) * data.dtype.itemsize
 
@@ -280,5 +282,8 @@ def filters(compression: str) -> dict[str, Any]:
         raise InputError(
             f"compression {compression}: hdf5plugin is missing; install it with: pip install 'mmprobe[compression]'"
         ) from None
-    chosen = {"blosc2": hdf5plugin.Blosc2(cname="zstd", clevel=5, filters=2), "zstd": hdf5plugin.Zstd(clevel=3)}
+    chosen = {
+        "blosc2": hdf5plugin.Blosc2(cname="zstd", clevel=5, filters=2),
+        "zstd": hdf5plugin.Zstd(clevel=3),
+    }
     return dict(chosen[compression])

@@ -13,7 +13,9 @@ Listener = Callable[[Any], None]
 
 
 @contextmanager
-def listening(module: nn.Module, inputs: Listener | None = None, outputs: Listener | None = None) -> Iterator[None]:
+def listening(
+    module: nn.Module, inputs: Listener | None = None, outputs: Listener | None = None
+) -> Iterator[None]:
     """Within the block, call `inputs` with a module's first argument and `outputs` with its first result.
 
     A forward of the instance's own costs a third of torch's hooks, which would be most of what recording costs.

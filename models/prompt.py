@@ -225,7 +225,9 @@ def _lay_out(model: Model, messages: list[Message], pictures: list[Image.Image])
         rendered = model.processor.apply_chat_template(
             chat, tokenize=False, add_generation_prompt=True, chat_template=template
         )
-        laid_out = model.processor.prepare_inputs_layout(images=[pictures] if pictures else None, text=[rendered])
+        laid_out = model.processor.prepare_inputs_layout(
+            images=[pictures] if pictures else None, text=[rendered]
+        )
         return rendered, laid_out[1][0]
 
     (rendered, whole), (_, rest), spans, before_text = apply(messages), apply(masked), [], ""

@@ -83,9 +83,7 @@ def check(hf: Any, family: Family, name: str) -> None:
     mistakes = find_problems(hf, family) or find_mistakes(hf, family)
     if mistakes:
         more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""
-        raise InputError(
-            f"model {name!r}: {family.name}: {mistakes[0]}{more}; see docs/adding-a-family.md"
-        )
+        raise InputError(f"model {name!r}: {family.name}: {mistakes[0]}{more}; see docs/adding-a-family.md")
 
 
 def _attended(call: Call) -> Tensor:

@@ -62,7 +62,9 @@ class CaptureSpec(BaseModel):
             for name in self.datasets:
                 if name not in PROMPT_SIDES and not name.startswith("vision/"):
                     known = ", ".join(PROMPT_SIDES)
-                    raise ValueError(f"positions: prompt: {name} has no side of the prompt, only {known} have")
+                    raise ValueError(
+                        f"positions: prompt: {name} has no side of the prompt, only {known} have"
+                    )
         return self
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -46,10 +47,7 @@ class Collected:
             block = slice(first, last)
             lane.steps(chosen, torch.stack(self.logits[block]))
             if self.attention:
-                keys = prompt + last - 1
-                lane.attention(
-                    lambda layer, block=block, keys=keys: _padded(self.attention[layer][block], keys), len(chosen)
-                )
+                lane.attention(partial(self._rows, block, prompt + last - 1), len(chosen))
             if self.residuals:
                 lane.residuals({name: _stacked(kept, block) for name, kept in self.residuals.items()})
             if self.gates:
@@ -57,6 +55,9 @@ class Collected:
             if "tam/logit" in lane.spec.stored and states is not None:
                 lane.tam(states[: prompt + last - 1], chosen)
         lane.finish(states)
+
+    def _rows(self, block: slice, keys: int, layer: int) -> Rows:
+        return _padded(self.attention[layer][block], keys)
 
 
 def _stacked(by_layer: dict[int, list[Tensor]], block: slice) -> Tensor:
@@ -69,7 +70,11 @@ def _padded(rows: list[Tensor], keys: int) -> Rows:
     ends = [keys - count + 1 + index for index in range(count)]
     return Rows(
         torch.stack(
-            [F.pad(row.float(), (end - row.shape[-1], keys - end)) for row, end in zip(rows, ends, strict=True)], 1
+            [
+                F.pad(row.float(), (end - row.shape[-1], keys - end))
+                for row, end in zip(rows, ends, strict=True)
+            ],
+            1,
         )
     )
 
@@ -96,5 +101,7 @@ def refusal(model: Model, batch_size: int) -> str | None:
     if batch_size > 1:
         return "takes one sample at a time; use --batch-size 1 or --engine native"
     if model.crosses:
-        return f"cannot do {model.family.name}, whose pictures are seen by cross-attention; use --engine native"
+        return (
+            f"cannot do {model.family.name}, whose pictures are seen by cross-attention; use --engine native"
+        )
     return None

@@ -56,7 +56,11 @@ def record(
 
 
 def _traced(
-    wrapped: Any, asked: dict[str, Any], places: dict[Any, dict[str, str]], parts: set[str], remote: bool | str
+    wrapped: Any,
+    asked: dict[str, Any],
+    places: dict[Any, dict[str, str]],
+    parts: set[str],
+    remote: bool | str,
 ) -> tuple[Tensor, Collected]:
     """The block below is sent as source to where it runs, so it holds nothing of this package."""
     norm = places.pop("norm")["norm"]
@@ -88,7 +92,9 @@ def _traced(
                     if "residuals" in parts:
                         kept["mid"][layer].append(wrapped.get(place["mid"]).input[0, -1].detach().clone())
                     if "gates" in parts:
-                        kept["gates"][layer].append(wrapped.get(place["gates"]).output[0, -1].detach().clone())
+                        kept["gates"][layer].append(
+                            wrapped.get(place["gates"]).output[0, -1].detach().clone()
+                        )
                     if "residuals" in parts:
                         after = wrapped.get(place["layer"]).output
                         after = after[0] if isinstance(after, tuple) else after

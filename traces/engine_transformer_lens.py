@@ -6,6 +6,7 @@ TransformerLens runs eager attention and keeps to one sample; its numbers are in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
@@ -52,14 +53,20 @@ def _bridge(model: Model) -> Any:
     adapter = SUPPORTED_ARCHITECTURES[name]
     vision = getattr(hf.config, "vision_config", None)
     kernel = getattr(vision, "_attn_implementation", None)
-    unneeded = [library for library in adapter.required_libraries if library != "torchvision"]  # processors need it
+    unneeded = [
+        library for library in adapter.required_libraries if library != "torchvision"
+    ]  # processors need it
     with patch.object(adapter, "required_libraries", unneeded):
         bridge = build_bridge_from_module(hf, name, hf_config=hf.config, tokenizer=None)
-    if kernel is not None:
+    if vision is not None:
         vision._attn_implementation = kernel  # it has made all of the model eager
     hf.config.get_text_config()._attn_implementation = "eager"  # not all adapters do
     _bridges[model.hf] = bridge
     return bridge
+
+
+def _activated(act: Any, value: Tensor) -> Tensor:
+    return act(value[0, -1])
 
 
 def _hooks(
@@ -84,7 +91,7 @@ def _hooks(
         if "gates" in parts:  # no hook point stands between act and the product with the other half
             act = model.family.parts(decoder.layers[layer]).activation
             gates = kept.gates.setdefault(layer, [])
-            hooks.append((f"blocks.{layer}.mlp.hook_pre", keeping(gates, lambda value, act=act: act(value[0, -1]))))
+            hooks.append((f"blocks.{layer}.mlp.hook_pre", keeping(gates, partial(_activated, act))))
     if "normed" in parts:
         hooks.append(("ln_final.hook_out", keeping(kept.normed, lambda value: value[0])))
     transform = bridge.adapter.apply_output_logits_transform

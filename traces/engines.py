@@ -20,8 +20,6 @@ ENGINES = {
 }
 
 
-
-
 def load_engine(name: str) -> ModuleType:
     """A module with `record`, and with `refuses` where it cannot do every model.
 
@@ -60,10 +58,14 @@ def available(
         refusal = module.refuses(model, batch_size)
         if refusal is not None:
             raise InputError(f"engine {engine}: {refusal}")
-        reasons |= dict.fromkeys(_named("vision/", "prompt/"), f"engine {engine} records the answer's steps only")
+        reasons |= dict.fromkeys(
+            _named("vision/", "prompt/"), f"engine {engine} records the answer's steps only"
+        )
     if remote and model.hf.device.type == "meta":
         reasons |= dict.fromkeys(_named("tam/"), "the unembedding is where the model is")
-    missing = {name: reason for name, reason in reasons.items() if name in spec.stored or name in spec.datasets}
+    missing = {
+        name: reason for name, reason in reasons.items() if name in spec.stored or name in spec.datasets
+    }
     for reason in dict.fromkeys(missing.values()):
         names = ", ".join(name for name in missing if missing[name] == reason)
         if spec.missing == "refuse":
@@ -74,7 +76,7 @@ def available(
 
 def _of_model(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:
     """What this model cannot give, with the reason."""
-    reasons = {}
+    reasons: dict[str, str] = {}
     family, decoder = model.family, model.family.decoder(model.hf)
     parts = [family.parts(decoder.layers[layer]) for layer in layers]
     if any(part.activation is None for part in parts):

@@ -56,7 +56,9 @@ def open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: bool
         raise InputError(f"{out}: is a file; choose another folder for the run")
     there = out.is_dir() and any(out.iterdir())
     if there and not (out / "run.json").is_file():
-        if {entry.name for entry in out.iterdir()} - {"samples", "run.json.part"} or any(out.glob("samples/*")):
+        if {entry.name for entry in out.iterdir()} - {"samples", "run.json.part"} or any(
+            out.glob("samples/*")
+        ):
             raise InputError(f"{out}: is not empty and holds no run; choose another folder")
         there = False  # a run that was stopped before it began
     if there and not resume and not overwrite:

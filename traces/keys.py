@@ -61,7 +61,11 @@ class Keys:
             if self.mask is not None:
                 scores = _masked(scores, self.mask[row, :, -1:])
             return Rows(scores.softmax(-1), crosses=True)
-        held = torch.cat([self.held[row], *(key[row] for key in self.fresh)], 1) if self.fresh else self.held[row]
+        held = (
+            torch.cat([self.held[row], *(key[row] for key in self.fresh)], 1)
+            if self.fresh
+            else self.held[row]
+        )
         first, last = max(self.first, padding), position + query.shape[1]
         scores = _scores(query, held[:, first - self.first : last - self.first], self.scale)
         queries = torch.arange(position, last, device=query.device)[:, None]

@@ -99,7 +99,9 @@ class Lane:
         by_head = bool({"attention/visual_head", "prompt/attention_visual_head"} & self.spec.stored)
         cells = self.visual if self.visual_keys is None else self.visual_keys
         if rows is None:
-            nan = torch.full((len(self.heads), steps, max(len(cells), len(Group) + 1)), torch.nan, device=self.device)
+            nan = torch.full(
+                (len(self.heads), steps, max(len(cells), len(Group) + 1)), torch.nan, device=self.device
+            )
             visual = nan[..., : len(cells)]
             return nan[..., : len(Group) + 1], visual if by_head else visual[0]
         weights = self._chosen(rows.weights)

@@ -44,7 +44,9 @@ class Recorder(StoppingCriteria):
         self.length = lanes[0].prompt.padding + len(lanes[0].prompt.ids)  # of the padded prompt
         self.done = 0  # steps handed over
         self.ids: Tensor | None = None  # [batch, token], None until the prompt has been read
-        self.queries: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [batch, head, 1, dim]
+        self.queries: dict[int, list[Tensor]] = {
+            layer: [] for layer in self.layers
+        }  # each [batch, head, 1, dim]
         self.keys = {layer: Keys(self.parts[layer].crosses) for layer in self.layers}
         self.residuals: dict[str, dict[int, list[Tensor]]] = {
             name: {layer: [] for layer in self.layers} for name in ("pre", "mid", "post")
@@ -72,7 +74,7 @@ class Recorder(StoppingCriteria):
                     pre, mid, post = (self._residual(name, layer) for name in ("pre", "mid", "post"))
                     listeners.enter_context(listening(module, pre, post))
                     listeners.enter_context(listening(parts.mid, inputs=mid))
-                if spec.wants("ffn/"):
+                if spec.wants("ffn/") and parts.activation is not None:
                     keep = partial(_keep_last, self.gates[layer])
                     listeners.enter_context(listening(parts.activation, outputs=keep))
             listeners.enter_context(listening(self.model.hf, outputs=self._keep_logits))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 from collections.abc import Sequence
@@ -104,7 +105,9 @@ def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_toke
     tokens, steps, layers = prompt.tokens + new_tokens, min(new_tokens, BLOCK_STEPS), model.layer_count
     cache = 2 * layers * config.num_key_value_heads * head_dim * tokens * itemsize
     prefill = prompt.tokens * (3 * model.neuron_count + 6 * config.hidden_size) * itemsize
-    recorded = steps * (2 * layers * (3 * config.hidden_size + model.neuron_count) * itemsize + 12 * config.vocab_size)
+    recorded = steps * (
+        2 * layers * (3 * config.hidden_size + model.neuron_count) * itemsize + 12 * config.vocab_size
+    )
     rows = 3 * model.head_count * steps * tokens * 4 if spec.wants("attention/", "prompt/attention") else 0
     states = 2 * tokens * config.hidden_size * itemsize if spec.wants("tam/") else 0
     return int(cache + max(prefill, recorded + rows) + states)
@@ -141,7 +144,7 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
         variable = VARIABLES[name]
         single = (variable.dtype, spec.dtype) == ("f2", "float32")
         itemsize = 4 if single else np.dtype(variable.dtype).itemsize
-        total += itemsize * np.prod([float(sizes[dim]) for dim in variable.dims])
+        total += itemsize * math.prod(float(sizes[dim]) for dim in variable.dims)
     return int(total)
 
 

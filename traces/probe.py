@@ -45,7 +45,9 @@ def probe(
         seconds = (time.perf_counter() - began) / len(tried)
         if run.failures:
             failure = run.failures[0]
-            raise InputError(f"probe: sample {failure['id']} fails ({failure['error']}: {failure['message']})")
+            raise InputError(
+                f"probe: sample {failure['id']} fails ({failure['error']}: {failure['message']})"
+            )
         disk = sum(path.stat().st_size for path in run.path.glob("samples/*.h5")) / len(tried)
         lengths = [trace.steps.sizes["step"] for trace in run]
     device = torch.cuda.max_memory_allocated() if model.hf.device.type == "cuda" else 0

@@ -91,7 +91,9 @@ def trace(
     progress = tqdm(desc="trace", unit="sample", initial=len(done), total=len(samples), disable=None)
     try:
         with Background() as background, progress, _stopping_after_a_batch() as interrupted:
-            job = _Job(model, out, spec, engine, options, seed, background, {"remote": remote} if remote else {})
+            job = _Job(
+                model, out, spec, engine, options, seed, background, {"remote": remote} if remote else {}
+            )
             for batch in _batches(model, samples, batch_size):
                 unfinished = [sample for sample in batch if sample.id not in done]
                 if unfinished:
@@ -147,7 +149,8 @@ class _Job(NamedTuple):
         torch.manual_seed(self.seed)
         batch = build_batch(self.model, [chat for _, chat in chats])
         writers = [
-            _writer(self.model, sample, self.out / "samples" / f"{sample.id}.h5", self.spec) for sample, _ in chats
+            _writer(self.model, sample, self.out / "samples" / f"{sample.id}.h5", self.spec)
+            for sample, _ in chats
         ]
         try:
             lanes = [

@@ -163,7 +163,9 @@ def _images(trace: Trace, sample: Sample) -> list[dict[str, Any]]:
     return found
 
 
-def embedded(path: Path, box: tuple[float, float, float, float] | None = None) -> tuple[str | None, str | None]:
+def embedded(
+    path: Path, box: tuple[float, float, float, float] | None = None
+) -> tuple[str | None, str | None]:
     """An image, or a box (left, top, right, bottom) of it, as a PNG data URI of at most `MAX_IMAGE_SIDE` pixels a
     side, or why there is none."""
     try:

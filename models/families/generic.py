@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from inspect import unwrap
 from typing import Any
 
@@ -122,7 +121,6 @@ def _problems_of(layer: Any, family: Family) -> list[str]:
     return []
 
 
-@cache
 def _calls_registry(attention: type) -> bool:
     methods = [
         unwrap(value) for kind in attention.__mro__ for value in vars(kind).values() if callable(value)

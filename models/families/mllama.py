@@ -24,13 +24,15 @@ def tiles_of_canvas(
 
 def _tiles(size: tuple[int, int], number: int, vision: Any) -> list[View]:
     edge, side = vision.image_size, vision.image_size // vision.patch_size
-    canvas = [int(length) for length in get_optimal_tiled_canvas(*size, vision.max_num_tiles, edge)]
-    _, shown = get_image_size_fit_to_canvas(*size, *canvas, edge)
+    tall, wide = (int(length) for length in get_optimal_tiled_canvas(*size, vision.max_num_tiles, edge))
+    _, shown = get_image_size_fit_to_canvas(*size, tall, wide, edge)
     tile = float(edge * size[1] / shown)  # in pixels of the file
     views = []
-    for index in range(canvas[0] // edge * (canvas[1] // edge)):
-        row, column = divmod(index, canvas[1] // edge)
-        first_key = (number * vision.max_num_tiles + index) * (side**2 + 1) + 1  # after the tile's class token
+    for index in range(tall // edge * (wide // edge)):
+        row, column = divmod(index, wide // edge)
+        first_key = (number * vision.max_num_tiles + index) * (
+            side**2 + 1
+        ) + 1  # after the tile's class token
         views.append(View((side, side), (column * tile, row * tile, tile, tile), first_key=first_key))
     return views
 

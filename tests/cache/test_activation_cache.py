@@ -36,12 +36,16 @@ def test_transformer_lens_computes_with_it(run):
     stack, labels = cache.accumulated_resid(incl_mid=True, return_labels=True)
     assert labels == ["0_pre", "0_mid", "1_pre", "1_mid", "2_pre", "2_mid", "final_post"]
     assert torch.equal(stack[1], cache["resid_mid", 0])
-    rebuilt = cache["resid_pre", 0] + sum(cache["attn_out", layer] + cache["mlp_out", layer] for layer in range(3))
+    rebuilt = cache["resid_pre", 0] + sum(
+        cache["attn_out", layer] + cache["mlp_out", layer] for layer in range(3)
+    )
     torch.testing.assert_close(rebuilt, cache["resid_post", 2], rtol=1e-4, atol=1e-4)
 
 
 def test_a_trace_without_residuals_says_so(random_qwen, tmp_path):
     spec = mp.CaptureSpec(datasets=["update/kl"])
-    run = mp.trace(random_qwen, [Sample(id="a", question="?")], tmp_path / "run", capture=spec, max_new_tokens=2)
+    run = mp.trace(
+        random_qwen, [Sample(id="a", question="?")], tmp_path / "run", capture=spec, max_new_tokens=2
+    )
     with pytest.raises(NotCaptured, match="no residual streams were captured"):
         run["a"].to_activation_cache()

@@ -21,9 +21,9 @@ from mmprobe.traces import load_capture
 from mmprobe.traces.engines import load_engine
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reference import eager_generate  # noqa: E402
-from tiny_patches import TINY_PATCHES  # noqa: E402
-from tiny_tiles import REFUSED, TINY_TILES  # noqa: E402
+from reference import eager_generate
+from tiny_patches import TINY_PATCHES
+from tiny_tiles import REFUSED, TINY_TILES
 
 BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
 NEEDS_A_PICTURE = {"paligemma"}
@@ -48,7 +48,9 @@ def traced(request, model, pictures, tmp_path_factory):
     if request.param == 0 and model.family.name in NEEDS_A_PICTURE:
         pytest.skip(f"{model.family.name} cannot do without a picture")
     sample = sample_of(pictures[1 : 1 + request.param])
-    run = mp.trace(model, [sample], tmp_path_factory.mktemp("run") / "run", capture=EVERYTHING, max_new_tokens=STEPS)
+    run = mp.trace(
+        model, [sample], tmp_path_factory.mktemp("run") / "run", capture=EVERYTHING, max_new_tokens=STEPS
+    )
     assert not run.failures, run.failures
     return model, sample, run["a"], eager_generate(model, model.prepare(sample), STEPS)
 
@@ -60,7 +62,9 @@ def close(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 def test_there_is_a_tiny_model_of_every_family():
-    assert {family.name for family in FAMILIES} <= {family_of(build()[0].config).name for build in BUILDERS.values()}
+    assert {family.name for family in FAMILIES} <= {
+        family_of(build()[0].config).name for build in BUILDERS.values()
+    }
 
 
 def test_tokens_are_those_of_plain_generate(traced):
@@ -131,7 +135,9 @@ def test_grids_hold_all_visual_tokens(traced):
         for number, (rows, columns) in enumerate(grids):
             assert (image == number).sum() == rows * columns
         np.testing.assert_array_equal(image >= 0, trace.tokens["group"].values == Group.VISUAL)
-    for (height, width), (x, y, w, h) in zip(trace.images["size"].values, trace.images["box"].values, strict=True):
+    for (height, width), (x, y, w, h) in zip(
+        trace.images["size"].values, trace.images["box"].values, strict=True
+    ):
         inside = max(0, min(x + w, width) - max(x, 0)) * max(0, min(y + h, height) - max(y, 0))
         assert inside > 0.3 * w * h, "a view shows its picture, with padding at most around it"
 
@@ -178,7 +184,9 @@ def test_the_vision_encoder_equals_eager(model, pictures, tmp_path):
     hf.set_attn_implementation("eager")
     residuals, weights = [], []
     for layer in vision.layers(hf):
-        layer.register_forward_hook(lambda m, a, out: residuals.append(out[0] if isinstance(out, tuple) else out))
+        layer.register_forward_hook(
+            lambda m, a, out: residuals.append(out[0] if isinstance(out, tuple) else out)
+        )
         layer.get_submodule(vision.attention).register_forward_hook(
             lambda m, a, out: weights.append(out[1] if isinstance(out, tuple) else None)
         )
@@ -225,8 +233,6 @@ def test_nothing_is_left_behind(model, pictures, tmp_path):
     mp.trace(model, [sample_of(pictures[:1])], tmp_path / "run", capture=EVERYTHING, max_new_tokens=2)
     assert model.hf.config.get_text_config()._attn_implementation == before
     assert not any("forward" in vars(module) for module in model.hf.modules())
-
-
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

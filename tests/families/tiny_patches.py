@@ -117,7 +117,10 @@ def glm4v() -> Built:
 def gemma3() -> Built:
     """Layers with a window of 16 tokens and one without; wide pictures get crops beside the whole."""
     tokenizer = tokenizer_with(
-        boi_token="<start_of_image>", eoi_token="<end_of_image>", image_token="<image_soft_token>", bos_token="<bos>"
+        boi_token="<start_of_image>",
+        eoi_token="<end_of_image>",
+        image_token="<image_soft_token>",
+        bos_token="<bos>",
     )
     config = tf.Gemma3Config(
         text_config={**TEXT, "vocab_size": len(tokenizer), "head_dim": 16, "query_pre_attn_scalar": 16,
@@ -153,13 +156,20 @@ def paligemma() -> Built:
     tokenizer = tokenizer_with("<image>", bos_token="<bos>")
     config = tf.PaliGemmaConfig(
         text_config={"model_type": "gemma", **TEXT, "vocab_size": len(tokenizer), "head_dim": 16},
-        vision_config={"model_type": "siglip_vision_model", "image_size": 24, "vision_use_head": False, **VISION},
+        vision_config={
+            "model_type": "siglip_vision_model",
+            "image_size": 24,
+            "vision_use_head": False,
+            **VISION,
+        },
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         projection_dim=64,
     )
     image_processor = SiglipImageProcessorPil(size={"height": 24, "width": 24})
     image_processor.image_seq_length = 9
-    return shaken(tf.PaliGemmaForConditionalGeneration, config), tf.PaliGemmaProcessor(image_processor, tokenizer)
+    return shaken(tf.PaliGemmaForConditionalGeneration, config), tf.PaliGemmaProcessor(
+        image_processor, tokenizer
+    )
 
 
 def deepseek_vl() -> Built:
@@ -167,13 +177,20 @@ def deepseek_vl() -> Built:
     tokenizer = tokenizer_with(image_token="<image_placeholder>")
     config = tf.DeepseekVLConfig(
         text_config={"model_type": "llama", **TEXT, "vocab_size": len(tokenizer)},
-        vision_config={"model_type": "siglip_vision_model", "image_size": 32, "vision_use_head": False, **VISION},
+        vision_config={
+            "model_type": "siglip_vision_model",
+            "image_size": 32,
+            "vision_use_head": False,
+            **VISION,
+        },
         image_token_id=tokenizer.image_token_id,
     )
     processor = tf.DeepseekVLProcessor(
         DeepseekVLImageProcessorPil(size={"height": 32, "width": 32}, min_size=8),
         tokenizer,
-        chat_template=turns_template(("User: ", "\n\n"), "Assistant:", ("", "\n\n"), image="<image_placeholder>"),
+        chat_template=turns_template(
+            ("User: ", "\n\n"), "Assistant:", ("", "\n\n"), image="<image_placeholder>"
+        ),
         num_image_tokens=16,
     )
     return shaken(tf.DeepseekVLForConditionalGeneration, config), processor

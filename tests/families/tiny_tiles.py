@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import transformers as tf
+from building import TEXT, VISION, Built, shaken, tokenizer_with, turns_template
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
@@ -19,7 +20,6 @@ from transformers.models.llava_onevision.processing_llava_onevision import Llava
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
 
-from building import TEXT, VISION, Built, shaken, tokenizer_with, turns_template
 
 def _llava_like(config_class: type, model_class: type, **options: Any) -> Built:
     tokenizer = tokenizer_with("<image>")

@@ -46,9 +46,7 @@ def test_visual_tokens_belong_to_their_image_and_fill_its_grid(tiny_spd, picture
 def test_the_model_sees_the_same_visual_tokens(tiny_spd, pictures):
     """transformers' own marks of visual tokens are an independent witness."""
     inputs, (prompt,) = tiny_spd.batch([Sample(id="a", images=pictures[1:], question="?")])
-    np.testing.assert_array_equal(
-        inputs["mm_token_type_ids"][0].numpy() == 1, prompt.group == Group.VISUAL
-    )
+    np.testing.assert_array_equal(inputs["mm_token_type_ids"][0].numpy() == 1, prompt.group == Group.VISUAL)
     ids = tiny_spd.processor.apply_chat_template(
         [{"role": "user", "content": [{"type": "image", "path": str(p)} for p in pictures[1:]] + [{"type": "text", "text": "?"}]}],
         tokenize=True, add_generation_prompt=True, return_dict=True, return_tensors="pt",

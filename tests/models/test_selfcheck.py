@@ -16,7 +16,9 @@ def wrong(family, **parts):
     """The family with some of its layer's parts taken from other modules, by path."""
 
     def misplaced(layer):
-        return decoder_parts(layer)._replace(**{name: layer.get_submodule(path) for name, path in parts.items()})
+        return decoder_parts(layer)._replace(
+            **{name: layer.get_submodule(path) for name, path in parts.items()}
+        )
 
     return dataclasses.replace(family, parts=misplaced)
 
@@ -31,7 +33,9 @@ def test_a_declaration_that_fits_passes(model, request):
 @pytest.mark.parametrize("parts", [{"mid": "input_layernorm"}, {"update": "mlp"}, {"mid": "mlp"}])
 def test_a_misplaced_part_is_named_with_its_layer(random_qwen, parts):
     family = wrong(random_qwen.family, **parts)
-    with pytest.raises(InputError, match=r"qwen2_5_vl: layer 0: resid_pre .* do not add up .*adding-a-family"):
+    with pytest.raises(
+        InputError, match=r"qwen2_5_vl: layer 0: resid_pre .* do not add up .*adding-a-family"
+    ):
         check(random_qwen.hf, family, "mine")
 
 

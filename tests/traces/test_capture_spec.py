@@ -120,7 +120,10 @@ def test_a_data_set_that_cannot_be_picked_is_refused(load, name):
         ("datasets: [update/kl]\nlayers: [0, 1.5]", "layers.1: "),
         ("datasets: [update/kl]\nlayers: [last]", "layers.0: "),
         ("datasets: [update/kl]\nheads: 0", "heads: "),
-        ("datasets: [update/kl]\npositions: prompt", "file: positions: prompt: update/kl has no side of the prompt"),
+        (
+            "datasets: [update/kl]\npositions: prompt",
+            "file: positions: prompt: update/kl has no side of the prompt",
+        ),
         ("datasets: [update/kl]\npositions: some", "positions: "),
         ("datasets: [update/kl]\ncompression: gzip", "compression: "),
         ("datasets: [update/kl]\nlayer: [0]", "layer: Extra inputs are not permitted"),

@@ -16,7 +16,9 @@ STEPS = 70  # more than a block
 @pytest.fixture(scope="module")
 def samples(pictures) -> list[Sample]:
     return [
-        Sample(id="two", images=pictures[:2], system="You see pictures.", question="Compare them step by step."),
+        Sample(
+            id="two", images=pictures[:2], system="You see pictures.", question="Compare them step by step."
+        ),
         Sample(id="one", images=pictures[2:], question="Is there a star?"),
         Sample(id="none", question="What is a star?"),
     ]
@@ -62,7 +64,9 @@ def test_what_an_engine_cannot_do_is_said_before_the_run(random_qwen, samples, t
     with pytest.raises(mp.InputError, match="engine nnsight: takes one sample at a time"):
         mp.trace(random_qwen, samples, tmp_path / "a", engine="nnsight", batch_size=2)
     spec = mp.CaptureSpec(datasets=["residual/mid"], positions="all")
-    with pytest.raises(mp.InputError, match="prompt/residual_mid: not available .*engine transformer_lens records"):
+    with pytest.raises(
+        mp.InputError, match="prompt/residual_mid: not available .*engine transformer_lens records"
+    ):
         mp.trace(random_qwen, samples, tmp_path / "b", capture=spec, engine="transformer_lens")
     with pytest.raises(mp.InputError, match="engine 'nope': choose native, nnsight, transformer_lens"):
         mp.trace(random_qwen, samples, tmp_path / "c", engine="nope")
@@ -73,10 +77,18 @@ def test_a_remote_run_gives_the_same_numbers(tiny_spd, samples, tmp_path):
     """As if on a cluster: nnsight serialises the request and runs what comes out of it."""
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
     run = mp.trace(
-        tiny_spd, samples[:2], tmp_path / "run", capture=spec, engine="nnsight", max_new_tokens=9, remote="local"
+        tiny_spd,
+        samples[:2],
+        tmp_path / "run",
+        capture=spec,
+        engine="nnsight",
+        max_new_tokens=9,
+        remote="local",
     )
     assert not run.failures
-    here = mp.trace(tiny_spd, samples[:2], tmp_path / "here", capture=spec, engine="nnsight", max_new_tokens=9)
+    here = mp.trace(
+        tiny_spd, samples[:2], tmp_path / "here", capture=spec, engine="nnsight", max_new_tokens=9
+    )
     for one, other in zip(here, run, strict=True):
         assert one.captured == other.captured
         for name in ("steps/id", "attention/mass", "residual/post", "ffn/gate_sum", "tam/logit"):

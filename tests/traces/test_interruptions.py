@@ -95,11 +95,15 @@ def test_a_run_killed_at_thirty_moments_ends_as_if_undisturbed(random_qwen, samp
     assert run.ids == undisturbed.ids and not run.failures
     assert mp.verify(out) == []
     for name in run.ids:
-        assert datasets(out / "samples" / f"{name}.h5") == datasets(undisturbed.path / "samples" / f"{name}.h5")
+        assert datasets(out / "samples" / f"{name}.h5") == datasets(
+            undisturbed.path / "samples" / f"{name}.h5"
+        )
     assert not list(out.glob("samples/*.part"))
 
 
-def test_ctrl_c_stops_after_the_current_batch(random_qwen, samples, undisturbed, tmp_path, monkeypatch, caplog):
+def test_ctrl_c_stops_after_the_current_batch(
+    random_qwen, samples, undisturbed, tmp_path, monkeypatch, caplog
+):
     original, calls = run_module.build_batch, []
 
     def build(*arguments):

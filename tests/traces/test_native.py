@@ -11,9 +11,9 @@ import torch
 
 import mmprobe as mp
 from mmprobe.models import Model
+from mmprobe.models.attention import _observers
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
-from mmprobe.models.attention import _observers
 
 SYSTEM = "You answer questions about pictures of coloured shapes."
 STEPS = 37

@@ -15,7 +15,9 @@ from mmprobe.traces import load_capture
 from mmprobe.traces.plan import plan, typical
 from mmprobe.traces.probe import probe
 
-ROWS = mp.CaptureSpec(datasets=["attention/row", "residual/mid"], positions="all", dtype="float32", heads=[0, 2])
+ROWS = mp.CaptureSpec(
+    datasets=["attention/row", "residual/mid"], positions="all", dtype="float32", heads=[0, 2]
+)
 MEMORY = """
 import json, resource, sys
 import mmprobe as mp
@@ -38,7 +40,9 @@ print(plan(model, load_capture("full"), 4, 128, 4, PromptSize(90, 0, 80)).host)
 @pytest.mark.parametrize("capture", ["default", "full", ROWS], ids=["default", "full", "rows"])
 def test_disk_is_predicted_within_a_fifth(random_qwen, pictures, tmp_path, capture):
     spec = load_capture(capture)
-    samples = [Sample(id=str(index), images=pictures[:index], question="Is there a star?") for index in range(4)]
+    samples = [
+        Sample(id=str(index), images=pictures[:index], question="Is there a star?") for index in range(4)
+    ]
     sizes = typical([random_qwen.prompt(sample) for sample in samples])
     made = plan(random_qwen, spec, len(samples), 40, prompt=sizes)
     mp.trace(random_qwen, samples, tmp_path / "run", capture=spec, max_new_tokens=40)
@@ -51,7 +55,11 @@ def test_disk_is_predicted_within_a_fifth(random_qwen, pictures, tmp_path, captu
 
 def test_memory_is_predicted_within_a_fifth(tmp_path):
     def said(program: str, *arguments: str) -> int:
-        return int(subprocess.run([sys.executable, "-P", "-c", program, *arguments], capture_output=True, check=True).stdout)
+        return int(
+            subprocess.run(
+                [sys.executable, "-P", "-c", program, *arguments], capture_output=True, check=True
+            ).stdout
+        )
 
     assert said(PLANNED) == pytest.approx(said(MEMORY, str(tmp_path / "run")), rel=0.2)
 
@@ -65,10 +73,23 @@ def test_shapes_alone_plan_like_the_loaded_model(tiny_spd):
 
 
 def test_the_command_says_what_it_assumes(tmp_path):
-    command = [sys.executable, "-P", "-m", "mmprobe", "plan", "--model", "tiny-spd", "--samples", "100", "--json"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "mmprobe",
+        "plan",
+        "--model",
+        "tiny-spd",
+        "--samples",
+        "100",
+        "--json",
+    ]
     said = subprocess.run([*command, "--max-new-tokens", "64"], capture_output=True, check=True, text=True)
     result = json.loads(said.stdout)
     assert result["disk"] > 10**6 and result["seconds"] is None
     assert result["assumed"] == "prompts of 1024 tokens, 768 of them visual, answers of 64 tokens"
-    failed = subprocess.run([sys.executable, "-P", "-m", "mmprobe", "plan", "--model", "tiny-spd"], capture_output=True, text=True)
+    failed = subprocess.run(
+        [sys.executable, "-P", "-m", "mmprobe", "plan", "--model", "tiny-spd"], capture_output=True, text=True
+    )
     assert failed.returncode == 2 and failed.stderr == "mmprobe: plan: give --samples, --data or both\n"

@@ -12,7 +12,15 @@ import mmprobe as mp
 from mmprobe.samples import Sample
 from mmprobe.traces import keys
 
-NAMES = ["attention/mass", "attention/visual", "attention/visual_head", "attention/row", "residual/pre", "residual/mid", "residual/post"]
+NAMES = [
+    "attention/mass",
+    "attention/visual",
+    "attention/visual_head",
+    "attention/row",
+    "residual/pre",
+    "residual/mid",
+    "residual/post",
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,7 +35,9 @@ def short_blocks():
 def traced(random_qwen, pictures, tmp_path_factory):
     sample = Sample(id="a", images=pictures[:2], question="Compare the two pictures.")
     spec = mp.CaptureSpec(datasets=NAMES, positions="all", dtype="float32")
-    run = mp.trace(random_qwen, [sample], tmp_path_factory.mktemp("run") / "run", capture=spec, max_new_tokens=5)
+    run = mp.trace(
+        random_qwen, [sample], tmp_path_factory.mktemp("run") / "run", capture=spec, max_new_tokens=5
+    )
     hf = copy.deepcopy(random_qwen.hf)
     hf.set_attn_implementation("eager")
     mids: list[torch.Tensor] = []
@@ -44,8 +54,12 @@ def test_rows_of_the_prompt_equal_eager(traced):
     trace, attention, _, _ = traced
     np.testing.assert_allclose(trace.array("prompt/attention_row").values, attention, atol=1e-5)
     visual = trace.tokens["group"].values[: attention.shape[-1]] == 2
-    np.testing.assert_allclose(trace.array("prompt/attention_visual_head").values, attention[..., visual], atol=1e-5)
-    np.testing.assert_allclose(trace.array("prompt/attention_visual").values, attention[..., visual].mean(2), atol=1e-5)
+    np.testing.assert_allclose(
+        trace.array("prompt/attention_visual_head").values, attention[..., visual], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        trace.array("prompt/attention_visual").values, attention[..., visual].mean(2), atol=1e-5
+    )
 
 
 def test_masses_of_the_prompt_equal_eager(traced):
