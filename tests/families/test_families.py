@@ -255,3 +255,19 @@ def test_a_family_that_needs_a_picture_says_so(pictures, tmp_path):
     run = mp.trace(model, [sample_of([]), sample_of(pictures[:1], "b")], tmp_path / "run", max_new_tokens=2)
     assert run.ids == ["b"]
     assert "`images` are expected" in run.failures[0]["message"]
+
+
+def test_what_a_model_cannot_give_is_refused_or_skipped_before_the_run(pictures, tmp_path, caplog):
+    hf, processor = TINY_PATCHES["qwen3_vl_moe"]()
+    model = Model("moe", "moe", None, hf, processor, family_of(hf.config))
+    spec = mp.CaptureSpec(datasets=["ffn/gate_sum", "attention/mass"])
+    with pytest.raises(InputError, match="ffn/gate_sum: not available .*mixtures of experts.*; leave it out"):
+        mp.trace(model, [sample_of([])], tmp_path / "a", capture=spec)
+    assert not (tmp_path / "a").exists()
+    run = mp.trace(model, [sample_of([])], tmp_path / "b", capture="default", max_new_tokens=2)
+    assert "ffn/gate_sum: not recorded, since qwen3_vl_moe's FFNs are mixtures of experts" in caplog.text
+    assert "ffn/gate_sum" not in run["a"].captured and "attention/mass" in run["a"].captured
+    assert "ffn/gate_sum" not in run.config["capture"]["datasets"]
+    spec = mp.CaptureSpec(datasets=["vision/residual"])
+    with pytest.raises(InputError, match="vision/residual: not available .it needs a batch size of 1"):
+        mp.trace(model, [sample_of([])], tmp_path / "c", capture=spec, batch_size=2)
