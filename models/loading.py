@@ -18,7 +18,7 @@ from mmprobe.errors import InputError
 from mmprobe.models.aliases import locate
 from mmprobe.models.families import Family, family_of
 from mmprobe.models.prompt import Batch, Prompt, build_batch, chat_of
-from mmprobe.models.selfcheck import check
+from mmprobe.models.selfcheck import check, has_plain_logits
 from mmprobe.samples import Sample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -56,6 +56,11 @@ class Model:
     @property
     def head_count(self) -> int:
         return self.hf.config.get_text_config().num_attention_heads
+
+    @cached_property
+    def has_plain_logits(self) -> bool:
+        """Whether the unembedding of the final norm's output is the logits, with no scale or cap behind it."""
+        return has_plain_logits(self.hf, self.family)
 
     @property
     def crosses(self) -> bool:

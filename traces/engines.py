@@ -8,7 +8,6 @@ from types import ModuleType
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.models.selfcheck import has_plain_logits
 from mmprobe.traces.capture import PROMPT_SIDES, RECORDABLE, CaptureSpec
 
 log = logging.getLogger("mmprobe")
@@ -85,7 +84,7 @@ def _of_model(model: Model, layers: list[int], batch_size: int) -> dict[str, str
         reasons |= dict.fromkeys(_named("tam/"), f"in {family.name} pictures are no tokens of the prompt")
     elif model.hf.device.type == "meta":
         pass  # a plan, or a run elsewhere
-    elif not has_plain_logits(model.hf, family):
+    elif not model.has_plain_logits:
         reasons |= dict.fromkeys(_named("tam/"), f"{family.name} rescales its logits")
     if family.vision is None:
         reasons |= dict.fromkeys(_named("vision/"), f"{family.name}'s vision encoder cannot be recorded")

@@ -97,7 +97,7 @@ class Recorder(StoppingCriteria):
         def keep(values: Tensor) -> None:
             if for_prompt and self.ids is None:
                 for row, lane in enumerate(self.lanes):
-                    lane.prompt_residual(name, layer, values[row, lane.prompt.padding :])
+                    lane.prompt_residual(name, layer, values[row, lane.prompt.padding :].clone())
             if for_steps:
                 _keep_last(kept, values)
 

@@ -26,7 +26,7 @@ def watching_vision(model: Model, lane: Lane) -> Iterator[None]:
     received: list[list[Tensor]] = [[] for _ in layers]  # each [head, patch], of a window or some pictures
 
     def keep(index: int, output: Tensor) -> None:
-        values = output.reshape(-1, output.shape[-1])
+        values = output.reshape(-1, output.shape[-1]).clone()  # the model may go on with it in place
         where = (index, slice(0, values.shape[0]), slice(0, values.shape[1]))
         lane.writer.put("vision/residual", values, where, (len(layers), *values.shape))
 

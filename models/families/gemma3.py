@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
 from mmprobe.models.families.tiles import tower_layers, tower_places
@@ -30,12 +29,12 @@ def whole_and_crops(
 def _crops(processor: Any, height: int, width: int) -> list[tuple[int, int, int, int]]:
     """Boxes of the crops, by letting the processor crop a picture whose pixels are their own coordinates."""
     image_processor, settings = processor.image_processor, processor.images_kwargs
-    coordinates = np.mgrid[:height, :width]
-    picture = coordinates if type(image_processor).__name__.endswith("Pil") else torch.from_numpy(coordinates)
-    crops = image_processor.pan_and_scan(
-        picture, **{name: value for name, value in settings.items() if name.startswith("pan_and_scan")}
+    crop = getattr(image_processor, "pan_and_scan", None) or image_processor.pan_and_scan_batched
+    crops = crop(
+        np.mgrid[:height, :width],
+        **{name: value for name, value in settings.items() if name.startswith("pan_and_scan")},
     )
-    return [(int(crop[1, 0, 0]), int(crop[0, 0, 0]), crop.shape[2], crop.shape[1]) for crop in crops]
+    return [(int(part[1, 0, 0]), int(part[0, 0, 0]), part.shape[2], part.shape[1]) for part in crops]
 
 
 GEMMA3 = Family(

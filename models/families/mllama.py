@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from transformers.models.mllama.image_processing_pil_mllama import (
     get_image_size_fit_to_canvas,
     get_optimal_tiled_canvas,
 )
 
-from mmprobe.models.families.base import Family, LayerParts, View, decoder_parts
+from mmprobe.models.families.base import Family, LayerParts, View, VisionEncoder, decoder_parts
 
 
 def tiles_of_canvas(
@@ -51,10 +52,31 @@ def parts(layer: Any) -> LayerParts:
     )
 
 
+def encoder_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Tiles, empty ones included: a class token, the patches, and padding to a multiple of eight."""
+    vision = hf.config.vision_config
+    side = vision.image_size // vision.patch_size
+    length = -(-(side**2 + 1) // 8) * 8
+    tile = np.full((length, 2), -1, np.int32)
+    tile[1 : side**2 + 1] = np.stack(np.divmod(np.arange(side**2), side), 1)
+    shown = inputs["aspect_ratio_mask"].flatten().bool().cpu().numpy()
+    number = np.repeat(np.arange(len(shown), dtype=np.int32), length)
+    found = np.column_stack([number, np.tile(tile, (len(shown), 1))])
+    found[np.repeat(~shown, length), 1:] = -1
+    return found
+
+
+def encoder_layers(hf: Any) -> list[Any]:
+    """Layers that see one tile, then those that see all of a picture."""
+    vision = hf.model.vision_model
+    return [*vision.transformer.layers, *vision.global_transformer.layers]
+
+
 MLLAMA = Family(
     name="mllama",
     model_types=("mllama",),
     views=tiles_of_canvas,
     parts=parts,
+    vision=VisionEncoder(encoder_layers, "self_attn", encoder_places),
     notes="Attends to pictures in layers of its own; without a picture these do not run.",
 )

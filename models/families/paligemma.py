@@ -34,5 +34,5 @@ PALIGEMMA = Family(
         tower_layers, "self_attn", lambda inputs, hf: tower_places(len(inputs["pixel_values"]), hf)
     ),
     chat_template=PICTURES_THEN_TEXT,
-    notes="Needs a picture; its prompt's tokens all see each other.",
+    notes="Needs a picture; its prompt's tokens all see each other. Not PaliGemma 2, whose Gemma 2 has no sdpa.",
 )

@@ -48,6 +48,8 @@ def shaken(model_class: type, config: Any) -> Any:
     for name, weight in hf.named_parameters():
         if weight.ndim > 1:
             torch.nn.init.normal_(weight, std=0.5 if "embed" in name else 0.15)
+        elif "norm" in name:
+            weight.data += 0.3 * torch.randn(weight.shape)
     hf.set_attn_implementation("sdpa")
     hf.generation_config.eos_token_id = None
     hf.generation_config.pad_token_id = 0

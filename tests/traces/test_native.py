@@ -225,6 +225,7 @@ def test_nothing_is_left_behind(random_qwen, pictures, tmp_path):
 
 def test_what_others_hooked_still_runs_and_stays(random_qwen, pictures, tmp_path):
     """A user's own hook, and a forward that another library put in place, as accelerate does."""
+    assert random_qwen.has_plain_logits  # found out once, by a forward pass of its own
     layer, calls = random_qwen.hf.model.language_model.layers[1], []
     handle = layer.register_forward_hook(lambda *_: calls.append("hook"))
     original = layer.forward

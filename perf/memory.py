@@ -1,0 +1,67 @@
+"""Peak memory of traced generation beyond that of plain `generate`: each in a process of its own.
+
+    python perf/memory.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from toys import LONG_SIDE, parser
+
+HEADER = """\
+| model | new | side | capture | plain MB | extra MB | goal |
+|---|---|---|---|---|---|---|"""
+ONE = """
+import resource, sys, tempfile
+from pathlib import Path
+import torch
+import h5netcdf, hdf5plugin, pandas, xarray  # plain pays for what is imported, too
+import mmprobe as mp
+from mmprobe.traces import native, trace
+from toys import samples, toy
+name, capture, new, side, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) or None, sys.argv[5]
+model, chosen = toy(name, side=side), samples(Path(folder), 2)
+with torch.inference_mode():
+    model.hf.generate(**model.prepare(chosen[0].model_copy(update={"images": []})), max_new_tokens=2, do_sample=False)
+if capture == "plain":
+    with torch.inference_mode():
+        for sample in chosen:
+            model.hf.generate(**model.prepare(sample), max_new_tokens=new, do_sample=False)
+else:
+    mp.trace(model, chosen, Path(folder) / "run", capture, new, overwrite=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def peak(name: str, capture: str, new: int, side: int) -> float:
+    """Megabytes; the smaller of two runs, since the allocator's luck only adds."""
+    found = []
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", ONE, name, capture, str(new), str(side), folder]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+            )
+            found.append(float(done.stdout))
+    return min(found)
+
+
+def table(quick: bool = False) -> str:
+    cases = [("12 layers", 32, 0), ("12 layers", 512, 0), ("12 layers", 16, LONG_SIDE)]
+    rows = [HEADER]
+    print(HEADER)
+    for name, new, side in [("tiny-spd", 4, 0)] if quick else cases:
+        plain = peak(name, "plain", new, side)
+        for capture in ("default", "full"):
+            extra = peak(name, capture, new, side) - plain
+            rows.append(f"| {name} | {new} | {side or ''} | {capture} | {plain:.0f} | {extra:.0f} | 64 |")
+            print(rows[-1], flush=True)
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    table(parser(__doc__).parse_args().quick)

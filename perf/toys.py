@@ -1,0 +1,74 @@
+"""Models of other sizes with random weights, which read prompts as the embedded one does, and samples for them."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from mmprobe.models import Model, load_model
+from mmprobe.samples import Sample
+
+TOYS: dict[str, dict[str, Any]] = {
+    "12 layers": {"layers": 12, "hidden": 256, "neurons": 704, "heads": 8, "kv": 2, "mrope": [4, 6, 6], "side": 476},
+    "28 layers": {"layers": 28, "hidden": 64, "neurons": 128, "heads": 4, "kv": 2, "mrope": [2, 3, 3], "side": 112},
+    "7B": {"layers": 28, "hidden": 3584, "neurons": 18944, "heads": 28, "kv": 4, "mrope": [16, 24, 24], "side": 672},
+}  # fmt: skip
+LONG_SIDE = 1120  # of the pictures of a prompt of about 3,200 tokens
+
+
+def toy(name: str, device: str = "cpu", side: int | None = None) -> Model:
+    """`tiny-spd`, or one of `TOYS`; answers never end early. `side` is the pixels that pictures are enlarged to."""
+    tiny = load_model("tiny-spd", device=device)
+    tiny.hf.generation_config.eos_token_id = None
+    if name == "tiny-spd":
+        return tiny
+    size, config = TOYS[name], copy.deepcopy(tiny.hf.config)
+    text = config.text_config
+    text.num_hidden_layers, text.hidden_size, text.intermediate_size = size["layers"], size["hidden"], size["neurons"]
+    text.num_attention_heads, text.num_key_value_heads = size["heads"], size["kv"]
+    text.layer_types = ["full_attention"] * size["layers"]
+    text.rope_parameters["mrope_section"] = size["mrope"]
+    config.vision_config.out_hidden_size = size["hidden"]
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            hf = Qwen2_5_VLForConditionalGeneration(config).eval()
+    finally:
+        torch.set_default_dtype(before)
+    hf.generation_config.eos_token_id = None
+    edge = (side or size["side"]) ** 2
+    tiny.processor.image_processor.size = {"shortest_edge": edge, "longest_edge": edge}
+    return replace(tiny, hf=hf, name=name)
+
+
+def samples(folder: Path, count: int) -> list[Sample]:
+    """Samples of two pictures of noise each."""
+    rng = np.random.default_rng(0)
+    paths = [folder / f"{index}.png" for index in range(2)]
+    for path in paths:
+        Image.fromarray(rng.integers(0, 255, (112, 112, 3), np.uint8)).save(path)
+    return [
+        Sample(id=f"s{index}", images=paths, question="Compare the two pictures step by step.")
+        for index in range(count)
+    ]
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """What every script here understands."""
+    found = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument("--device", default="cpu")
+    found.add_argument("--quick", action="store_true", help="the smallest setting, to see that it works")
+    return found
