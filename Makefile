@@ -19,7 +19,7 @@ test: $(VENV)/.wheel $(VENV)/.dev
 	$(BIN)/pytest -n 2 tests
 
 perf: $(VENV)/.wheel
-	$(BIN)/python perf/trace_overhead.py
+	$(BIN)/python perf/report.py
 
 docs: $(VENV)/.wheel
 	$(BIN)/python scripts/write_format_doc.py

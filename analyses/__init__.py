@@ -6,15 +6,23 @@ import xarray as xr
 
 from mmprobe.analyses.attention_decay import attention_decay
 from mmprobe.analyses.export import export
+from mmprobe.analyses.neuron_activation import neuron_activation
+from mmprobe.analyses.residual_drift import residual_drift
+from mmprobe.analyses.sublayer_transitions import sublayer_transitions
 from mmprobe.cache import Run
-from mmprobe.errors import NotCaptured
+from mmprobe.errors import NotApplicable
 
-ANALYSES: dict[str, Callable[..., xr.Dataset]] = {"attention_decay": attention_decay}
+ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
+    "attention_decay": attention_decay,
+    "residual_drift": residual_drift,
+    "sublayer_transitions": sublayer_transitions,
+    "neuron_activation": neuron_activation,
+}
 """Every analysis that `mmprobe analyze` runs; `--only` takes the names with dashes."""
 
 
 def applicable(run: Run) -> tuple[list[xr.Dataset], list[str]]:
-    """Every analysis whose data sets the run captured, and a line on each that is left out.
+    """Every analysis that the run has what it needs for, and a line on each that is left out.
 
     Raises:
         InputError: the run is empty or a trace is damaged.
@@ -26,9 +34,17 @@ def applicable(run: Run) -> tuple[list[xr.Dataset], list[str]]:
     for name, analyse in ANALYSES.items():
         try:
             datasets.append(analyse(run))
-        except NotCaptured as error:
+        except NotApplicable as error:
             left_out.append(f"{name.replace('_', '-')} left out: {error}")
     return datasets, left_out
 
 
-__all__ = ["ANALYSES", "applicable", "attention_decay", "export"]
+__all__ = [
+    "ANALYSES",
+    "applicable",
+    "attention_decay",
+    "export",
+    "neuron_activation",
+    "residual_drift",
+    "sublayer_transitions",
+]

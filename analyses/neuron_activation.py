@@ -15,7 +15,7 @@ from mmprobe.analyses.statistics import (
 )
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, NotApplicable
 
 RULES = ("sum", "any", "mean")
 THIRDS = ("early", "middle", "deep")
@@ -86,7 +86,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         if faithful is not None:
             shares[faithful] = shares.get(faithful, 0) + active["sum"]
     if not rows:
-        raise InputError(f"{run.path}: every sample has values that are not finite in ffn/gate_sum")
+        raise NotApplicable(f"{run.path}: every sample has values that are not finite in ffn/gate_sum")
     out = xr.Dataset(coords={"sample": names, "layer": layers, "label": list(LABELS)})
     members = by_label(labels)
     out["n_label"] = ("label", [int(mine.sum()) for mine in members.values()])

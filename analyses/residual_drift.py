@@ -15,7 +15,7 @@ from mmprobe.analyses.statistics import (
 )
 from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, NotApplicable
 
 STREAMS = ("pre", "mid", "post")
 POLARITIES = ("same", "different")
@@ -51,7 +51,8 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         holds them.
 
     Raises:
-        InputError: the run is empty or has no pair, a pair has one polarity twice, or no such stream.
+        NotApplicable: the run has no pair, or a pair has one polarity twice.
+        InputError: the run is empty, or no such stream.
         NotCaptured: the residual stream was not captured.
 
     Example:
@@ -74,7 +75,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
             names.append(pair)
             labels.append(_pair_faithful([run.faithful(name) for name in ids]))
     if not rows:
-        raise InputError(f"{run.path}: every pair has values that are not finite in {path}")
+        raise NotApplicable(f"{run.path}: every pair has values that are not finite in {path}")
     whole, aligned = (np.array([row[kind] for row in rows]) for kind in (0, 1))
     out = xr.Dataset(
         {"n_steps": ("pair", [row[2] for row in rows])},
@@ -121,7 +122,7 @@ def _pairs(run: Run) -> tuple[dict[str, tuple[str, str]], list[str]]:
             continue
         pair = found.setdefault(sample.pair_id, {})
         if sample.polarity in pair:
-            raise InputError(
+            raise NotApplicable(
                 f"{run.path}: pair {sample.pair_id} has two samples with polarity {sample.polarity!r} "
                 f"({pair[sample.polarity]}, {name}); give each couple of questions its own pair_id"
             )
@@ -130,7 +131,7 @@ def _pairs(run: Run) -> tuple[dict[str, tuple[str, str]], list[str]]:
         pair: (ids["same"], ids["different"]) for pair, ids in found.items() if len(ids) == len(POLARITIES)
     }
     if not whole:
-        raise InputError(
+        raise NotApplicable(
             f"{run.path}: no pairs; two samples make one if they have the same pair_id and the polarities "
             "'same' and 'different'"
         )

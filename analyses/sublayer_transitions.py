@@ -16,7 +16,7 @@ from mmprobe.analyses.statistics import (
 )
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, NotApplicable
 
 MEASURES = ("cos_mha", "cos_ffn", "kl")
 NORMS = ("norm_mha", "norm_ffn")
@@ -78,7 +78,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
             for measure, values in zip(MEASURES, updates, strict=True) if member else ():
                 by_step[label, measure].add(values)
     if not rows:
-        raise InputError(f"{run.path}: every sample has values that are not finite in update/")
+        raise NotApplicable(f"{run.path}: every sample has values that are not finite in update/")
     members = by_label(labels)
     out = _over_steps(by_step, names, layers)
     note = _add_per_sample(out, np.array(rows), members, minimum)

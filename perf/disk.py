@@ -1,6 +1,6 @@
 """How fast traces are written and read, against the same bytes without HDF5.
 
-    python perf/disk.py
+python perf/disk.py
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def writing(folder: Path, quick: bool) -> str:
             way(folder / "file", block, blocks)
             if round_ >= 0:
                 times[way].append(time.perf_counter() - began)
-    return row("writing one trace, residuals", block.nbytes * blocks, times[write_trace], times[write_raw], "0.80")
+    return row(
+        "writing one trace, residuals", block.nbytes * blocks, times[write_trace], times[write_raw], "0.80"
+    )
 
 
 def reading(folder: Path, quick: bool) -> str:
@@ -88,7 +90,13 @@ def reading(folder: Path, quick: bool) -> str:
             way()
             if round_ >= 0:
                 times[way].append(time.perf_counter() - began)
-    return row(f"reading attention/mass of {count} traces", mass.nbytes * count, times[through_run], times[raw], "0.50")
+    return row(
+        f"reading attention/mass of {count} traces",
+        mass.nbytes * count,
+        times[through_run],
+        times[raw],
+        "0.50",
+    )
 
 
 def row(what: str, count: int, ours: list[float], raw: list[float], goal: str) -> str:

@@ -1,6 +1,6 @@
 """Peak memory of traced generation beyond that of plain `generate`: each in a process of its own.
 
-    python perf/memory.py
+python perf/memory.py
 """
 
 from __future__ import annotations

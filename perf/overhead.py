@@ -27,26 +27,27 @@ from mmprobe.samples import Sample
 from mmprobe.traces.collected import sharing_copy
 
 HEADER = """\
-| model | prompt | new | batch | method | s a batch | ratio | middle half | goal |
-|---|---|---|---|---|---|---|---|---|"""
+| model | prompt | new | batch | batches | method | s | ratio | middle half | goal |
+|---|---|---|---|---|---|---|---|---|---|"""
 PEER_CAPTURE = mp.CaptureSpec(datasets=["attention/row", "residual/pre", "residual/mid", "residual/post"])
 GOALS = {"default": "1.10", "full": "1.35", "peers' tensors": "nnsight's", "TransformerLens": ""}
 GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 
 
 def methods(
-    model: Model, chosen: list[Sample], new: int, folder: Path, peers: bool
+    model: Model, chosen: list[Sample], batch: int, new: int, folder: Path, peers: bool
 ) -> dict[str, Callable[[], Any]]:
-    """Ways to answer the same samples as one batch; the first is plain."""
+    """Ways to answer the same samples, a batch at a time; the first is plain. Peers answer one batch."""
     options = {"max_new_tokens": new, **GREEDY}
 
     def plain() -> None:
         with torch.inference_mode():
-            model.hf.generate(**model.batch(chosen).inputs, **options)
+            for first in range(0, len(chosen), batch):
+                model.hf.generate(**model.batch(chosen[first : first + batch]).inputs, **options)
 
     def traced(capture: Any, engine: str = "native") -> Callable[[], Any]:
         return lambda: mp.trace(
-            model, chosen, folder / "run", capture, new, engine=engine, batch_size=len(chosen), overwrite=True
+            model, chosen, folder / "run", capture, new, engine=engine, batch_size=batch, overwrite=True
         )
 
     found: dict[str, Callable[[], Any]] = {
@@ -69,7 +70,9 @@ def methods(
 
     wrapped = NNsight(sharing_copy(eager))
     layers = [f"model.model.language_model.layers.{index}" for index in range(model.layer_count)]
-    inputs = [f"{layer}.{norm}" for layer in layers for norm in ("input_layernorm", "post_attention_layernorm")]
+    inputs = [
+        f"{layer}.{norm}" for layer in layers for norm in ("input_layernorm", "post_attention_layernorm")
+    ]
 
     def nnsight_cache() -> None:
         run = wrapped._module.generate
@@ -86,11 +89,13 @@ def methods(
     return found
 
 
-def measure(name: str, model: Model, batch: int, new: int, rounds: int, peers: bool) -> list[str]:
+def measure(
+    name: str, model: Model, batch: int, new: int, rounds: int, peers: bool, batches: int = 1
+) -> list[str]:
     """A row a method: median time, its ratio to plain's, and the middle half of the paired ratios."""
     with tempfile.TemporaryDirectory() as folder:
-        chosen = samples(Path(folder), batch)
-        ways = methods(model, chosen, new, Path(folder), peers)
+        chosen = samples(Path(folder), batch * batches)
+        ways = methods(model, chosen, batch, new, Path(folder), peers)
         names, times = list(ways), {way: [] for way in ways}
         for round_ in range(-1, rounds):
             for way in names[round_ % len(names) :] + names[: round_ % len(names)]:
@@ -107,7 +112,7 @@ def measure(name: str, model: Model, batch: int, new: int, rounds: int, peers: b
         low, high = np.percentile(ratios, [25, 75])
         ratio = statistics.median(times[way]) / statistics.median(plain)
         rows.append(
-            f"| {name} | {prompt} | {new} | {batch} | {way} | {statistics.median(times[way]):.3f} | {ratio:.2f} "
+            f"| {name} | {prompt} | {new} | {batch} | {batches} | {way} | {statistics.median(times[way]):.3f} | {ratio:.2f} "
             f"| {low:.2f}-{high:.2f} | {GOALS.get(way, '')} |"
         )
         print(rows[-1], flush=True)
@@ -122,10 +127,11 @@ def table(device: str = "cpu", quick: bool = False, big: bool = False, rounds: i
     for name, new in (("tiny-spd", 64), ("12 layers", 64), ("28 layers", 100)):
         model = toy(name, device)
         rows += measure(name, model, 1, new, rounds, peers=True)
-        rows += measure(name, model, 8, new, max(rounds // 2, 2), peers=False)
+        rows += measure(name, model, 1, new, rounds, peers=False, batches=6)
+        rows += measure(name, model, 8, new, max(rounds // 2, 2), peers=False, batches=3)
     rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 1, 16, max(rounds // 2, 2), peers=True)
     if big:
-        rows += measure("7B", toy("7B", device), 1, 64, rounds, peers=False)
+        rows += measure("7B", toy("7B", device), 1, 64, rounds, peers=False, batches=3)
     return "\n".join(rows)
 
 

@@ -32,7 +32,11 @@ def toy(name: str, device: str = "cpu", side: int | None = None) -> Model:
         return tiny
     size, config = TOYS[name], copy.deepcopy(tiny.hf.config)
     text = config.text_config
-    text.num_hidden_layers, text.hidden_size, text.intermediate_size = size["layers"], size["hidden"], size["neurons"]
+    text.num_hidden_layers, text.hidden_size, text.intermediate_size = (
+        size["layers"],
+        size["hidden"],
+        size["neurons"],
+    )
     text.num_attention_heads, text.num_key_value_heads = size["heads"], size["kv"]
     text.layer_types = ["full_attention"] * size["layers"]
     text.rope_parameters["mrope_section"] = size["mrope"]

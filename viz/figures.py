@@ -6,10 +6,15 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.errors import InputError
-from mmprobe.viz import attention_decay
+from mmprobe.viz import attention_decay, neuron_activation, residual_drift, sublayer_transitions
 from mmprobe.viz.panel import Panel
 
-_BY_ANALYSIS = {"attention_decay": attention_decay.panels}
+_BY_ANALYSIS = {
+    "attention_decay": attention_decay.panels,
+    "residual_drift": residual_drift.panels,
+    "sublayer_transitions": sublayer_transitions.panels,
+    "neuron_activation": neuron_activation.panels,
+}
 
 
 def figures(dataset: xr.Dataset) -> list[Panel]:

@@ -6,8 +6,8 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.viz.comparison import comparison, counts, lines_by_label, remarks
 from mmprobe.viz.panel import LABEL_COLOURS, Panel, styled
-from mmprobe.viz.residual_drift import comparison, counts, lines_by_label, remarks
 
 _TITLES = {"": "sum above 0", "_any": "fires at any step", "_mean": "fires at most steps"}
 

@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from mmprobe.viz.comparison import comparison, counts, lines_by_label, remarks
 from mmprobe.viz.panel import Panel, styled
-from mmprobe.viz.residual_drift import comparison, counts, lines_by_label, remarks
 
 _TITLES = {"cos_mha": "attention: cosine", "cos_ffn": "FFN: cosine", "kl": "conflict: KL, nat"}
 _NORM_TITLES = {"norm_mha": "attention", "norm_ffn": "FFN"}

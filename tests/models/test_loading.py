@@ -100,5 +100,7 @@ def test_code_and_pickles_of_a_checkpoint_are_never_run(tmp_path):
 
 def test_an_unknown_family_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(mp.InputError, match="models of type 'bert' are not declared, and BertConfig has no image_token_id"):
+    with pytest.raises(
+        mp.InputError, match="models of type 'bert' are not declared, and BertConfig has no image_token_id"
+    ):
         mp.load_model(str(tmp_path), device="cpu")

@@ -1,0 +1,70 @@
+"""What holds of every analysis: figures, exports, and one line where a run lacks what it needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import mmprobe as mp
+from mmprobe.analyses import ANALYSES, applicable, export
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.viz import figures, plot
+
+
+@pytest.fixture(scope="module")
+def run(tiny_spd, tmp_path_factory) -> mp.Run:
+    """Six pairs of same and different, with labels made up so that both groups are large enough to compare."""
+    folder = tmp_path_factory.mktemp("all")
+    samples = mp.load_samples(make_pairs(folder / "pairs", n=6, seed=3))
+    chosen = [
+        sample.model_copy(update={"faithful": number % 2 == 0})
+        for number, sample in enumerate(sample for sample in samples if sample.polarity)
+    ]
+    return mp.trace(tiny_spd, chosen, folder / "run", capture="full", max_new_tokens=12)
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
+    ds = ANALYSES[name](run)
+    assert ds.attrs["analysis"] == name
+    assert plot(ds).data
+    for panel in figures(ds):
+        assert panel.title
+        assert panel.caption
+        json.loads(panel.figure.to_json())
+    netcdf, csv, as_json = export(ds, tmp_path / "out")
+    xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), ds)
+    table = pd.read_csv(csv)
+    assert set(table["variable"]) == set(ds.data_vars)
+    assert len(table) == sum(array.size for array in ds.data_vars.values())
+    assert set(json.loads(as_json.read_text())["data_vars"]) == set(ds.data_vars)
+
+
+def test_all_apply_to_a_full_run_of_pairs(run):
+    datasets, left_out = applicable(run)
+    assert [ds.attrs["analysis"] for ds in datasets] == list(ANALYSES)
+    assert left_out == []
+
+
+def test_what_a_run_lacks_is_one_line_and_the_others_go_on(tiny_spd, run, tmp_path: Path):
+    lonely = [sample.model_copy(update={"pair_id": None}) for sample in map(run.sample, run.ids[:2])]
+    full = mp.trace(tiny_spd, lonely, tmp_path / "full", capture="full", max_new_tokens=4)
+    datasets, left_out = applicable(full)
+    assert [ds.attrs["analysis"] for ds in datasets] == [
+        name for name in ANALYSES if name != "residual_drift"
+    ]
+    assert len(left_out) == 1 and left_out[0].startswith("residual-drift left out: ")
+    assert "pair_id" in left_out[0] and "\n" not in left_out[0]
+    small = mp.trace(tiny_spd, lonely, tmp_path / "small", max_new_tokens=4)
+    assert any("residual/post was not captured" in line for line in applicable(small)[1])
+
+
+def test_a_group_under_the_minimum_is_not_compared(run):
+    few = ANALYSES["neuron_activation"](run, minimum=len(run))
+    assert "note" in few.attrs
+    assert np.isnan(few.difference).all()

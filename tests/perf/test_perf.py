@@ -1,0 +1,24 @@
+"""The measurements run; what they measure is no business of a test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PERF = Path(__file__).parent.parent.parent / "perf"
+
+
+@pytest.mark.parametrize(("script", "rows"), [("overhead", 7), ("memory", 2), ("disk", 2)])
+def test_a_quick_measurement_gives_a_whole_table(script, rows):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, PERF / f"{script}.py", "--quick"], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    header, rule, *body = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert len(body) == rows
+    assert all(line.count("|") == header.count("|") == rule.count("|") for line in body)
