@@ -119,7 +119,7 @@ def measure(
     return rows
 
 
-def table(device: str = "cpu", quick: bool = False, big: bool = False, rounds: int = 7) -> str:
+def table(device: str = "cpu", quick: bool = False, big: bool = False, rounds: int = 3) -> str:
     rows = [HEADER]
     print(HEADER)
     if quick:
@@ -127,9 +127,9 @@ def table(device: str = "cpu", quick: bool = False, big: bool = False, rounds: i
     for name, new in (("tiny-spd", 64), ("12 layers", 64), ("28 layers", 100)):
         model = toy(name, device)
         rows += measure(name, model, 1, new, rounds, peers=True)
-        rows += measure(name, model, 1, new, rounds, peers=False, batches=6)
-        rows += measure(name, model, 8, new, max(rounds // 2, 2), peers=False, batches=3)
-    rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 1, 16, max(rounds // 2, 2), peers=True)
+        rows += measure(name, model, 1, new, rounds, peers=False, batches=4)
+        rows += measure(name, model, 8, new, 2, peers=False, batches=3)
+    rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 1, 16, 2, peers=True)
     if big:
         rows += measure("7B", toy("7B", device), 1, 64, rounds, peers=False, batches=3)
     return "\n".join(rows)
@@ -137,7 +137,7 @@ def table(device: str = "cpu", quick: bool = False, big: bool = False, rounds: i
 
 if __name__ == "__main__":
     asked = parser(__doc__)
-    asked.add_argument("--rounds", type=int, default=7)
+    asked.add_argument("--rounds", type=int, default=3)
     asked.add_argument("--big", action="store_true", help="also a random model of the size of Qwen2.5-VL-7B")
     arguments = asked.parse_args()
     table(arguments.device, arguments.quick, arguments.big, arguments.rounds)
