@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import mmprobe as mp
-from mmprobe.analyses import ANALYSES, export
+from mmprobe.analyses import applicable, export
 from mmprobe.benchmarks.synthetic.labels import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 
@@ -31,7 +31,7 @@ def run_demo(out: Path) -> dict[str, Any]:
     mp.trace(model, samples, folder, max_new_tokens=MAX_NEW_TOKENS, resume=(folder / "run.json").exists())
     verdicts = label_run(mp.open_run(folder))
     run = mp.open_run(folder)
-    datasets = [analyse(run) for analyse in ANALYSES.values()]
+    datasets, _ = applicable(run)
     for dataset in datasets:
         export(dataset, out / "analyses")
     report = mp.viz.write_report(run, datasets, out / "report.html")
