@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import cached_property
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import xarray as xr
+from h5py import h5s
 from xarray.backends import BackendArray
 from xarray.core.indexing import (
     CopyOnWriteArray,
@@ -26,6 +28,9 @@ from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
 
 
+LABELLED = {"layer", "head", "group"}  # dimensions whose values are more than plain counts
+
+
 class _Array:
     """An attribute of `Trace` that reads one data set, lazily and with its coordinates."""
 
@@ -39,20 +44,17 @@ class _Array:
 class _Stored(BackendArray):
     """One data set on disk, read when it is indexed; damage that is found then is an InputError."""
 
-    def __init__(self, trace: Trace, path: str, data: h5py.Dataset):
-        self.trace, self.path = trace, path
+    def __init__(self, trace: Trace, data: h5py.Dataset):
+        self.trace, self.path = trace, data.name
         self.shape, self.dtype = data.shape, data.dtype
 
     def __getitem__(self, key: ExplicitIndexer) -> Any:
         return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER_1VECTOR, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
-        try:
-            with h5py.File(self.trace._file, "r") as file:
-                data = file[self.path]
-                return data.asstr()[key] if self.dtype == object else data[key]
-        except (OSError, KeyError, RuntimeError, ValueError) as error:
-            raise self.trace._damaged(error) from None
+        with self.trace._opened() as root:
+            data = root.file[self.path]
+            return data.asstr()[key] if self.dtype == object else data[key]
 
 
 class Trace:
@@ -79,32 +81,38 @@ class Trace:
 
     def __init__(self, file: Path, root: str = "/"):
         self._file, self._root = file, root
+        self._attributes: dict[str, Any] = {}
+        self._arrays: dict[str, xr.DataArray] = {}
 
     def __repr__(self) -> str:
         return f"<Trace {self.id}: {self.answer!r}>"
 
-    @cached_property
-    def _header(self) -> tuple[dict[str, Any], dict[str, np.ndarray], tuple[str, ...]]:
-        """Attributes, coordinates that are not plain counts, and the names of all data sets."""
+    @contextmanager
+    def _opened(self) -> Iterator[h5py.Group]:
+        """Where the trace is in its file, which is closed after the block; what cannot be read is an InputError."""
         try:
             with h5py.File(self._file, "r") as file:
                 root = file[self._root]
-                attributes = dict(root.attrs)
-                names: list[str] = []
-                root.visititems(
-                    lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None
-                )
-                coordinates = {
-                    name: root[name].asstr()[...] if name == "group" else root[name][...]
-                    for name in ("layer", "head", "group")
-                    if name in root
-                }
+                if not self._attributes:
+                    found = dict(root.attrs)
+                    if found.get("mmprobe_format") != FORMAT_VERSION:
+                        raise InputError(
+                            f"{self._file}: trace format {found.get('mmprobe_format')}, this mmprobe reads {FORMAT_VERSION}"
+                        )
+                    self._attributes = found
+                yield root
+        except InputError:
+            raise
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             raise self._damaged(error) from None
-        version = attributes.get("mmprobe_format")
-        if version != FORMAT_VERSION:
-            raise InputError(f"{self._file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}")
-        return attributes, coordinates, tuple(names)
+
+    @property
+    def _header(self) -> dict[str, Any]:
+        """Texts about the whole trace."""
+        if not self._attributes:
+            with self._opened():
+                pass
+        return self._attributes
 
     def _damaged(self, error: Exception) -> InputError:
         if not self._file.exists():
@@ -116,30 +124,11 @@ class Trace:
             )
         return InputError(f"{self._file}: damaged trace ({reason}); delete it and trace again with --resume")
 
-    def _group(self, name: str) -> xr.Dataset:
-        coordinates = self._header[1]
-        found = {}
-        try:
-            with h5py.File(self._file, "r") as file:
-                for key, data in file[self._root][name].items():
-                    variable = VARIABLES[f"{name}/{key}"]
-                    lazy = LazilyIndexedArray(_Stored(self, data.name, data))
-                    about = {"long_name": variable.long_name, "units": variable.units}
-                    found[key] = xr.Variable(variable.dims, MemoryCachedArray(CopyOnWriteArray(lazy)), about)  # type: ignore[arg-type]
-            dims = {dim for variable in found.values() for dim in variable.dims}
-            return xr.Dataset(found, {dim: coordinates[dim] for dim in dims if dim in coordinates})
-        except (OSError, KeyError, RuntimeError, ValueError) as error:
-            raise self._damaged(error) from None
-
-    @cached_property
-    def _groups(self) -> dict[str, xr.Dataset]:
-        return {}
-
     def dataset(self, name: str) -> xr.Dataset:
         """One group of data sets: tokens, images, steps, attention, residual, update, ffn or tam."""
-        if name not in self._groups:
-            self._groups[name] = self._group(name)
-        return self._groups[name]
+        with self._opened() as root:
+            found = {key: self._array(root, f"{name}/{key}") for key in root[name]}
+        return xr.Dataset(found)
 
     def array(self, path: str) -> xr.DataArray:
         """One data set by its path in the file.
@@ -148,15 +137,39 @@ class Trace:
             NotCaptured: the capture did not record it.
             InputError: the file is damaged.
         """
-        if path not in self.captured:
-            raise NotCaptured(f"trace {self.id}: {path} was not captured; --capture full records everything")
-        group, _, name = path.rpartition("/")
-        return self.dataset(group)[name]
+        if path not in self._arrays:
+            with self._opened() as root:
+                if path not in root:
+                    raise NotCaptured(
+                        f"trace {self.id}: {path} was not captured; --capture full records everything"
+                    )
+                self._array(root, path)
+        return self._arrays[path]
+
+    def _array(self, root: h5py.Group, path: str) -> xr.DataArray:
+        if path not in self._arrays:
+            variable, data = VARIABLES[path], root[path]
+            about = {"long_name": variable.long_name, "units": variable.units}
+            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_Stored(self, data))))
+            coordinates = {dim: _labels(root, dim) for dim in variable.dims if dim in LABELLED}
+            self._arrays[path] = xr.DataArray(
+                xr.Variable(variable.dims, lazy, about),  # type: ignore[arg-type]
+                coordinates,
+                name=path.rpartition("/")[2],
+            )
+        return self._arrays[path]
 
     @property
     def captured(self) -> tuple[str, ...]:
         """Paths of all data sets in the file."""
-        return self._header[2]
+        return self._captured
+
+    @cached_property
+    def _captured(self) -> tuple[str, ...]:
+        names: list[str] = []
+        with self._opened() as root:
+            root.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        return tuple(names)
 
     @property
     def id(self) -> str:
@@ -165,7 +178,7 @@ class Trace:
     @cached_property
     def sample(self) -> Sample:
         try:
-            return Sample.model_validate_json(self._header[0]["sample"])
+            return Sample.model_validate_json(self._header["sample"])
         except (KeyError, ValueError) as error:
             raise self._damaged(error) from None
 
@@ -173,7 +186,7 @@ class Trace:
     def answer(self) -> str:
         """The generated text, without special tokens."""
         try:
-            return self._header[0]["answer"]
+            return self._header["answer"]
         except KeyError as error:
             raise self._damaged(error) from None
 
@@ -196,7 +209,7 @@ class Trace:
     def ffn_active(self) -> xr.DataArray:
         """bool (step, layer, neuron): SiLU(gate) > 0; read at once, being stored as bits."""
         packed = self.array("ffn/active")
-        neurons = int(self._header[0]["neurons"])
+        neurons = int(self._header["neurons"])
         bits = np.unpackbits(packed.values, axis=-1, count=neurons).astype(bool)
         return xr.DataArray(bits, dims=("step", "layer", "neuron"), coords={"layer": packed["layer"]})
 
@@ -223,7 +236,19 @@ class Trace:
 
     def close(self) -> None:
         """Let go of everything that was read; no file stays open between reads."""
-        self._groups.clear()
+        self._arrays.clear()
+
+
+def _labels(root: h5py.Group, dim: str) -> xr.IndexVariable:
+    stored = root[dim].id
+    values = np.empty(stored.shape, stored.dtype)
+    stored.read(h5s.ALL, h5s.ALL, values)
+    return _index(dim, tuple(value.decode() if dim == "group" else value for value in values.tolist()))
+
+
+@lru_cache(64)  # nearly all traces of a run have the same, and pandas takes longer to make one than HDF5 to read it
+def _index(dim: str, values: tuple[Any, ...]) -> xr.IndexVariable:
+    return xr.IndexVariable(dim, np.array(values, str if dim == "group" else np.int32))
 
 
 class Run:

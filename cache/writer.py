@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import h5py
 import numpy as np
+from h5py import h5ds
 
+from mmprobe.cache.dataset import TEXT, DataSet, Where, bounds, chunk_of, filters, set_text
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.cache.seal import SEAL_BYTES, seal
-from mmprobe.errors import InputError
 
-_TEXT = h5py.string_dtype()
-_CHUNK_BYTES = 2**20
 _HEADER_BYTES = 2**18  # what HDF5 writes of its own: headers, indices, dimension scales
+_ROOM_BYTES = 2**20  # taken on the disk at a time
+_LARGE = 2**24
 _FREE = {"step", "token"}  # dimensions whose length is known only when the answer has ended
 
 
@@ -55,8 +55,8 @@ class TraceWriter:
         self.file = h5py.File(self.part, "w", libver=("v110", "v110"), userblock_size=SEAL_BYTES)
         self.room = _Room(self.part)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
-        self.scales: dict[str, h5py.Dataset] = {}
-        self.data: dict[str, h5py.Dataset] = {}  # looking one up in the file takes longer than filling it
+        self.scales: dict[str, DataSet] = {}
+        self.data: dict[str, DataSet] = {}
         for name, values in coordinates.items():
             self._scale(name, np.asarray(values))
         self.set_attributes(attributes)
@@ -86,128 +86,132 @@ class TraceWriter:
             self.discard()
 
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
-        self.file.attrs.update(attributes)
+        """Add texts about the whole trace."""
+        for name, text in attributes.items():
+            set_text(self.file.id, name, text)
 
     def append(self, name: str, block: np.ndarray) -> None:
         """Add a block of steps to a data set whose first dimension is `step`.
 
         For rows that grow with the answer, what lies beyond a row's end is NaN.
         """
-        start = len(self.data[name]) if name in self.data else 0
-        shape = [start + len(block), *block.shape[1:]]
-        if start:
-            shape[2:] = self.data[name].shape[2:]
-            if "token" not in VARIABLES[name].dims:
-                shape[1:] = self.data[name].shape[1:]
-        self.put(name, block, (slice(start, None), *map(slice, block.shape[1:])), tuple(shape))
+        start, rest = 0, block.shape[1:]
+        if name in self.data:
+            start, *rest = self.data[name].shape
+            if "token" in VARIABLES[name].dims:
+                rest = [max(own, new) for own, new in zip(rest, block.shape[1:], strict=True)]
+        self.put(
+            name, block, (slice(start, None), *map(slice, block.shape[1:])), (start + len(block), *rest)
+        )
 
-    def put(self, name: str, values: np.ndarray, where: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    def put(self, name: str, values: np.ndarray, where: Where, shape: tuple[int, ...]) -> None:
         """Fill a part of a data set that is to have this shape at least; it is made or grows if need be.
 
         A data set that comes layer by layer, block by block is written so, and never held as a whole.
         """
         if name not in self.data:
-            chunk = tuple(
-                1 if isinstance(index, int) else (index.stop or size) - (index.start or 0)
-                for index, size in zip(where, shape, strict=True)
+            block = tuple(last - first for first, last in bounds(where, shape))
+            growing = tuple(
+                dim in _FREE or not n for dim, n in zip(VARIABLES[name].dims, shape, strict=True)
             )
-            self._create(name, shape, chunk)
-        data = self._widened(name, values)
-        self.room.promise(_on_disk(where, shape, data))
-        if any(have < want for have, want in zip(data.shape, shape, strict=True)):
-            data.resize(np.maximum(data.shape, shape))
-        data[where] = values
+            self._create(name, shape, block, growing)
+        data = self._wide_enough(name, values)
+        grown = tuple(map(max, data.shape, shape))
+        self.room.promise(data.bytes_touched(where, grown))
+        data.resize(grown)
+        data.fill(values, where)
 
     def write(self, name: str, values: np.ndarray) -> None:
         """Write a whole data set at once."""
-        self._create(name, np.shape(values), np.shape(values), room_to_grow=False)
+        shape = np.shape(values)
         if VARIABLES[name].dtype == "str":
+            self._create(name, shape, None)
             self.room.promise(sum(16 + 4 * len(text) for text in values))
-            self.data[name][...] = np.asarray(values, object)
+            self.data[name].fill(np.asarray(values, object))
         else:
-            data = self._widened(name, values)
-            self.room.promise(_on_disk((slice(None),) * data.ndim, data.shape, data))
-            data[...] = values
-
-    def _widened(self, name: str, values: np.ndarray) -> h5py.Dataset:
-        """The data set, made float32 if it is float16 and a finite value would overflow it."""
-        data = self.data[name]
-        if data.dtype != np.float16 or values.dtype == np.float16:
-            return data
-        if not (np.abs(values[np.isfinite(values)]) > np.finfo(np.float16).max).any():
-            return data
-        narrow = f"{name} as float16"
-        self.file.move(name, narrow)
-        data = self._create(name, data.shape, data.chunks, room_to_grow=None in data.maxshape, dtype="f4")
-        self.room.promise(_on_disk((slice(None),) * data.ndim, data.shape, data))
-        for block in self.file[narrow].iter_chunks():
-            data[block] = self.file[narrow][block]
-        del self.file[narrow]
-        return data
+            self._create(name, shape, shape if all(shape) else None)
+            data = self._wide_enough(name, values)
+            self.room.promise(data.bytes_touched(None, shape))
+            data.fill(values)
 
     def _create(
         self,
         name: str,
         shape: tuple[int, ...],
-        block: tuple[int, ...],
-        room_to_grow: bool = True,
+        block: tuple[int, ...] | None,
+        growing: tuple[bool, ...] | None = None,
         dtype: str | None = None,
-    ) -> h5py.Dataset:
+    ) -> DataSet:
         """Make a data set, stored in chunks of about the block that is written at a time."""
         variable = VARIABLES[name]
         single = variable.dtype == "f2" and not self.half
-        stored = _TEXT if variable.dtype == "str" else np.dtype(dtype or ("f4" if single else variable.dtype))
-        layout: dict[str, Any] = {}
-        if variable.dtype != "str" and (room_to_grow or all(shape)):
-            layout = {"chunks": _chunks(block, stored.itemsize), "fletcher32": True}
-            if stored.kind == "f":
-                layout |= self.filters
-        if room_to_grow:
-            growing = [
-                None if dim in _FREE or not n else n for dim, n in zip(variable.dims, shape, strict=True)
-            ]
-            layout["maxshape"] = tuple(growing)
-        fill = np.nan if stored.kind == "f" else None
-        data = self.file.create_dataset(name, shape, stored, fillvalue=fill, **layout)
-        data.attrs["long_name"] = variable.long_name
-        data.attrs["units"] = variable.units
-        self.data[name] = data
+        stored = TEXT if variable.dtype == "str" else np.dtype(dtype or ("f4" if single else variable.dtype))
+        chunk = None if block is None else chunk_of(block, stored.itemsize)
+        chosen = self.filters if stored.kind == "f" else ()
+        data = self.data[name] = DataSet(self.file.id, name, shape, stored, chunk, growing, chosen)
+        set_text(data.id, "long_name", variable.long_name)
+        set_text(data.id, "units", variable.units)
+        return data
+
+    def _wide_enough(self, name: str, values: np.ndarray) -> DataSet:
+        """The data set, made float32 if it is float16 and a finite value would overflow it."""
+        data = self.data[name]
+        if not data.overflows(values):
+            return data
+        narrow = f"{name} as float16"
+        self.file.move(name, narrow)
+        growing = tuple(limit is None for limit in self.file[narrow].maxshape)
+        data = self._create(name, data.shape, data.chunk, growing, "f4")
+        self.room.promise(data.bytes_touched(None, data.shape))
+        for part in self.file[narrow].iter_chunks():
+            data.fill(self.file[narrow][part], part)
+        del self.file[narrow]
         return data
 
     def _scale(self, name: str, values: np.ndarray) -> None:
         stored = values.astype(object) if values.dtype.kind in "UO" else values.astype("i4")
         self.room.promise(stored.nbytes)
-        scale = self.file.create_dataset(name, data=stored, dtype=_TEXT if stored.dtype == object else None)
-        scale.make_scale(name)
-        self.scales[name] = scale
+        dtype = TEXT if stored.dtype == object else stored.dtype
+        scale = self.scales[name] = DataSet(self.file.id, name, stored.shape, dtype)
+        scale.fill(stored)
+        h5ds.set_scale(scale.id, name.encode())
 
     def _commit(self) -> None:
+        self._attach_scales()
+        self.file.flush()
+        size = self.file.id.get_filesize()
+        self.data.clear()  # HDF5 keeps a file open as long as anything of it is
+        self.scales.clear()
+        self.file.close()
+        with open(self.part, "r+b") as written, ThreadPoolExecutor(1) as beside:
+            written.truncate(size)
+            if size > _LARGE:  # to the disk while the checksum is computed
+                on_disk = beside.submit(os.fsync, written.fileno())
+                seal(written)
+                on_disk.result()
+            else:
+                seal(written)
+            os.fsync(written.fileno())
+        os.replace(self.part, self.path)
+
+    def _attach_scales(self) -> None:
+        """Give every dimension of every data set its scale, and rows that grow the length of the longest."""
         lengths: dict[str, int] = {}
-        shapes = {name: data.shape for name, data in self.data.items()}
-        for name, shape in shapes.items():
-            for dim, size in zip(VARIABLES[name].dims, shape, strict=True):
+        for name, data in self.data.items():
+            for dim, size in zip(VARIABLES[name].dims, data.shape, strict=True):
                 lengths[dim] = max(size, lengths.get(dim, 0))
         for dim, size in lengths.items():
             if dim not in self.scales:
                 self._scale(dim, np.arange(size))
-        sizes = {dim: scale.size for dim, scale in self.scales.items()}
         for name, data in self.data.items():
             dims = VARIABLES[name].dims
-            wanted = tuple(sizes[dim] for dim in dims)
+            wanted = tuple(self.scales[dim].shape[0] for dim in dims)
             if {"step", "token"} <= set(dims):
                 data.resize(wanted)  # rows grow with the answer, whose last token is never a query
-            elif shapes[name] != wanted:
-                raise ValueError(f"{name} has shape {shapes[name]}, its dimensions say {wanted}")
+            elif data.shape != wanted:
+                raise ValueError(f"{name} has shape {data.shape}, its dimensions say {wanted}")
             for axis, dim in enumerate(dims):
-                h5py.h5ds.attach_scale(data.id, self.scales[dim].id, axis)
-        self.file.flush()
-        size = self.file.id.get_filesize()
-        self.file.close()
-        with open(self.part, "r+b") as written:
-            written.truncate(size)
-            seal(written)
-            os.fsync(written.fileno())
-        os.replace(self.part, self.path)
+                h5ds.attach_scale(data.id, self.scales[dim].id, axis)
 
 
 class _Room:
@@ -227,7 +231,7 @@ class _Room:
         self.promised += count
         wanted = self.promised + _HEADER_BYTES
         if wanted > self.taken and hasattr(os, "posix_fallocate"):
-            grown = wanted + _CHUNK_BYTES
+            grown = wanted + _ROOM_BYTES
             try:
                 os.posix_fallocate(self.file, self.taken, grown - self.taken)
             except OSError as error:
@@ -238,52 +242,3 @@ class _Room:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
-
-
-def _on_disk(where: tuple[Any, ...], shape: tuple[int, ...], data: h5py.Dataset) -> int:
-    """Bytes on the disk of the chunks that a part of a data set touches."""
-    if not data.chunks:
-        return math.prod(shape) * data.dtype.itemsize
-    touched = 1
-    for index, size, chunk in zip(where, shape, data.chunks, strict=True):
-        first, last = (
-            (index, index) if isinstance(index, int) else (index.start or 0, (index.stop or size) - 1)
-        )
-        touched *= last // chunk - first // chunk + 1
-    return touched * math.prod(data.chunks) * data.dtype.itemsize
-
-
-def _chunks(block: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """A block's shape, with less of its first dimensions if it is larger than a chunk should be."""
-    chunk = [min(max(size, 1), _CHUNK_BYTES) for size in block]
-    for axis in range(len(chunk)):
-        rest = itemsize * math.prod(chunk[axis + 1 :])
-        if rest * chunk[axis] <= _CHUNK_BYTES:
-            break
-        chunk[axis] = max(_CHUNK_BYTES // rest, 1)
-    return tuple(chunk)
-
-
-def filters(compression: str) -> dict[str, Any]:
-    """Options of h5py that compress floating-point data sets.
-
-    Raises:
-        InputError: hdf5plugin is not installed.
-
-    Example:
-        >>> filters("none")
-        {}
-    """
-    if compression == "none":
-        return {}
-    try:
-        import hdf5plugin
-    except ImportError:
-        raise InputError(
-            f"compression {compression}: hdf5plugin is missing; install it with: pip install 'mmprobe[compression]'"
-        ) from None
-    chosen = {
-        "blosc2": hdf5plugin.Blosc2(cname="zstd", clevel=5, filters=2),
-        "zstd": hdf5plugin.Zstd(clevel=3),
-    }
-    return dict(chosen[compression])

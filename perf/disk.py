@@ -5,6 +5,7 @@ python perf/disk.py
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import tempfile
@@ -17,11 +18,12 @@ from toys import parser
 
 import mmprobe as mp
 from mmprobe.cache import TraceWriter
+from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, GROUP_NAMES, VARIABLES
 
 HEADER = """\
 | what | MB | MB/s | raw MB/s | ratio | goal |
 |---|---|---|---|---|---|"""
-STEPS, LAYERS, HIDDEN, BLOCK = 512, 28, 3584, 64
+STEPS, LAYERS, HIDDEN = 512, 28, 3584
 
 
 def write_trace(path: Path, block: np.ndarray, blocks: int) -> None:
@@ -40,8 +42,8 @@ def write_raw(path: Path, block: np.ndarray, blocks: int) -> None:
 
 def writing(folder: Path, quick: bool) -> str:
     hidden = 256 if quick else HIDDEN
-    block = np.random.default_rng(0).standard_normal((BLOCK, LAYERS, hidden)).astype(np.float16)
-    blocks, times = STEPS // BLOCK, {write_trace: [], write_raw: []}
+    block = np.random.default_rng(0).standard_normal((BLOCK_STEPS, LAYERS, hidden)).astype(np.float16)
+    blocks, times = STEPS // BLOCK_STEPS, {write_trace: [], write_raw: []}
     for round_ in range(-1, 1 if quick else 7):
         for way in times:
             began = time.perf_counter()
@@ -53,50 +55,44 @@ def writing(folder: Path, quick: bool) -> str:
     )
 
 
-def reading(folder: Path, quick: bool) -> str:
-    """attention/mass of many traces, through `open_run` and as the bytes that it takes on the disk."""
-    count = 20 if quick else 1000
-    (folder / "samples").mkdir()
-    names, rng = [f"s{index:04}" for index in range(count)], np.random.default_rng(0)
-    mass = rng.dirichlet(np.ones(5), (64, 8, 6)).astype(np.float32)
-    groups = np.array(("template", "system", "visual", "user", "generated"))
-    for name in names:
-        coordinates = {"layer": np.arange(8), "head": np.arange(6), "group": groups}
-        about = {"sample": f'{{"id": "{name}", "question": "?"}}', "answer": ""}
-        with TraceWriter(folder / "samples" / f"{name}.h5", coordinates, about) as writer:
-            writer.append("attention/mass", mass)
-    names_text = ", ".join(f'"{name}"' for name in names)
-    (folder / "run.json").write_text(f'{{"format": 1, "order": [{names_text}], "model": {{"name": "x"}}}}')
-    with h5py.File(folder / "samples" / f"{names[0]}.h5") as file:
-        chunks = [file["attention/mass"].id.get_chunk_info(0)]
-    places = [(chunk.byte_offset, chunk.size) for chunk in chunks]
+def reading(folder: Path, count: int, name: str, shape: tuple[int, ...], rounds: int) -> str:
+    """One data set of many traces, through `open_run` and as the bytes that it takes on the disk."""
+    (folder / "samples").mkdir(parents=True)
+    ids, kind = [f"s{index:04}" for index in range(count)], np.dtype(VARIABLES[name].dtype)
+    values = np.random.default_rng(0).random(shape, np.float32).astype(kind)
+    layers, heads = shape[1], shape[2]
+    for sample in ids:
+        coordinates = {"layer": np.arange(layers), "head": np.arange(heads), "group": np.array(GROUP_NAMES)}
+        about = {"sample": f'{{"id": "{sample}", "question": "?"}}', "answer": ""}
+        with TraceWriter(folder / "samples" / f"{sample}.h5", coordinates, about) as writer:
+            for first in range(0, len(values), BLOCK_STEPS):
+                writer.append(name, values[first : first + BLOCK_STEPS])
+    config = {"format": FORMAT_VERSION, "order": ids, "model": {"name": "x"}}
+    (folder / "run.json").write_text(json.dumps(config))
+    with h5py.File(folder / "samples" / f"{ids[0]}.h5") as file:
+        data = file[name].id
+        chunks = [data.get_chunk_info(index) for index in range(data.get_num_chunks())]
 
     def through_run() -> None:
         for trace in mp.open_run(folder):
-            assert trace.attention_mass.values.shape == mass.shape
-            trace.close()
+            assert trace.array(name).values.shape == shape
 
     def raw() -> None:
-        for name in names:
-            with open(folder / "samples" / f"{name}.h5", "rb") as file:
-                for offset, size in places:
-                    file.seek(offset)
-                    np.frombuffer(file.read(size), np.uint8)
+        for sample in ids:
+            with open(folder / "samples" / f"{sample}.h5", "rb") as file:
+                for chunk in chunks:
+                    file.seek(chunk.byte_offset)
+                    np.frombuffer(file.read(chunk.size), np.uint8)
 
     times: dict = {through_run: [], raw: []}
-    for round_ in range(-1, 1 if quick else 5):
+    for round_ in range(-1, rounds):
         for way in times:
             began = time.perf_counter()
             way()
             if round_ >= 0:
                 times[way].append(time.perf_counter() - began)
-    return row(
-        f"reading attention/mass of {count} traces",
-        mass.nbytes * count,
-        times[through_run],
-        times[raw],
-        "0.50",
-    )
+    what = f"reading {name} of {count} traces, {values.nbytes / 1e6:.2f} MB each"
+    return row(what, values.nbytes * count, times[through_run], times[raw], "0.50")
 
 
 def row(what: str, count: int, ours: list[float], raw: list[float], goal: str) -> str:
@@ -108,8 +104,15 @@ def row(what: str, count: int, ours: list[float], raw: list[float], goal: str) -
 
 def table(quick: bool = False) -> str:
     print(HEADER)
-    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        return "\n".join([HEADER, writing(Path(first), quick), reading(Path(second), quick)])
+    small, large = (64, 8, 6, 5), (256, 28, 28, 5)  # of tiny-spd and of a model of 7B
+    with tempfile.TemporaryDirectory() as name:
+        folder, rows = Path(name), [HEADER]
+        rows.append(writing(folder, quick))
+        if quick:
+            return "\n".join([*rows, reading(folder / "small", 20, "attention/mass", small, 1)])
+        rows.append(reading(folder / "small", 1000, "attention/mass", small, 5))
+        rows.append(reading(folder / "large", 1000, "attention/mass", large, 3))
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":
