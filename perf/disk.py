@@ -55,7 +55,7 @@ def writing(folder: Path, quick: bool) -> str:
     )
 
 
-def reading(folder: Path, count: int, name: str, shape: tuple[int, ...], rounds: int) -> str:
+def reading(folder: Path, count: int, name: str, shape: tuple[int, ...], rounds: int, cold: bool = False) -> str:
     """One data set of many traces, through `open_run` and as the bytes that it takes on the disk."""
     (folder / "samples").mkdir(parents=True)
     ids, kind = [f"s{index:04}" for index in range(count)], np.dtype(VARIABLES[name].dtype)
@@ -87,12 +87,23 @@ def reading(folder: Path, count: int, name: str, shape: tuple[int, ...], rounds:
     times: dict = {through_run: [], raw: []}
     for round_ in range(-1, rounds):
         for way in times:
+            if cold:
+                forget(folder)
             began = time.perf_counter()
             way()
             if round_ >= 0:
                 times[way].append(time.perf_counter() - began)
-    what = f"reading {name} of {count} traces, {values.nbytes / 1e6:.2f} MB each"
+    where = "disk" if cold else "the page cache"
+    what = f"reading {name} of {count} traces from {where}, {values.nbytes / 1e6:.2f} MB each"
     return row(what, values.nbytes * count, times[through_run], times[raw], "0.50")
+
+
+def forget(folder: Path) -> None:
+    """Drop a folder's traces from the page cache."""
+    for path in folder.glob("samples/*"):
+        file = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
 
 
 def row(what: str, count: int, ours: list[float], raw: list[float], goal: str) -> str:
@@ -112,6 +123,7 @@ def table(quick: bool = False) -> str:
             return "\n".join([*rows, reading(folder / "small", 20, "attention/mass", small, 1)])
         rows.append(reading(folder / "small", 1000, "attention/mass", small, 5))
         rows.append(reading(folder / "large", 1000, "attention/mass", large, 3))
+        rows.append(reading(folder / "cold", 1000, "attention/mass", large, 3, cold=True))
     return "\n".join(rows)
 
 
