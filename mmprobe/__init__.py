@@ -21,7 +21,7 @@ if (_source_tree / "cache" / "schema.py").is_file():
     __path__.append(str(_source_tree))  # in a clone, the other folders stand beside this one
 
 if TYPE_CHECKING:
-    from mmprobe import analyses, viz
+    from mmprobe import analyses, probes, viz
     from mmprobe.cache import Run, Trace, open_run, pack, verify
     from mmprobe.errors import InputError
     from mmprobe.models import load_model
@@ -41,7 +41,7 @@ _HOMES = {
     "Trace": "mmprobe.cache",
     "InputError": "mmprobe.errors",
 }
-_MODULES = ("analyses", "viz")
+_MODULES = ("analyses", "probes", "viz")
 
 __all__ = [
     "CaptureSpec",
@@ -54,6 +54,7 @@ __all__ = [
     "load_samples",
     "open_run",
     "pack",
+    "probes",
     "trace",
     "verify",
     "viz",
