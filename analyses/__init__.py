@@ -5,10 +5,14 @@ from collections.abc import Callable
 import xarray as xr
 
 from mmprobe.analyses.attention_decay import attention_decay
+from mmprobe.analyses.attention_ratio import attention_ratio
+from mmprobe.analyses.attention_vs_activation import attention_vs_activation
 from mmprobe.analyses.export import export
+from mmprobe.analyses.failure_modes import failure_modes
 from mmprobe.analyses.neuron_activation import neuron_activation
 from mmprobe.analyses.residual_drift import residual_drift
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
+from mmprobe.analyses.token_activation import token_activation
 from mmprobe.cache import Run
 from mmprobe.errors import NotApplicable
 
@@ -17,6 +21,10 @@ ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
     "residual_drift": residual_drift,
     "sublayer_transitions": sublayer_transitions,
     "neuron_activation": neuron_activation,
+    "token_activation": token_activation,
+    "attention_vs_activation": attention_vs_activation,
+    "attention_ratio": attention_ratio,
+    "failure_modes": failure_modes,
 }
 """Every analysis that `mmprobe analyze` runs; `--only` takes the names with dashes."""
 
@@ -43,8 +51,12 @@ __all__ = [
     "ANALYSES",
     "applicable",
     "attention_decay",
+    "attention_ratio",
+    "attention_vs_activation",
     "export",
+    "failure_modes",
     "neuron_activation",
     "residual_drift",
     "sublayer_transitions",
+    "token_activation",
 ]

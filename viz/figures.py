@@ -6,7 +6,16 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.errors import InputError
-from mmprobe.viz import attention_decay, neuron_activation, residual_drift, sublayer_transitions
+from mmprobe.viz import (
+    attention_decay,
+    attention_ratio,
+    attention_vs_activation,
+    failure_modes,
+    neuron_activation,
+    residual_drift,
+    sublayer_transitions,
+    token_activation,
+)
 from mmprobe.viz.panel import Panel
 
 _BY_ANALYSIS = {
@@ -14,6 +23,10 @@ _BY_ANALYSIS = {
     "residual_drift": residual_drift.panels,
     "sublayer_transitions": sublayer_transitions.panels,
     "neuron_activation": neuron_activation.panels,
+    "token_activation": token_activation.panels,
+    "attention_vs_activation": attention_vs_activation.panels,
+    "attention_ratio": attention_ratio.panels,
+    "failure_modes": failure_modes.panels,
 }
 
 

@@ -1,0 +1,438 @@
+"""Whether an answer's internals tell that it is unfaithful, and how early: logistic regression on a few scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from tqdm import tqdm
+
+from mmprobe.analyses.attention_decay import slope_over_steps
+from mmprobe.analyses.regions import mask_of, patches_of
+from mmprobe.analyses.statistics import CONFIDENCE, RESAMPLES
+from mmprobe.cache import Run, Trace
+from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import Sample
+
+MINIMUM = 20  # samples that each class needs, ours
+SHUFFLES = 200  # of the labels, for the chance level, ours
+REFITS = 500  # of the model, for the intervals of its weights, ours
+_BLOCK = 100  # resamples in memory at a time
+
+
+class Feature(NamedTuple):
+    """One number of an answer: `of` takes a series of `_series`, or what its first steps make of it."""
+
+    series: str
+    of: Callable[[np.ndarray], float]
+    whole: bool = False  # whether it can be told only when the answer has ended
+
+
+def _early(values: np.ndarray) -> np.ndarray:
+    """Values [step, layer] of the first third of the layers."""
+    return values[:, : max(1, round(values.shape[1] / 3))]
+
+
+def _late(values: np.ndarray) -> np.ndarray:
+    """Values [step, layer] of the last third of the layers."""
+    return values[:, -max(1, round(values.shape[1] / 3)) :]
+
+
+FEATURES: dict[str, Feature] = {
+    "visual_share": Feature("attention/mass", np.mean),
+    "visual_share_early": Feature("attention/mass", lambda share: _early(share).mean()),
+    "visual_share_late": Feature("attention/mass", lambda share: _late(share).mean()),
+    "visual_slope": Feature("attention/mass", lambda share: slope_over_steps(share.mean(1)).item()),
+    "visual_entropy": Feature("attention/visual", np.mean),
+    "region_share": Feature("regions", np.mean),
+    "cos_mha": Feature("update/cos_mha", np.mean),
+    "cos_ffn_late": Feature("update/cos_ffn", lambda cosine: _late(cosine).mean()),
+    "kl": Feature("update/kl", np.mean),
+    "active_neurons": Feature("ffn/gate_sum", lambda sums: (sums > 0).mean(), whole=True),
+    "logprob": Feature("steps/logprob", np.mean),
+    "logprob_min": Feature("steps/logprob", np.min),
+    "entropy": Feature("steps/entropy", np.mean),
+    "steps": Feature("steps/logprob", len, whole=True),
+}
+"""Every feature; a new one is a line here."""
+
+
+def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: int = 0) -> xr.Dataset:
+    """How well a linear model tells unfaithful answers from faithful ones by scalars of their traces.
+
+    Each answer is a few numbers (`FEATURES`); standardised, they go into a logistic regression (L2, C = 1),
+    whose score of an answer is that of a model fitted on the folds without it. Samples that share a
+    picture or a `pair_id` are in one fold. AUC is the chance that an unfaithful answer has the higher
+    score of the two, ties counting half: 0.5 where nothing is told, 1 where all is.
+
+    Features, means over steps, and over layers where nothing else is said: `visual_share` attention on visual
+    tokens, and in the first and last third of the layers; `visual_slope` its slope per step; `visual_entropy`
+    entropy (nat) of attention over the visual tokens, of layers that look at them; `region_share` the
+    sample's regions' part of it, only where every labelled sample has regions; `cos_mha`, `cos_ffn_late` (last third) and
+    `kl` as in `sublayer_transitions`; `active_neurons` share with a gate sum above 0; `logprob`, `logprob_min` and
+    `entropy` (nat) of the generated tokens; `steps` their number.
+
+    Args:
+        run: traces with labels; of the default capture or any other, see attrs["features_left_out"].
+        minimum: samples that each class needs, and never fewer than folds; ours, the default is 20.
+        folds: of the cross-validation, stratified by label; ours, the default is 5.
+        seed: of the folds, resamples and shuffles.
+
+    Returns:
+        A data set with dimensions `sample` (labelled ones, sorted), `feature`, `upto`.
+
+        - auc, with _low, _high: of the held-out scores of all folds together
+        - auc_shuffled, with _low, _high: mean and 2.5 and 97.5 % quantiles over 200 shuffles of the labels; p: share of the
+          shuffles whose AUC is as large, (k + 1) / (shuffles + 1). Labels are shuffled within folds
+          and mostly in blocks of the same pictures, since labels of the same pictures go together.
+        - weight (feature), with _low, _high: coefficient of the fit on all samples, log odds per standard deviation;
+          shrunken, and divided among features that say the same
+        - auc_feature (feature), with _low, _high: of the feature itself, nothing fitted; below 0.5 where
+          unfaithful answers have less of it
+        - auc_by_step (upto), with _low, _high: the same as auc of the first 1, 2, 4, ... steps alone, without
+          features that need the end; shorter answers are seen whole, n_by_step (upto) says how many are at least
+          that long. Of many steps the best looks better than it is.
+        - n, n_unfaithful, n_faithful, n_pictures: numbers of samples, and of sets of pictures
+        - score (sample) held out, in log odds, unfaithful (sample) 0 or 1, fold, pictures (sample), and value (sample, feature)
+
+        Intervals are 95 % percentile bootstraps over sets of pictures, which are drawn with all their samples;
+        models are not fitted anew, but for the weights (500 times). An AUC of 1 has an interval without
+        width. attrs["left_out"] names labelled samples with a value that is not finite (a slope takes two
+        steps); n_left_out counts them, and nothing holds them.
+
+    Raises:
+        InputError: the run is empty, or minimum or folds is under 2.
+        NotApplicable: too few labelled samples of a class, or too few sets of pictures.
+
+    Example:
+        >>> ds = predict_unfaithful(run)                            # doctest: +SKIP
+        >>> ds.auc.item(), ds.auc_low.item(), ds.p.item()           # doctest: +SKIP
+    """
+    if minimum < 2 or folds < 2:
+        raise InputError(f"minimum {minimum} and folds {folds} must be 2 or more")
+    if not len(run):
+        raise InputError(f"{run.path}: holds no finished samples")
+    faithful = {name: run.faithful(name) for name in sorted(run.ids)}
+    labels = {name: int(not is_) for name, is_ in faithful.items() if is_ is not None}
+    _check_classes(run, list(labels.values()), max(minimum, folds))
+    vectors, samples, missing = [], [], set()
+    for name in tqdm(labels, desc="predict_unfaithful", unit="trace", disable=None):
+        trace = run[name]
+        series = _series(trace)
+        missing |= {feature for feature, (needs, *_) in FEATURES.items() if needs not in series}
+        vectors.append(_vectors(series))
+        samples.append(trace.sample)
+    whole = np.array([rows[-1] for rows in vectors])
+    usable = np.isfinite(whole).any(0) & [feature not in missing for feature in FEATURES]
+    kept = np.flatnonzero(np.isfinite(whole[:, usable]).all(1))
+    names = [name for number, name in enumerate(labels) if number in set(kept.tolist())]
+    left_out = [name for name in labels if name not in set(names)]
+    unfaithful = np.array([labels[name] for name in names], int)
+    _check_classes(run, unfaithful, max(minimum, folds), left_out)
+    pictures = picture_groups([samples[number] for number in kept])
+    fold = assign_folds(unfaithful, pictures, folds, seed, str(run.path))
+    features = [feature for feature, is_ in zip(FEATURES, usable, strict=True) if is_]
+    out = xr.Dataset(coords={"sample": names, "feature": features})
+    for key, numbers in (("unfaithful", unfaithful), ("fold", fold), ("pictures", pictures)):
+        out[key] = ("sample", numbers)
+    out["value"] = (("sample", "feature"), whole[np.ix_(kept, usable)])
+    drawn = draw_groups(pictures, seed)
+    _add_auc(out, drawn, seed)
+    _add_features(out, drawn)
+    _add_by_step(out, [vectors[number] for number in kept], usable, drawn)
+    out["n"], out["n_pictures"] = ((), len(names)), ((), drawn.shape[1])
+    out["n_unfaithful"], out["n_faithful"] = ((), int(unfaithful.sum())), ((), int((1 - unfaithful).sum()))
+    out.attrs = {
+        "analysis": "predict_unfaithful",
+        "run": str(run.path),
+        "samples": len(names),
+        "model": run.config["model"]["name"],
+        "folds": folds,
+        "seed": seed,
+        "shuffles": SHUFFLES,
+        "features_left_out": ", ".join(feature for feature in FEATURES if feature not in features),
+        "left_out": ", ".join(left_out),
+        "n_left_out": len(left_out),
+    }
+    return out
+
+
+def _check_classes(run: Run, unfaithful: Iterable[int], needed: int, left_out: Sequence[str] = ()) -> None:
+    counts = np.bincount(list(unfaithful), minlength=2)
+    if counts.min() < needed:
+        without = f" beside {len(left_out)} with values that are not finite" if left_out else ""
+        raise NotApplicable(
+            f"{run.path}: {counts[1]} unfaithful and {counts[0]} faithful samples{without}, {needed} of each are needed; "
+            "labels come from `faithful` in the samples file or from labels.jsonl in the run's folder"
+        )
+
+
+def _series(trace: Trace) -> dict[str, np.ndarray]:
+    """What features are made of, by what it takes: [step, ...] but for ffn/gate_sum; without what is missing."""
+    captured = set(trace.captured)
+    plain = (
+        "update/cos_mha",
+        "update/cos_ffn",
+        "update/kl",
+        "ffn/gate_sum",
+        "steps/logprob",
+        "steps/entropy",
+    )
+    series = {path: trace.array(path).values for path in plain if path in captured}
+    if "attention/mass" in captured:
+        mass = trace.attention_mass.values[..., GROUP_NAMES.index("visual")]
+        series["attention/mass"] = mass.mean(2, dtype=float)
+    if "attention/visual" in captured:
+        inside = np.zeros(trace.attention_visual.shape[2], bool)
+        if trace.sample.regions and "images/source" in captured:
+            inside = mask_of(patches_of(trace), trace.images["grid"].values.tolist())
+        entropy, share = _over_pictures(trace, inside)
+        series |= {"attention/visual": entropy} | ({"regions": share} if inside.any() else {})
+    return series
+
+
+def _over_pictures(trace: Trace, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Entropy of attention over the visual tokens, and the share of those inside: both [step].
+
+    Means over the layers that look at the pictures at all; NaN where none does or a weight is not finite.
+    """
+    weights, found = trace.attention_visual, []
+    for start in range(0, len(weights), BLOCK_STEPS):
+        block = weights[start : start + BLOCK_STEPS].values.astype(float)
+        total = block.sum(-1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = block / total
+            entropy = -np.where(part > 0, part * np.log(part), 0).sum(-1)
+            looks = total[..., 0] != 0
+            both = np.array([entropy, part[..., inside].sum(-1)])
+            means = np.where(looks, both, 0).sum(-1) / looks.sum(-1)
+        means[:, ~np.isfinite(total).all((1, 2))] = np.nan
+        found.append(means)
+    both = np.concatenate(found, 1) if found else np.zeros((2, 0))
+    return both[0], both[1]
+
+
+def _vectors(series: dict[str, np.ndarray]) -> np.ndarray:
+    """All features [upto, feature] of the first 1, 2, 4, ... steps and, last, of the whole answer; NaN for none."""
+    ends = [*_powers(len(series["steps/logprob"])), None]
+    rows = [[_value(feature, series, end) for feature in FEATURES.values()] for end in ends]
+    return np.array(rows, float)
+
+
+def _value(feature: Feature, series: dict[str, np.ndarray], end: int | None) -> float:
+    if feature.series not in series or (feature.whole and end is not None):
+        return np.nan
+    values = series[feature.series][:end]
+    return float(feature.of(values)) if values.size and np.isfinite(values).all() else np.nan
+
+
+def _powers(longest: int) -> list[int]:
+    return [2**power for power in range(longest.bit_length())]
+
+
+def _add_auc(out: xr.Dataset, drawn: np.ndarray, seed: int) -> None:
+    """Add the held-out scores, their AUC, and what it is for shuffled labels."""
+    values, labels, pictures, fold = (
+        out[name].values for name in ("value", "unfaithful", "pictures", "fold")
+    )
+    out["score"] = ("sample", _held_out(values, labels, fold))
+    out.update(_auc("auc", [out["score"].values], labels, pictures, drawn, ()))
+    rng = np.random.default_rng(seed)
+    chance = []
+    for _ in range(SHUFFLES):
+        shuffled = shuffle_within_folds(labels, pictures, fold, rng)
+        chance.append(weighted_auc(_held_out(values, shuffled, fold), shuffled == 1).item())
+    low, high = np.percentile(chance, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
+    out["auc_shuffled"] = ((), np.mean(chance))
+    out["auc_shuffled_low"], out["auc_shuffled_high"] = ((), low), ((), high)
+    out["p"] = ((), (np.sum(np.array(chance) >= out["auc"].item()) + 1) / (SHUFFLES + 1))
+
+
+def _model() -> Any:
+    from sklearn.linear_model import LogisticRegression  # takes a second, which other analyses need not wait
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+
+
+def _held_out(values: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.ndarray:
+    """Log odds [sample] of label 1, each by the model that was fitted on the other folds."""
+    scores = np.empty(len(labels))
+    for number in np.unique(fold):
+        train = fold != number
+        scores[~train] = _model().fit(values[train], labels[train]).decision_function(values[~train])
+    return scores
+
+
+def _auc(
+    name: str,
+    scores: Sequence[np.ndarray],
+    labels: np.ndarray,
+    pictures: np.ndarray,
+    drawn: np.ndarray,
+    dims: tuple[str, ...],
+) -> dict[str, Any]:
+    """Variables `name`, `name_low`, `name_high` of several scores [sample], or of one where dims are none."""
+    auc = [weighted_auc(score, labels == 1).item() for score in scores]
+    ends = np.array(
+        [interval(lambda w, s=score: weighted_auc(s, labels == 1, w), drawn, pictures) for score in scores]
+    )
+    values = {"": np.array(auc), "_low": ends[:, 0], "_high": ends[:, 1]}
+    return {name + end: (dims, array if dims else array[0]) for end, array in values.items()}
+
+
+def _add_features(out: xr.Dataset, drawn: np.ndarray) -> None:
+    """Add each feature's own AUC, and its weight beside the others."""
+    values, labels, pictures = (out[name].values for name in ("value", "unfaithful", "pictures"))
+    out.update(_auc("auc_feature", list(values.T), labels, pictures, drawn, ("feature",)))
+    weights = []
+    for counts in np.concatenate([np.ones((1, drawn.shape[1]), int), drawn[:REFITS]]):
+        rows = np.repeat(np.arange(len(labels)), counts[pictures])
+        if len(np.unique(labels[rows])) == 2:
+            weights.append(_model().fit(values[rows], labels[rows])[-1].coef_[0])
+    ends = np.percentile(weights[1:], [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=0)
+    for end, array in zip(("", "_low", "_high"), (weights[0], *ends), strict=True):
+        out["weight" + end] = ("feature", array)
+
+
+def _add_by_step(out: xr.Dataset, vectors: list[np.ndarray], usable: np.ndarray, drawn: np.ndarray) -> None:
+    """Add the AUC of the first steps alone; `vectors` as `_vectors` gives them, one a sample."""
+    longest = max(map(len, vectors)) - 1
+    labels, fold = out["unfaithful"].values, out["fold"].values
+    scores = []
+    for number in range(longest):
+        seen = np.array([rows[min(number, len(rows) - 1)] for rows in vectors])
+        told = usable & [not feature.whole for feature in FEATURES.values()] & np.isfinite(seen).all(0)
+        scores.append(_held_out(seen[:, told], labels, fold))
+    out.coords["upto"] = [2**number for number in range(longest)]
+    out.update(_auc("auc_by_step", scores, labels, out["pictures"].values, drawn, ("upto",)))
+    out["n_by_step"] = ("upto", [sum(len(rows) > n + 1 for rows in vectors) for n in range(longest)])
+
+
+def picture_groups(samples: Sequence[Sample]) -> np.ndarray:
+    """int [sample]: one number for samples that share a picture or a pair_id, be it by way of others.
+
+    Example:
+        >>> pairs = [Sample(id=name, question="?", pair_id=pair) for name, pair in zip("abc", "xyx")]
+        >>> picture_groups(pairs).tolist()
+        [0, 1, 0]
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    shared: dict[tuple[str, str], int] = {}
+    ends = [(number, number) for number in range(len(samples))]
+    for number, sample in enumerate(samples):
+        keys = {("image", str(image)) for image in sample.images}
+        keys |= {("pair", sample.pair_id)} if sample.pair_id is not None else set()
+        ends += [(number, len(samples) + shared.setdefault(key, len(shared))) for key in keys]
+    size = len(samples) + len(shared)
+    links = coo_array((np.ones(len(ends)), tuple(np.array(ends).T)), shape=(size, size))
+    _, component = connected_components(links, directed=False)
+    return np.unique(component[: len(samples)], return_inverse=True)[1]
+
+
+def assign_folds(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int, where: str) -> np.ndarray:
+    """int [sample], the fold that holds a sample out: a group is in one fold, labels are spread evenly.
+
+    Raises:
+        NotApplicable: there are fewer groups than folds, or all samples of a label fall into one fold;
+            `where` begins the message.
+
+    Example:
+        >>> labels, groups = np.tile([0, 1], 6), np.repeat(np.arange(6), 2)
+        >>> np.bincount(assign_folds(labels, groups, 3, 0, "run")).tolist()
+        [4, 4, 4]
+    """
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    found = len(np.unique(groups))
+    if found < folds:
+        raise NotApplicable(
+            f"{where}: the labelled samples are over {found} sets of pictures, {folds} folds need {folds}; "
+            "trace samples of other pictures, or give fewer folds"
+        )
+    fold = np.zeros(len(labels), int)
+    splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    for number, (_, held_out) in enumerate(splitter.split(labels, labels, groups)):
+        fold[held_out] = number
+    for number in range(folds):
+        if len(np.unique(labels[fold != number])) < len(np.unique(labels)):
+            raise NotApplicable(
+                f"{where}: all samples of a class share too few pictures to be divided into folds; "
+                "trace samples of other pictures"
+            )
+    return fold
+
+
+def shuffle_within_folds(
+    labels: np.ndarray, groups: np.ndarray, fold: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """The labels in another order: in each fold groups, and the samples of a group, are drawn at random.
+
+    The drawn labels are laid over the fold's samples group by group, so that labels that go together with
+    groups still do: with groups of one size they move as a whole.
+
+    Example:
+        >>> labels, groups = np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])
+        >>> found = shuffle_within_folds(labels, groups, np.zeros(4, int), np.random.default_rng(0))
+        >>> bool(found[0] == found[1] and found[2] == found[3])
+        True
+    """
+    shuffled = labels.copy()
+    for number in np.unique(fold):
+        mine = np.flatnonzero(fold == number)
+        place = rng.permutation(groups.max() + 1)[groups[mine]]
+        drawn = mine[np.lexsort((rng.random(len(mine)), place))]
+        shuffled[mine[np.argsort(groups[mine], kind="stable")]] = labels[drawn]
+    return shuffled
+
+
+def draw_groups(groups: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
+    """How often each resample of a bootstrap over groups holds each: int [resample, group]."""
+    count = int(groups.max()) + 1
+    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
+
+
+def interval(
+    statistic: Callable[[np.ndarray], np.ndarray], drawn: np.ndarray, groups: np.ndarray
+) -> tuple[float, float]:
+    """Percentile interval of a statistic of weights [resample, sample] -> [resample]; what is NaN is left out."""
+    blocks = np.array_split(drawn, max(1, len(drawn) // _BLOCK))
+    found = np.concatenate([statistic(block[:, groups]) for block in blocks])
+    found = found[np.isfinite(found)]
+    if not len(found):
+        return np.nan, np.nan
+    low, high = np.percentile(found, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
+    return float(low), float(high)
+
+
+def weighted_auc(score: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Area under the ROC curve for several weightings of the samples; ties count half.
+
+    Args:
+        score: [sample].
+        positive: bool [sample].
+        weights: [resample, sample], how often each sample counts; None for one resample of all samples once.
+
+    Returns:
+        [resample]; NaN where a class has no weight.
+
+    Example:
+        >>> weighted_auc(np.array([1, 2, 2, 3]), np.array([False, True, False, True])).tolist()
+        [0.875]
+    """
+    weights = np.ones((1, len(score))) if weights is None else weights
+    order = np.argsort(score, kind="stable")
+    starts = np.flatnonzero(np.diff(score[order], prepend=-np.inf) > 0)
+    above, below = (
+        np.add.reduceat(np.where(mine, weights, 0)[:, order], starts, axis=1, dtype=float)
+        for mine in (positive, ~positive)
+    )
+    with np.errstate(invalid="ignore"):
+        won = (above * (below.cumsum(1) - below / 2)).sum(1)
+        return won / (above.sum(1) * below.sum(1))

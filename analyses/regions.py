@@ -1,0 +1,87 @@
+"""Where a sample's regions lie among its visual tokens, and where regions of their size might have lain."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mmprobe.cache import Trace
+
+
+class Patch(NamedTuple):
+    """A region in the cells of a view: first row, last row + 1, first column, last column + 1."""
+
+    view: int
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+def patches_of(trace: Trace) -> list[Patch]:
+    """The cells that each of a sample's regions covers: those whose centre it holds, at least one of each axis.
+
+    A region that several views show, or none, gives several patches, or none.
+
+    Example:
+        >>> patches_of(run["0001"])                                 # doctest: +SKIP
+        [Patch(view=1, top=2, bottom=3, left=0, right=1)]
+    """
+    images = trace.images.compute()
+    found = []
+    for region in trace.sample.regions:
+        for view in np.flatnonzero(images["source"].values == region.image):
+            left, top, width, height = images["box"].values[view]
+            rows, columns = images["grid"].values[view]
+            x, y, wide, high = region.box
+            across = _cells((x - left) / width * columns, (x + wide - left) / width * columns, int(columns))
+            down = _cells((y - top) / height * rows, (y + high - top) / height * rows, int(rows))
+            if across and down:
+                found.append(Patch(int(view), *down, *across))
+    return found
+
+
+def _cells(low: float, high: float, count: int) -> tuple[int, int] | None:
+    """Cells 0 .. count - 1 whose centres lie in [low, high), or the one that holds its middle; None outside."""
+    if high <= 0 or low >= count:
+        return None
+    first, last = int(np.ceil(max(low, 0) - 0.5)), int(np.ceil(min(high, count) - 0.5))
+    if first >= last:
+        first = min(int((max(low, 0) + min(high, count)) / 2), count - 1)
+        last = first + 1
+    return first, last
+
+
+def mask_of(patches: list[Patch], grids: list[tuple[int, int]]) -> np.ndarray:
+    """bool [visual], the cells of the patches, views in order and each row by row.
+
+    Example:
+        >>> mask_of([Patch(1, 0, 1, 1, 2)], [(1, 1), (2, 2)]).tolist()
+        [False, False, True, False, False]
+    """
+    views = [np.zeros(grid, bool) for grid in grids]
+    for patch in patches:
+        views[patch.view][patch.top : patch.bottom, patch.left : patch.right] = True
+    return np.concatenate([view.ravel() for view in views]) if views else np.zeros(0, bool)
+
+
+def random_masks(
+    patches: list[Patch], grids: list[tuple[int, int]], draws: int, rng: np.random.Generator
+) -> np.ndarray:
+    """bool [draw, visual]: each patch, of its size, anywhere on its view, all places equally likely.
+
+    Example:
+        >>> random_masks([Patch(0, 0, 1, 0, 1)], [(2, 2)], 3, np.random.default_rng(0)).sum(1).tolist()
+        [1, 1, 1]
+    """
+    masks = []
+    for _ in range(draws):
+        moved = []
+        for view, top, bottom, left, right in patches:
+            rows, columns = grids[view]
+            down = int(rng.integers(rows - (bottom - top) + 1))
+            across = int(rng.integers(columns - (right - left) + 1))
+            moved.append(Patch(view, down, down + bottom - top, across, across + right - left))
+        masks.append(mask_of(moved, grids))
+    return np.array(masks).reshape(draws, -1)
