@@ -18,7 +18,7 @@ from mmprobe.analyses.statistics import (
 )
 from mmprobe.analyses.token_activation import activation_maps, logits_of, visual_positions
 from mmprobe.cache import Run, Trace
-from mmprobe.errors import InputError, NotApplicable
+from mmprobe.errors import InputError, NotApplicable, NotCaptured
 
 TOP = 0.2
 DRAWS = 200
@@ -126,7 +126,7 @@ def maps_of(trace: Trace, layers: list[int] | None = None) -> tuple[np.ndarray, 
 
     Raises:
         NotApplicable, NotCaptured: as `token_activation` and the reader say.
-        InputError: a layer was not captured, or values are not finite.
+        InputError: values are not finite.
 
     Example:
         >>> attention, activation = maps_of(run["0001"])            # doctest: +SKIP
@@ -135,7 +135,7 @@ def maps_of(trace: Trace, layers: list[int] | None = None) -> tuple[np.ndarray, 
     if layers is not None:
         missing = set(layers) - set(weights["layer"].values.tolist())
         if missing:
-            raise InputError(f"trace {trace.id}: layer {min(missing)} was not captured")
+            raise NotCaptured(f"trace {trace.id}: layer {min(missing)} was not captured")
         weights = weights.sel(layer=layers)
     attention = weights.values.astype(np.float64).mean(1)
     if not np.isfinite(attention).all():

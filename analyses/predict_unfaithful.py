@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -400,15 +401,16 @@ def draw_groups(groups: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -
 
 def interval(
     statistic: Callable[[np.ndarray], np.ndarray], drawn: np.ndarray, groups: np.ndarray
-) -> tuple[float, float]:
-    """Percentile interval of a statistic of weights [resample, sample] -> [resample]; what is NaN is left out."""
+) -> np.ndarray:
+    """Percentile interval [end, ...] of a statistic: weights [resample, sample] -> [..., resample].
+
+    Resamples for which it is NaN, such as those without a class, are left out.
+    """
     blocks = np.array_split(drawn, max(1, len(drawn) // _BLOCK))
-    found = np.concatenate([statistic(block[:, groups]) for block in blocks])
-    found = found[np.isfinite(found)]
-    if not len(found):
-        return np.nan, np.nan
-    low, high = np.percentile(found, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
-    return float(low), float(high)
+    found = np.concatenate([statistic(block[:, groups]) for block in blocks], -1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
+        return np.nanpercentile(found, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=-1)
 
 
 def weighted_auc(score: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:

@@ -38,10 +38,16 @@ def _means(ds: xr.Dataset) -> Panel:
         ("How much lies on the regions?", [name for name in _NAMES if "_mass_" in name]),
         ("Does the peak?", [name for name in _NAMES if "pointing" in name]),
     )
-    figure = make_subplots(1, 3, subplot_titles=[title for title, _ in parts], horizontal_spacing=0.14)
+    figure = make_subplots(
+        3,
+        1,
+        subplot_titles=[title for title, _ in parts],
+        row_heights=[len(measures) for _, measures in parts],
+        vertical_spacing=0.12,
+    )
     n = ds["n"].sel(measure="iou")
     labelled = [label for label in ("faithful", "unfaithful") if int(n.sel(label=label))] or ["all"]
-    for column, (_, measures) in enumerate(parts, 1):
+    for row, (_, measures) in enumerate(parts, 1):
         for label in labelled:
             of = ds.sel(measure=measures, label=label)
             mean, low, high = of["mean"].values, of["mean_low"].values, of["mean_high"].values
@@ -56,19 +62,19 @@ def _means(ds: xr.Dataset) -> Panel:
                 },
                 mode="markers",
                 name=f"{label} (n = {int(n.sel(label=label))})",
-                showlegend=column == 1,
+                showlegend=row == 1,
                 marker={"color": LABEL_COLOURS[label], "symbol": _SYMBOLS[label], "size": 9},
                 customdata=np.stack([low, high, of["n"].values], -1),
                 hovertemplate=f"{label}, %{{y}}: %{{x:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]"
                 "<br>n = %{customdata[2]}<extra></extra>",
-                row=1,
-                col=column,
+                row=row,
+                col=1,
             )
     figure.update_yaxes(autorange="reversed", automargin=True)
-    figure.update_xaxes(title="mean over steps and samples", zeroline=True)
+    figure.update_xaxes(title="mean over steps and samples", row=3)
     return Panel(
         "Attention and token activation",
-        styled(figure, height=340).update_layout(margin={"t": 84}, legend={"y": 1.2}, scattermode="group"),
+        styled(figure, height=560).update_layout(margin={"t": 84}, legend={"y": 1.06}),
         "Agreement of each step's attention map (mean over heads and layers) with its token activation map, and how much "
         f"of each lies on the regions that changed, against {ds.attrs['draws']} random places of the same size. Top: "
         f"{ds.attrs['top']:.0%} of the cells. Means with 95 % bootstrap intervals over samples: {counts(n, 'sample')}, "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from reference import eager_generate
+from tiny_patches import TINY_PATCHES
+from tiny_tiles import REFUSED, TINY_TILES
 
 import mmprobe as mp
 from mmprobe.errors import InputError
@@ -19,11 +21,6 @@ from mmprobe.models.selfcheck import check
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.engines import load_engine
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reference import eager_generate
-from tiny_patches import TINY_PATCHES
-from tiny_tiles import REFUSED, TINY_TILES
 
 BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
 NEEDS_A_PICTURE = {"paligemma"}

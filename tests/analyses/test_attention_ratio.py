@@ -1,0 +1,78 @@
+"""The attention ratio, the ranking of heads, and sinks, on planted attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from planted import HEADS, LAYERS, SIDE, peak, planted_run
+
+from mmprobe.analyses import attention_ratio
+from mmprobe.analyses.attention_ratio import ratio_on
+from mmprobe.errors import NotApplicable
+
+
+def test_ratio_by_hand_and_whatever_the_scale():
+    weights, mask = np.array([0.2, 0.1, 0.1, 0.0]), np.array([[True, True, False, False]])
+    assert ratio_on(weights, mask).item() == pytest.approx(0.15 / 0.05)
+    assert ratio_on(9 * weights, mask).item() == pytest.approx(3)
+    order = [2, 0, 3, 1]
+    assert ratio_on(weights[order], mask[:, order]).item() == pytest.approx(3)
+
+
+def test_ratio_random_regions_and_border(tmp_path):
+    samples = [
+        {"attention": peak(1, 1, height=0.5, floor=0.1), "raw": peak(0, 0), "cell": (1, 1), "faithful": True},
+        {
+            "attention": peak(0, 0, height=0.1, floor=0.1),
+            "raw": peak(0, 0),
+            "cell": (1, 1),
+            "faithful": False,
+        },
+    ]
+    ds = attention_ratio(planted_run(tmp_path / "r", samples), draws=4000)
+    np.testing.assert_allclose(ds.ratio.values, [[5, 5], [1, 1]], rtol=1e-3)
+    np.testing.assert_allclose(ds.ratio_random.values[1], 1, rtol=1e-3)
+    expected = (5 + 15 * 0.1 / (1.9 / 15)) / 16  # one place in sixteen is the peak
+    np.testing.assert_allclose(ds.ratio_random.values[0], expected, rtol=0.1)
+    assert ds.border_area == 0.75
+    np.testing.assert_allclose(ds.border_share, np.mean([1.2 / 2.0, 0.75]), rtol=1e-3)
+    assert "head_ratio" not in ds and "leading_share" not in ds and "not compared" in ds.attrs["note"]
+
+
+def test_the_visual_head_is_found_and_stable(tmp_path):
+    rng, samples = np.random.default_rng(0), []
+    for _ in range(12):
+        cell = tuple(map(int, rng.integers(0, SIDE, 2)))
+        by_head = rng.uniform(0.9, 1.1, (3, LAYERS, HEADS, SIDE * SIDE)) * 0.02
+        by_head[:, 0, 0] *= 1 + peak(*cell, floor=0.0)
+        by_head[:, 1, 0] *= 1 + 3 * peak(*cell, floor=0.0)
+        by_head[:, 1, 1] *= 1 + 7 * peak(*cell, floor=0.0)
+        samples.append(
+            {"attention": by_head.mean((1, 2)), "raw": peak(0, 0), "cell": cell, "by_head": by_head}
+        )
+    ds = attention_ratio(planted_run(tmp_path / "r", samples))
+    assert list(zip(ds.head_layer.values.tolist(), ds.head_number.values.tolist(), strict=True)) == [
+        (1, 1), (1, 0), (0, 0), (0, 1),
+    ]  # fmt: skip
+    assert ds.head_ratio.sel(layer=1, head=1).item() == pytest.approx(8, rel=0.05)
+    assert ds.head_stability == pytest.approx(1)
+
+
+def test_the_stability_of_noise_is_about_0(tmp_path):
+    rng = np.random.default_rng(3)
+    from mmprobe.analyses.attention_ratio import _stability
+
+    found = _stability(rng.random((60, 48)), [(str(number),) for number in range(60)])
+    assert abs(np.mean(found)) < 0.2
+    assert _stability(rng.random((4, 8)), [("same",)] * 4) == []  # nothing to halve
+
+
+def test_samples_without_regions_or_numbers(tmp_path):
+    bare = {"attention": peak(0, 0), "raw": peak(0, 0)}
+    lost = {"attention": np.full((3, SIDE * SIDE), np.nan), "raw": peak(0, 0), "cell": (0, 0)}
+    good = bare | {"cell": (0, 0)}
+    ds = attention_ratio(planted_run(tmp_path / "r", [bare, lost, good]))
+    assert ds.sample.values.tolist() == ["s002"]
+    assert ds.attrs["left_out"] == "s001" and ds.attrs["n_without_regions"] == 1
+    with pytest.raises(NotApplicable, match="regions"):
+        attention_ratio(planted_run(tmp_path / "n", [bare]))

@@ -1,0 +1,76 @@
+"""Each failure mode, planted and found; and what chance gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from planted import SIDE, peak, planted_run
+
+from mmprobe.analyses import failure_modes
+from mmprobe.errors import InputError, NotApplicable
+
+ON, OFF = peak(1, 2), peak(3, 0)
+READ = sum(
+    peak(row, column, floor=0) for row in range(3) for column in range(1, 4)
+)  # the filter leaves its middle
+UNREAD = peak(3, 0) + peak(2, 0)
+PLANTED = {
+    "perceptual_blindness": (OFF, UNREAD),
+    "dissociation": (ON, UNREAD),
+    "grounded": (ON, READ),
+    "undecided": (OFF, READ),
+}
+
+
+def sample(attention: np.ndarray, raw: np.ndarray, faithful: bool | None = False) -> dict:
+    return {"attention": attention, "raw": raw, "cell": (1, 2), "faithful": faithful}
+
+
+def test_each_mode_is_found(tmp_path):
+    samples = [sample(*maps) for maps in PLANTED.values()] + [sample(ON, READ, True), sample(ON, READ, None)]
+    ds = failure_modes(planted_run(tmp_path / "r", samples), draws=1000)
+    assert ds.mode.values.tolist() == list(PLANTED)
+    assert ds["count"].values.tolist() == [1, 1, 1, 1] and ds.share.values.tolist() == [0.25] * 4
+    assert ds.share_faithful.sel(kind="grounded") == 1
+    assert (int(ds.n_unfaithful), int(ds.n_faithful)) == (4, 1)
+    assert np.isnan(ds.share_faithful_low).all()  # one sample tells nothing of the spread
+
+
+def test_evidence_by_hand(tmp_path):
+    ds = failure_modes(planted_run(tmp_path / "r", [sample(ON, OFF)]), draws=4000)
+    found = ds.evidence.isel(sample=0)
+    share = 1 / (1 + 15 * 0.01)
+    assert found.sel(name="attention_mass").item() == pytest.approx(share, abs=1e-3)
+    assert found.sel(name="attention_random").item() == pytest.approx(1 / 16, abs=0.01)
+    assert found.sel(name="attention_p").item() == pytest.approx(
+        1 / 16, abs=0.015
+    )  # only its own place is as good
+    assert found.sel(name="activation_p").item() > 0.3
+
+
+def test_maps_that_know_nothing_are_on_the_region_in_alpha_of_samples(tmp_path):
+    rng = np.random.default_rng(0)
+    samples = [
+        sample(*rng.random((2, 3, SIDE * SIDE))) | {"cell": tuple(map(int, rng.integers(0, SIDE, 2)))}
+        for _ in range(400)
+    ]
+    ds = failure_modes(planted_run(tmp_path / "r", samples), alpha=0.2)
+    for name in ("attention_p", "activation_p"):
+        on = float((ds.evidence.sel(name=name) <= 0.2).mean())
+        assert 0.12 < on < 0.24, name
+    assert ds.share.sel(kind="perceptual_blindness") == pytest.approx(0.8**2, abs=0.1)
+
+
+def test_what_cannot_be_diagnosed_is_counted_or_refused(tmp_path):
+    lost = sample(np.full_like(ON, np.inf), ON)
+    nowhere = {key: value for key, value in sample(ON, ON).items() if key != "cell"}
+    dark = sample(np.zeros_like(ON), READ)
+    ds = failure_modes(planted_run(tmp_path / "r", [lost, nowhere, dark]))
+    assert ds.sample.values.tolist() == ["s002"] and ds.mode.item() == "undecided"
+    assert ds.attrs["left_out"] == "s000" and int(ds.n_without_regions) == 1
+    with pytest.raises(NotApplicable, match="no sample is labelled unfaithful"):
+        failure_modes(planted_run(tmp_path / "f", [sample(ON, ON, True)]))
+    with pytest.raises(NotApplicable, match="regions"):
+        failure_modes(planted_run(tmp_path / "n", [nowhere]))
+    with pytest.raises(InputError, match="alpha 2"):
+        failure_modes(planted_run(tmp_path / "a", [sample(ON, ON)]), alpha=2)
