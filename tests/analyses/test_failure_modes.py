@@ -12,7 +12,7 @@ from mmprobe.errors import InputError, NotApplicable
 ON, OFF = peak(1, 2), peak(3, 0)
 READ = sum(
     peak(row, column, floor=0) for row in range(3) for column in range(1, 4)
-)  # the filter leaves its middle
+)  # the filter leaves its inner four
 UNREAD = peak(3, 0) + peak(2, 0)
 PLANTED = {
     "perceptual_blindness": (OFF, UNREAD),
@@ -28,7 +28,7 @@ def sample(attention: np.ndarray, raw: np.ndarray, faithful: bool | None = False
 
 def test_each_mode_is_found(tmp_path):
     samples = [sample(*maps) for maps in PLANTED.values()] + [sample(ON, READ, True), sample(ON, READ, None)]
-    ds = failure_modes(planted_run(tmp_path / "r", samples), draws=1000)
+    ds = failure_modes(planted_run(tmp_path / "r", samples), alpha=0.3, draws=1000)
     assert ds.mode.values.tolist() == list(PLANTED)
     assert ds["count"].values.tolist() == [1, 1, 1, 1] and ds.share.values.tolist() == [0.25] * 4
     assert ds.share_faithful.sel(kind="grounded") == 1
@@ -65,7 +65,7 @@ def test_what_cannot_be_diagnosed_is_counted_or_refused(tmp_path):
     lost = sample(np.full_like(ON, np.inf), ON)
     nowhere = {key: value for key, value in sample(ON, ON).items() if key != "cell"}
     dark = sample(np.zeros_like(ON), READ)
-    ds = failure_modes(planted_run(tmp_path / "r", [lost, nowhere, dark]))
+    ds = failure_modes(planted_run(tmp_path / "r", [lost, nowhere, dark]), alpha=0.3)
     assert ds.sample.values.tolist() == ["s002"] and ds.mode.item() == "undecided"
     assert ds.attrs["left_out"] == "s000" and int(ds.n_without_regions) == 1
     with pytest.raises(NotApplicable, match="no sample is labelled unfaithful"):
