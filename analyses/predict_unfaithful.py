@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ FEATURES: dict[str, Feature] = {
     "visual_share_late": Feature("attention/mass", lambda share: _late(share).mean()),
     "visual_slope": Feature("attention/mass", lambda share: slope_over_steps(share.mean(1)).item()),
     "visual_entropy": Feature("attention/visual", np.mean),
-    "region_share": Feature("regions", np.mean),
+    "region_ratio": Feature("regions", np.mean),
     "cos_mha": Feature("update/cos_mha", np.mean),
     "cos_ffn_late": Feature("update/cos_ffn", lambda cosine: _late(cosine).mean()),
     "kl": Feature("update/kl", np.mean),
@@ -64,17 +65,19 @@ FEATURES: dict[str, Feature] = {
 def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: int = 0) -> xr.Dataset:
     """How well a linear model tells unfaithful answers from faithful ones by scalars of their traces.
 
-    Each answer is a few numbers (`FEATURES`); standardised, they go into a logistic regression (L2, C = 1),
-    whose score of an answer is that of a model fitted on the folds without it. Samples that share a
-    picture or a `pair_id` are in one fold. AUC is the chance that an unfaithful answer has the higher
-    score of the two, ties counting half: 0.5 where nothing is told, 1 where all is.
+    Each answer is a few numbers (`FEATURES`); standardised, they go into a logistic regression (L2, C = 1, classes
+    weighted to count the same, all ours), whose score of an answer is that of a model fitted on the folds
+    without it. Samples that share a picture or a `pair_id` are in one fold. AUC is the chance that of an unfaithful
+    and a faithful answer the unfaithful one has the higher score, ties counting half: 0.5 where
+    nothing is told, 1 where all is.
 
-    Features, means over steps, and over layers where nothing else is said: `visual_share` attention on visual
-    tokens, and in the first and last third of the layers; `visual_slope` its slope per step; `visual_entropy`
-    entropy (nat) of attention over the visual tokens, of layers that look at them; `region_share` the
-    sample's regions' part of it, only where every labelled sample has regions; `cos_mha`, `cos_ffn_late` (last third) and
-    `kl` as in `sublayer_transitions`; `active_neurons` share with a gate sum above 0; `logprob`, `logprob_min` and
-    `entropy` (nat) of the generated tokens; `steps` their number.
+    The features are means over steps, and over layers if nothing else is said: `visual_share`, attention on
+    visual tokens, and that of the first and the last third of the layers; `visual_slope`, its slope per
+    step; `visual_entropy` (nat) of attention over the visual tokens, in layers that look at them, and
+    `region_ratio`, the part of it on the sample's regions by their part of the visual tokens (1: as much as
+    elsewhere), only if every labelled sample has regions; `cos_mha`, `cos_ffn_late` (last third) and `kl` as
+    in `sublayer_transitions`; `active_neurons`, the share with a gate sum above 0; `logprob`, `logprob_min`
+    and `entropy` (nat) of the generated tokens; `steps`, their number.
 
     Args:
         run: traces with labels; of the default capture or any other, see attrs["features_left_out"].
@@ -86,23 +89,25 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         A data set with dimensions `sample` (labelled ones, sorted), `feature`, `upto`.
 
         - auc, with _low, _high: of the held-out scores of all folds together
-        - auc_shuffled, with _low, _high: mean and 2.5 and 97.5 % quantiles over 200 shuffles of the labels; p: share of the
-          shuffles whose AUC is as large, (k + 1) / (shuffles + 1). Labels are shuffled within folds
-          and mostly in blocks of the same pictures, since labels of the same pictures go together.
-        - weight (feature), with _low, _high: coefficient of the fit on all samples, log odds per standard deviation;
-          shrunken, and divided among features that say the same
+        - auc_shuffled, with _low, _high: mean, 2.5 % and 97.5 % quantile over 200 shuffles of the labels; p: the
+          share of shuffles that do as well, (k + 1) / (shuffles + 1). Labels are shuffled within folds and
+          mostly in blocks of the same pictures, since those of the same pictures go together.
+        - weight (feature), with _low, _high: coefficient of the fit on all samples, in log odds per standard
+          deviation; shrunken, and divided among features that say the same
         - auc_feature (feature), with _low, _high: of the feature itself, nothing fitted; below 0.5 where
           unfaithful answers have less of it
-        - auc_by_step (upto), with _low, _high: the same as auc of the first 1, 2, 4, ... steps alone, without
-          features that need the end; shorter answers are seen whole, n_by_step (upto) says how many are at least
-          that long. Of many steps the best looks better than it is.
+        - auc_by_step (upto), with _low, _high: of the first 1, 2, 4, ... steps alone, without features that
+          need the end. Shorter answers are seen whole; n_by_step (upto) are at least that long.
         - n, n_unfaithful, n_faithful, n_pictures: numbers of samples, and of sets of pictures
-        - score (sample) held out, in log odds, unfaithful (sample) 0 or 1, fold, pictures (sample), and value (sample, feature)
+        - score (sample), held out, in log odds; unfaithful (sample), 0 or 1; fold, pictures (sample), numbers
+          of the fold and of the set of pictures; value (sample, feature)
 
-        Intervals are 95 % percentile bootstraps over sets of pictures, which are drawn with all their samples;
-        models are not fitted anew, but for the weights (500 times). An AUC of 1 has an interval without
-        width. attrs["left_out"] names labelled samples with a value that is not finite (a slope takes two
-        steps); n_left_out counts them, and nothing holds them.
+        Intervals are 95 % percentile bootstraps over sets of pictures, which are drawn with all their
+        samples; models are not fitted anew, but for the weights (500 times). An AUC of 1 has an interval
+        without width; of many features or steps the best looks better than it is. attrs["left_out"] names
+        labelled samples with a value that is not finite (a slope takes two steps); n_left_out counts them,
+        and nothing holds them. A feature that no sample or not every trace has is in
+        attrs["features_left_out"].
 
     Raises:
         InputError: the run is empty, or minimum or folds is under 2.
@@ -190,13 +195,15 @@ def _series(trace: Trace) -> dict[str, np.ndarray]:
         inside = np.zeros(trace.attention_visual.shape[2], bool)
         if trace.sample.regions and "images/source" in captured:
             inside = mask_of(patches_of(trace), trace.images["grid"].values.tolist())
-        entropy, share = _over_pictures(trace, inside)
-        series |= {"attention/visual": entropy} | ({"regions": share} if inside.any() else {})
+        entropy, part = _over_pictures(trace, inside)
+        series["attention/visual"] = entropy
+        if inside.any():
+            series["regions"] = part / inside.mean()
     return series
 
 
 def _over_pictures(trace: Trace, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Entropy of attention over the visual tokens, and the share of those inside: both [step].
+    """Entropy of attention over the visual tokens, and the part of it inside: both [step].
 
     Means over the layers that look at the pictures at all; NaN where none does or a weight is not finite.
     """
@@ -257,7 +264,16 @@ def _model() -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    return make_pipeline(
+        StandardScaler(), LogisticRegression(class_weight="balanced", solver="newton-cholesky")
+    )
+
+
+def quick() -> AbstractContextManager[None]:
+    """scikit-learn without the checks of its arguments, which take as long as a small fit."""
+    from sklearn import config_context
+
+    return config_context(assume_finite=True, skip_parameter_validation=True)
 
 
 def _held_out(values: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.ndarray:
@@ -265,7 +281,8 @@ def _held_out(values: np.ndarray, labels: np.ndarray, fold: np.ndarray) -> np.nd
     scores = np.empty(len(labels))
     for number in np.unique(fold):
         train = fold != number
-        scores[~train] = _model().fit(values[train], labels[train]).decision_function(values[~train])
+        with quick():
+            scores[~train] = _model().fit(values[train], labels[train]).decision_function(values[~train])
     return scores
 
 
@@ -294,7 +311,8 @@ def _add_features(out: xr.Dataset, drawn: np.ndarray) -> None:
     for counts in np.concatenate([np.ones((1, drawn.shape[1]), int), drawn[:REFITS]]):
         rows = np.repeat(np.arange(len(labels)), counts[pictures])
         if len(np.unique(labels[rows])) == 2:
-            weights.append(_model().fit(values[rows], labels[rows])[-1].coef_[0])
+            with quick():
+                weights.append(_model().fit(values[rows], labels[rows])[-1].coef_[0])
     ends = np.percentile(weights[1:], [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=0)
     for end, array in zip(("", "_low", "_high"), (weights[0], *ends), strict=True):
         out["weight" + end] = ("feature", array)

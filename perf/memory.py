@@ -15,8 +15,8 @@ from toys import LONG_SIDE, parser
 HEADER = """\
 | model | new | side | capture | plain MB | extra MB | goal |
 |---|---|---|---|---|---|---|"""
-ONE = """
-import resource, sys, tempfile
+ONE = r"""
+import re, sys, tempfile
 from pathlib import Path
 import torch
 import h5netcdf, hdf5plugin, pandas, xarray  # plain pays for what is imported, too
@@ -33,7 +33,7 @@ if capture == "plain":
             model.hf.generate(**model.prepare(sample), max_new_tokens=new, do_sample=False)
 else:
     mp.trace(model, chosen, Path(folder) / "run", capture, new, overwrite=True)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)  # ru_maxrss knows the parent's, too
 """
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from mmprobe.cache import Run, Trace
+from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
 MAX_IMAGE_SIDE = 448
@@ -69,8 +70,10 @@ def explored_sample(trace: Trace, faithful: bool | None) -> dict[str, Any]:
         Texts, images and tokens as they are; numbers as base64 of deflated little-endian arrays:
         `attention.weights` uint8 [step, layer, visual], to be multiplied by `attention.scale / 255`;
         `attention.scale` float32 [step, layer], the largest weight of each row;
+        `activation.weights` uint8 [step, visual] and `activation.scale` float32 [step], the token activation maps
+        in the same way, 0 where a map is not defined;
         `mass.values` float32 [step, layer, group], mean over heads; `share` float32 [step, layer].
-        Each is None if it was not captured.
+        Each is None if it was not captured; `notes` says so.
     """
     sample = trace.sample
     mass = trace.attention_mass.mean("head").values if "attention/mass" in trace.captured else None
@@ -78,6 +81,7 @@ def explored_sample(trace: Trace, faithful: bool | None) -> dict[str, Any]:
     groups = trace.attention_mass["group"].values.tolist() if mass is not None else []
     recorded = [name for name in ("attention/mass", "attention/visual") if name in trace.captured]
     layers = trace.array(recorded[0])["layer"].values.tolist() if recorded else []
+    activation, reason = _activation(trace) if sample.images else (None, "")
     return {
         "id": sample.id,
         "question": sample.question,
@@ -89,10 +93,27 @@ def explored_sample(trace: Trace, faithful: bool | None) -> dict[str, Any]:
         "entropy": _finite(trace.steps["entropy"].values),
         "layers": layers,
         "attention": None if attention is None or not attention.size else _quantised(attention),
+        "activation": None if activation is None else _quantised(activation),
         "mass": None if mass is None else {"groups": groups, "values": _packed(mass, "<f4")},
         "share": _share(mass, groups, attention),
-        "notes": _notes(sample, mass, attention),
+        "notes": _notes(sample, mass, attention) + ([f"No token activation maps: {reason}."] if reason else []),
     }
+
+
+def _activation(trace: Trace) -> tuple[np.ndarray | None, str]:
+    """Token activation maps [step, visual] in the order of the visual tokens, or why there are none."""
+    from mmprobe.analyses.token_activation import token_activation
+
+    try:
+        maps = token_activation(trace)["tam"]
+    except InputError as error:  # one sample's odd values need not cost the report
+        return None, str(error).rstrip(".")
+    grids = trace.images["grid"].values
+    on_own = [
+        maps.values[:, image, :height, :width].reshape(len(maps), -1)
+        for image, (height, width) in enumerate(grids.tolist())
+    ]
+    return (np.concatenate(on_own, axis=1), "") if on_own and len(maps) else (None, "")
 
 
 def _notes(sample: Sample, mass: np.ndarray | None, attention: np.ndarray | None) -> list[str]:
@@ -114,13 +135,13 @@ def _share(mass: np.ndarray | None, groups: list[str], attention: np.ndarray | N
 
 
 def _quantised(weights: np.ndarray) -> dict[str, Any]:
-    """[step, layer, visual] in 8 bits, row by row relative to the largest weight of the row."""
+    """[step, ..., visual] in 8 bits, row by row relative to the largest weight of the row."""
     levels = np.empty(weights.shape, np.uint8)
-    scale = np.empty(weights.shape[:2], np.float32)
+    scale = np.empty(weights.shape[:-1], np.float32)
     for step, rows in enumerate(weights):  # step by step: the whole in float32 can be gigabytes
         rows = np.nan_to_num(rows.astype(np.float32), posinf=0)
         scale[step] = rows.max(-1)
-        levels[step] = np.rint(255 * rows / np.where(scale[step] > 0, scale[step], 1)[:, None])
+        levels[step] = np.rint(255 * rows / np.where(scale[step] > 0, scale[step], 1)[..., None])
     return {"weights": _packed(levels, "u1"), "scale": _packed(scale, "<f4")}
 
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+# After Okabe and Ito: told apart also with red-green or blue-yellow blindness, on white and on dark grey.
 GROUP_COLOURS = {
-    "template": "#9aa0a6",
-    "system": "#6f7fb5",
-    "visual": "#d1495b",
-    "user": "#e0a030",
-    "generated": "#2f8f6b",
+    "template": "#a9adb3",
+    "system": "#0072b2",
+    "visual": "#d55e00",
+    "user": "#e69f00",
+    "generated": "#009e73",
 }
-LABEL_COLOURS = {"all": "#4a5568", "faithful": "#2f8f6b", "unfaithful": "#d1495b"}
+LABEL_COLOURS = {"all": "#7c8594", "faithful": "#0072b2", "unfaithful": "#d55e00"}
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,11 @@ def styled(figure: go.Figure, height: int = 380) -> go.Figure:
 
 
 def band(x: object, low: object, high: object, colour: str) -> list[go.Scatter]:
-    """A shaded interval around a line."""
+    """A shaded interval around the line that is added next; `meta` tells the CSV of a figure which end is which."""
     edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    fill = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.18)"}
     return [
-        go.Scatter(x=x, y=high, **edge),
-        go.Scatter(x=x, y=low, fill="tonexty", fillcolor=f"rgba({red},{green},{blue},0.18)", **edge),
+        go.Scatter(x=x, y=high, meta={"end": "high"}, **edge),
+        go.Scatter(x=x, y=low, meta={"end": "low"}, **fill, **edge),
     ]

@@ -1,4 +1,4 @@
-"""A run as one HTML file that needs nothing else: summary, figures, and an explorer of its answers."""
+"""A run as one HTML file that needs nothing else: overview, a page for each analysis, an explorer of its answers."""
 
 from __future__ import annotations
 
@@ -11,24 +11,34 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import xarray as xr
 from plotly.offline import get_plotlyjs
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.viz.explorer import chosen_ids, escaped_json, sample_blocks
+from mmprobe.viz.explorer import chosen_ids, sample_blocks
 from mmprobe.viz.panel import GROUP_COLOURS
+from mmprobe.viz.sections import (
+    LABEL_NAMES,
+    AnalysisPage,
+    Findings,
+    analysis_pages,
+    data_block,
+    findings_table,
+    summary,
+)
 
-_LABELS = {True: "faithful", False: "unfaithful", None: "unlabelled"}
-_CONTENTS = '<nav class="contents"><a href="#explorer">Explorer</a><a href="#figures">Figures</a></nav>'
-_NO_EXPLORER = Template("<section id='explorer'><h2>Explorer</h2><p class='muted'>$reason</p></section>")
-_MAX_LISTED_FAILURES = 20
+_NO_EXPLORER = Template(
+    "<section class='page' id='explorer' aria-labelledby='explorer-title'>"
+    "<h2 id='explorer-title' tabindex='-1'>Explorer</h2><p class='muted'>$reason</p></section>"
+)
 
 
-def write_report(run: Run, datasets: list[xr.Dataset], out: Path, explored: int = 24) -> Path:
-    """Write a run's summary, the figures of its analyses and an explorer of its answers as one HTML file.
+def write_report(
+    run: Run, datasets: list[xr.Dataset], out: Path, explored: int = 24, findings: Findings | None = None
+) -> Path:
+    """Write a run's overview, a page for each of its analyses and an explorer of its answers as one HTML file.
 
     The file works offline. Texts that come from models or data are escaped, and the page's own policy
     lets no script run but its own.
@@ -38,9 +48,11 @@ def write_report(run: Run, datasets: list[xr.Dataset], out: Path, explored: int 
         datasets: what analyses returned for it; each brings its figures.
         out: the HTML file; replaced if it exists, and whole or not there at all.
         explored: how many samples the explorer holds at most, unfaithful ones first.
+        findings: claims and whether they hold, for a table in the overview (see `sections.findings_table`).
 
     Raises:
-        InputError: `out` cannot be written, a trace is damaged, or a data set is not an analysis'.
+        InputError: `out` cannot be written, a trace is damaged, a data set is not an analysis', or a finding
+            has no claim or no known verdict.
 
     Example:
         >>> run = mp.open_run("runs/demo")                                           # doctest: +SKIP
@@ -53,26 +65,32 @@ def write_report(run: Run, datasets: list[xr.Dataset], out: Path, explored: int 
     if out.is_dir():
         raise InputError(f"{out}: is a folder; name an HTML file in it")
     labels = {name: run.faithful(name) for name in run.ids}
-    figures, figure_data = _figures(datasets)
+    table = findings_table(findings)
+    pages = analysis_pages(datasets)
     explorer, explorer_data = _explorer(run, labels, explored)
+    figure_data = [block for page in pages for block in page.data]
     scripts = []
     if figure_data:
-        scripts += [get_plotlyjs(), _asset("figures.js")]
+        scripts += [get_plotlyjs(), _asset("csv.js"), _asset("narrow.js"), _asset("figures.js")]
     if explorer_data:
         scripts += [_asset("heat.js"), _asset("explorer.js")]
+    turning = _asset("pages.js")
     colours = "".join(f"--group-{group}: {colour}; " for group, colour in GROUP_COLOURS.items())
-    page = Template(_asset("report.html")).substitute(
-        policy=_policy(scripts),
+    html = Template(_asset("report.html")).substitute(
+        policy=_policy([turning, *scripts]),
         title=escape(f"{run.config['model']['name']} · {run.path.name}"),
         style=f"{_asset('report.css')}\n:root {{ {colours}}}",
-        header=_header(run, labels),
-        contents=_CONTENTS if figures else "",
-        figures=figures,
+        model=escape(run.config["model"]["name"]),
+        run=escape(run.path.name),
+        navigation=_navigation(pages),
+        overview=summary(run, labels) + table + "".join(page.digest for page in pages),
+        pages="\n".join(page.html for page in pages),
         explorer=explorer,
+        turning=turning,
         data="\n".join([*figure_data, *explorer_data]),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
-    _write_whole(page, out)
+    _write_whole(html, out)
     return out
 
 
@@ -83,7 +101,7 @@ def _asset(name: str) -> str:
 def _policy(scripts: Iterable[str]) -> str:
     """The Content-Security-Policy: these scripts and nothing else, no network."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -102,74 +120,10 @@ def _write_whole(page: str, out: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _data_block(name: str, json_text: str) -> str:
-    return f'<script type="application/json" id="{name}">{json_text}</script>'
-
-
-def _header(run: Run, labels: dict[str, bool | None]) -> str:
-    config, model = run.config, run.config["model"]
-    counts, layers = Counter(labels.values()), config["capture"]["layers"]
-    tiles = [
-        (len(run), f"of {len(config['order'])} samples finished", ""),
-        (len(run.failures), "failed", "bad" if run.failures else ""),
-        *((counts[label], name, name) for label, name in _LABELS.items()),
-    ]
-    facts = {
-        "Model": f"{model['name']} ({model['source']})",
-        **({"Revision": model["revision"]} if model["revision"] else {}),
-        "Family": f"{model['family']}, {model['layers']} layers, {model['dtype']}",
-        "Captured": ", ".join(config["capture"]["datasets"])
-        + (" in all layers" if layers is None else f" in layers {', '.join(map(str, layers))}"),
-        "Generation": _pairs(config["generate"]) + f", engine {config['engine']}",
-        "Versions": _pairs(config["versions"]),
-    }
-    counted = "".join(
-        f"<li class='{kind}'><strong>{count}</strong> {name}</li>" for count, name, kind in tiles
-    )
-    told = "".join(f"<div><dt>{name}</dt><dd>{escape(fact)}</dd></div>" for name, fact in facts.items())
-    return (
-        "<p class='kicker'>mmprobe report</p>"
-        f"<h1>{escape(model['name'])} <span>{escape(run.path.name)}</span></h1>"
-        f"<ul class='tiles'>{counted}</ul><dl class='facts'>{told}</dl>{_failures(run.failures)}"
-    )
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
-
-
-def _failures(failures: list[dict]) -> str:
-    if not failures:
-        return ""
-    listed = "".join(
-        f"<li><code>{escape(failure['id'])}</code> {escape(failure['error'])}: "
-        f"{escape(failure['message'])}</li>"
-        for failure in failures[:_MAX_LISTED_FAILURES]
-    )
-    more = len(failures) - _MAX_LISTED_FAILURES
-    rest = f"<p>and {more} more, in failures.jsonl</p>" if more > 0 else ""
-    return f"<details class='failures'><summary>What failed</summary><ul>{listed}</ul>{rest}</details>"
-
-
-def _figures(datasets: list[xr.Dataset]) -> tuple[str, list[str]]:
-    """The figures' section, and a data block for each figure."""
-    from mmprobe.viz.figures import figures
-
-    panels = [panel for dataset in datasets for panel in figures(dataset)]
-    if not panels:
-        return "", []
-    articles = "".join(
-        f"<figure class='panel' id='figure-{number}'><h3>{escape(panel.title)}</h3>"
-        f"<div class='plot' data-figure='figure-data-{number}' role='img' aria-label='{escape(panel.title)}'"
-        f" style='min-height: {panel.figure.layout.height or 450}px'></div>"
-        f"<figcaption>{escape(panel.caption)}</figcaption></figure>"
-        for number, panel in enumerate(panels)
-    )
-    blocks = [
-        _data_block(f"figure-data-{number}", escaped_json(panel.figure.to_json()))
-        for number, panel in enumerate(panels)
-    ]
-    return f"<section aria-labelledby='figures'><h2 id='figures'>Figures</h2>{articles}</section>", blocks
+def _navigation(pages: list[AnalysisPage]) -> str:
+    """Links to the pages; a page is shown alone where scripts run, and stands below the others where not."""
+    names = [("overview", "Overview"), *((page.slug, page.title) for page in pages), ("explorer", "Explorer")]
+    return "".join(f"<a href='#{slug}'>{title}</a>" for slug, title in names)
 
 
 def _explorer(run: Run, labels: dict[str, bool | None], explored: int) -> tuple[str, list[str]]:
@@ -181,15 +135,15 @@ def _explorer(run: Run, labels: dict[str, bool | None], explored: int) -> tuple[
     if not shown:
         return _NO_EXPLORER.substitute(reason=left_out or "This run has no samples."), []
     items = "".join(
-        _list_item(number, name, _LABELS[labels[name]], run.sample(name).question)
+        _list_item(number, name, LABEL_NAMES[labels[name]], run.sample(name).question)
         for number, name in enumerate(shown)
     )
     section = Template(_asset("explorer.html")).substitute(
         left_out=f"<p class='muted'>{left_out}</p>" if left_out else "",
-        filters=_filters(Counter(_LABELS[labels[name]] for name in shown)),
+        filters=_filters(Counter(LABEL_NAMES[labels[name]] for name in shown)),
         items=items,
     )
-    return section, [_data_block(f"sample-{number}", block) for number, block in enumerate(blocks)]
+    return section, [data_block(f"sample-{number}", block) for number, block in enumerate(blocks)]
 
 
 def _list_item(number: int, name: str, label: str, question: str) -> str:
@@ -212,7 +166,10 @@ def _filters(counts: Counter[str]) -> str:
     """Buttons that narrow the list, where there is something to tell apart."""
     if len(counts) < 2:
         return ""
-    choices = [("all", counts.total()), *((name, counts[name]) for name in _LABELS.values() if counts[name])]
+    choices = [
+        ("all", counts.total()),
+        *((name, counts[name]) for name in LABEL_NAMES.values() if counts[name]),
+    ]
     buttons = "".join(
         f"<button type='button' data-filter='{name}' aria-pressed='{'true' if name == 'all' else 'false'}'>"
         f"{name} {count}</button>"

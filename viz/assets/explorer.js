@@ -24,12 +24,11 @@
 
   async function load(name) {
     const read = JSON.parse(find(name).textContent);
-    const { attention, mass, share } = read;
-    if (attention) {
-      read.attention = {
-        weights: await unpack(attention.weights, Uint8Array),
-        scale: await unpack(attention.scale, Float32Array),
-      };
+    const { mass, share } = read;
+    for (const map of [read.attention, read.activation]) {
+      if (!map) continue;
+      map.weights = await unpack(map.weights, Uint8Array);
+      map.scale = await unpack(map.scale, Float32Array);
     }
     if (mass) mass.values = await unpack(mass.values, Float32Array);
     if (share) read.share = await unpack(share, Float32Array);
@@ -56,6 +55,13 @@
     return mean;
   }
 
+  /** Token activation of a step at all visual tokens. */
+  function activations(step) {
+    const { weights, scale } = sample.activation;
+    const visual = weights.length / scale.length;
+    return Float32Array.from({ length: visual }, (_, token) => (weights[step * visual + token] * scale[step]) / 255);
+  }
+
   const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
 
   /** The largest weight of any step, for the shown layers; kept, since it reads the whole sample. */
@@ -78,23 +84,38 @@
 
   // ---------------------------------------------------------------- images
 
-  function showHeat(step) {
-    const weights = visualWeights(step);
-    const perStep = find("normalise").value === "step";
-    const most = perStep ? largest(weights) : largestOfSample();
+  /** Paints what there is for a step on the images of one place; says which value is brightest. */
+  function paintMaps(place, values, most) {
     let start = 0;
-    for (const canvas of document.querySelectorAll("#sample-images canvas")) {
+    for (const canvas of document.querySelectorAll(`#${place} canvas`)) {
       const end = start + canvas.width * canvas.height;
-      heat.paint(canvas, weights.subarray(start, end), most);
+      heat.paint(canvas, values.subarray(start, end), most);
       canvas.style.opacity = find("opacity").value;
       start = end;
     }
-    find("legend-max").textContent = `${most.toPrecision(3)} weight of one visual token, the largest of ` +
-      (perStep ? "this step" : "all steps");
+  }
+
+  function showHeat(step) {
+    const perStep = find("normalise").value === "step";
+    const of = perStep ? "the largest of this step" : "the largest of all steps";
+    if (sample.attention) {
+      const weights = visualWeights(step);
+      const most = perStep ? largest(weights) : largestOfSample();
+      paintMaps("sample-images", weights, most);
+      find("legend-max").textContent = `${most.toPrecision(3)} weight of one visual token, ${of}`;
+    }
+    if (sample.activation) {
+      const values = activations(step);
+      const most = largest(perStep ? values : sample.activation.scale);
+      paintMaps("sample-activation", values, most);
+      find("activation-max").textContent = `${most.toPrecision(3)} activation of one visual token, ${of}`;
+    }
   }
 
   function showRegions() {
-    find("sample-images").classList.toggle("outlined", find("regions").checked);
+    for (const place of ["sample-images", "sample-activation"]) {
+      find(place).classList.toggle("outlined", find("regions").checked);
+    }
   }
 
   // ---------------------------------------------------------------- one step
@@ -155,7 +176,7 @@
       token.tabIndex = own === pinned ? 0 : -1;
     }
     showNumbers(step);
-    if (sample.attention) showHeat(step);
+    showHeat(step);
     if (sample.mass) showMass(step);
     if (sample.share) {
       const cursor = find("share").querySelector(".cursor");
@@ -192,6 +213,8 @@
   function showAvailable() {
     const available = {
       attention: sample.attention,
+      activation: sample.activation,
+      maps: sample.attention || sample.activation,
       mass: sample.mass,
       share: sample.share && sample.images.length && sample.tokens.length,
       layers: sample.layers.length,
@@ -210,8 +233,8 @@
     find("sample-question").textContent = sample.question;
     find("sample-truth").textContent = sample.truth === null ? "" : `True answer: ${sample.truth}`;
     find("sample-notes").replaceChildren(...sample.notes.map((note) => make("li", { textContent: note })));
-    find("sample-images").replaceChildren(
-      ...sample.images.map((image, index) => heat.imageFigure(image, index, sample)));
+    showImages("sample-images", sample.attention);
+    showImages("sample-activation", sample.activation);
     find("tokens").replaceChildren(...sample.tokens.flatMap(tokenNodes));
     pinned = 0;
     pointed = null;
@@ -219,6 +242,13 @@
     showAvailable();
     showRegions();
     showLayers();
+  }
+
+  function showImages(place, map) {
+    const mapped = Boolean(map);
+    const shown = mapped || place === "sample-images" ? sample.images : [];
+    find(place).replaceChildren(
+      ...shown.map((image, index) => heat.imageFigure(image, index, sample.images.length, mapped)));
   }
 
   async function choose(button) {
@@ -297,7 +327,7 @@
     find("regions").addEventListener("change", showRegions);
   }
 
-  find("legend-ramp").style.background = heat.ramp;
+  for (const ramp of document.querySelectorAll("#explorer .ramp")) ramp.style.background = heat.ramp;
   listen();
   choose(document.querySelector(".samples [data-sample]"));
 })();

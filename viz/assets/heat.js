@@ -1,10 +1,10 @@
 "use strict";
-/* Images with the attention on them. */
+/* Images with a map of their visual tokens on them. */
 const heat = (() => {
   // Inferno, sampled evenly: brightness grows with the value, also for colour-blind readers.
   const INFERNO = ["#000004", "#1b0c41", "#4a0c6b", "#781c6d", "#a52c60", "#cf4446", "#ed6925", "#fb9b06",
     "#f7d13d", "#fcffa4"].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
-  const LEAST_OPAQUE = 100; // of 255: where there is little attention, the image stays visible
+  const LEAST_OPAQUE = 100; // of 255: where a map is low, the image stays visible
 
   const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
 
@@ -43,18 +43,18 @@ const heat = (() => {
     return svg;
   }
 
-  /** An image, the canvas for its heat map if attention was captured, its boxes, and a caption. */
-  function imageFigure(image, index, sample) {
+  /** An image, the canvas for its heat map if there is one, its boxes, and a caption. */
+  function imageFigure(image, index, count, mapped) {
     const [height, width] = image.size;
     const [rows, columns] = image.grid;
-    const name = `Image ${index + 1} of ${sample.images.length}`;
+    const name = `Image ${index + 1} of ${count}`;
     const frame = make("div", { className: "frame" });
     frame.style.aspectRatio = `${width} / ${height}`;
     frame.style.setProperty("--ratio", width / height);
     frame.classList.toggle("tiny", Math.max(width, height) <= 224);
     frame.append(image.source ? make("img", { src: image.source, alt: name })
       : make("p", { className: "missing", textContent: `The image cannot be shown: ${image.problem}.` }));
-    if (sample.attention) frame.append(make("canvas", { width: columns, height: rows, ariaHidden: "true" }));
+    if (mapped) frame.append(make("canvas", { width: columns, height: rows, ariaHidden: "true" }));
     if (image.regions.length) frame.append(outlines(image));
     const figure = make("figure");
     figure.append(frame, make("figcaption", {
