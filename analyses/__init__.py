@@ -9,6 +9,7 @@ from mmprobe.analyses.attention_ratio import attention_ratio
 from mmprobe.analyses.attention_vs_activation import attention_vs_activation
 from mmprobe.analyses.export import export
 from mmprobe.analyses.failure_modes import failure_modes
+from mmprobe.analyses.localisation import localisation
 from mmprobe.analyses.neuron_activation import neuron_activation
 from mmprobe.analyses.residual_drift import residual_drift
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
@@ -23,6 +24,7 @@ ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
     "neuron_activation": neuron_activation,
     "token_activation": token_activation,
     "attention_vs_activation": attention_vs_activation,
+    "localisation": localisation,
     "attention_ratio": attention_ratio,
     "failure_modes": failure_modes,
 }
@@ -55,6 +57,7 @@ __all__ = [
     "attention_vs_activation",
     "export",
     "failure_modes",
+    "localisation",
     "neuron_activation",
     "residual_drift",
     "sublayer_transitions",

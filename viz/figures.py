@@ -11,6 +11,7 @@ from mmprobe.viz import (
     attention_ratio,
     attention_vs_activation,
     failure_modes,
+    localisation,
     neuron_activation,
     residual_drift,
     sublayer_transitions,
@@ -25,6 +26,7 @@ _BY_ANALYSIS = {
     "neuron_activation": neuron_activation.panels,
     "token_activation": token_activation.panels,
     "attention_vs_activation": attention_vs_activation.panels,
+    "localisation": localisation.panels,
     "attention_ratio": attention_ratio.panels,
     "failure_modes": failure_modes.panels,
 }

@@ -1,0 +1,68 @@
+"""Otsu's threshold and the IoU metrics against exhaustive search and cases by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from planted import peak, planted_run
+
+from mmprobe.analyses import localisation
+from mmprobe.analyses.localisation import obj_iou, otsu_threshold
+from mmprobe.analyses.token_activation import token_activation
+from mmprobe.errors import NotApplicable
+
+
+def slow_otsu(values: np.ndarray) -> float:
+    """The edge of 256 bins whose two sides, each value at its bin's centre, have the most variance between them."""
+    low, high = values.min(), values.max()
+    edges = np.linspace(low, high, 257)
+    bins = np.minimum(((values - low) / (high - low) * 256).astype(int), 255)
+    centres = (edges[bins] + edges[bins + 1]) / 2
+    best, found = -1.0, low
+    for edge in edges[1:-1]:
+        one, two = centres[centres < edge], centres[centres > edge]
+        between = len(one) * len(two) * (one.mean() - two.mean()) ** 2
+        if between > best * (1 + 1e-12):
+            best, found = between, edge
+    return float(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_otsu_against_exhaustive_search(seed):
+    rng = np.random.default_rng(seed)
+    values = np.concatenate([rng.normal(0, 1, 60), rng.normal(4, 0.5, 20)])
+    threshold, slow = otsu_threshold(values), slow_otsu(values)
+    assert (values > threshold).tolist() == (values > slow).tolist()
+    assert otsu_threshold(5 * values + 2) == pytest.approx(5 * threshold + 2)
+
+
+def test_constant_maps_have_no_object():
+    assert otsu_threshold(np.full(4, 0.5)) == 0.5
+    assert obj_iou(np.full(4, 0.5), np.array([True, False, False, False])) == 0
+    assert obj_iou(np.full(2, 0.5), np.zeros(2, bool)) == 0
+
+
+def test_metrics_of_a_run_by_hand(tmp_path):
+    block = sum(peak(row, column, steps=2, floor=0) for row in (1, 2) for column in (1, 2))
+    block[1] = 0  # the second token lights up nothing
+    run = planted_run(tmp_path / "r", [{"attention": block, "raw": block, "cell": (1, 1)}] * 3)
+    words = {"t18": {"t18"}, "t19": frozenset({"t19"})}
+    ds = localisation(run, nouns=lambda sample: words["t18"], function_words=words["t19"])
+    np.testing.assert_allclose(ds.obj_iou.sel(map="raw"), 1 / 4)  # four cells lit, one of them the region
+    np.testing.assert_allclose(ds.func_iou.sel(map="raw"), 1)
+    np.testing.assert_allclose(ds.f1_iou.sel(map="raw"), 2 * 0.25 / 1.25)
+    np.testing.assert_allclose(
+        ds.f1_iou_low.sel(map="raw"), ds.f1_iou.sel(map="raw")
+    )  # all samples are the same
+    full = token_activation(run["s000"]).tam.values[0].ravel()
+    mask = np.arange(16) == 5
+    np.testing.assert_allclose(ds.obj_iou.sel(map="tam"), obj_iou(full, mask))
+    assert (int(ds.n_obj), int(ds.n_func)) == (3, 3)
+
+
+def test_answers_that_name_nothing_are_refused(tmp_path):
+    run = planted_run(tmp_path / "r", [{"attention": peak(0, 0), "raw": peak(0, 0), "cell": (0, 0)}])
+    with pytest.raises(NotApplicable, match="no answer names"):
+        localisation(run)
+    ds = localisation(run, nouns=lambda sample: {"t18"}, function_words=frozenset())
+    assert np.isnan(ds.func_iou).all() and int(ds.n_func) == 0
