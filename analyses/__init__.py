@@ -1,6 +1,6 @@
 """Analyses: pure functions from a run to an `xarray.Dataset`, by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import xarray as xr
 
@@ -11,6 +11,7 @@ from mmprobe.analyses.export import export
 from mmprobe.analyses.failure_modes import failure_modes
 from mmprobe.analyses.localisation import localisation
 from mmprobe.analyses.neuron_activation import neuron_activation
+from mmprobe.analyses.predict_unfaithful import predict_unfaithful
 from mmprobe.analyses.residual_drift import residual_drift
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
 from mmprobe.analyses.token_activation import token_activation
@@ -27,12 +28,18 @@ ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
     "localisation": localisation,
     "attention_ratio": attention_ratio,
     "failure_modes": failure_modes,
+    "predict_unfaithful": predict_unfaithful,
 }
 """Every analysis that `mmprobe analyze` runs; `--only` takes the names with dashes."""
 
 
-def applicable(run: Run) -> tuple[list[xr.Dataset], list[str]]:
+def applicable(
+    run: Run, functions: Mapping[str, Callable[..., xr.Dataset]] = ANALYSES
+) -> tuple[list[xr.Dataset], list[str]]:
     """Every analysis that the run has what it needs for, and a line on each that is left out.
+
+    Args:
+        functions: by name; other functions of a run, such as probes, may stand beside the analyses.
 
     Raises:
         InputError: the run is empty or a trace is damaged.
@@ -41,7 +48,7 @@ def applicable(run: Run) -> tuple[list[xr.Dataset], list[str]]:
         >>> datasets, left_out = applicable(run)                    # doctest: +SKIP
     """
     datasets, left_out = [], []
-    for name, analyse in ANALYSES.items():
+    for name, analyse in functions.items():
         try:
             datasets.append(analyse(run))
         except NotApplicable as error:
@@ -59,6 +66,7 @@ __all__ = [
     "failure_modes",
     "localisation",
     "neuron_activation",
+    "predict_unfaithful",
     "residual_drift",
     "sublayer_transitions",
     "token_activation",

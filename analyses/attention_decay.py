@@ -6,11 +6,10 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.statistics import bootstrap_mean
+from mmprobe.analyses.statistics import LABELS, bootstrap_mean
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
 
-LABELS = ("all", "faithful", "unfaithful")
 AUTHORS_GROUPS = ("system", "visual", "user")
 
 
@@ -34,6 +33,8 @@ def attention_decay(run: Run) -> xr.Dataset:
         - visual_share (layer), with _low, _high: share of attention on visual tokens, over each sample's steps
         - slope (layer), with _low, _high: least-squares slope of that share over steps, mean over samples
         - visual_by_label (label, layer, step), slope_by_label (label, layer) with _low, _high
+        - decay (label), with _low, _high: that slope, mean over layers; below 0 where the pictures are looked at
+          less and less
         - early_suppression (label), with _low, _high: visual share in the first third of the layers minus
           in the others; below 0 where early layers look less
         - n (step), n_by_label (label, step), n_label (label), n_slope (label): numbers of samples
@@ -193,6 +194,7 @@ def _add_per_sample(
         ("visual_share", share, everyone, ("layer",)),
         ("slope", slope, everyone, ("layer",)),
         ("slope_by_label", slope, members, ("label", "layer")),
+        ("decay", slope.mean(1), members, ("label",)),
         ("early_suppression", early, members, ("label",)),
     ):
         known = ~np.isnan(values.reshape(len(values), -1)).any(1)

@@ -27,7 +27,6 @@ from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
 
-
 LABELLED = {"layer", "head", "group"}  # dimensions whose values are more than plain counts
 
 
@@ -246,7 +245,9 @@ def _labels(root: h5py.Group, dim: str) -> xr.IndexVariable:
     return _index(dim, tuple(value.decode() if dim == "group" else value for value in values.tolist()))
 
 
-@lru_cache(64)  # nearly all traces of a run have the same, and pandas takes longer to make one than HDF5 to read it
+@lru_cache(
+    64
+)  # nearly all traces of a run have the same, and pandas takes longer to make one than HDF5 to read it
 def _index(dim: str, values: tuple[Any, ...]) -> xr.IndexVariable:
     return xr.IndexVariable(dim, np.array(values, str if dim == "group" else np.int32))
 

@@ -100,9 +100,7 @@ class TraceWriter:
             start, *rest = self.data[name].shape
             if "token" in VARIABLES[name].dims:
                 rest = [max(own, new) for own, new in zip(rest, block.shape[1:], strict=True)]
-        self.put(
-            name, block, (slice(start, None), *map(slice, block.shape[1:])), (start + len(block), *rest)
-        )
+        self.put(name, block, (slice(start, None), *map(slice, block.shape[1:])), (start + len(block), *rest))
 
     def put(self, name: str, values: np.ndarray, where: Where, shape: tuple[int, ...]) -> None:
         """Fill a part of a data set that is to have this shape at least; it is made or grows if need be.
@@ -111,9 +109,7 @@ class TraceWriter:
         """
         if name not in self.data:
             block = tuple(last - first for first, last in bounds(where, shape))
-            growing = tuple(
-                dim in _FREE or not n for dim, n in zip(VARIABLES[name].dims, shape, strict=True)
-            )
+            growing = tuple(dim in _FREE or not n for dim, n in zip(VARIABLES[name].dims, shape, strict=True))
             self._create(name, shape, block, growing)
         data = self._wide_enough(name, values)
         grown = tuple(map(max, data.shape, shape))

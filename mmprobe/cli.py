@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +40,11 @@ class Level(StrEnum):
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")
+]
+
+OfModel = Annotated[
+    str | None,
+    typer.Option("--model", help="The model that was traced: also what needs it, such as the logit lens."),
 ]
 
 
@@ -272,12 +278,21 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
+def _functions(model: str | None) -> dict[str, Callable[..., Any]]:
+    """Analyses and probes of a run by name; those that need the model only with it."""
+    from mmprobe.analyses import ANALYSES
+    from mmprobe.probes import of_run
+
+    return ANALYSES | of_run(None if model is None else mmprobe.load_model(model))
+
+
 @app.command()
 def analyze(
     run: RunFolder,
     only: Annotated[
         str | None, typer.Option(help="Names with commas between, such as attention-decay; default: all.")
     ] = None,
+    model: OfModel = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default: RUN/analyses.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -287,19 +302,27 @@ def analyze(
     Examples:
       mmprobe analyze runs/first
       mmprobe analyze runs/first --only attention-decay --out results
+      mmprobe analyze runs/first --only logit-lens,attention-knockout --model tiny-spd
     """
     from mmprobe.analyses import ANALYSES, applicable, export
     from mmprobe.cache import open_run
+    from mmprobe.probes import OF_A_RUN
 
     names = [name.strip().replace("-", "_") for name in only.split(",")] if only else []
     for name in names:
-        if name not in ANALYSES:
-            known = ", ".join(known.replace("_", "-") for known in ANALYSES)
+        if name not in (*ANALYSES, *OF_A_RUN):
+            known = ", ".join(known.replace("_", "-") for known in (*ANALYSES, *OF_A_RUN))
             raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {known}")
     opened = open_run(run)
+    functions = _functions(model)
+    for name in names:
+        if name not in functions:
+            raise InputError(f"--only {name.replace('_', '-')}: needs the model; give it with --model")
     if out is None:
         out = run.with_suffix("") / "analyses" if opened.packed else run / "analyses"
-    datasets, left_out = ([ANALYSES[name](opened) for name in names], []) if only else applicable(opened)
+    datasets, left_out = (
+        ([functions[name](opened) for name in names], []) if only else applicable(opened, functions)
+    )
     _warn(left_out)
     files = [str(file) for dataset in datasets for file in export(dataset, out)]
     _say({"files": files}, "\n".join(files), as_json)
@@ -308,21 +331,23 @@ def analyze(
 @app.command()
 def report(
     run: RunFolder,
+    model: OfModel = None,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML file with figures and an explorer of the answers; it needs no network.
 
     \b
-    Example:
+    Examples:
       mmprobe report runs/first --out report.html
+      mmprobe report runs/first --model tiny-spd --out report.html
     """
     from mmprobe.analyses import applicable
     from mmprobe.cache import open_run
     from mmprobe.viz import write_report
 
     opened = open_run(run)
-    datasets, left_out = applicable(opened)
+    datasets, left_out = applicable(opened, _functions(model))
     _warn(left_out)
     written = write_report(opened, datasets, out)
     _say({"report": str(written)}, str(written), as_json)

@@ -55,7 +55,9 @@ def writing(folder: Path, quick: bool) -> str:
     )
 
 
-def reading(folder: Path, count: int, name: str, shape: tuple[int, ...], rounds: int, cold: bool = False) -> str:
+def reading(
+    folder: Path, count: int, name: str, shape: tuple[int, ...], rounds: int, cold: bool = False
+) -> str:
     """One data set of many traces, through `open_run` and as the bytes that it takes on the disk."""
     (folder / "samples").mkdir(parents=True)
     ids, kind = [f"s{index:04}" for index in range(count)], np.dtype(VARIABLES[name].dtype)

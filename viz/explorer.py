@@ -96,7 +96,8 @@ def explored_sample(trace: Trace, faithful: bool | None) -> dict[str, Any]:
         "activation": None if activation is None else _quantised(activation),
         "mass": None if mass is None else {"groups": groups, "values": _packed(mass, "<f4")},
         "share": _share(mass, groups, attention),
-        "notes": _notes(sample, mass, attention) + ([f"No token activation maps: {reason}."] if reason else []),
+        "notes": _notes(sample, mass, attention)
+        + ([f"No token activation maps: {reason}."] if reason else []),
     }
 
 

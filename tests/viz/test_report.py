@@ -5,32 +5,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
-import json
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 import xarray as xr
 from PIL import Image
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Page
 
-from mmprobe.cache import Run, TraceWriter, open_run
+from mmprobe.analyses.token_activation import token_activation
+from mmprobe.cache import Run, open_run
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
 from mmprobe.viz import explorer
 from mmprobe.viz.panel import Panel
 from mmprobe.viz.report import write_report
 
+
 @pytest.fixture
-def one_figure(monkeypatch: pytest.MonkeyPatch) -> list[xr.Dataset]:
+def one_figure(monkeypatch: pytest.MonkeyPatch, malice: str) -> list[xr.Dataset]:
     """A data set whose figure carries hostile words."""
-    figure = go.Figure([go.Heatmap(z=np.arange(6.0).reshape(2, 3)), go.Scatter(y=np.ones(3), name=MALICE)])
-    panel = Panel(f"Figure {MALICE}", figure.update_layout(title=MALICE), f"Caption {MALICE}")
+    figure = go.Figure([go.Heatmap(z=np.arange(6.0).reshape(2, 3)), go.Scatter(y=np.ones(3), name=malice)])
+    panel = Panel(f"Figure {malice}", figure.update_layout(title=malice), f"Caption {malice}")
     module = importlib.import_module("mmprobe.viz.figures")
     monkeypatch.setattr(module, "figures", lambda dataset: [panel])
     return [xr.Dataset()]
@@ -56,9 +55,7 @@ def heat(page: Page, place: str = "sample-images") -> list[np.ndarray]:
     return [np.array(canvas["pixels"]).reshape(canvas["shape"]) for canvas in found]
 
 
-def assert_heat_shows(
-    page: Page, expected: np.ndarray, most: float, place: str = "sample-images"
-) -> None:
+def assert_heat_shows(page: Page, expected: np.ndarray, most: float, place: str = "sample-images") -> None:
     """The heat maps' opacity follows the weights of the visual tokens, and so the brightest cell is the largest."""
     maps = heat(page, place)
     opacity = np.concatenate([cells[..., 3].ravel() for cells in maps])
@@ -70,9 +67,7 @@ def assert_heat_shows(
         start += own.size
 
 
-def test_a_token_shows_where_its_step_attended(
-    run: Run, tmp_path: Path, show: Callable[..., Page]
-) -> None:
+def test_a_token_shows_where_its_step_attended(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
     page = show(write_report(run, [], tmp_path / "report.html"))
     choose(page, "evil")
     attention = run["evil"].attention_visual.values.astype(float)
@@ -107,7 +102,7 @@ def test_a_token_shows_where_its_step_attended(
 
 
 def test_hostile_text_stays_text(
-    run: Run, tmp_path: Path, show: Callable[..., Page], one_figure: list[xr.Dataset]
+    run: Run, tmp_path: Path, show: Callable[..., Page], one_figure: list[xr.Dataset], malice: str
 ) -> None:
     path = write_report(run, one_figure, tmp_path / "report.html")
     assert "<script>alert" not in path.read_text()
@@ -116,11 +111,11 @@ def test_hostile_text_stays_text(
     page.wait_for_selector(".plot .main-svg")
     choose(page, "evil")
     page.click('.token[data-step="2"]')
-    assert page.locator('.token[data-step="2"]').text_content() == MALICE
-    assert page.locator("#sample-question").text_content() == MALICE
-    assert page.locator("#sample-truth").text_content() == f"True answer: {MALICE}"
-    assert page.locator(".failures li").text_content() == f"lost InputError: {MALICE}"
-    assert page.locator("h1").text_content() == f"model {MALICE} run"
+    assert page.locator('.token[data-step="2"]').text_content() == malice
+    assert page.locator("#sample-question").text_content() == malice
+    assert page.locator("#sample-truth").text_content() == f"True answer: {malice}"
+    assert page.locator(".failures li").text_content() == f"lost InputError: {malice}"
+    assert page.locator("h1").text_content() == f"model {malice} run"
     assert page.locator("img[src='x']").count() == 0
     assert page.locator("#step-probability").text_content() == "not a number"
     assert page.locator(".token.special").all_text_contents() == ["<|im_end|>"]
@@ -145,6 +140,57 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
         "base-uri": "'none'",
         "form-action": "'none'",
     }
+
+
+def test_token_activation_stands_beside_attention(
+    run: Run, tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    page = show(write_report(run, [], tmp_path / "report.html"))
+    choose(page, "evil")
+    tam = token_activation(run["evil"])["tam"].values
+    expected = np.concatenate([tam[:, 0, :2, :3].reshape(-1, 6), tam[:, 1, :3, :2].reshape(-1, 6)], 1)
+    assert (expected.min(1) < 0.7 * expected.max(1)).all(), (
+        "a map that is the same everywhere would show nothing"
+    )
+    assert [cells.shape[:2] for cells in heat(page, "sample-activation")] == [(2, 3), (3, 2)]
+    for step in (0, 3):
+        page.click(f'.token[data-step="{step}"]')
+        assert_heat_shows(page, expected[step], expected[step].max(), "sample-activation")
+    assert page.locator("#activation-max").inner_text().startswith(f"{expected[3].max():#.3g}")
+    page.focus("#layer")
+    page.keyboard.press("ArrowRight")
+    assert_heat_shows(page, expected[3], expected[3].max(), "sample-activation")
+    page.select_option("#normalise", "sample")
+    assert_heat_shows(page, expected[3], expected.max(), "sample-activation")
+
+    boxes = page.locator("#sample-activation rect.edge")
+    assert [boxes.get_attribute(name) for name in ("x", "y", "width", "height")] == ["3", "5", "20", "30"]
+    page.uncheck("#regions")
+    assert not boxes.is_visible()
+    attention, activation = places(page)
+    assert attention["x"] + attention["width"] <= activation["x"], "beside it"
+    page.set_viewport_size({"width": 400, "height": 900})
+    attention, activation = places(page)
+    assert attention["y"] + attention["height"] <= activation["y"], "or below, attention first"
+
+
+def places(page: Page) -> list[dict[str, float]]:
+    return [
+        dict(page.locator(f"#{name}").bounding_box() or {}) for name in ("sample-images", "sample-activation")
+    ]
+
+
+@pytest.mark.parametrize("name", ["tam/logit", "tam/prompt"])
+def test_token_activation_that_is_missing_is_said(
+    name: str, one_trace: Callable[..., Run], tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    page = show(write_report(one_trace("bare", [(2, 3)], (name,)), [], tmp_path / "report.html"))
+    choose(page, "bare")
+    notes = page.locator("#sample-notes li").all_inner_texts()
+    assert len(notes) == 1
+    assert notes[0].startswith(f"No token activation maps: trace bare: {name} was not captured")
+    assert not page.locator("#sample-activation").is_visible()
+    assert len(heat(page)) == 1
 
 
 def test_changed_regions_can_be_hidden(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
@@ -188,7 +234,7 @@ def test_images_that_are_gone_leave_a_note(run: Run, tmp_path: Path, show: Calla
     "skip", [("attention/visual",), ("attention/mass",), ("attention/visual", "attention/mass")]
 )
 def test_what_was_not_captured_is_said(
-    skip: tuple[str, ...], tmp_path: Path, show: Callable[..., Page]
+    skip: tuple[str, ...], one_trace: Callable[..., Run], tmp_path: Path, show: Callable[..., Page]
 ) -> None:
     page = show(write_report(one_trace("bare", [(2, 3)], skip), [], tmp_path / "report.html"))
     choose(page, "bare")
@@ -203,7 +249,9 @@ def test_what_was_not_captured_is_said(
     assert page.locator("#layer").is_visible() == (len(skip) < 2)
 
 
-def test_a_sample_without_images_shows_its_text(tmp_path: Path, show: Callable[..., Page]) -> None:
+def test_a_sample_without_images_shows_its_text(
+    one_trace: Callable[..., Run], tmp_path: Path, show: Callable[..., Page]
+) -> None:
     page = show(write_report(one_trace("words", []), [], tmp_path / "report.html"))
     choose(page, "words")
     page.click('.token[data-step="4"]')
@@ -233,9 +281,12 @@ def test_large_images_are_made_smaller(tmp_path: Path) -> None:
     assert Image.open(tmp_path / "small.png").size == (448, 224)
 
 
-def test_a_run_without_samples_has_a_report(tmp_path: Path, show: Callable[..., Page]) -> None:
-    (tmp_path / "samples").mkdir()
-    page = show(write_report(open_made(tmp_path, []), [], tmp_path / "report.html"), "explorer")
+def test_a_run_without_samples_has_a_report(
+    one_trace: Callable[..., Run], tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    one_trace("gone", [])
+    (tmp_path / "samples" / "gone.h5").unlink()
+    page = show(write_report(open_run(tmp_path), [], tmp_path / "report.html"), "explorer")
     assert "This run has no samples." in page.locator("#explorer").inner_text()
 
 

@@ -1,0 +1,161 @@
+"""A model reading its own answer, teacher-forced, with one thing inside it changed.
+
+One forward pass over the prompt and the answer, whose tokens are those the model gave, whatever the change
+makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models import Group, Model, Prompt
+from mmprobe.models.prompt import token_texts
+from mmprobe.samples import Sample
+
+GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
+MAX_NEW_TOKENS = 64
+Change = Callable[[Tensor], Tensor]
+Answer = str | Sequence[int] | np.ndarray | None
+
+
+class Forced(NamedTuple):
+    """A prompt with its answer.
+
+    Attributes:
+        model: reads both.
+        inputs: of one forward pass over both.
+        prompt: the prompt.
+        ids: int64 [step], the answer's tokens.
+    """
+
+    model: Model
+    inputs: dict[str, Any]
+    prompt: Prompt
+    ids: Tensor
+
+    def logprobs(self) -> Tensor:
+        """float32 [step], log-probability of each of the answer's tokens, given all before it."""
+        hf, steps = self.model.hf, len(self.ids)
+        least = {"logits_to_keep": steps + 1} if hf._supports_logits_to_keep() else {}
+        with torch.no_grad():
+            logits = hf(**self.inputs, **least, use_cache=False).logits[0, -steps - 1 : -1]
+        return logits.float().log_softmax(-1).gather(1, self.ids[:, None])[:, 0]
+
+    def texts(self) -> np.ndarray:
+        return np.array(token_texts(self.model, self.ids.cpu().numpy()), dtype=str)
+
+
+def force(
+    model: Model, sample: Sample, answer: Answer = None, max_new_tokens: int = MAX_NEW_TOKENS
+) -> Forced:
+    """Put an answer behind a sample's prompt.
+
+    Args:
+        answer: text, or token ids; None to let the model answer, greedily.
+        max_new_tokens: longest answer, if the model gives it.
+
+    Raises:
+        InputError: an image cannot be decoded, or the answer is empty.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> model, sample = load_model("tiny-spd", device="cpu"), Sample(id="a", question="Is there a star?")
+        >>> force(model, sample, " no").logprobs().shape
+        torch.Size([1])
+    """
+    inputs, (prompt,) = model.batch([sample])
+    if answer is None:
+        options = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        with torch.inference_mode():
+            output = model.hf.generate(**inputs, **options, max_new_tokens=max_new_tokens)
+        answer = output[0, inputs["input_ids"].shape[1] :].tolist()
+    elif isinstance(answer, str):
+        answer = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
+    ids = torch.tensor(np.asarray(answer, dtype=np.int64), device=model.device)
+    if not len(ids):
+        raise InputError(f"sample {sample.id}: its answer is empty; give one of a token at least")
+    longer: dict[str, Any] = dict(inputs)
+    for _ in range(len(ids)):  # as `generate` lengthens masks and types of tokens, family by family
+        longer = model.hf._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=False)
+    longer["input_ids"] = torch.cat([inputs["input_ids"], ids[None]], 1)
+    return Forced(model, longer, prompt, ids)
+
+
+@contextmanager
+def changing(
+    module: nn.Module, inputs: Change | None = None, outputs: Change | None = None
+) -> Iterator[None]:
+    """Within the block, a module's first argument and its first result are what these make of them.
+
+    Example:
+        >>> layer = nn.Identity()
+        >>> with changing(layer, inputs=lambda values: values + 1, outputs=lambda values: values * 2):
+        ...     layer(torch.tensor(3))
+        tensor(8)
+    """
+    own, forward = vars(module).get("forward"), module.forward
+
+    @wraps(forward)  # transformers reads a model's signature
+    def changed(*args: Any, **options: Any) -> Any:
+        if inputs is not None and args:
+            args = (inputs(args[0]), *args[1:])
+        elif inputs is not None:
+            options["hidden_states"] = inputs(options["hidden_states"])
+        result = forward(*args, **options)
+        if outputs is None:
+            return result
+        return (outputs(result[0]), *result[1:]) if isinstance(result, tuple) else outputs(result)
+
+    module.forward = changed
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+def positions_of(model: Model, prompt: Prompt, groups: Sequence[str]) -> np.ndarray:
+    """Where the prompt's tokens of these groups stand."""
+    for group in groups:
+        if group not in GROUPS:
+            raise InputError(f"group {group!r}: choose of {', '.join(GROUPS)}")
+    if model.crosses and "visual" in groups:
+        raise NotApplicable(f"in {model.family.name} pictures are seen by cross-attention, not as tokens")
+    found = np.flatnonzero(np.isin(prompt.group, [Group[group.upper()] for group in groups]))
+    if not len(found):
+        raise NotApplicable(f"the prompt has no {' or '.join(groups)} tokens")
+    return found
+
+
+def layer_indices(model: Model, layers: Sequence[int] | None) -> list[int]:
+    """Layers from 0, in order; all for None, negative ones counted from the last."""
+    count = model.layer_count
+    for layer in layers or ():
+        if not -count <= layer < count:
+            raise InputError(f"layer {layer} is not one of the model's {count} (0 to {count - 1})")
+    return list(range(count)) if layers is None else sorted({layer % count for layer in layers})
+
+
+def by_layer_and_step(forced: Forced, layers: list[int], before: Tensor, changes: Tensor) -> xr.Dataset:
+    """Log-probabilities [step] and their changes [layer, step], in nat, as variables of a data set."""
+    by_step = changes.cpu().numpy().astype(float)
+    return xr.Dataset(
+        {
+            "change": ("layer", by_step.sum(1)),
+            "change_by_step": (("layer", "step"), by_step),
+            "logprob": ("step", before.cpu().numpy()),
+            "token": ("step", forced.texts()),
+        },
+        coords={"layer": layers, "step": np.arange(len(before))},
+    )

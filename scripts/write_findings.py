@@ -1,0 +1,388 @@
+"""Which of paper 003's claims hold for the embedded model: trace it on held-out pairs and write docs/findings.md.
+
+python scripts/write_findings.py --folder findings        # two CPU cores: about half an hour; goes on where it was
+
+The folder keeps pairs and runs. Faithful and unfaithful answers are compared within one kind of question, since
+kinds differ in length and difficulty: the opposite questions `same` and `different` are one run, the step-by-step
+comparisons another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from playwright.sync_api import Page, sync_playwright
+from plotly.offline import get_plotlyjs
+from tqdm import tqdm
+
+import mmprobe as mp
+from mmprobe.analyses import applicable
+from mmprobe.analyses.statistics import bootstrap_mean, compare_groups
+from mmprobe.benchmarks.synthetic.labels import label_run
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.cache import Run
+from mmprobe.errors import NotApplicable
+from mmprobe.models import Model
+from mmprobe.probes import attribute, compare_with_regions, of_run
+from mmprobe.viz.figures import figures
+
+DOCS = Path(__file__).parent.parent / "docs"
+SEED = 1_700_000  # held out: the embedded model was trained on seeds below 1,000,000
+QUESTIONS = {"verdicts": ("same", "different"), "steps": ("steps",)}
+MAX_NEW_TOKENS = 128
+ATTRIBUTED = 60  # answers whose tokens are attributed to patches, which takes a pass a patch
+Datasets = dict[str, dict[str, xr.Dataset]]
+
+
+class Finding(NamedTuple):
+    """One row of the table: a claim, what was measured for it, and what came out."""
+
+    claim: str
+    source: str
+    measure: str
+    value: float
+    low: float
+    high: float
+    n: str
+    expected: int  # the sign that the claim says: -1, 1, or 0 for no difference
+
+    @property
+    def verdict(self) -> str:
+        if not np.isfinite([self.low, self.high]).all():
+            return "too few answers"
+        if self.low <= 0 <= self.high:
+            return "not refuted" if self.expected == 0 else "undecided"
+        return "holds" if np.sign(self.value) == self.expected else "does not hold"
+
+
+def traced(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
+    """The runs by name, labelled; what is there already is kept."""
+    samples_file = folder / "pairs" / "samples.jsonl"
+    if not samples_file.exists():
+        make_pairs(folder / "pairs", pairs, SEED, (1, 3), "hard")
+    samples = mp.load_samples(samples_file)
+    runs = {}
+    for name, kinds in QUESTIONS.items():
+        asked = [sample for sample in samples if sample.metadata["type"] in kinds]
+        out = folder / name
+        mp.trace(model, asked, out, "full", MAX_NEW_TOKENS, batch_size=8, resume=(out / "run.json").exists())
+        label_run(mp.open_run(out))
+        runs[name] = mp.open_run(out)
+    return runs
+
+
+def deep(values: xr.DataArray) -> np.ndarray:
+    """Mean over the last third of the layers, of [sample or pair, layer]."""
+    layers = values.sizes["layer"]
+    return values.isel(layer=slice(layers - max(1, round(layers / 3)), None)).mean("layer").values
+
+
+def difference(
+    claim: str, source: str, measure: str, values: np.ndarray, faithful: np.ndarray, expected: int
+) -> Finding:
+    """Unfaithful minus faithful of one number a sample; `faithful` is 1, 0 or NaN, as values may be."""
+    known = np.isfinite(values)
+    groups = [known & (faithful == 0), known & (faithful == 1)]
+    found = compare_groups(values, *groups, names=("unfaithful", "faithful"))
+    n = f"{found.n_first} unfaithful, {found.n_second} faithful"
+    numbers = [float(part) for part in (found.difference, found.low, found.high)]
+    return Finding(claim, source, measure, *numbers, n, expected)
+
+
+def labels_of(run: Run, names: xr.DataArray) -> np.ndarray:
+    known = {True: 1.0, False: 0.0, None: np.nan}
+    return np.array([known[run.faithful(str(name))] for name in names.values])
+
+
+def claims(runs: dict[str, Run], found: Datasets) -> Iterator[Finding]:
+    """Every claim, in the order of the paper."""
+    decay, steps = found["steps"]["attention_decay"].sel(label="all"), found["steps"]
+    n = f"{int(decay['n_label'])} answers"
+    for claim, name, measure in (
+        (
+            "Early suppression: shallow layers attend less to the pictures",
+            "early_suppression",
+            "share of attention on visual tokens, first third of the layers minus the others",
+        ),
+        (
+            "Progressive decay: attention to the pictures falls as the answer grows",
+            "decay",
+            "slope of that share per step",
+        ),
+    ):
+        numbers = [float(decay[name + end]) for end in ("", "_low", "_high")]
+        yield Finding(claim, "4.2", measure, *numbers, n, -1)
+    features = (
+        {
+            name: xr.DataArray(values["value"].sel(feature=feature))
+            for name, values, feature in (
+                ("decay", steps["predict_unfaithful"], "visual_slope"),
+                ("share", steps["predict_unfaithful"], "visual_share"),
+            )
+            if feature in values["feature"]
+        }
+        if "predict_unfaithful" in steps
+        else {}
+    )
+    if features:
+        faithful = 1.0 - steps["predict_unfaithful"]["unfaithful"].values
+        yield difference(
+            "Unfaithful answers attend less to the pictures",
+            "4.2",
+            "share of attention on visual tokens",
+            features["share"].values,
+            faithful,
+            -1,
+        )
+        yield difference(
+            "Attention decays faster in unfaithful answers",
+            "4.2",
+            "slope of that share per step",
+            features["decay"].values,
+            faithful,
+            -1,
+        )
+    drift = found["verdicts"]["residual_drift"]
+    yield difference(
+        "Similarity of the two answers drops in deep layers where they are unfaithful",
+        "4.3, figure 8a",
+        "cosine of paired answers' residual streams, last third of the layers",
+        deep(drift["cosine"]),
+        drift["pair_faithful"].values,
+        -1,
+    )
+    for name, kind in (("verdicts", "same or different"), ("steps", "step by step")):
+        moved = found[name]["sublayer_transitions"]
+        faithful = labels_of(runs[name], moved["sample"])
+        for claim, measure, variable, expected in (
+            ("FFN transitions drop in unfaithful answers", "cosine before and after the FFN", "cos_ffn", -1),
+            ("MHA transitions stay as they are", "cosine before and after attention", "cos_mha", 0),
+            ("Attention and FFN conflict more in unfaithful answers", "KL of their updates (nat)", "kl", 1),
+        ):
+            source = "5.2" if variable == "kl" else "4.3, figure 8b"
+            text = f"{measure}, last third of the layers, {kind}"
+            yield difference(claim, source, text, deep(moved[variable]), faithful, expected)
+        neurons = found[name]["neuron_activation"]
+        yield difference(
+            "Unfaithful answers activate more neurons",
+            "D.4, figure 22",
+            f"share of active neurons, all layers, {kind}",
+            neurons["ratio"].mean("layer").values,
+            labels_of(runs[name], neurons["sample"]),
+            1,
+        )
+    overlap = steps["attention_vs_activation"]
+    faithful = labels_of(runs["steps"], overlap["sample"])
+    for variable, text in (
+        ("iou", "overlap (IoU) of the top fifth of both maps"),
+        ("rank_correlation", "rank correlation of both maps"),
+    ):
+        yield difference(
+            "Attention and token activation part in unfaithful answers",
+            "D.1, figure 14",
+            text,
+            overlap[variable].mean("step").values,
+            faithful,
+            -1,
+        )
+
+
+def beyond(runs: dict[str, Run], found: Datasets, attributed: dict[str, np.ndarray]) -> Iterator[Finding]:
+    """What the paper does not ask: numbers of our own, with what would be nothing taken off."""
+    steps = found["steps"]
+    ratio = steps["attention_ratio"]
+    everyone = ratio["ratio_by_label"].sel(label="all")
+    layer = int(everyone.idxmax("layer"))
+    best = ratio.sel(label="all", layer=layer)
+    n = f"{int(best['n_label'])} answers"
+    values = [
+        float(best[f"ratio_by_label{end}"]) - float(best["random_by_label"]) for end in ("", "_low", "_high")
+    ]
+    yield Finding(
+        f"The changed regions get more attention than random ones (layer {layer}, the best of all)",
+        "-",
+        "mean attention on the regions over that elsewhere, less that of random regions",
+        *values,
+        n,
+        1,
+    )
+    values = [float(ratio[f"head_stability{end}"]) for end in ("", "_low", "_high")]
+    yield Finding(
+        "The same heads look at the changes in both halves of the data",
+        "-",
+        "Spearman's correlation of the heads' ratios",
+        *values,
+        n,
+        1,
+    )
+    for name, kind in (("verdicts", "same or different"), ("steps", "step by step")):
+        if "predict_unfaithful" not in found[name]:
+            continue
+        told = found[name]["predict_unfaithful"]
+        n = f"{int(told['n_unfaithful'])} unfaithful, {int(told['n_faithful'])} faithful"
+        for claim, variable, at in (
+            ("Internals tell unfaithful answers", "auc", {}),
+            ("Internals tell them after the first step", "auc_by_step", {"upto": 1}),
+        ):
+            values = [float(told[variable + end].sel(at)) - 0.5 for end in ("", "_low", "_high")]
+            yield Finding(f"{claim}, {kind}", "-", "held-out AUC less 0.5", *values, n, 1)
+    for method, lifts in attributed.items():
+        low, high = bootstrap_mean(lifts)
+        yield Finding(
+            f"What the answer owes to the pictures lies on the changed regions ({method})",
+            "-",
+            "share of the positive attribution there, less the regions' share of the cells",
+            float(lifts.mean()),
+            float(low),
+            float(high),
+            f"{len(lifts)} answers",
+            1,
+        )
+
+
+def attributions(model: Model, run: Run) -> dict[str, np.ndarray]:
+    """By method, how much more of each answer's attribution lies on the regions than their area: [sample]."""
+    names = run.ids[:: max(1, len(run) // ATTRIBUTED)][:ATTRIBUTED]
+    found: dict[str, list[float]] = {"occlusion": [], "integrated_gradients": []}
+    for name in tqdm(names, desc="attribution", unit="answer", disable=None):
+        trace = run[name]
+        for method, lifts in found.items():
+            try:
+                maps = attribute(model, trace.sample, method, answer=trace.steps["id"].values, n_steps=16)
+                on = compare_with_regions(maps, trace.sample)
+            except NotApplicable:
+                continue
+            lifts.append(float(on["share"].mean() - on["area"]))
+    return {method: np.array(lifts) for method, lifts in found.items()}
+
+
+SHOWN = (
+    ("steps", "attention_decay", 0),
+    ("steps", "attention_decay", 1),
+    ("verdicts", "residual_drift", -1),
+    ("steps", "sublayer_transitions", -1),
+    ("steps", "neuron_activation", 1),
+    ("steps", "attention_vs_activation", 0),
+    ("steps", "attention_ratio", 0),
+    ("steps", "attention_ratio", 1),
+    ("steps", "failure_modes", 0),
+    ("steps", "predict_unfaithful", 1),
+    ("steps", "predict_unfaithful", 2),
+    ("steps", "linear_probe", 0),
+    ("steps", "logit_lens", 0),
+    ("steps", "attention_knockout", 0),
+)
+
+
+def pictures(found: Datasets, folder: Path) -> list[str]:
+    """Draw the figures as PNG and return the lines that show them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    lines = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium") or shutil.which("google-chrome"),
+            args=["--no-sandbox", "--disable-gpu"],
+        )
+        page = browser.new_page()
+        page.set_content(f"<body><div id=plot></div><script>{get_plotlyjs()}</script>")
+        for run, name, number in SHOWN:
+            if name not in found[run]:
+                continue
+            panel = figures(found[run][name])[number]
+            file = folder / f"{run}-{name}-{number}.png".replace("_", "-").replace("--", "-last-")
+            file.write_bytes(png(page, panel.figure))
+            lines += [f"### {panel.title}", "", f"![{panel.title}]({folder.name}/{file.name})", ""]
+            lines += [f"{run.capitalize()} run. {panel.caption}", ""]
+        browser.close()
+    return lines
+
+
+def png(page: Page, figure: go.Figure) -> bytes:
+    size = {"format": "png", "width": 960, "height": figure.layout.height or 400, "scale": 1}
+    script = "([figure, size]) => Plotly.newPlot('plot', figure.data, figure.layout).then(p => Plotly.toImage(p, size))"
+    uri = page.evaluate(script, [json.loads(figure.to_json()), size])
+    return base64.b64decode(uri.split(",", 1)[1])
+
+
+def table(rows: Sequence[Finding]) -> list[str]:
+    lines = ["| claim | paper | measured | value [95 %] | n | verdict |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        numbers = f"{row.value:+.4g} [{row.low:+.4g}, {row.high:+.4g}]"
+        lines.append(
+            f"| {row.claim} | {row.source} | {row.measure} | {numbers} | {row.n} | **{row.verdict}** |"
+        )
+    return lines
+
+
+TEXT = """\
+# What holds for the embedded model
+
+Written by `python scripts/write_findings.py --pairs {pairs}`; no number is typed by hand. `tiny-spd` ({layers} layers, drawn
+pictures) answered questions on {pairs} held-out pairs of the synthetic world that differ in one to three ways: both of the
+opposite questions ({verdicts} answers, {bad_verdicts} unfaithful) and one step-by-step comparison of each pair ({steps} answers,
+{bad_steps} unfaithful). An answer is unfaithful if it says something that is false of its pictures.
+
+**holds**: the 95 % interval lies on the side that the paper says; **does not hold**: it lies on the other side;
+**undecided**: it holds 0. Differences are unfaithful minus faithful answers of one kind of question. A small model that
+learned its world by heart need not be like the large models of the paper: this page shows what the analyses find, and that they
+can find the opposite.
+
+## Claims of paper 003
+
+{claims}
+
+## Beyond the paper
+
+Less what chance would give, so that 0 is nothing.
+
+{beyond}
+
+Questions over the same pictures are not independent; intervals of `predict_unfaithful` and of the linear probes draw pictures,
+the others draw answers.
+
+## Figures
+
+{figures}"""
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--folder", type=Path, default=Path("findings"), help="keeps pairs and runs")
+    asked.add_argument("--pairs", type=int, default=600)
+    arguments = asked.parse_args()
+    model = mp.load_model("tiny-spd", device="cpu")
+    runs = traced(model, arguments.folder, arguments.pairs)
+    found: Datasets = {}
+    for name, run in runs.items():
+        datasets, left_out = applicable(run, mp.analyses.ANALYSES | of_run(model))
+        print(*left_out, sep="\n")
+        found[name] = {dataset.attrs["analysis"]: dataset for dataset in datasets}
+    attributed = attributions(model, runs["steps"])
+    bad = {name: sum(run.faithful(id_) is False for id_ in run.ids) for name, run in runs.items()}
+    text = TEXT.format(
+        pairs=arguments.pairs,
+        layers=model.layer_count,
+        verdicts=len(runs["verdicts"]),
+        steps=len(runs["steps"]),
+        bad_verdicts=bad["verdicts"],
+        bad_steps=bad["steps"],
+        claims="\n".join(table(list(claims(runs, found)))),
+        beyond="\n".join(table(list(beyond(runs, found, attributed)))),
+        figures="\n".join(pictures(found, DOCS / "findings")),
+    )
+    (DOCS / "findings.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,395 @@
+"""predict_unfaithful on runs of made-up numbers: planted signals, noise, leaks, against scikit-learn and by hand."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from sklearn.metrics import roc_auc_score
+
+import mmprobe as mp
+from mmprobe.analyses import export
+from mmprobe.analyses.held_out import (
+    assign_folds,
+    draw_groups,
+    interval,
+    picture_groups,
+    shuffle_within_folds,
+    weighted_auc,
+)
+from mmprobe.analyses.predict_unfaithful import FEATURES, predict_unfaithful
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.cache import TraceWriter
+from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES
+from mmprobe.errors import NotApplicable
+from mmprobe.samples import Region, Sample
+from mmprobe.viz.predict_unfaithful import panels
+
+module = importlib.import_module("mmprobe.analyses.predict_unfaithful")
+
+warnings.simplefilter("error")
+LAYERS, HEADS, NEURONS = 3, 2, 8
+
+
+@pytest.fixture(autouse=True)
+def few_repetitions(monkeypatch):
+    monkeypatch.setattr(module, "SHUFFLES", 19)
+    monkeypatch.setattr(module, "REFITS", 20)
+
+
+def arrays(rng: np.random.Generator, steps: int = 6) -> dict[str, np.ndarray]:
+    """What a trace of one picture of 2 x 3 visual tokens holds, at random."""
+    mass = rng.random((steps, LAYERS, HEADS, len(GROUP_NAMES)))
+    noise = {
+        f"update/{name}": rng.normal(size=(steps, LAYERS)).astype("f4")
+        for name in ("cos_mha", "cos_ffn", "kl")
+    }
+    return noise | {
+        "images/grid": np.array([[2, 3]], "i4"),
+        "images/source": np.zeros(1, "i4"),
+        "images/box": np.array([[0, 0, 30, 20]], "f4"),
+        "attention/mass": (mass / mass.sum(-1, keepdims=True)).astype("f4"),
+        "attention/visual": rng.random((steps, LAYERS, 6)).astype("f2"),
+        "ffn/gate_sum": rng.normal(size=(LAYERS, NEURONS)).astype("f4"),
+        "steps/logprob": -rng.random(steps).astype("f4"),
+        "steps/entropy": rng.random(steps).astype("f4"),
+    }
+
+
+def write_run(
+    folder: Path, traces: Sequence[tuple[Sample, dict[str, np.ndarray]]], order: Sequence[str] | None = None
+) -> mp.Run:
+    (folder / "samples").mkdir(parents=True)
+    names = [sample.id for sample, _ in traces]
+    config = {"format": FORMAT_VERSION, "order": list(order or names), "model": {"name": "hand"}}
+    (folder / "run.json").write_text(json.dumps(config))
+    coordinates = {"layer": np.arange(LAYERS), "head": np.arange(HEADS), "group": np.array(GROUP_NAMES)}
+    for sample, values in traces:
+        about = {"sample": sample.model_dump_json(), "answer": "", "neurons": str(NEURONS)}
+        with TraceWriter(folder / "samples" / f"{sample.id}.h5", coordinates, about) as writer:
+            for path, array in values.items():
+                writer.write(path, array)
+    return mp.open_run(folder)
+
+
+def made(count: int, seed: int = 0, a_pair: int = 2, **about) -> list[tuple[Sample, dict[str, np.ndarray]]]:
+    """`count` samples, `a_pair` in turn over the same pictures, every other unfaithful, all numbers noise."""
+    rng = np.random.default_rng(seed)
+    return [
+        (
+            Sample(id=f"s{i:03}", question="?", images=[f"{i // a_pair}.png"], faithful=i % 2 == 0, **about),
+            arrays(rng),
+        )
+        for i in range(count)
+    ]
+
+
+def pairs_won(score: np.ndarray, unfaithful: np.ndarray) -> float:
+    """AUC by its meaning: every unfaithful sample against every faithful one."""
+    won = [
+        1.0 if high > low else 0.5 if high == low else 0.0
+        for high in score[unfaithful == 1]
+        for low in score[unfaithful == 0]
+    ]
+    return sum(won) / len(won)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory) -> mp.Run:
+    """40 samples; the KL of unfaithful ones is larger, from the fourth step on."""
+    traces = made(40)
+    for sample, values in traces:
+        values["update/kl"][3:] += 0 if sample.faithful else 3
+    return write_run(tmp_path_factory.mktemp("planted") / "run", traces)
+
+
+@pytest.fixture(scope="module")
+def found(planted) -> xr.Dataset:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SHUFFLES", 19)
+        patch.setattr(module, "REFITS", 20)
+        return predict_unfaithful(planted)
+
+
+def test_a_planted_feature_is_found(found):
+    assert found.auc > 0.95
+    assert found.auc_low > 0.8
+    assert found.p.item() == pytest.approx(1 / 20), "no shuffle does as well"
+    assert 0.2 < found.auc_shuffled < 0.8
+    assert found.auc_shuffled_low <= found.auc_shuffled <= found.auc_shuffled_high
+    assert found.feature[np.abs(found.weight.values).argmax()] == "kl"
+    assert found.weight_low.sel(feature="kl") > 0
+    assert found.feature[found.auc_feature.values.argmax()] == "kl"
+    assert (found.n, found.n_unfaithful, found.n_faithful, found.n_pictures) == (40, 20, 20, 20)
+    assert list(found.feature.values) == [name for name in FEATURES if name != "region_ratio"]
+    assert found.attrs["features_left_out"] == "region_ratio"
+
+
+def test_auc_is_that_of_the_held_out_scores(found):
+    unfaithful = found.unfaithful.values
+    assert found.auc.item() == pytest.approx(roc_auc_score(unfaithful, found.score.values))
+    assert found.auc.item() == pytest.approx(pairs_won(found.score.values, unfaithful))
+    for name in found.feature.values:
+        wanted = pairs_won(found.value.sel(feature=name).values, unfaithful)
+        assert found.auc_feature.sel(feature=name).item() == pytest.approx(wanted)
+
+
+def test_scores_are_those_of_models_fitted_without_the_fold(found):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    for fold in range(5):
+        train, held_out = (found.value.values[mine] for mine in (found.fold != fold, found.fold == fold))
+        scaler = StandardScaler().fit(train)
+        model = LogisticRegression(class_weight="balanced", tol=1e-8, max_iter=1000)
+        model.fit(scaler.transform(train), found.unfaithful.values[found.fold != fold])
+        wanted = model.decision_function(scaler.transform(held_out))
+        np.testing.assert_allclose(found.score.values[found.fold == fold], wanted, atol=1e-3)
+
+
+def test_a_step_tells_only_what_came_up_to_it(found):
+    """The signal begins with the fourth step: the first two tell nothing, the first four do."""
+    by_step = {name: found[f"auc_by_step{name}"].values for name in ("", "_low", "_high")}
+    assert found.upto.values.tolist() == [1, 2, 4]
+    assert found.n_by_step.values.tolist() == [40, 40, 40]
+    assert (by_step["_low"][:2] < 0.5).all()
+    assert (by_step["_high"][:2] > 0.5).all()
+    assert by_step[""][2] > 0.75
+    assert by_step["_low"][2] > 0.5
+
+
+def test_no_pictures_stand_on_both_sides(found):
+    for group in np.unique(found.pictures):
+        assert len(np.unique(found.fold[found.pictures == group])) == 1
+    assert np.bincount(found.fold).min() == 8
+
+
+def test_the_order_of_the_run_does_not_matter(planted, found, tmp_path):
+    shutil.copytree(planted.path, tmp_path / "run")
+    config = planted.config | {"order": np.random.default_rng(1).permutation(planted.ids).tolist()}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(config))
+    again = mp.open_run(tmp_path / "run")
+    assert again.ids != planted.ids
+    xr.testing.assert_equal(predict_unfaithful(again), found)
+
+
+def test_noise_tells_nothing(tmp_path):
+    ds = predict_unfaithful(write_run(tmp_path / "run", made(48, seed=5)))
+    assert ds.auc_low < 0.5 < ds.auc_high
+    assert ds.p > 0.05
+    covered = (ds.auc_feature_low < 0.5) & (ds.auc_feature_high > 0.5)
+    assert covered.mean() > 0.7
+    assert ((ds.weight_low < 0) & (ds.weight_high > 0)).mean() > 0.7
+
+
+def test_pictures_that_give_the_label_away_do_not_help(tmp_path):
+    """Every picture has one label and numbers of its own: known again, they tell all; held out, nothing."""
+    rng, traces = np.random.default_rng(2), []
+    for picture in range(14):
+        steady = arrays(rng)
+        for i in range(3):
+            about = {"images": [f"{picture}.png"], "faithful": picture % 2 == 0}
+            values = steady | {
+                "update/kl": steady["update/kl"] + 1e-3 * rng.random(steady["update/kl"].shape, "f4")
+            }
+            traces.append((Sample(id=f"s{picture:02}{i}", question="?", **about), values))
+    ds = predict_unfaithful(write_run(tmp_path / "run", traces))
+    assert ds.n_pictures == 14
+    assert ds.auc_low < 0.5 < ds.auc_high
+    assert 0.2 < ds.auc < 0.8
+    assert ds.p > 0.05
+    labels = ds.unfaithful.values
+    leaky = assign_folds(labels, np.arange(len(labels)), 5, 0, "run")
+    assert weighted_auc(module._held_out(ds.value.values, labels, leaky), labels == 1) > 0.95
+
+
+def test_features_by_hand(tmp_path):
+    """Two steps, plain loops; the region is the upper left of 2 x 3 cells."""
+    values = arrays(np.random.default_rng(3), steps=2)
+    sample = Sample(id="a", question="?", images=["a.png"], regions=[Region(image=0, box=(0, 0, 10, 10))])
+    run = write_run(tmp_path / "run", [(sample, values)])
+    rows = module._vectors(module._series(run["a"]))
+    assert rows.shape == (3, len(FEATURES)), "the first step, the first two, and the whole answer"
+    for upto, whole, row in zip((1, 2, 2), (False, False, True), rows, strict=True):
+        share = values["attention/mass"][:upto, :, :, 2].mean(2)
+        weights = values["attention/visual"][:upto].astype(float)
+        entropies, ratios = [], []
+        for step in weights:
+            for layer in step:
+                part = layer / layer.sum()
+                entropies.append(-sum(p * np.log(p) for p in part))
+                ratios.append(part[0] * 6)
+        wanted = {
+            "visual_share": share.mean(),
+            "visual_share_early": share[:, 0].mean(),
+            "visual_share_late": share[:, 2].mean(),
+            "visual_slope": share[1].mean() - share[0].mean() if upto == 2 else np.nan,
+            "visual_entropy": np.mean(entropies),
+            "region_ratio": np.mean(ratios),
+            "cos_mha": values["update/cos_mha"][:upto].mean(),
+            "cos_ffn_late": values["update/cos_ffn"][:upto, 2].mean(),
+            "kl": values["update/kl"][:upto].mean(),
+            "active_neurons": (values["ffn/gate_sum"] > 0).mean() if whole else np.nan,
+            "logprob": values["steps/logprob"][:upto].mean(),
+            "logprob_min": values["steps/logprob"][:upto].min(),
+            "entropy": values["steps/entropy"][:upto].mean(),
+            "steps": 2 if whole else np.nan,
+        }
+        np.testing.assert_allclose(row, [wanted[name] for name in FEATURES], rtol=1e-5, err_msg=str(upto))
+
+
+def test_layers_that_do_not_look_at_pictures_have_no_entropy(tmp_path):
+    values = arrays(np.random.default_rng(3))
+    values["attention/visual"][:, 0] = 0
+    values["attention/visual"][:, 1:] = 0.5
+    run = write_run(tmp_path / "run", [(Sample(id="a", question="?"), values)])
+    np.testing.assert_allclose(module._series(run["a"])["attention/visual"], np.log(6))
+    values["attention/visual"][2, 1, 0] = np.inf
+    run = write_run(tmp_path / "bad", [(Sample(id="a", question="?"), values)])
+    series = module._series(run["a"])["attention/visual"]
+    assert np.flatnonzero(np.isnan(series)).tolist() == [2]
+
+
+def test_samples_that_are_not_finite_are_left_out_and_named(tmp_path):
+    traces = made(18)
+    for number, path, bad in ((7, "update/kl", np.nan), (10, "ffn/gate_sum", np.inf)):
+        traces[number][1][path][1, 1] = bad
+    ds = predict_unfaithful(write_run(tmp_path / "bad", traces), minimum=5)
+    assert (ds.attrs["left_out"], ds.attrs["n_left_out"], ds.n.item()) == ("s007, s010", 2, 16)
+    clean = [trace for number, trace in enumerate(traces) if number not in (7, 10)]
+    xr.testing.assert_equal(ds, predict_unfaithful(write_run(tmp_path / "clean", clean), minimum=5))
+    with pytest.raises(NotApplicable, match="8 unfaithful and 8 faithful samples beside 2 .* 9 of each"):
+        predict_unfaithful(mp.open_run(tmp_path / "bad"), minimum=9)
+
+
+def test_features_that_are_not_to_be_had_are_left_out_and_named(tmp_path):
+    """No FFN, answers of one step (which have no slope); regions of all samples but one."""
+    region = [Region(image=0, box=(0, 0, 10, 10))]
+    traces = []
+    rng = np.random.default_rng(0)
+    for sample, _ in made(16, regions=region):
+        values = arrays(rng, steps=1)
+        del values["ffn/gate_sum"]
+        traces.append((sample, values))
+    ds = predict_unfaithful(write_run(tmp_path / "all", traces), minimum=5)
+    assert ds.attrs["features_left_out"] == "visual_slope, active_neurons"
+    assert "region_ratio" in ds.feature
+    assert ds.upto.values.tolist() == [1]
+    traces[3] = (traces[3][0].model_copy(update={"regions": []}), traces[3][1])
+    ds = predict_unfaithful(write_run(tmp_path / "but-one", traces), minimum=5)
+    assert ds.attrs["features_left_out"] == "visual_slope, region_ratio, active_neurons"
+    assert ds.n == 16
+
+
+def test_runs_that_cannot_be_analysed_are_refused(tmp_path):
+    with pytest.raises(mp.InputError, match="no finished samples"):
+        predict_unfaithful(write_run(tmp_path / "empty", []))
+    few = write_run(tmp_path / "few", made(12))
+    with pytest.raises(
+        NotApplicable, match=r"6 unfaithful and 6 faithful samples, 20 of each.*labels\.jsonl"
+    ):
+        predict_unfaithful(few)
+    with pytest.raises(NotApplicable, match="7 of each are needed"):
+        predict_unfaithful(few, minimum=2, folds=7)
+    for wrong in ({"minimum": 1}, {"folds": 1}):
+        with pytest.raises(mp.InputError, match="2 or more"):
+            predict_unfaithful(few, **wrong)
+    unlabelled = [(sample.model_copy(update={"faithful": None}), values) for sample, values in made(12)]
+    with pytest.raises(NotApplicable, match="0 unfaithful and 0 faithful"):
+        predict_unfaithful(write_run(tmp_path / "unlabelled", unlabelled))
+    with pytest.raises(NotApplicable, match="over 2 sets of pictures, 5 folds need 5"):
+        predict_unfaithful(write_run(tmp_path / "same", made(12, a_pair=6)), minimum=5)
+
+
+def test_a_class_over_the_same_pictures_is_refused():
+    """All samples of class 1 share a picture, so the fold that holds it is the only one with class 1."""
+    labels, groups = np.repeat([1, 0], [5, 20]), np.concatenate([np.zeros(5, int), np.arange(1, 21)])
+    with pytest.raises(NotApplicable, match="share too few pictures"):
+        assign_folds(labels, groups, 5, 0, "run")
+
+
+def test_samples_that_share_a_picture_are_one_set():
+    """b shares one picture with a and another with c; d shares a pair with e, f nothing with anyone."""
+    samples = [
+        Sample(id="a", question="?", images=["1.png"]),
+        Sample(id="b", question="?", images=["1.png", "2.png"]),
+        Sample(id="c", question="?", images=["2.png"]),
+        Sample(id="d", question="?", pair_id="p"),
+        Sample(id="e", question="?", pair_id="p", images=["3.png"]),
+        Sample(id="f", question="?"),
+    ]
+    assert picture_groups(samples).tolist() == [0, 0, 0, 1, 1, 2]
+
+
+def test_weighted_auc_is_that_of_repeated_samples():
+    rng = np.random.default_rng(4)
+    score, positive = rng.integers(0, 6, 30), rng.random(30) < 0.4
+    counts = rng.integers(0, 4, (20, 30))
+    wanted = [roc_auc_score(np.repeat(positive, n), np.repeat(score, n)) for n in counts]
+    np.testing.assert_allclose(weighted_auc(score, positive, counts), wanted)
+    assert weighted_auc(score, positive).item() == pytest.approx(pairs_won(score, positive.astype(int)))
+    assert np.isnan(weighted_auc(score, positive, np.where(positive, 0, 1)[None]).item())
+
+
+def test_the_interval_draws_whole_sets_of_pictures():
+    """Ten sets of ten equal samples say as much of a mean as ten samples: the interval is that wide."""
+    groups = np.repeat(np.arange(10), 10)
+    values = np.random.default_rng(0).normal(size=10)[groups]
+    low, high = interval(lambda w: w @ values / w.sum(1), draw_groups(groups), groups)
+    spread = values.std() / np.sqrt(10)
+    assert 0.8 < (high - low) / (2 * 1.96 * spread) < 1.1
+    apart = np.arange(100)
+    low_apart, high_apart = interval(lambda w: w @ values / w.sum(1), draw_groups(apart), apart)
+    assert (high_apart - low_apart) < 0.5 * (high - low)
+
+
+def test_shuffles_keep_folds_and_blocks():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(8), 3)
+    fold = np.repeat([0, 1], 12)
+    labels = np.repeat([0, 0, 1, 1, 0, 1, 1, 1], 3)
+    seen = set()
+    for _ in range(200):
+        shuffled = shuffle_within_folds(labels, groups, fold, rng)
+        assert shuffled[:12].sum() == 6
+        assert shuffled[12:].sum() == 9
+        assert all(len(set(shuffled[groups == group])) == 1 for group in range(8))
+        seen.add(tuple(shuffled[::3]))
+    assert len(seen) == 6 * 4, "every order of two of four, and of three of four"
+
+
+def test_figures_and_files(found, tmp_path):
+    titles = []
+    for panel in panels(found):
+        titles.append(panel.title)
+        json.loads(panel.figure.to_json())
+        assert "n = 40 samples, 20 unfaithful and 20 faithful, over 20 sets of pictures" in panel.caption
+        assert "95 % bootstrap interval" in panel.caption
+        assert panel.figure.layout.xaxis.title.text
+    assert len(titles) == 3
+    curve = panels(found)[0].figure.data[1]
+    area = np.trapezoid(curve.y, curve.x)
+    assert area == pytest.approx(found.auc.item()), "the area that is drawn is the one that is said"
+    netcdf, _, _ = export(found, tmp_path / "out")
+    xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), found)
+
+
+def test_on_a_model(tiny_spd, tmp_path):
+    samples = mp.load_samples(make_pairs(tmp_path / "pairs", n=6, seed=3, differences=(1, 3)))
+    chosen = [sample for sample in samples if sample.metadata["type"] in ("same", "different")]
+    chosen = [sample.model_copy(update={"faithful": number % 2 == 0}) for number, sample in enumerate(chosen)]
+    run = mp.trace(tiny_spd, chosen, tmp_path / "run", max_new_tokens=8)
+    ds = predict_unfaithful(run, minimum=5)
+    assert ds.attrs["features_left_out"] == "", "the default capture has what every feature takes"
+    assert (ds.n, ds.n_pictures, ds.attrs["n_left_out"]) == (12, 6, 0)
+    assert ds.n_by_step[0] == 12
+    assert np.isfinite(ds.value).all()
+    share = run[ds.sample.values[0]].attention_mass.sel(group="visual").mean().item()
+    assert ds.value.sel(feature="visual_share")[0].item() == pytest.approx(share, rel=1e-5)

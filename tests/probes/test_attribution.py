@@ -1,0 +1,264 @@
+"""Attribution against embeddings changed by plain hooks, captum on the embeddings themselves, and hand-made maps."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from captum.attr import IntegratedGradients
+from PIL import Image
+
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models import Group, Model
+from mmprobe.models.families import family_of
+from mmprobe.probes.attribution import attribute, compare_with_regions
+from mmprobe.probes.patching import force
+from mmprobe.samples import Region, Sample
+from mmprobe.viz.attribution import panels
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "families"))
+from tiny_patches import TINY_PATCHES
+from tiny_tiles import TINY_TILES
+
+BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
+STEPS = 3
+
+
+def family_model(name: str) -> Model:
+    hf, processor = BUILDERS[name]()
+    return Model(name, name, None, hf.eval(), processor, family_of(hf.config))
+
+
+@pytest.fixture(scope="module")
+def sample(pictures) -> Sample:
+    return Sample(id="a", images=pictures[1:], question="Compare the two pictures.", system="Be brief.")
+
+
+def with_rows(model: Model, sample: Sample, ids: torch.Tensor, change: Callable) -> np.ndarray:
+    """Log-probabilities of the answer's tokens when `change` has worked on what enters the language model."""
+    hf, forced = copy.deepcopy(model.hf), force(model, sample, ids.tolist())
+
+    def hook(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        rows = options["inputs_embeds"].clone()
+        change(rows[0])
+        return args, options | {"inputs_embeds": rows}
+
+    hf.get_decoder().register_forward_pre_hook(hook, with_kwargs=True)
+    return forced._replace(model=replace(model, hf=hf)).logprobs().numpy()
+
+
+@pytest.mark.parametrize("name", ["random_qwen", "llava", "qwen2_vl"])
+@pytest.mark.parametrize("baseline", ["mean", "zero"])
+def test_occlusion_takes_one_token_away(name, baseline, sample, request):
+    model = request.getfixturevalue(name) if name == "random_qwen" else family_model(name)
+    ds = attribute(model, sample, baseline=baseline, max_new_tokens=STEPS)
+    forced = force(model, sample, max_new_tokens=STEPS)
+    np.testing.assert_allclose(ds.logprob, forced.logprobs(), atol=1e-5)
+    visual, values = forced.prompt.visual, ds.attribution.values
+    first = int(np.prod(forced.prompt.grids[0]))
+    for number, (image, row, column) in {0: (0, 0, 0), 1: (0, 0, 1), first: (1, 0, 0)}.items():
+
+        def away(rows: torch.Tensor, number: int = number) -> None:
+            rows[visual[number]] = rows[visual].mean(0) if baseline == "mean" else 0
+
+        wanted = forced.logprobs().numpy() - with_rows(model, sample, forced.ids, away)
+        np.testing.assert_allclose(values[:, image, row, column], wanted, atol=1e-4)
+    assert np.abs(np.nan_to_num(values)).max() > 1e-3
+    for image, (rows, columns) in enumerate(forced.prompt.grids):
+        inside = np.zeros(values.shape[2:], bool)
+        inside[:rows, :columns] = True
+        np.testing.assert_array_equal(np.isfinite(values[0, image]), inside)
+
+
+def test_blocks_are_taken_away_together_and_share_evenly(random_qwen, sample):
+    ds = attribute(random_qwen, sample, steps=[0, 2], block=2, baseline="zero", max_new_tokens=STEPS)
+    forced = force(random_qwen, sample, max_new_tokens=STEPS)
+    (rows, columns), visual = forced.prompt.grids[0], forced.prompt.visual
+    assert rows >= 2 and columns >= 2 and ds.step.values.tolist() == [0, 2]
+
+    def away(states: torch.Tensor) -> None:
+        states[visual[[0, 1, columns, columns + 1]]] = 0
+
+    lost = (forced.logprobs().numpy() - with_rows(random_qwen, sample, forced.ids, away))[[0, 2]]
+    corner = ds.attribution.values[:, 0, :2, :2].reshape(2, -1)
+    np.testing.assert_allclose(corner, np.repeat(lost[:, None] / 4, 4, 1), atol=1e-5)
+
+
+def test_integrated_gradients_are_captums_on_the_embeddings(random_qwen, sample):
+    ds = attribute(random_qwen, sample, "integrated_gradients", steps=1, n_steps=6, max_new_tokens=STEPS)
+    forced = force(random_qwen, sample, max_new_tokens=STEPS)
+    hf, visual = copy.deepcopy(random_qwen.hf), forced.prompt.visual
+    seen: list[dict[str, Any]] = []
+    handle = hf.get_decoder().register_forward_pre_hook(
+        lambda module, args, options: seen.append(options), with_kwargs=True
+    )
+    forced._replace(model=replace(random_qwen, hf=hf)).logprobs()
+    handle.remove()
+    rows = seen[0]["inputs_embeds"]
+
+    def second(embeddings: torch.Tensor) -> torch.Tensor:
+        found = []
+        for own in embeddings:
+            whole = rows[0].index_copy(0, torch.from_numpy(visual), own)[None]
+            states = hf.get_decoder()(**seen[0] | {"inputs_embeds": whole}).last_hidden_state
+            found.append(hf.lm_head(states)[0, len(forced.prompt.ids)].log_softmax(-1)[forced.ids[1]])
+        return torch.stack(found)
+
+    pictures = rows[:, visual].detach()
+    mean = pictures.mean(1, keepdim=True).expand_as(pictures)
+    wanted = IntegratedGradients(second).attribute(pictures, mean, n_steps=6).sum(-1)[0]
+    found = ds.attribution.values[0]
+    np.testing.assert_allclose(found[np.isfinite(found)], wanted.detach().numpy(), atol=1e-5)
+    assert all(weight.requires_grad for weight in random_qwen.hf.parameters())
+
+
+def test_integrated_gradients_are_complete(random_qwen, sample):
+    fine, coarse = (
+        attribute(random_qwen, sample, "integrated_gradients", n_steps=n, max_new_tokens=STEPS)
+        for n in (24, 2)
+    )
+    total = fine.attribution.sum(("image", "y", "x"))
+    change = fine.logprob - fine.logprob_baseline
+    assert np.abs(change).max() > 0.1
+    np.testing.assert_allclose(total, change, atol=0.01)
+    np.testing.assert_allclose(fine.delta, np.abs(total - change), atol=1e-9)
+    assert float(fine.delta.max()) < float(coarse.delta.max())
+
+
+def test_groups_and_pictures_are_taken_away_whole(random_qwen, sample):
+    ds = attribute(random_qwen, sample, "feature_ablation", baseline="mean", max_new_tokens=STEPS)
+    forced = force(random_qwen, sample, max_new_tokens=STEPS)
+    prompt, full = forced.prompt, forced.logprobs().numpy()
+    is_visual = prompt.image >= 0
+    members = {name: prompt.group == Group[name.upper()] for name in ("template", "system", "visual", "user")}
+    members |= {"image 0": prompt.image == 0, "image 1": prompt.image == 1}
+    assert ds.group.values.tolist() == list(members)
+    for name, mine in members.items():
+
+        def away(rows: torch.Tensor, mine: np.ndarray = mine) -> None:
+            kind = is_visual if is_visual[mine].all() else ~is_visual
+            rows[np.flatnonzero(mine)] = rows[np.flatnonzero(kind)].mean(0)
+
+        lost = full - with_rows(random_qwen, sample, forced.ids, away)
+        np.testing.assert_allclose(ds.group_attribution.sel(group=name), lost, atol=1e-4)
+        assert int(ds.n_tokens.sel(group=name)) == mine.sum()
+    parts = ds.group_attribution.isel(group=slice(0, 4)).sum("group")
+    np.testing.assert_allclose(ds.delta, np.abs(parts - (ds.logprob - ds.logprob_baseline)), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "qwen2_vl", "llava_next", "glm4v"])
+def test_nothing_of_the_pictures_is_left_without_their_tokens(name, sample, tmp_path):
+    """Two samples whose pictures differ are the same once those are taken away, DeepStack's features included."""
+    model, others = family_model(name), []
+    for path in sample.images:
+        others.append(tmp_path / path.name)
+        with Image.open(path) as image:
+            image.transpose(Image.Transpose.ROTATE_180).save(others[-1])
+    turned = sample.model_copy(update={"images": others})
+    answer = force(model, sample, max_new_tokens=STEPS).ids.tolist()
+    one, other = (
+        attribute(model, which, answer=answer, baseline="zero", block=9) for which in (sample, turned)
+    )
+    assert np.abs(one.logprob - other.logprob).max() > 1e-2
+    np.testing.assert_allclose(one.logprob_baseline, other.logprob_baseline, atol=1e-5)
+    mean = attribute(model, sample, answer=answer, block=9)
+    assert np.abs(mean.logprob_baseline - one.logprob_baseline).max() > 1e-3
+
+
+def test_text_alone_has_groups_but_no_maps(random_qwen):
+    blind = Sample(id="blind", question="Is there a star?")
+    ds = attribute(random_qwen, blind, "feature_ablation", max_new_tokens=2)
+    assert ds.group.values.tolist() == ["template", "system", "visual", "user"]
+    assert np.isnan(ds.group_attribution.sel(group=["visual"])).all()
+    assert np.isfinite(ds.group_attribution.sel(group=["template", "user"])).all()
+    with pytest.raises(NotApplicable, match="no visual tokens"):
+        attribute(random_qwen, blind, max_new_tokens=2)
+
+
+def hand_made() -> xr.Dataset:
+    """One picture of 40 x 60 pixels in 2 x 3 cells, and its right half again, as a view of 1 x 2 cells."""
+    nan = np.nan
+    first = [[[3.0, -1.0, 0.0], [1.0, 0.0, 0.0]], [[2.0, 4.0, nan], [nan, nan, nan]]]
+    second = [[[0.0, 0.0, 0.0], [0.0, 0.0, 5.0]], [[0.0, 0.0, nan], [nan, nan, nan]]]
+    return xr.Dataset(
+        {
+            "attribution": (("step", "image", "y", "x"), np.array([first, second])),
+            "grid": (("image", "axis"), [[2, 3], [1, 2]]),
+            "size": (("image", "axis"), [[40, 60], [40, 60]]),
+            "box": (("image", "corner"), [[0.0, 0.0, 60.0, 40.0], [30.0, 0.0, 30.0, 40.0]]),
+            "source": ("image", [0, 0]),
+        },
+        coords={"step": [0, 4]},
+        attrs={"sample": "a", "method": "occlusion"},
+    )
+
+
+def test_shares_on_regions_by_hand(pictures):
+    """Cells of 20 x 20 pixels in the first view and 15 x 40 in the second; the region is one cell of the first,
+    a quarter of the next, and a region inside it counts once."""
+    boxes = [(0, 0, 25, 20), (0, 0, 5, 5)]
+    sample = Sample(
+        id="a", images=pictures[:1], question="?", regions=[Region(image=0, box=b) for b in boxes]
+    )
+    ds = compare_with_regions(hand_made(), sample)
+    np.testing.assert_allclose(ds.share, [3 / 10, 0])  # the quarter's attribution is negative
+    assert float(ds.area) == pytest.approx(1.25 / 8)
+    assert ds.hit.values.tolist() == [False, False] and float(ds.hit_by_chance) == pytest.approx(1 / 8)
+    right = Sample(id="a", images=pictures[:1], question="?", regions=[Region(image=0, box=(45, 20, 15, 20))])
+    ds = compare_with_regions(hand_made(), right)
+    np.testing.assert_allclose(ds.share, [4 * 0.5 / 10, 0.75])
+    assert float(ds.area) == pytest.approx((0.75 + 0.5) / 8)
+    assert ds.hit.values.tolist() == [True, True] and ds.step.values.tolist() == [0, 4]
+
+
+def test_what_cannot_be_done_is_one_line(random_qwen, sample):
+    scaled = copy.deepcopy(random_qwen.hf)
+    weight = scaled.lm_head.weight
+    scaled.lm_head.forward = lambda states: torch.nn.functional.linear(states, weight) * 0.5
+    maps = hand_made()
+    regions = [Region(image=1, box=(0, 0, 5, 5))]
+    for call, error, words in [
+        (lambda: attribute(random_qwen, sample, "saliency"), InputError, "choose occlusion"),
+        (lambda: attribute(random_qwen, sample, baseline="blur"), InputError, "choose mean, zero"),
+        (lambda: attribute(random_qwen, sample, steps=[2], max_new_tokens=2), InputError, "step 2"),
+        (lambda: attribute(random_qwen, sample, steps=[], max_new_tokens=2), InputError, "one at least"),
+        (lambda: attribute(random_qwen, sample, block=0), InputError, "1 or more"),
+        (lambda: attribute(family_model("mllama"), sample), NotApplicable, "cross-attention"),
+        (lambda: attribute(replace(random_qwen, hf=scaled), sample), NotApplicable, "scales or caps"),
+        (lambda: compare_with_regions(maps, sample), NotApplicable, "has no regions"),
+        (
+            lambda: compare_with_regions(maps, sample.model_copy(update={"id": "b", "regions": regions})),
+            InputError,
+            "its own maps",
+        ),
+        (
+            lambda: compare_with_regions(maps, sample.model_copy(update={"regions": regions})),
+            NotApplicable,
+            "no view shows",
+        ),
+    ]:
+        with pytest.raises(error, match=words) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+
+
+def test_figures(random_qwen, sample):
+    for method in ("occlusion", "feature_ablation"):
+        ds = attribute(random_qwen, sample, method, steps=[0, 1], block=3, max_new_tokens=2)
+        (panel,) = panels(ds)
+        assert "2 steps" in panel.caption and "random-qwen" in panel.caption
+        json.loads(panel.figure.to_json())
+        if method == "occlusion":
+            total = ds.attribution.values.sum(0)
+            for image, heatmap in enumerate(panel.figure.data):
+                rows, columns = ds.grid.values[image]
+                np.testing.assert_allclose(heatmap.z, total[image, :rows, :columns])

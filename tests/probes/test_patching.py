@@ -1,0 +1,262 @@
+"""Patching and knockout against plain torch hooks and an eager copy of the model with masks written by hand."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import mmprobe as mp
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models import Group, Model
+from mmprobe.models.families import family_of
+from mmprobe.probes import knock_out_attention, knock_out_run, knockout, patch_residual
+from mmprobe.probes.forcing import changing, force
+from mmprobe.probes.knockout import blocking
+from mmprobe.samples import Sample
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "families"))
+from tiny_patches import TINY_PATCHES
+from tiny_tiles import TINY_TILES
+
+BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
+QUESTION = "Compare the two pictures."
+EVERYTHING = ("template", "system", "visual", "user")
+STEPS = 5
+
+
+def family_model(name: str) -> Model:
+    hf, processor = BUILDERS[name]()
+    return Model(name, name, None, hf.eval(), processor, family_of(hf.config))
+
+
+@pytest.fixture(scope="module")
+def sample(pictures) -> Sample:
+    return Sample(id="a", images=pictures[1:], question=QUESTION, system="Be brief.")
+
+
+@pytest.fixture(scope="module")
+def source(pictures, tmp_path_factory) -> Sample:
+    """Other pictures of the same size, and the same text."""
+    folder, images = tmp_path_factory.mktemp("other"), []
+    for path in pictures[1:]:
+        with Image.open(path) as image:
+            noise = np.random.default_rng(9).integers(0, 255, (image.height, image.width, 3), np.uint8)
+        images.append(folder / path.name)
+        Image.fromarray(noise).save(images[-1])
+    return Sample(id="b", images=images, question=QUESTION, system="Be brief.")
+
+
+def logprobs_of(hf: Any, model: Model, sample: Sample, ids: torch.Tensor) -> np.ndarray:
+    """Log-probabilities of the answer's tokens, with inputs put together by hand (Qwen)."""
+    inputs = model.prepare(sample)
+    whole = torch.cat([inputs["input_ids"], ids[None]], 1)
+    types = torch.nn.functional.pad(inputs["mm_token_type_ids"], (0, len(ids)))
+    changed = {"input_ids": whole, "attention_mask": torch.ones_like(whole), "mm_token_type_ids": types}
+    with torch.no_grad():
+        logits = hf(**inputs | changed).logits[0]
+    first = whole.shape[1] - len(ids)
+    picked = logits.log_softmax(-1)[torch.arange(first - 1, whole.shape[1] - 1), ids]
+    return picked.numpy()
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "llava", "llava_next", "gemma3", "paligemma", "mllama"])
+def test_forced_answers_are_read_as_they_were_generated(name, sample):
+    model = family_model(name)
+    out = model.hf.generate(
+        **model.prepare(sample), max_new_tokens=STEPS, do_sample=False,
+        return_dict_in_generate=True, output_logits=True,
+    )  # fmt: skip
+    ids = out.sequences[0, -STEPS:]
+    wanted = torch.stack(out.logits, 1)[0].log_softmax(-1).gather(1, ids[:, None])[:, 0]
+    forced = force(model, sample, max_new_tokens=STEPS)
+    assert forced.ids.tolist() == ids.tolist()
+    np.testing.assert_allclose(forced.logprobs(), wanted, atol=1e-5)
+
+
+def test_answers_as_text_and_as_ids(random_qwen, sample):
+    ids = random_qwen.tokenizer("Yes, they are.", add_special_tokens=False)["input_ids"]
+    as_text, as_ids = force(random_qwen, sample, "Yes, they are."), force(random_qwen, sample, ids)
+    assert as_text.ids.tolist() == ids
+    wanted = logprobs_of(random_qwen.hf, random_qwen, sample, torch.tensor(ids))
+    np.testing.assert_allclose(as_text.logprobs(), wanted, atol=1e-5)
+    np.testing.assert_array_equal(as_text.logprobs(), as_ids.logprobs())
+    with pytest.raises(InputError, match="answer is empty"):
+        force(random_qwen, sample, "")
+
+
+@pytest.mark.parametrize("stream", ["pre", "post"])
+def test_patching_with_the_sample_itself_changes_nothing(random_qwen, sample, stream):
+    ds = patch_residual(random_qwen, sample, sample, stream=stream, groups=EVERYTHING, max_new_tokens=STEPS)
+    assert (ds.change_by_step.values == 0).all() and (ds.change.values == 0).all()
+    assert ds.change_by_step.shape == (3, STEPS)
+
+
+@pytest.mark.parametrize("name", ["random_qwen", "tiny_spd"])
+def test_the_first_layers_input_everywhere_is_the_other_prompt(name, sample, source, request):
+    model = request.getfixturevalue(name)
+    ds = patch_residual(model, sample, source, [0], groups=EVERYTHING, answer="The first one.")
+    ids = torch.tensor(model.tokenizer("The first one.", add_special_tokens=False)["input_ids"])
+    of_source = logprobs_of(model.hf, model, source, ids)
+    assert np.abs(of_source - ds.logprob.values).max() > 1e-3
+    np.testing.assert_allclose(ds.logprob_source, of_source, atol=1e-4)
+    np.testing.assert_allclose(ds.change_by_step[0] + ds.logprob, of_source, atol=1e-4)
+    np.testing.assert_allclose(ds.change, ds.change_by_step.sum("step"))
+
+
+@pytest.mark.parametrize(("stream", "layer"), [("pre", 1), ("pre", 2), ("post", 0), ("post", 1)])
+def test_patching_is_what_plain_hooks_do(random_qwen, sample, source, stream, layer):
+    ds = patch_residual(random_qwen, sample, source, [layer], stream, max_new_tokens=STEPS)
+    ids = force(random_qwen, sample, max_new_tokens=STEPS).ids
+    hf = copy.deepcopy(random_qwen.hf)
+    visual = torch.from_numpy(random_qwen.prompt(sample).visual)
+    with torch.no_grad():
+        states = hf(**random_qwen.prepare(source), output_hidden_states=True).hidden_states
+    theirs = states[layer + (stream == "post")][:, visual]
+    entered = hf.model.language_model.layers[layer + (stream == "post")]
+
+    def put(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+        changed = (args[0] if args else options["hidden_states"]).clone()
+        changed[:, visual] = theirs
+        return ((changed, *args[1:]), options) if args else (args, options | {"hidden_states": changed})
+
+    entered.register_forward_pre_hook(put, with_kwargs=True)
+    wanted = logprobs_of(hf, random_qwen, sample, ids)
+    assert np.abs(ds.change_by_step).max() > 1e-3
+    np.testing.assert_allclose(ds.change_by_step[0] + ds.logprob, wanted, atol=1e-5)
+
+
+def eager_knocked_out(
+    model: Model, sample: Sample, ids: torch.Tensor, group: str, layers: list[int]
+) -> np.ndarray:
+    """An eager copy whose layers get a causal mask with the group's keys cut off for the answer's queries."""
+    hf = copy.deepcopy(model.hf)
+    hf.set_attn_implementation("eager")
+    prompt = model.prompt(sample)
+    length, first = len(prompt.ids) + len(ids), len(prompt.ids) - 1
+    mask = torch.zeros(length, length)
+    for query in range(length):
+        for key in range(length):
+            in_group = key <= first and prompt.group[key] == Group[group.upper()]
+            if key > query or (in_group and query >= first and key != query):
+                mask[query, key] = -torch.inf
+    for layer in layers:
+        hf.model.language_model.layers[layer].self_attn.register_forward_pre_hook(
+            lambda module, args, options: (args, options | {"attention_mask": mask[None, None]}),
+            with_kwargs=True,
+        )
+    return logprobs_of(hf, model, sample, ids)
+
+
+@pytest.mark.parametrize("group", EVERYTHING)
+def test_knockout_is_eager_attention_with_a_mask_by_hand(random_qwen, sample, group):
+    forced = force(random_qwen, sample, max_new_tokens=STEPS)
+    for window, of_layer in ((1, {0: [0], 1: [1], 2: [2]}), (2, {0: [0, 1], 1: [1, 2], 2: [2]})):
+        ds = knock_out_attention(random_qwen, sample, group, window=window, max_new_tokens=STEPS)
+        assert ds.layer.values.tolist() == [0, 1, 2]
+        for layer, layers in of_layer.items():
+            wanted = eager_knocked_out(random_qwen, sample, forced.ids, group, layers)
+            np.testing.assert_allclose(ds.change_by_step.sel(layer=layer) + ds.logprob, wanted, atol=2e-5)
+    wide = knock_out_attention(random_qwen, sample, group, [1], window=3, max_new_tokens=STEPS)
+    wanted = eager_knocked_out(random_qwen, sample, forced.ids, group, [0, 1, 2])
+    np.testing.assert_allclose(wide.change_by_step[0] + wide.logprob, wanted, atol=2e-5)
+    assert np.abs(wide.change) > 1e-3
+
+
+def test_a_window_of_a_sliding_layer_keeps_rows(sample):
+    """Layers that see 16 tokens, all of which a group may hold."""
+    ds = knock_out_attention(family_model("gemma3"), sample, "user", max_new_tokens=STEPS)
+    assert np.isfinite(ds.change_by_step).all()
+
+
+def test_nothing_is_left_behind(random_qwen, sample, source):
+    hf = random_qwen.hf
+    config, layers = hf.config.get_text_config(), hf.model.language_model.layers
+
+    def state() -> tuple[Any, ...]:
+        own = ["forward" in vars(module) for module in hf.modules()]
+        return config._attn_implementation, dict(knockout._blocked), own, answer()
+
+    def answer() -> list[int]:
+        return hf.generate(**random_qwen.prepare(sample), max_new_tokens=6, do_sample=False)[0].tolist()
+
+    before = state()
+    knock_out_attention(random_qwen, sample, max_new_tokens=3)
+    patch_residual(random_qwen, sample, source, max_new_tokens=3)
+    assert state() == before
+
+    def fail(values: torch.Tensor) -> torch.Tensor:
+        raise KeyError("inside")
+
+    length = len(random_qwen.prompt(sample).ids)
+    cut = torch.zeros(length, length, dtype=torch.bool)
+    for listener in ({"inputs": fail}, {"outputs": fail}):
+        with (
+            pytest.raises(KeyError, match="inside"),
+            blocking(config, {layers[0].self_attn: cut}),
+            changing(layers[1], **listener),
+        ):
+            assert config._attn_implementation == knockout.KERNEL
+            hf(**random_qwen.prepare(sample))
+        assert state() == before
+
+
+def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, pictures):
+    samples = [
+        Sample(id=f"s{n}", images=[pictures[0], pictures[n % 3]], question=QUESTION, faithful=n % 2 == 0)
+        for n in range(4)
+    ]
+    samples.append(Sample(id="blind", question="Is there a star?"))
+    run = mp.trace(tiny_spd, samples, tmp_path / "run", max_new_tokens=4)
+    ds = knock_out_run(tiny_spd, run, layers=[4, -1], minimum=2)
+    again = knock_out_run(tiny_spd, samples, layers=[4, -1], max_new_tokens=4, minimum=2)
+    np.testing.assert_allclose(ds.change_per_token, again.change_per_token)
+    assert ds.layer.values.tolist() == [4, 7]
+    assert ds.attrs["without_group"] == "blind" and ds.attrs["n_without_group"] == 1
+    assert ds.n_label.values.tolist() == [4, 2, 2] and "note" not in ds.attrs
+    ones = {s.id: knock_out_attention(tiny_spd, s, layers=[4, 7], max_new_tokens=4) for s in samples[:4]}
+    for name, one in ones.items():
+        steps = one.sizes["step"]
+        np.testing.assert_allclose(ds.change_per_token.sel(sample=name), one.change / steps, rtol=1e-6)
+    mean = np.mean([ones[name].change_by_step.mean("step") for name in ("s0", "s2")], 0)
+    np.testing.assert_allclose(ds.change_by_label.sel(label="faithful"), mean, rtol=1e-6)
+    other = replace(tiny_spd, hf=copy.deepcopy(tiny_spd.hf))
+    other.hf.lm_head.weight = torch.nn.Parameter(other.hf.lm_head.weight.roll(1, 0))
+    with pytest.raises(InputError, match="was not made by"):
+        knock_out_run(other, run, layers=[0])
+
+
+def test_what_cannot_be_done_is_one_line(random_qwen, sample, source, pictures):
+    blind = Sample(id="blind", question=QUESTION)
+    longer = sample.model_copy(update={"system": "Be brief, and do not guess."})
+    turned = sample.model_copy(update={"images": sample.images[::-1]})
+    for call, error, words in [
+        (lambda: knock_out_attention(random_qwen, sample, "pictures"), InputError, "choose of template"),
+        (lambda: knock_out_attention(random_qwen, sample, layers=[3]), InputError, "layer 3 is not one"),
+        (lambda: knock_out_attention(random_qwen, sample, window=4), InputError, "window 4"),
+        (lambda: knock_out_attention(random_qwen, blind), NotApplicable, "no visual tokens"),
+        (lambda: knock_out_run(random_qwen, []), InputError, "holds no samples"),
+        (lambda: knock_out_run(random_qwen, [blind]), NotApplicable, "no sample with"),
+        (lambda: patch_residual(random_qwen, sample, source, stream="mid"), InputError, "pre or post"),
+        (lambda: patch_residual(random_qwen, sample, longer), InputError, "do not stand where"),
+        (lambda: patch_residual(random_qwen, sample, turned), InputError, "do not stand where"),
+    ]:
+        with pytest.raises(error, match=words) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+    crossing = family_model("mllama")
+    for call in (
+        lambda: knock_out_attention(crossing, sample),
+        lambda: knock_out_run(crossing, [sample]),
+        lambda: patch_residual(crossing, sample, source),
+    ):
+        with pytest.raises(NotApplicable, match="cross-attention"):
+            call()
