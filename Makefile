@@ -24,6 +24,7 @@ perf: $(VENV)/.wheel
 docs: $(VENV)/.wheel
 	$(BIN)/python scripts/write_format_doc.py
 	$(BIN)/python scripts/write_families_doc.py
+	$(BIN)/python scripts/write_analyses_doc.py
 
 model-card: $(VENV)/.wheel
 	$(BIN)/python scripts/evaluate_tiny_spd.py --write-card

@@ -9,6 +9,7 @@ from mmprobe.analyses.attention_ratio import attention_ratio
 from mmprobe.analyses.attention_vs_activation import attention_vs_activation
 from mmprobe.analyses.export import export
 from mmprobe.analyses.failure_modes import failure_modes
+from mmprobe.analyses.findings import findings
 from mmprobe.analyses.localisation import localisation
 from mmprobe.analyses.neuron_activation import neuron_activation
 from mmprobe.analyses.predict_unfaithful import predict_unfaithful
@@ -64,6 +65,7 @@ __all__ = [
     "attention_vs_activation",
     "export",
     "failure_modes",
+    "findings",
     "localisation",
     "neuron_activation",
     "predict_unfaithful",

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from mmprobe.analyses.statistics import LABELS, bootstrap_mean
 from mmprobe.cache import Run, Trace
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, NotApplicable
 
 AUTHORS_GROUPS = ("system", "visual", "user")
 
@@ -37,13 +37,19 @@ def attention_decay(run: Run) -> xr.Dataset:
           less and less
         - early_suppression (label), with _low, _high: visual share in the first third of the layers minus
           in the others; below 0 where early layers look less
+        - share_of_sample, slope_of_sample (sample, layer): that share and slope of each sample, NaN for samples
+          without pictures, and the slope of fewer than two steps
         - n (step), n_by_label (label, step), n_label (label), n_slope (label): numbers of samples
         - mass_head (layer, head, step, group): mass with the heads apart
 
         Intervals are 95 % percentile bootstraps over samples, NaN where fewer than two samples carry the number.
+        attrs["left_out"] names samples with values that are not finite, but for layers that did not run;
+        n_left_out counts them, and nothing holds them.
 
     Raises:
-        InputError: the run is empty or was traced without attention mass.
+        InputError: the run is empty.
+        NotCaptured: it was traced without attention mass.
+        NotApplicable: no sample has finite values.
 
     Example:
         >>> ds = attention_decay(run)                               # doctest: +SKIP
@@ -54,10 +60,14 @@ def attention_decay(run: Run) -> xr.Dataset:
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
     visual = {label: StepMean() for label in LABELS}
     members: dict[str, list[bool]] = {label: [] for label in LABELS}
-    shares, slopes = [], []
+    shares, slopes, names, left_out = [], [], [], []
     for name in tqdm(run.ids, desc="attention_decay", unit="trace", disable=None):
         trace, faithful = run[name], run.faithful(name)
         arrays = _of_sample(trace)
+        if arrays is None:
+            left_out.append(name)
+            continue
+        names.append(name)
         for kind, mean in means.items():
             mean.add(arrays[kind])
         for label, member in zip(LABELS, (True, faithful is True, faithful is False), strict=True):
@@ -66,19 +76,26 @@ def attention_decay(run: Run) -> xr.Dataset:
                 visual[label].add(arrays["visual"])
         shares.append(arrays["visual"].mean(0))
         slopes.append(slope_over_steps(arrays["visual"]))
-    out = _over_steps(means, run[run.ids[0]].attention_mass)
+    if not names:
+        raise NotApplicable(f"{run.path}: every sample has values that are not finite in attention/mass")
+    out = _over_steps(means, run[names[0]].attention_mass)
     steps = out.sizes["step"]
     out["n"] = ("step", visual["all"].reached(steps))
     out["n_by_label"] = (("label", "step"), np.array([visual[label].reached(steps) for label in LABELS]))
     layers = out.sizes["layer"]
     by_label = [visual[label].mean(steps, (layers,)).T for label in LABELS]
     out["visual_by_label"] = (("label", "layer", "step"), np.array(by_label))
+    out.coords["sample"] = names
+    for kind, values in (("share_of_sample", shares), ("slope_of_sample", slopes)):
+        out[kind] = (("sample", "layer"), np.array(values))
     _add_per_sample(out, np.array(shares), np.array(slopes), {k: np.array(v) for k, v in members.items()})
     out.attrs = {
         "analysis": "attention_decay",
         "run": str(run.path),
-        "samples": len(run),
+        "samples": len(names),
         "model": run.config["model"]["name"],
+        "left_out": ", ".join(left_out),
+        "n_left_out": len(left_out),
     }
     return out
 
@@ -142,9 +159,14 @@ def _over_steps(means: dict[str, StepMean], mass: xr.DataArray) -> xr.Dataset:
     return out
 
 
-def _of_sample(trace: Trace) -> dict[str, np.ndarray]:
-    """A sample's numbers: mass, mass_per_token, mass_authors [step, layer, head, group], visual [step, layer]."""
+def _of_sample(trace: Trace) -> dict[str, np.ndarray] | None:
+    """A sample's numbers: mass, mass_per_token, mass_authors [step, layer, head, group], visual [step, layer].
+
+    None if they are not finite, but for layers that did not run, which are NaN throughout.
+    """
     mass = trace.attention_mass.values.astype(float)
+    if not (np.isfinite(mass) | np.isnan(mass).all((0, 2, 3))[:, None, None]).all():
+        return None
     groups = trace.tokens["group"].values
     sizes = np.bincount(groups, minlength=mass.shape[-1]).astype(float)
     per_step = np.tile(sizes, (len(mass), 1))

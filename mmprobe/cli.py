@@ -342,14 +342,14 @@ def report(
       mmprobe report runs/first --out report.html
       mmprobe report runs/first --model tiny-spd --out report.html
     """
-    from mmprobe.analyses import applicable
+    from mmprobe.analyses import applicable, findings
     from mmprobe.cache import open_run
     from mmprobe.viz import write_report
 
     opened = open_run(run)
     datasets, left_out = applicable(opened, _functions(model))
     _warn(left_out)
-    written = write_report(opened, datasets, out)
+    written = write_report(opened, datasets, out, findings=findings(opened, datasets))
     _say({"report": str(written)}, str(written), as_json)
 
 

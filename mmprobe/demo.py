@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import mmprobe as mp
-from mmprobe.analyses import applicable, export
+from mmprobe.analyses import ANALYSES, applicable, export, findings
 from mmprobe.benchmarks.synthetic.labels import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.probes import of_run
 
 PAIRS = 24
 DIFFERENCES = (1, 3)  # hard pairs that do differ: the embedded model hardly errs on others
@@ -28,12 +29,13 @@ def run_demo(out: Path) -> dict[str, Any]:
     samples = [sample for sample in mp.load_samples(samples_file) if sample.metadata["type"] in QUESTIONS]
     folder = out / "run"
     model = mp.load_model("tiny-spd", device="cpu")
-    mp.trace(model, samples, folder, max_new_tokens=MAX_NEW_TOKENS, resume=(folder / "run.json").exists())
+    resume = (folder / "run.json").exists()
+    mp.trace(model, samples, folder, "full", MAX_NEW_TOKENS, resume=resume)
     verdicts = label_run(mp.open_run(folder))
     run = mp.open_run(folder)
-    datasets, _ = applicable(run)
+    datasets, _ = applicable(run, ANALYSES | of_run(model))
     for dataset in datasets:
         export(dataset, out / "analyses")
-    report = mp.viz.write_report(run, datasets, out / "report.html")
+    report = mp.viz.write_report(run, datasets, out / "report.html", findings=findings(run, datasets))
     unfaithful = sum(not verdict.faithful for verdict in verdicts.values())
     return {"report": str(report), "run": str(folder), "samples": len(run), "unfaithful": unfaithful}

@@ -234,6 +234,7 @@ def knock_out_run(
     note = _add_labels(out, by_label(labels), minimum)
     out.attrs = {
         "analysis": "attention_knockout",
+        "about": "What the answers lose when, in some layers, their queries cannot attend to a group of tokens.",
         "run": where,
         "samples": len(rows),
         "model": model.name,

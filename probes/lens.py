@@ -120,6 +120,7 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
     note = _add_means(out, np.array(rows), by_label(labels), minimum)
     out.attrs = {
         "analysis": "logit_lens",
+        "about": "How early the layers say what is going to be said.",
         "run": str(run.path),
         "samples": len(rows),
         "model": run.config["model"]["name"],

@@ -188,6 +188,7 @@ def linear_probe_by_step(
 def _about(run: Run, name: str, target: Target, stream: str, folds: int, seed: int) -> dict[str, Any]:
     return {
         "analysis": name,
+        "about": "How well a linear model reads a label off the residual stream, in samples it was not fitted on.",
         "run": str(run.path),
         "model": run.config["model"]["name"],
         "target": _name(target),

@@ -14,9 +14,8 @@ import base64
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -27,7 +26,7 @@ from tqdm import tqdm
 
 import mmprobe as mp
 from mmprobe.analyses import applicable
-from mmprobe.analyses.statistics import bootstrap_mean, compare_groups
+from mmprobe.analyses.findings import Finding, as_dataset, findings, mean
 from mmprobe.benchmarks.synthetic.labels import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
@@ -42,27 +41,6 @@ QUESTIONS = {"verdicts": ("same", "different"), "steps": ("steps",)}
 MAX_NEW_TOKENS = 128
 ATTRIBUTED = 60  # answers whose tokens are attributed to patches, which takes a pass a patch
 Datasets = dict[str, dict[str, xr.Dataset]]
-
-
-class Finding(NamedTuple):
-    """One row of the table: a claim, what was measured for it, and what came out."""
-
-    claim: str
-    source: str
-    measure: str
-    value: float
-    low: float
-    high: float
-    n: str
-    expected: int  # the sign that the claim says: -1, 1, or 0 for no difference
-
-    @property
-    def verdict(self) -> str:
-        if not np.isfinite([self.low, self.high]).all():
-            return "too few answers"
-        if self.low <= 0 <= self.high:
-            return "not refuted" if self.expected == 0 else "undecided"
-        return "holds" if np.sign(self.value) == self.expected else "does not hold"
 
 
 def traced(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
@@ -81,123 +59,7 @@ def traced(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
     return runs
 
 
-def deep(values: xr.DataArray) -> np.ndarray:
-    """Mean over the last third of the layers, of [sample or pair, layer]."""
-    layers = values.sizes["layer"]
-    return values.isel(layer=slice(layers - max(1, round(layers / 3)), None)).mean("layer").values
-
-
-def difference(
-    claim: str, source: str, measure: str, values: np.ndarray, faithful: np.ndarray, expected: int
-) -> Finding:
-    """Unfaithful minus faithful of one number a sample; `faithful` is 1, 0 or NaN, as values may be."""
-    known = np.isfinite(values)
-    groups = [known & (faithful == 0), known & (faithful == 1)]
-    found = compare_groups(values, *groups, names=("unfaithful", "faithful"))
-    n = f"{found.n_first} unfaithful, {found.n_second} faithful"
-    numbers = [float(part) for part in (found.difference, found.low, found.high)]
-    return Finding(claim, source, measure, *numbers, n, expected)
-
-
-def labels_of(run: Run, names: xr.DataArray) -> np.ndarray:
-    known = {True: 1.0, False: 0.0, None: np.nan}
-    return np.array([known[run.faithful(str(name))] for name in names.values])
-
-
-def claims(runs: dict[str, Run], found: Datasets) -> Iterator[Finding]:
-    """Every claim, in the order of the paper."""
-    decay, steps = found["steps"]["attention_decay"].sel(label="all"), found["steps"]
-    n = f"{int(decay['n_label'])} answers"
-    for claim, name, measure in (
-        (
-            "Early suppression: shallow layers attend less to the pictures",
-            "early_suppression",
-            "share of attention on visual tokens, first third of the layers minus the others",
-        ),
-        (
-            "Progressive decay: attention to the pictures falls as the answer grows",
-            "decay",
-            "slope of that share per step",
-        ),
-    ):
-        numbers = [float(decay[name + end]) for end in ("", "_low", "_high")]
-        yield Finding(claim, "4.2", measure, *numbers, n, -1)
-    features = (
-        {
-            name: xr.DataArray(values["value"].sel(feature=feature))
-            for name, values, feature in (
-                ("decay", steps["predict_unfaithful"], "visual_slope"),
-                ("share", steps["predict_unfaithful"], "visual_share"),
-            )
-            if feature in values["feature"]
-        }
-        if "predict_unfaithful" in steps
-        else {}
-    )
-    if features:
-        faithful = 1.0 - steps["predict_unfaithful"]["unfaithful"].values
-        yield difference(
-            "Unfaithful answers attend less to the pictures",
-            "4.2",
-            "share of attention on visual tokens",
-            features["share"].values,
-            faithful,
-            -1,
-        )
-        yield difference(
-            "Attention decays faster in unfaithful answers",
-            "4.2",
-            "slope of that share per step",
-            features["decay"].values,
-            faithful,
-            -1,
-        )
-    drift = found["verdicts"]["residual_drift"]
-    yield difference(
-        "Similarity of the two answers drops in deep layers where they are unfaithful",
-        "4.3, figure 8a",
-        "cosine of paired answers' residual streams, last third of the layers",
-        deep(drift["cosine"]),
-        drift["pair_faithful"].values,
-        -1,
-    )
-    for name, kind in (("verdicts", "same or different"), ("steps", "step by step")):
-        moved = found[name]["sublayer_transitions"]
-        faithful = labels_of(runs[name], moved["sample"])
-        for claim, measure, variable, expected in (
-            ("FFN transitions drop in unfaithful answers", "cosine before and after the FFN", "cos_ffn", -1),
-            ("MHA transitions stay as they are", "cosine before and after attention", "cos_mha", 0),
-            ("Attention and FFN conflict more in unfaithful answers", "KL of their updates (nat)", "kl", 1),
-        ):
-            source = "5.2" if variable == "kl" else "4.3, figure 8b"
-            text = f"{measure}, last third of the layers, {kind}"
-            yield difference(claim, source, text, deep(moved[variable]), faithful, expected)
-        neurons = found[name]["neuron_activation"]
-        yield difference(
-            "Unfaithful answers activate more neurons",
-            "D.4, figure 22",
-            f"share of active neurons, all layers, {kind}",
-            neurons["ratio"].mean("layer").values,
-            labels_of(runs[name], neurons["sample"]),
-            1,
-        )
-    overlap = steps["attention_vs_activation"]
-    faithful = labels_of(runs["steps"], overlap["sample"])
-    for variable, text in (
-        ("iou", "overlap (IoU) of the top fifth of both maps"),
-        ("rank_correlation", "rank correlation of both maps"),
-    ):
-        yield difference(
-            "Attention and token activation part in unfaithful answers",
-            "D.1, figure 14",
-            text,
-            overlap[variable].mean("step").values,
-            faithful,
-            -1,
-        )
-
-
-def beyond(runs: dict[str, Run], found: Datasets, attributed: dict[str, np.ndarray]) -> Iterator[Finding]:
+def beyond(found: Datasets, attributed: dict[str, np.ndarray]) -> Iterator[Finding]:
     """What the paper does not ask: numbers of our own, with what would be nothing taken off."""
     steps = found["steps"]
     ratio = steps["attention_ratio"]
@@ -237,15 +99,11 @@ def beyond(runs: dict[str, Run], found: Datasets, attributed: dict[str, np.ndarr
             values = [float(told[variable + end].sel(at)) - 0.5 for end in ("", "_low", "_high")]
             yield Finding(f"{claim}, {kind}", "-", "held-out AUC less 0.5", *values, n, 1)
     for method, lifts in attributed.items():
-        low, high = bootstrap_mean(lifts)
-        yield Finding(
+        yield mean(
             f"What the answer owes to the pictures lies on the changed regions ({method})",
             "-",
             "share of the positive attribution there, less the regions' share of the cells",
-            float(lifts.mean()),
-            float(low),
-            float(high),
-            f"{len(lifts)} answers",
+            lifts,
             1,
         )
 
@@ -315,12 +173,13 @@ def png(page: Page, figure: go.Figure) -> bytes:
     return base64.b64decode(uri.split(",", 1)[1])
 
 
-def table(rows: Sequence[Finding]) -> list[str]:
+def table(found: xr.Dataset) -> list[str]:
     lines = ["| claim | paper | measured | value [95 %] | n | verdict |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        numbers = f"{row.value:+.4g} [{row.low:+.4g}, {row.high:+.4g}]"
+    for number in range(found.sizes["finding"]):
+        row = {name: found[name].values[number] for name in found}
+        numbers = f"{row['value']:+.4g} [{row['low']:+.4g}, {row['high']:+.4g}]"
         lines.append(
-            f"| {row.claim} | {row.source} | {row.measure} | {numbers} | {row.n} | **{row.verdict}** |"
+            f"| {row['claim']} | {row['source']} | {row['measure']} | {numbers} | {row['n']} | **{row['verdict']}** |"
         )
     return lines
 
@@ -340,7 +199,13 @@ can find the opposite.
 
 ## Claims of paper 003
 
-{claims}
+Of the opposite questions (same or different):
+
+{of_verdicts}
+
+Of the step-by-step comparisons:
+
+{of_steps}
 
 ## Beyond the paper
 
@@ -377,8 +242,9 @@ def main() -> None:
         steps=len(runs["steps"]),
         bad_verdicts=bad["verdicts"],
         bad_steps=bad["steps"],
-        claims="\n".join(table(list(claims(runs, found)))),
-        beyond="\n".join(table(list(beyond(runs, found, attributed)))),
+        of_verdicts="\n".join(table(findings(runs["verdicts"], found["verdicts"].values()))),
+        of_steps="\n".join(table(findings(runs["steps"], found["steps"].values()))),
+        beyond="\n".join(table(as_dataset(beyond(found, attributed)))),
         figures="\n".join(pictures(found, DOCS / "findings")),
     )
     (DOCS / "findings.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n", encoding="utf-8")

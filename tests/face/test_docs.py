@@ -101,6 +101,11 @@ def test_the_readmes_families_are_those_declared():
     assert module.MARKS.search(module.README.read_text())[0] == module.table(), "run make docs"
 
 
+def test_the_analyses_page_is_that_of_the_docstrings():
+    module = script("write_analyses_doc")
+    assert module.PAGE.read_text() == module.page(), "run make docs"
+
+
 def test_the_capture_of_the_captures_page_works(tmp_path):
     from mmprobe.traces import load_capture
 
