@@ -26,8 +26,8 @@ from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
 
 MINIMUM = 20  # samples that each class needs, ours
-SHUFFLES = 200  # of the labels, for the chance level, ours
-REFITS = 500  # of the model, for the intervals of its weights, ours
+SHUFFLES = 100  # of the labels, for the chance level, ours
+REFITS = 200  # of the model, for the intervals of its weights, ours
 
 
 class Feature(NamedTuple):
@@ -94,7 +94,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         A data set with dimensions `sample` (labelled ones, sorted), `feature`, `upto`.
 
         - auc, with _low, _high: of the held-out scores of all folds together
-        - auc_shuffled, with _low, _high: mean, 2.5 % and 97.5 % quantile over 200 shuffles of the labels; p: the
+        - auc_shuffled, with _low, _high: mean, 2.5 % and 97.5 % quantile over 100 shuffles of the labels; p: the
           share of shuffles that do as well, (k + 1) / (shuffles + 1). Labels are shuffled within folds and
           mostly in blocks of the same pictures, since those of the same pictures go together.
         - weight (feature), with _low, _high: coefficient of the fit on all samples, in log odds per standard
@@ -108,7 +108,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
           of the fold and of the set of pictures; value (sample, feature)
 
         Intervals are 95 % percentile bootstraps over sets of pictures, which are drawn with all their
-        samples; models are not fitted anew, but for the weights (500 times). An AUC of 1 has an interval
+        samples; models are not fitted anew, but for the weights (200 times). An AUC of 1 has an interval
         without width; of many features or steps the best looks better than it is. attrs["left_out"] names
         labelled samples with a value that is not finite (a slope takes two steps); n_left_out counts them,
         and nothing holds them. A feature that no sample or not every trace has is in

@@ -18,11 +18,11 @@ from mmprobe.viz import figures, plot
 
 @pytest.fixture(scope="module")
 def run(tiny_spd, tmp_path_factory) -> mp.Run:
-    """Six pairs of same and different, with labels made up so that both groups are large enough to compare."""
+    """Twenty pairs of same and different, with labels made up so that both groups are large enough to compare."""
     folder = tmp_path_factory.mktemp("all")
-    samples = mp.load_samples(make_pairs(folder / "pairs", n=6, seed=3))
+    samples = mp.load_samples(make_pairs(folder / "pairs", n=20, seed=3))
     chosen = [
-        sample.model_copy(update={"faithful": number % 2 == 0})
+        sample.model_copy(update={"faithful": number // 2 % 2 == 0})
         for number, sample in enumerate(sample for sample in samples if sample.polarity)
     ]
     return mp.trace(tiny_spd, chosen, folder / "run", capture="full", max_new_tokens=12)
@@ -52,14 +52,15 @@ def test_all_apply_to_a_full_run_of_pairs(run):
 
 
 def test_what_a_run_lacks_is_one_line_and_the_others_go_on(tiny_spd, run, tmp_path: Path):
-    lonely = [sample.model_copy(update={"pair_id": None}) for sample in map(run.sample, run.ids[:2])]
+    lonely = [sample.model_copy(update={"pair_id": None}) for sample in map(run.sample, run.ids[2:4])]
     full = mp.trace(tiny_spd, lonely, tmp_path / "full", capture="full", max_new_tokens=4)
     datasets, left_out = applicable(full)
     assert [ds.attrs["analysis"] for ds in datasets] == [
-        name for name in ANALYSES if name != "residual_drift"
+        name for name in ANALYSES if name not in ("residual_drift", "predict_unfaithful")
     ]
-    assert len(left_out) == 1 and left_out[0].startswith("residual-drift left out: ")
-    assert "pair_id" in left_out[0] and "\n" not in left_out[0]
+    assert len(left_out) == 2 and not any("\n" in line for line in left_out)
+    assert left_out[0].startswith("residual-drift left out: ") and "pair_id" in left_out[0]
+    assert left_out[1].startswith("predict-unfaithful left out: ") and "20 of each are needed" in left_out[1]
     small = mp.trace(tiny_spd, lonely, tmp_path / "small", max_new_tokens=4)
     assert any("residual/post was not captured" in line for line in applicable(small)[1])
 

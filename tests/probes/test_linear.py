@@ -91,8 +91,8 @@ def test_a_planted_direction_is_found_in_its_layer_alone(found):
         np.testing.assert_allclose(found[f"{name}_shuffled"], 0.5, atol=0.15)
     assert found.auc_p_max.sel(layer=2).item() == pytest.approx(1 / 20)
     for layer in (0, 4):
-        assert found.auc_low.sel(layer=layer) < 0.5 < found.auc_high.sel(layer=layer)
-        assert found.auc_p.sel(layer=layer) > 0.05
+        assert found.auc.sel(layer=layer) < 0.75
+        assert found.auc_p_max.sel(layer=layer) > 0.05
     assert (found.auc_p_max >= found.auc_p).all()
     assert (found.n, found.n_pictures, found.majority) == (48, 24, 0.5)
     assert found["class"].values.tolist() == ["faithful", "unfaithful"]
@@ -185,7 +185,7 @@ def test_by_step(tmp_path):
     """The label comes with step 2; a third of the answers ends before step 4, most before step 8."""
     streams = {}
     for i, (name, values) in enumerate(noise(60, steps=10, layers=2).items()):
-        values[2:, 1, 0] += 4 * (i % 2)
+        values[2:, 1, 0] += 6 * (i % 2)
         streams[name] = values[: 10 if i < 10 else 6 if i < 40 else 4]
     run = write_run(tmp_path / "run", streams, **in_turn(streams))
     ds = linear_probe_by_step(run, layers=[2], minimum=15)
