@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.analyses.statistics import LABELS, bootstrap_mean
 from mmprobe.cache import Run, Trace
@@ -61,8 +60,8 @@ def attention_decay(run: Run) -> xr.Dataset:
     visual = {label: StepMean() for label in LABELS}
     members: dict[str, list[bool]] = {label: [] for label in LABELS}
     shares, slopes, names, left_out = [], [], [], []
-    for name in tqdm(run.ids, desc="attention_decay", unit="trace", disable=None):
-        trace, faithful = run[name], run.faithful(name)
+    for name, trace in run.stream("attention_decay"):
+        faithful = run.faithful(name)
         arrays = _of_sample(trace)
         if arrays is None:
             left_out.append(name)

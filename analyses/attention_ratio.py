@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
-from tqdm import tqdm
 
 from mmprobe.analyses.regions import mask_of, patches_of, random_masks
 from mmprobe.analyses.statistics import (
@@ -68,9 +67,8 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    rows, names, left_out, without = [], [], [], 0
-    for name in tqdm(run.ids, desc="attention_ratio", unit="trace", disable=None):
-        trace = run[name]
+    rows, names, pictures, left_out, without = [], [], [], [], 0
+    for name, trace in run.stream("attention_ratio"):
         patches = patches_of(trace) if trace.images.sizes.get("image", 0) else []
         if not patches:
             without += 1
@@ -79,6 +77,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         if all(np.isfinite(values).all() for values in row.values()):
             rows.append(row)
             names.append(name)
+            pictures.append(tuple(map(str, trace.sample.images)))
         else:
             left_out.append(name)
     if not rows:
@@ -91,7 +90,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     _sinks(out, rows)
     if "head_ratio" in rows[0]:
         out["head"] = ("head", first.attention_visual_head["head"].values)
-        _heads(out, np.array([row["head_ratio"] for row in rows]), [_pictures(run, name) for name in names])
+        _heads(out, np.array([row["head_ratio"] for row in rows]), pictures)
     out.attrs = {
         "analysis": "attention_ratio",
         "run": str(run.path),
@@ -121,7 +120,7 @@ def ratio_on(weights: np.ndarray, masks: np.ndarray) -> np.ndarray:
 
 def _of_sample(trace: Trace, draws: int, seed: int) -> dict[str, np.ndarray]:
     """A sample's numbers: by layer [layer], and head_ratio [layer, head]."""
-    grids = [(int(height), int(width)) for height, width in trace.images["grid"].values]
+    grids = [(int(height), int(width)) for height, width in trace.array("images/grid").values]
     patches = patches_of(trace)
     true = mask_of(patches, grids)[None]
     random = random_masks(patches, grids, draws, np.random.default_rng(seed))
@@ -202,7 +201,3 @@ def _stability(ratio: np.ndarray, pictures: list[tuple[str, ...]], halvings: int
         if min(ranks[0].std(), ranks[1].std()) > 0:
             found.append(float(np.corrcoef(*ranks)[0, 1]))
     return found
-
-
-def _pictures(run: Run, name: str) -> tuple[str, ...]:
-    return tuple(map(str, run.sample(name).images))

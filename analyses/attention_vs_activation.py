@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
-from tqdm import tqdm
 
 from mmprobe.analyses.regions import mask_of, patches_of, random_masks
 from mmprobe.analyses.statistics import (
@@ -88,8 +87,7 @@ def attention_vs_activation(
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
     names, labels, rows, left_out, imageless = [], [], [], [], 0
-    for name in tqdm(run.ids, desc="attention_vs_activation", unit="trace", disable=None):
-        trace = run[name]
+    for name, trace in run.stream("attention_vs_activation"):
         if not trace.images.sizes.get("image", 0):
             imageless += 1
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.analyses.attention_vs_activation import (
     DRAWS,
@@ -94,8 +93,7 @@ def failure_modes(
         raise NotApplicable(f"{run.path}: no sample is labelled unfaithful, in labels.jsonl or `faithful`")
     found: dict[bool, dict[str, np.ndarray]] = {True: {}, False: {}}
     left_out, without = [], 0
-    for name, faithful in tqdm(wanted.items(), desc="failure_modes", unit="trace", disable=None):
-        trace = run[name]
+    for name, trace in run.stream("failure_modes", wanted):
         try:
             evidence = _evidence(trace, layers, top, draws, seed)
         except NotApplicable:
@@ -104,8 +102,8 @@ def failure_modes(
             left_out.append(name)
             continue
         if evidence is not None:
-            found[faithful][name] = evidence
-        elif not faithful:
+            found[wanted[name]][name] = evidence
+        elif not wanted[name]:
             without += 1
     if not found[False]:
         raise NotApplicable(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.analyses.regions import mask_of, patches_of
 from mmprobe.analyses.statistics import RESAMPLES
@@ -114,8 +113,7 @@ def localisation(
         0.42
     """
     names, objects, functions, left_out = [], [], [], []
-    for name in tqdm(run.ids, desc="localisation", unit="trace", disable=None):
-        trace = run[name]
+    for name, trace in run.stream("localisation"):
         patches = patches_of(trace) if trace.images.sizes.get("image", 0) else []
         if not patches:
             continue

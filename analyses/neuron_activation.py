@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -73,8 +72,8 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     layers = run[run.ids[0]].array("ffn/gate_sum")["layer"].values
     rows, names, labels, left_out = [], [], [], []
     shares: dict[bool, np.ndarray] = {}  # by faithful, the number of samples that activate each neuron
-    for name in tqdm(run.ids, desc="neuron_activation", unit="trace", disable=None):
-        trace, faithful = run[name], run.faithful(name)
+    for name, trace in run.stream("neuron_activation"):
+        faithful = run.faithful(name)
         gate_sum = trace.array("ffn/gate_sum").values
         if not np.isfinite(gate_sum).all():
             left_out.append(name)

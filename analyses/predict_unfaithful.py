@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.held_out import (
@@ -130,8 +129,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     labels = {name: int(not is_) for name, is_ in faithful.items() if is_ is not None}
     _check_classes(run, list(labels.values()), max(minimum, folds))
     vectors, samples, missing = [], [], set()
-    for name in tqdm(labels, desc="predict_unfaithful", unit="trace", disable=None):
-        trace = run[name]
+    for _, trace in run.stream("predict_unfaithful", labels):
         series = _series(trace)
         missing |= {feature for feature, (needs, *_) in FEATURES.items() if needs not in series}
         vectors.append(_vectors(series))

@@ -28,12 +28,12 @@ def patches_of(trace: Trace) -> list[Patch]:
         >>> patches_of(run["0001"])                                 # doctest: +SKIP
         [Patch(view=1, top=2, bottom=3, left=0, right=1)]
     """
-    images = trace.images.compute()
+    source, box, grid = (trace.array(f"images/{name}").values for name in ("source", "box", "grid"))
     found = []
     for region in trace.sample.regions:
-        for view in np.flatnonzero(images["source"].values == region.image):
-            left, top, width, height = images["box"].values[view]
-            rows, columns = images["grid"].values[view]
+        for view in np.flatnonzero(source == region.image):
+            left, top, width, height = box[view]
+            rows, columns = grid[view]
             x, y, wide, high = region.box
             across = _cells((x - left) / width * columns, (x + wide - left) / width * columns, int(columns))
             down = _cells((y - top) / height * rows, (y + high - top) / height * rows, int(rows))
@@ -75,13 +75,18 @@ def random_masks(
         >>> random_masks([Patch(0, 0, 1, 0, 1)], [(2, 2)], 3, np.random.default_rng(0)).sum(1).tolist()
         [1, 1, 1]
     """
-    masks = []
-    for _ in range(draws):
-        moved = []
-        for view, top, bottom, left, right in patches:
-            rows, columns = grids[view]
-            down = int(rng.integers(rows - (bottom - top) + 1))
-            across = int(rng.integers(columns - (right - left) + 1))
-            moved.append(Patch(view, down, down + bottom - top, across, across + right - left))
-        masks.append(mask_of(moved, grids))
-    return np.array(masks).reshape(draws, -1)
+    views = [np.zeros((draws, rows, columns), bool) for rows, columns in grids]
+    for view, top, bottom, left, right in patches:
+        down, across = (
+            _random_spans(size, count, draws, rng)
+            for size, count in zip((bottom - top, right - left), grids[view], strict=True)
+        )
+        views[view] |= down[:, :, None] & across[:, None, :]
+    return np.concatenate([view.reshape(draws, -1) for view in views], axis=1)
+
+
+def _random_spans(size: int, count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """bool [draw, cell], so many neighbouring cells of an axis."""
+    first = rng.integers(count - size + 1, size=(draws, 1))
+    cells = np.arange(count)
+    return (first <= cells) & (cells < first + size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import numpy as np
 import xarray as xr
 from tqdm import tqdm
@@ -68,7 +70,9 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     pairs, unpaired = _pairs(run)
     rows, names, labels, left_out = [], [], [], []
     for pair, ids in tqdm(pairs.items(), desc="residual_drift", unit="pair", disable=None):
-        *row, bad = _of_pair(*(run[name].array(path) for name in ids))
+        with ExitStack() as stack:
+            traces = [stack.enter_context(run[name].held_open()) for name in ids]
+            *row, bad = _of_pair(*(trace.array(path) for trace in traces))
         left_out += [name for name, is_bad in zip(ids, bad, strict=True) if is_bad]
         if not any(bad):
             rows.append(row)

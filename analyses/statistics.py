@@ -19,7 +19,7 @@ CONFIDENCE = 0.95
 PERMUTATIONS = 9999
 MINIMUM = 5  # samples that each group of a comparison needs, ours
 LABELS = ("all", "faithful", "unfaithful")
-_BLOCK = 1000  # permutations in memory at a time
+_BLOCK = 500  # permutations or resamples in memory at a time
 
 
 def bootstrap_mean(
@@ -43,11 +43,21 @@ def bootstrap_mean(
     if count < 2:
         nothing = np.full(values.shape[1:], np.nan)
         return nothing, nothing.copy()
-    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
-    means = np.tensordot(drawn / count, values, axes=1)
+    means = _resampled_means(values, resamples, np.random.default_rng(seed))
     tail = 50 * (1 - confidence)
     low, high = np.percentile(means, [tail, 100 - tail], axis=0)
     return low, high
+
+
+def _resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """Means [resample, ...] of as many samples as there are, drawn with replacement from [sample, ...]."""
+    count, means = len(values), []
+    for start in range(0, resamples, _BLOCK):
+        block = min(_BLOCK, resamples - start)
+        drawn = rng.integers(count, size=(block, count)) + count * np.arange(block)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=block * count).reshape(block, count)
+        means.append(np.tensordot(times / count, values, axes=1))
+    return np.concatenate(means)
 
 
 @dataclass(frozen=True)
@@ -128,10 +138,7 @@ def _bootstrap_difference(
     one: np.ndarray, two: np.ndarray, resamples: int, confidence: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    means = []
-    for part in (one, two):
-        drawn = rng.multinomial(len(part), np.full(len(part), 1 / len(part)), size=resamples)
-        means.append(np.tensordot(drawn / len(part), part, axes=1))
+    means = [_resampled_means(part, resamples, rng) for part in (one, two)]
     tail = 50 * (1 - confidence)
     low, high = np.percentile(means[0] - means[1], [tail, 100 - tail], axis=0)
     return low, high

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.analyses.attention_decay import StepMean
 from mmprobe.analyses.statistics import (
@@ -63,8 +62,8 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
     layers = run[run.ids[0]].array("update/kl")["layer"].values
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
     rows, norms, names, labels, left_out = [], [], [], [], []
-    for name in tqdm(run.ids, desc="sublayer_transitions", unit="trace", disable=None):
-        trace, faithful = run[name], run.faithful(name)
+    for name, trace in run.stream("sublayer_transitions"):
+        faithful = run.faithful(name)
         updates = np.array([trace.array(f"update/{measure}").values for measure in MEASURES], float)
         lengths = _update_norms(trace)
         if not updates.shape[1] or not all(np.isfinite(part).all() for part in (updates, lengths)):

@@ -98,8 +98,8 @@ def visual_positions(trace: Trace) -> VisualPositions:
         >>> visual_positions(run["0001"]).grids                     # doctest: +SKIP
         [(4, 4), (4, 4)]
     """
-    grids = [(int(height), int(width)) for height, width in trace.images["grid"].values]
-    positions = np.flatnonzero(trace.tokens["image"].values >= 0)
+    grids = [(int(height), int(width)) for height, width in trace.array("images/grid").values]
+    positions = np.flatnonzero(trace.array("tokens/image").values >= 0)
     if len(positions) != sum(height * width for height, width in grids):
         raise NotApplicable(
             f"trace {trace.id}: no token stands for a patch, since pictures are seen otherwise"
@@ -119,7 +119,7 @@ def logits_of(trace: Trace, positions: np.ndarray) -> Logits:
         (45, 32)
     """
     logit = trace.tam_logit.values.astype(np.float64)
-    ids, groups = trace.tokens["id"].values, trace.tokens["group"].values
+    ids, groups = (trace.array(f"tokens/{name}").values for name in ("id", "group"))
     steps, prompt = len(logit), len(ids) - len(logit)
     users = np.flatnonzero(groups[:prompt] == 3)
     user = np.zeros((len(users), 0))

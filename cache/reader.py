@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
-from h5py import h5s
+from h5py import h5o, h5s
+from tqdm import tqdm
 from xarray.backends import BackendArray
 from xarray.core.indexing import (
     CopyOnWriteArray,
@@ -82,6 +83,8 @@ class Trace:
         self._file, self._root = file, root
         self._attributes: dict[str, Any] = {}
         self._arrays: dict[str, xr.DataArray] = {}
+        self._groups: dict[str, xr.Dataset] = {}
+        self._held: h5py.Group | None = None
 
     def __repr__(self) -> str:
         return f"<Trace {self.id}: {self.answer!r}>"
@@ -90,6 +93,9 @@ class Trace:
     def _opened(self) -> Iterator[h5py.Group]:
         """Where the trace is in its file, which is closed after the block; what cannot be read is an InputError."""
         try:
+            if self._held is not None:
+                yield self._held
+                return
             with h5py.File(self._file, "r") as file:
                 root = file[self._root]
                 if not self._attributes:
@@ -104,6 +110,22 @@ class Trace:
             raise
         except (OSError, KeyError, RuntimeError, ValueError) as error:
             raise self._damaged(error) from None
+
+    @contextmanager
+    def held_open(self) -> Iterator[Trace]:
+        """Within the block the file stays open between reads, whose opening takes longer than many a read.
+
+        Example:
+            >>> with run["0001"].held_open() as trace:              # doctest: +SKIP
+            ...     trace.attention_mass.values, trace.update_kl.values
+        """
+        opened = self._opened()
+        self._held = opened.__enter__()
+        try:
+            yield self
+        finally:  # what goes wrong within the block is no damage of the file
+            self._held = None
+            opened.__exit__(None, None, None)
 
     @property
     def _header(self) -> dict[str, Any]:
@@ -125,9 +147,11 @@ class Trace:
 
     def dataset(self, name: str) -> xr.Dataset:
         """One group of data sets: tokens, images, steps, attention, residual, update, ffn or tam."""
-        with self._opened() as root:
-            found = {key: self._array(root, f"{name}/{key}") for key in root[name]}
-        return xr.Dataset(found)
+        if name not in self._groups:
+            with self._opened() as root:
+                found = {key: self._array(root, f"{name}/{key}") for key in root[name]}
+            self._groups[name] = xr.Dataset(found)
+        return self._groups[name]
 
     def array(self, path: str) -> xr.DataArray:
         """One data set by its path in the file.
@@ -167,7 +191,9 @@ class Trace:
     def _captured(self) -> tuple[str, ...]:
         names: list[str] = []
         with self._opened() as root:
-            root.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+            for name in root:
+                is_group = h5o.get_info(root.id, name.encode()).type == h5o.TYPE_GROUP
+                names += [f"{name}/{key}" for key in root[name]] if is_group else [name]
         return tuple(names)
 
     @property
@@ -236,6 +262,7 @@ class Trace:
     def close(self) -> None:
         """Let go of everything that was read; no file stays open between reads."""
         self._arrays.clear()
+        self._groups.clear()
 
 
 def _labels(root: h5py.Group, dim: str) -> xr.IndexVariable:
@@ -279,6 +306,21 @@ class Run:
 
     def __iter__(self) -> Iterator[Trace]:
         return (self[name] for name in self.ids)
+
+    def stream(self, what: str, names: Iterable[str] | None = None) -> Iterator[tuple[str, Trace]]:
+        """Ids and traces, one after the other with a progress bar; each file is open until the next comes.
+
+        Args:
+            what: is done, for the progress bar.
+            names: ids; None for all.
+
+        Example:
+            >>> for name, trace in run.stream("lengths"):           # doctest: +SKIP
+            ...     print(name, trace.steps.sizes["step"])
+        """
+        for name in tqdm(self.ids if names is None else list(names), desc=what, unit="trace", disable=None):
+            with self[name].held_open() as trace:
+                yield name, trace
 
     def __contains__(self, name: object) -> bool:
         return name in self._known

@@ -286,6 +286,11 @@ def _functions(model: str | None) -> dict[str, Callable[..., Any]]:
     return ANALYSES | of_run(None if model is None else mmprobe.load_model(model))
 
 
+def _quick(functions: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Without those that take as long as tracing, which have to be named."""
+    return {name: function for name, function in functions.items() if name != "attention_knockout"}
+
+
 @app.command()
 def analyze(
     run: RunFolder,
@@ -297,6 +302,8 @@ def analyze(
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run; each analysis is written as NetCDF, CSV and JSON.
+
+    The attention knockout, which reads every answer once a layer, is made only if --only names it.
 
     \b
     Examples:
@@ -320,9 +327,10 @@ def analyze(
             raise InputError(f"--only {name.replace('_', '-')}: needs the model; give it with --model")
     if out is None:
         out = run.with_suffix("") / "analyses" if opened.packed else run / "analyses"
-    datasets, left_out = (
-        ([functions[name](opened) for name in names], []) if only else applicable(opened, functions)
-    )
+    if only:
+        datasets, left_out = [functions[name](opened) for name in names], []
+    else:
+        datasets, left_out = applicable(opened, _quick(functions))
     _warn(left_out)
     files = [str(file) for dataset in datasets for file in export(dataset, out)]
     _say({"files": files}, "\n".join(files), as_json)
@@ -347,7 +355,7 @@ def report(
     from mmprobe.viz import write_report
 
     opened = open_run(run)
-    datasets, left_out = applicable(opened, _functions(model))
+    datasets, left_out = applicable(opened, _quick(_functions(model)))
     _warn(left_out)
     written = write_report(opened, datasets, out, findings=findings(opened, datasets))
     _say({"report": str(written)}, str(written), as_json)

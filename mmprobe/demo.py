@@ -33,7 +33,8 @@ def run_demo(out: Path) -> dict[str, Any]:
     mp.trace(model, samples, folder, "full", MAX_NEW_TOKENS, resume=resume)
     verdicts = label_run(mp.open_run(folder))
     run = mp.open_run(folder)
-    datasets, _ = applicable(run, ANALYSES | of_run(model))
+    probes = {name: probe for name, probe in of_run(model).items() if name != "attention_knockout"}
+    datasets, _ = applicable(run, ANALYSES | probes)
     for dataset in datasets:
         export(dataset, out / "analyses")
     report = mp.viz.write_report(run, datasets, out / "report.html", findings=findings(run, datasets))

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
-from tqdm import tqdm
 
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -102,11 +101,9 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
         raise InputError(f"{run.path}: holds no finished samples")
     lens = lens_of(model)
     rows, names, labels, left_out = [], [], [], []
-    for name in tqdm(run.ids, desc="logit_lens", unit="trace", disable=None):
-        trace = run[name]
+    for name, trace in run.stream("logit_lens"):
         residual = trace.array("residual/post")
         found = _measured(model, trace, lens) if len(residual) else np.full((1, len(MEASURES), 1), np.nan)
-        trace.close()
         if not np.isfinite(found).all():
             left_out.append(name)
             continue

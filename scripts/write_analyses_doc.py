@@ -31,7 +31,7 @@ what the others lack. What they found for the embedded model stands in [findings
 ## Probes: `mp.probes`
 
 Those of a whole run are made by `mmprobe analyze` and `mmprobe report` too; the logit lens and the attention knockout need
-the model itself, so `--model`, and the knockout takes a forward pass a layer and answer.
+the model itself, so `--model`; the knockout takes a forward pass a layer and answer, and is made only where `--only` names it.
 
 {of_a_run}
 

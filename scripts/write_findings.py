@@ -230,7 +230,8 @@ def main() -> None:
     runs = traced(model, arguments.folder, arguments.pairs)
     found: Datasets = {}
     for name, run in runs.items():
-        datasets, left_out = applicable(run, mp.analyses.ANALYSES | of_run(model))
+        probed = of_run(model if name == "steps" else None)
+        datasets, left_out = applicable(run, mp.analyses.ANALYSES | probed)
         print(*left_out, sep="\n")
         found[name] = {dataset.attrs["analysis"]: dataset for dataset in datasets}
     attributed = attributions(model, runs["steps"])
