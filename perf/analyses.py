@@ -32,7 +32,7 @@ QUESTIONS = ("same", "different", "steps")
 
 def make_run(folder: Path, count: int) -> None:
     """Full traces of tiny-spd; beyond the first thirty they are copies under other names, in pairs of their own."""
-    samples = mp.load_samples(make_pairs(folder / "pairs", 10, 1_800_000, (1, 3), "hard"))
+    samples = mp.load_samples(make_pairs(folder.with_suffix(".pairs"), 10, 1_800_000, (1, 3), "hard"))
     asked = [sample for sample in samples if sample.metadata["type"] in QUESTIONS]
     mp.trace(mp.load_model("tiny-spd", device="cpu"), asked, folder, "full", 128, batch_size=8)
     label_run(mp.open_run(folder))
@@ -85,10 +85,19 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
             Trace.array, Trace.dataset = array, dataset  # type: ignore[method-assign]
         began = time.perf_counter()
         run = mp.open_run(folder)
-        for trace, path in dict.fromkeys(asked):
-            read = run[trace].array(path) if "/" in path else run[trace].dataset(path)
-            read.load()
+        for trace_id, paths in by_trace(asked).items():
+            with run[trace_id].held_open() as trace:
+                for path in paths:
+                    (trace.array(path) if "/" in path else trace.dataset(path)).load()
         found[name] = (took, time.perf_counter() - began)
+    return found
+
+
+def by_trace(asked: list[tuple[str, str]]) -> dict[str, list[str]]:
+    """What was asked of each trace, each once."""
+    found: dict[str, list[str]] = {}
+    for trace, path in dict.fromkeys(asked):
+        found.setdefault(trace, []).append(path)
     return found
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import analyses
 import disk
 import memory
 import overhead
@@ -48,6 +49,14 @@ Peak memory of the process beyond that of plain `generate` of the same two promp
 
 {disk}
 
+## Analyses
+
+Of full traces of tiny-spd, without regard to what the answers say: seconds of each analysis, and of reading the data sets that
+it reads through the same reader and doing nothing with them. Bootstraps and permutations take their time once an analysis,
+whatever the number of traces.
+
+{analyses}
+
 `mmprobe --help` takes {help_time:.2f} s (median of 11).
 """
 
@@ -83,6 +92,7 @@ def main() -> None:
         "overhead": overhead.table(arguments.device, quick, arguments.big),
         "memory": memory.table(quick),
         "disk": disk.table(quick),
+        "analyses": analyses.table(quick),
     }
     written = page(arguments.device, tables, start_up(1 if quick else 11))
     if arguments.write:

@@ -22,6 +22,11 @@ LABEL_NAMES = {True: "faithful", False: "unfaithful", None: "unlabelled"}
 VERDICTS = {"holds": ("yes", "✓"), "does not hold": ("no", "✗"), "undecided": ("open", "?")}
 _FIELDS = ("claim", "verdict", "measure", "value", "low", "high", "n", "source")
 _MAX_LISTED_FAILURES = 20
+_VERDICTS_MEAN = (
+    "A claim holds where the 95 % interval lies on its side of 0, does not hold where it lies on the other, and is "
+    "undecided where it holds 0 or there are too few answers. Faithful and unfaithful answers may differ in their "
+    "questions, too."
+)
 
 Findings = xr.Dataset | Sequence[Mapping[str, Any]]
 
@@ -118,7 +123,7 @@ def findings_table(findings: Findings | None) -> str:
         lines.append(f"<tr><th scope='row'>{claim}</th>{others}</tr>")
     return (
         f"<h3 id='findings'>Findings</h3><table class='findings' aria-labelledby='findings'>"
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table><p class='muted'>{_VERDICTS_MEAN}</p>"
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 PERF = Path(__file__).parent.parent.parent / "perf"
 
 
-@pytest.mark.parametrize(("script", "rows"), [("overhead", 7), ("memory", 1), ("disk", 2)])
+@pytest.mark.parametrize(("script", "rows"), [("overhead", 7), ("memory", 1), ("disk", 2), ("analyses", 11)])
 def test_a_quick_measurement_gives_a_whole_table(script, rows):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
