@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from mmprobe import analyses, probes, viz
     from mmprobe.cache import Run, Trace, open_run, pack, verify
     from mmprobe.errors import InputError
+    from mmprobe.interventions import generate
     from mmprobe.models import load_model
     from mmprobe.samples import Sample, load_samples
     from mmprobe.traces import CaptureSpec, trace
 
 _HOMES = {
     "load_model": "mmprobe.models",
+    "generate": "mmprobe.interventions",
     "Sample": "mmprobe.samples",
     "load_samples": "mmprobe.samples",
     "CaptureSpec": "mmprobe.traces",
@@ -50,6 +52,7 @@ __all__ = [
     "Sample",
     "Trace",
     "analyses",
+    "generate",
     "load_model",
     "load_samples",
     "open_run",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable
@@ -13,7 +12,9 @@ from typing import Annotated, Any
 import typer
 
 import mmprobe
+from mmprobe.asking import bench, generate, score
 from mmprobe.errors import InputError
+from mmprobe.output import AsJson, say
 
 app = typer.Typer(
     name="mmprobe",
@@ -37,7 +38,6 @@ class Level(StrEnum):
     hard = "hard"
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")
 ]
@@ -46,10 +46,6 @@ OfModel = Annotated[
     str | None,
     typer.Option("--model", help="The model that was traced: also what needs it, such as the logit lens."),
 ]
-
-
-def _say(result: dict[str, Any], text: str, as_json: bool) -> None:
-    typer.echo(json.dumps(result) if as_json else text)
 
 
 def _warn(lines: list[str]) -> None:
@@ -100,7 +96,7 @@ def demo(
         f"{result['samples']} answers traced, {result['unfaithful']} of them not faithful to the pictures.\n"
         f"Open {result['report']} in a browser."
     )
-    _say(result, text, as_json)
+    say(result, text, as_json)
 
 
 @app.command()
@@ -130,7 +126,7 @@ def models(as_json: AsJson = False) -> None:
         needs = f"mmprobe[{','.join(family.needs)}]" if family.needs else "-"
         lines.append(f"{family.name:<21} {needs:<16} {family.notes}".rstrip())
     lines.append(f"{'(others)':<21} {'-':<16} Where each picture is one square grid of tokens.")
-    _say({"models": rows, "families": families}, "\n".join(lines), as_json)
+    say({"models": rows, "families": families}, "\n".join(lines), as_json)
 
 
 @app.command()
@@ -201,7 +197,7 @@ def trace(
     text = f"{len(run)} of {len(samples)} samples traced to {out}"
     if failed:
         text += f"; {failed} failed, see {out / 'failures.jsonl'}"
-    _say({"run": str(out), "samples": len(samples), "traced": len(run), "failed": failed}, text, as_json)
+    say({"run": str(out), "samples": len(samples), "traced": len(run), "failed": failed}, text, as_json)
     if failed:
         raise typer.Exit(1)
 
@@ -271,7 +267,7 @@ def plan(
         f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"
         f"time    {seconds}\nfor {count} samples: {made.assumed}"
     )
-    _say(made._asdict(), text, as_json)
+    say(made._asdict(), text, as_json)
 
 
 def _size(count: int) -> str:
@@ -333,7 +329,7 @@ def analyze(
         datasets, left_out = applicable(opened, _quick(functions))
     _warn(left_out)
     files = [str(file) for dataset in datasets for file in export(dataset, out)]
-    _say({"files": files}, "\n".join(files), as_json)
+    say({"files": files}, "\n".join(files), as_json)
 
 
 @app.command()
@@ -358,7 +354,7 @@ def report(
     datasets, left_out = applicable(opened, _quick(_functions(model)))
     _warn(left_out)
     written = write_report(opened, datasets, out, findings=findings(opened, datasets))
-    _say({"report": str(written)}, str(written), as_json)
+    say({"report": str(written)}, str(written), as_json)
 
 
 @app.command()
@@ -374,9 +370,7 @@ def verify(run: RunFolder, as_json: AsJson = False) -> None:
 
     problems = verify_run(run)
     count = len(open_run(run))
-    _say(
-        {"traces": count, "problems": problems}, "\n".join(problems) or f"{count} traces, all whole", as_json
-    )
+    say({"traces": count, "problems": problems}, "\n".join(problems) or f"{count} traces, all whole", as_json)
     if problems:
         raise typer.Exit(1)
 
@@ -396,7 +390,7 @@ def pack(
     from mmprobe.cache import pack as pack_run
 
     written = pack_run(run, out)
-    _say({"file": str(written)}, str(written), as_json)
+    say({"file": str(written)}, str(written), as_json)
 
 
 @app.command()
@@ -424,11 +418,15 @@ def make_pairs(
     written = make(out, n, seed, (int(low), int(high or low)), difficulty.value if difficulty else None)
     with written.open(encoding="utf-8") as lines:
         count = sum(1 for _ in lines)
-    _say(
+    say(
         {"samples": str(written), "pairs": n, "questions": count},
         f"{n} pairs, {count} questions: {written}",
         as_json,
     )
+
+
+for command in (generate, bench, score):
+    app.command()(command)
 
 
 def _fail(message: str, code: int) -> None:

@@ -44,7 +44,7 @@ def test_a_folder_imports_only_what_the_table_says(folder):
     files = list((ROOT / folder).rglob("*.py"))
     assert files, "the table names a folder that holds no code"
     may = allowed()[folder] | SHARED | {folder, "__version__"}
-    may |= {"torch", "transformers"} if folder in ("models", "traces", "probes") else set()
+    may |= {"torch", "transformers"} if folder in ("models", "traces", "probes", "interventions") else set()
     for file in files:
         hands_over = {"torch"} if file == ROOT / "cache" / "activation_cache.py" else set()
         assert imported(file) <= may | hands_over, file

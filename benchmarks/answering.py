@@ -1,0 +1,140 @@
+"""Ask a model a benchmark's questions: a local one, traced if wanted, or one behind an API; resumable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from mmprobe.benchmarks.benchmark import Benchmark, Scored, read_responses
+from mmprobe.benchmarks.results import write_results
+from mmprobe.errors import InputError
+from mmprobe.models import Model
+from mmprobe.samples import Sample
+
+Answer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
+"""Answers questions in any order; each answer is told as soon as it is there."""
+
+
+def run_benchmark(
+    benchmark: Benchmark,
+    truth: Any,
+    answer: Answer,
+    out: Path,
+    about: Mapping[str, Any],
+    resume: bool = False,
+) -> Scored:
+    """Ask every question, those that depend on answers last, and write the result folder.
+
+    Each answer is appended to `out/responses.jsonl` when it is there; with `resume`, what stands there is not
+    asked again.
+
+    Args:
+        benchmark, truth: what is asked.
+        answer: who is asked.
+        out: the result folder.
+        about: written into `results.json`: model, method, seeds.
+        resume: go on with an earlier run in `out`.
+
+    Returns:
+        Metrics and records, as in `out/results.json` and `out/samples.jsonl`.
+
+    Raises:
+        InputError: `out` holds an earlier run and resume is off, or holds answers to other questions.
+
+    Example:
+        >>> run_benchmark(find_benchmark("pope"), truth, local(model), Path("out"), {})      # doctest: +SKIP
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "responses.jsonl"
+    if file.exists() and not resume:
+        raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")
+    responses = _earlier(file)
+    for questions in (benchmark.ask, lambda truth: benchmark.follow_up(truth, responses)):
+        left = [sample for sample in questions(truth) if sample.id not in responses]
+        with open(file, "a", encoding="utf-8") as lines:
+            answers = answer(left)
+            try:
+                for name, text in tqdm(answers, benchmark.name, len(left), unit="answer", disable=None):
+                    responses[name] = text
+                    lines.write(json.dumps({"id": name, "response": text}, ensure_ascii=False) + "\n")
+                    lines.flush()
+            finally:
+                answers.close()
+    metrics, records = benchmark.score(truth, responses)
+    write_results(out, benchmark.name, metrics, records, about)
+    return metrics, records
+
+
+def _earlier(file: Path) -> dict[str, str]:
+    """Answers of an earlier run; a line that was cut off by a kill is dropped from the file."""
+    if not file.exists():
+        return {}
+    data = file.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        file.write_bytes(whole)
+    return read_responses(file) if whole.strip() else {}
+
+
+def local(
+    model: Model,
+    max_new_tokens: int,
+    batch_size: int = 1,
+    trace_to: Path | None = None,
+    capture: str = "default",
+    method: str = "plain",
+    parameters: Mapping[str, Any] | None = None,
+) -> Answer:
+    """Answers of a model that is loaded here, greedily; traced into `trace_to`, under the questions' own ids.
+
+    Questions that depend on answers are traced into a run of their own, `trace_to` with `-follow-up` behind it.
+
+    Example:
+        >>> dict(local(model, 32)(samples))                         # doctest: +SKIP
+        {'0001': 'Yes.'}
+    """
+    asked = 0
+
+    def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
+        nonlocal asked
+        asked += 1
+        if method != "plain":
+            from mmprobe.interventions import generate
+
+            for sample in samples:
+                found = generate(model, sample, method, max_new_tokens=max_new_tokens, **(parameters or {}))
+                yield sample.id, found.text.strip()
+            return
+        if trace_to is None:
+            yield from _generated(model, samples, max_new_tokens, batch_size)
+            return
+        from mmprobe.traces import trace
+
+        folder = trace_to if asked == 1 else trace_to.with_name(f"{trace_to.name}-follow-up")
+        run = trace(model, samples, folder, capture, max_new_tokens, batch_size=batch_size)
+        for traced in run:
+            yield traced.id, traced.answer
+
+    return answer
+
+
+def _generated(
+    model: Model, samples: Sequence[Sample], max_new_tokens: int, batch_size: int
+) -> Generator[tuple[str, str]]:
+    greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    by_pictures = sorted(
+        samples, key=lambda sample: len(sample.images)
+    )  # some families cannot mix them in a batch
+    for start in range(0, len(by_pictures), batch_size):
+        batch = by_pictures[start : start + batch_size]
+        inputs, _ = model.batch(batch)
+        output = model.hf.generate(**inputs, **greedy, max_new_tokens=max_new_tokens)
+        new = output[:, inputs["input_ids"].shape[1] :]
+        for sample, text in zip(
+            batch, model.tokenizer.batch_decode(new, skip_special_tokens=True), strict=True
+        ):
+            yield sample.id, text.strip()

@@ -1,0 +1,351 @@
+"""The 80 object categories of COCO and the everyday words for them, in one place for every benchmark.
+
+The lists are ours. A word that as often names something else (a bare `glass`, `bag`, `light`, `sign`, `board`,
+`screen`, `computer`) is in none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+Span = tuple[int, int]
+
+# category: other words for it, singular; plurals are made below
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "person": (
+        *(
+            "man",
+            "woman",
+            "boy",
+            "girl",
+            "child",
+            "kid",
+            "baby",
+            "toddler",
+            "infant",
+            "teenager",
+            "adult",
+            "guy",
+        ),
+        *(
+            "lady",
+            "gentleman",
+            "human",
+            "human being",
+            "pedestrian",
+            "passenger",
+            "player",
+            "batter",
+            "catcher",
+        ),
+        *(
+            "umpire",
+            "referee",
+            "athlete",
+            "skater",
+            "skateboarder",
+            "surfer",
+            "skier",
+            "snowboarder",
+            "rider",
+        ),
+        *("biker", "cyclist", "bicyclist", "motorcyclist", "driver", "worker", "chef", "waiter", "waitress"),
+        *("officer", "policeman", "policewoman", "soldier", "tourist", "swimmer", "spectator", "bystander"),
+        *("mother", "father", "son", "daughter", "brother", "sister", "bride", "groom", "farmer", "student"),
+    ),
+    "bicycle": ("bike", "pushbike"),
+    "car": (
+        "automobile",
+        "sedan",
+        "suv",
+        "taxi",
+        "cab",
+        "hatchback",
+        "convertible",
+        "jeep",
+        "minivan",
+        "van",
+    ),
+    "motorcycle": ("motorbike", "moped", "scooter", "motor bike", "motor cycle", "dirt bike"),
+    "airplane": ("plane", "aeroplane", "aircraft", "jet", "airliner", "jetliner", "air plane"),
+    "bus": ("minibus", "double decker", "double decker bus", "school bus", "tour bus"),
+    "train": ("locomotive", "tram", "subway train", "streetcar", "train car", "passenger train"),
+    "truck": ("pickup", "pickup truck", "pick up truck", "lorry", "fire truck", "firetruck", "semi truck"),
+    "boat": (
+        *("ship", "canoe", "kayak", "sailboat", "sail boat", "yacht", "ferry", "raft", "rowboat", "row boat"),
+        *("dinghy", "speedboat", "motorboat", "gondola", "vessel"),
+    ),
+    "traffic light": ("traffic signal", "stoplight", "stop light", "trafficlight"),
+    "fire hydrant": ("hydrant",),
+    "stop sign": ("stopsign",),
+    "parking meter": (),
+    "bench": ("park bench",),
+    "bird": (
+        *("duck", "goose", "pigeon", "seagull", "gull", "parrot", "owl", "eagle", "hawk", "swan", "crow"),
+        *("sparrow", "rooster", "hen", "ostrich", "penguin", "flamingo", "pelican", "dove", "finch"),
+    ),
+    "cat": ("kitten", "kitty", "feline", "pussycat"),
+    "dog": ("puppy", "pup", "canine", "doggy", "poodle", "terrier", "retriever", "bulldog", "corgi"),
+    "horse": ("pony", "foal", "stallion", "mare", "colt", "donkey", "mule"),
+    "sheep": ("lamb", "ewe", "goat"),
+    "cow": ("cattle", "bull", "calf", "ox", "heifer", "bison", "buffalo"),
+    "elephant": (),
+    "bear": ("polar bear", "grizzly", "grizzly bear", "panda", "panda bear", "brown bear", "black bear"),
+    "zebra": (),
+    "giraffe": (),
+    "backpack": ("rucksack", "knapsack", "back pack"),
+    "umbrella": ("parasol",),
+    "handbag": ("purse", "hand bag", "shoulder bag", "tote", "tote bag"),
+    "tie": ("necktie", "bow tie", "bowtie"),
+    "suitcase": ("luggage", "suit case", "briefcase", "trolley case"),
+    "frisbee": ("flying disc", "flying disk", "frisby"),
+    "skis": ("ski",),
+    "snowboard": ("snow board",),
+    "sports ball": (
+        *("ball", "soccer ball", "tennis ball", "basketball", "football", "baseball", "volleyball"),
+        *("beach ball", "soccerball", "golf ball"),
+    ),
+    "kite": (),
+    "baseball bat": ("bat",),
+    "baseball glove": ("mitt", "baseball mitt"),
+    "skateboard": ("skate board", "longboard"),
+    "surfboard": ("surf board", "boogie board", "bodyboard", "paddleboard", "paddle board"),
+    "tennis racket": ("racket", "racquet", "tennis racquet"),
+    "bottle": ("water bottle", "wine bottle", "beer bottle"),
+    "wine glass": ("wineglass", "glass of wine", "champagne glass", "champagne flute", "goblet"),
+    "cup": (
+        "mug",
+        "teacup",
+        "coffee cup",
+        "tea cup",
+        "coffee mug",
+        "tumbler",
+        "drinking glass",
+        "glass of water",
+    ),
+    "fork": (),
+    "knife": (),
+    "spoon": ("tablespoon", "teaspoon"),
+    "bowl": (),
+    "banana": (),
+    "apple": (),
+    "sandwich": ("burger", "hamburger", "cheeseburger", "panini", "sub sandwich"),
+    "orange": ("tangerine", "mandarin", "clementine"),
+    "broccoli": (),
+    "carrot": (),
+    "hot dog": ("hotdog", "frankfurter"),
+    "pizza": ("pepperoni pizza",),
+    "donut": ("doughnut",),
+    "cake": ("cupcake", "cheesecake", "birthday cake", "wedding cake"),
+    "chair": (
+        "armchair",
+        "arm chair",
+        "stool",
+        "high chair",
+        "highchair",
+        "recliner",
+        "seat",
+        "office chair",
+    ),
+    "couch": ("sofa", "loveseat", "love seat", "settee"),
+    "potted plant": ("plant", "houseplant", "house plant", "potted flower", "flower pot", "flowerpot"),
+    "bed": ("bunk bed", "bunkbed"),
+    "dining table": ("table", "desk", "coffee table", "kitchen table", "picnic table"),
+    "toilet": ("commode", "urinal", "toilet bowl", "toilet seat"),
+    "tv": (
+        "television",
+        "monitor",
+        "television set",
+        "tv set",
+        "tv screen",
+        "computer screen",
+        "flat screen",
+    ),
+    "laptop": ("laptop computer", "notebook computer", "macbook"),
+    "mouse": ("computer mouse",),
+    "remote": ("remote control", "remote controller", "tv remote", "game controller", "wii remote"),
+    "keyboard": ("computer keyboard",),
+    "cell phone": (
+        *("phone", "cellphone", "mobile phone", "smartphone", "smart phone", "telephone", "iphone"),
+    ),
+    "microwave": ("microwave oven",),
+    "oven": ("stove", "stovetop", "stove top", "stove top oven", "cooker"),
+    "toaster": (),
+    "sink": ("washbasin", "wash basin", "kitchen sink", "bathroom sink"),
+    "refrigerator": ("fridge", "freezer", "refridgerator"),
+    "book": ("novel", "textbook", "paperback"),
+    "clock": ("wall clock", "alarm clock", "clock face", "timepiece"),
+    "vase": (),
+    "scissors": ("scissor", "pair of scissors", "shears"),
+    "teddy bear": ("teddy", "stuffed bear", "stuffed animal", "stuffed toy", "plush toy", "plushie"),
+    "hair drier": ("hair dryer", "hairdryer", "hairdrier", "blow dryer", "blow drier"),
+    "toothbrush": ("tooth brush",),
+}
+COCO_CATEGORIES: tuple[str, ...] = tuple(SYNONYMS)
+
+_IRREGULAR = {
+    "person": ("people", "persons"),
+    "man": ("men",),
+    "woman": ("women",),
+    "child": ("children",),
+    "gentleman": ("gentlemen",),
+    "policeman": ("policemen",),
+    "policewoman": ("policewomen",),
+    "human being": ("human beings",),
+    "goose": ("geese",),
+    "sheep": ("sheep",),
+    "calf": ("calves",),
+    "ox": ("oxen",),
+    "mouse": ("mice", "mouses"),
+    "computer mouse": ("computer mice",),
+    "knife": ("knives",),
+    "glass of wine": ("glasses of wine",),
+    "glass of water": ("glasses of water",),
+    "pair of scissors": ("pairs of scissors",),
+}
+_NO_PLURAL = {"cattle", "luggage", "aircraft", "broccoli", "skis", "scissors", "shears", "bison"}
+
+# phrases that hold a word of the lists and name something else, or, after `=`, another category
+_OTHER = """apple juice, apple pie, apple tree, banana bread, banana tree, baseball cap, baseball field, baseball game,
+baseball diamond, baseball uniform, basketball court, bed frame, bed sheet, bed spread, bird cage, bird feeder,
+bird house, boat house, book case, book shelf, bottle cap, bottle opener, bus stop, bus station, bus lane, cake stand,
+car park, car seat, carrot cake=cake, cat food, chair lift, clock tower=clock, dog collar, dog food,
+dog house, dog leash, dog park, football field, horse carriage, kite surfing, knife block, laptop bag, mouse pad, orange juice, orange tree,
+oven mitt, phone booth, phone case, pizza box, pizza cutter, plant pot, power plant, remote area, remote location,
+remote place, remote village, ski boot, ski goggle, ski jacket, ski lift, ski pole, ski resort, ski slope, table cloth,
+table lamp, table tennis, truck bed, flower bed, river bed, telephone pole, toilet brush, toilet paper, toilet roll,
+train platform, train station, train track, truck driver=person, bus driver=person, taxi driver=person, car driver=person,
+bird s eye, bear in mind, sheep dog=dog, clock radio, sink cabinet, bed room"""
+
+_WORD = re.compile(r"[^\W\d_]+")
+_OTHER_COLOURS = frozenset(
+    _WORD.findall(
+        """red yellow green cyan blue purple black white gray grey brown pink violet gold silver beige tan teal
+        turquoise magenta"""
+    )
+)
+_BEFORE_A_FRUIT = frozenset(
+    _WORD.findall("a an the one single each every this that another sliced whole peeled fresh ripe juicy of")
+)
+_AFTER_A_FRUIT = frozenset(
+    _WORD.findall(
+        """is was are were has had have and or on in at by near next from to with that which beside behind under above
+        between inside of for into but moved removed changed disappeared vanished shifted turned became sits lies sat lay
+        remains stays appears looks seems can no not missing gone slice slices peel half now also"""
+    )
+)
+
+
+def plurals(phrase: str) -> tuple[str, ...]:
+    """The plural forms of an English noun phrase that ends in its noun."""
+    if phrase in _IRREGULAR:
+        return _IRREGULAR[phrase]
+    if phrase in _NO_PLURAL:
+        return ()
+    if re.search(r"(?:s|x|z|ch|sh)$", phrase):
+        return (phrase + "es",)
+    if re.search(r"[^aeiou]y$", phrase):
+        return (phrase[:-1] + "ies",)
+    return (phrase + "s",)
+
+
+def _phrases() -> dict[str, str | None]:
+    """Every phrase, singular and plural, to its category; None for what is none."""
+    table: dict[str, str | None] = {}
+    for item in _OTHER.replace("\n", " ").split(", "):
+        phrase, _, category = item.strip().partition("=")
+        for form in (phrase, *plurals(phrase)):
+            table[form] = category or None
+    for category, others in SYNONYMS.items():
+        for phrase in (category, *others):
+            for form in (phrase, *plurals(phrase)):
+                table[form] = category
+    return table
+
+
+PHRASES: dict[str, str | None] = _phrases()
+_LONGEST = max(phrase.count(" ") for phrase in PHRASES) + 1
+FIRST_WORDS = {phrase.split(" ")[0] for phrase in PHRASES if " " in phrase}
+_JOINTS = frozenset((" ", "-", "  ", "\n", "'", "’"))
+_PREPOSITION = re.compile(
+    r"\b(?:of|on|in|at|with|near|by|beside|behind|under|above|next to|in front of|from)\b"
+)
+
+
+def find_phrases(
+    text: str, table: Mapping[str, str | None], first_words: frozenset[str] | set[str]
+) -> list[tuple[str, Span]]:
+    """Where phrases of a table stand in a text, the longest first and none inside another.
+
+    Of two that stand side by side (`dog bowl`, `baby elephant`, `square table`) the last is meant.
+    """
+    words = [(found.group().lower(), found.start(), found.end()) for found in _WORD.finditer(text)]
+    found: list[tuple[str, Span]] = []
+    at, beside = 0, False  # whether the phrase before ends at this word
+    while at < len(words):
+        word, start, end = words[at]
+        length, category = 0, None
+        if word in first_words:
+            phrase, reach = word, end
+            for further in range(1, min(_LONGEST, len(words) - at)):
+                following, begins, ends = words[at + further]
+                if text[reach:begins] not in _JOINTS:
+                    break
+                phrase, reach = f"{phrase} {following}", ends
+                if phrase in table:
+                    length, category, end = further + 1, table[phrase], ends
+        if not length and word in table:
+            length, category = 1, table[word]
+            if word == "orange" and category == "orange" and not _is_fruit(words, at):
+                length = 0
+        if length and category is not None:
+            if beside and found and text[found[-1][1][1] : start] in (" ", "-"):
+                found.pop()
+            found.append((category, (start, end)))
+        beside = bool(length and category is not None)
+        at += length or 1
+    return found
+
+
+def _is_fruit(words: list[tuple[str, int, int]], at: int) -> bool:
+    """Whether a lone `orange` names the fruit: `an orange and a plum`, not `an orange and white cat`."""
+    after = [word for word, _, _ in words[at + 1 : at + 3]]
+    if at and words[at - 1][0] not in _BEFORE_A_FRUIT:
+        return False
+    if not after:
+        return True
+    if after[0] in ("and", "or") and len(after) > 1 and after[1] in _OTHER_COLOURS:
+        return False
+    return after[0] in _AFTER_A_FRUIT
+
+
+def mentions(text: str) -> list[tuple[str, Span]]:
+    """The objects that a text speaks of, in order.
+
+    Args:
+        text: plain English, any case; singular, plural and hyphens are understood.
+
+    Returns:
+        (category, (start, end)) of each mention; `text[start:end]` is the word.
+
+    Example:
+        >>> [category for category, _ in mentions("Two puppies and a hot dog on a wooden desk")]
+        ['dog', 'hot dog', 'dining table']
+    """
+    return find_phrases(text, PHRASES, FIRST_WORDS)
+
+
+def category_of(phrase: str) -> str | None:
+    """The COCO category of a word or noun phrase, or None.
+
+    Example:
+        >>> category_of("the red cars on the table"), category_of("a slice of pizza"), category_of("curtain")
+        ('car', 'pizza', None)
+    """
+    bare = phrase.strip().lower().replace("_", " ")
+    if bare in SYNONYMS:
+        return bare
+    head = _PREPOSITION.split(bare, maxsplit=1)[0]
+    found = mentions(head) or mentions(bare)[:1]
+    return found[-1][0] if found else None

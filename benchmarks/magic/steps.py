@@ -1,0 +1,95 @@
+"""Reasoning steps: the regions that they name, and the wrong runs that Self-Heal injects (paper 001, 4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_SENTENCE = re.compile(
+    r"""(?:(?<=[.!?])|(?<=[.!?]["')\]*]))(?<!^\d\.)(?<!^\d\d\.)\s+(?=[A-Z"'(*`])|\n+""", re.MULTILINE
+)  # `1. It is` begins a list's item
+_REGION = re.compile(
+    r"(?<![A-Za-z0-9])(?:R\s?|(?:region|bounding\s+box|box)\s+)(\d{1,3})(?![A-Za-z0-9])"
+    r"(?:\s*(?:-|\u2013|to|through)\s*R?(\d{1,3})(?![A-Za-z0-9]))?",
+    re.IGNORECASE,
+)
+
+
+class Cited(NamedTuple):
+    """Numbers of the boxes that steps name, and how many numbers named no box that exists."""
+
+    regions: frozenset[int]
+    beyond: int
+
+
+def split_steps(text: str) -> list[str]:
+    """A response as its sentences, each one reasoning step, as in section 3.2; lines end a sentence too.
+
+    Example:
+        >>> split_steps("I see R1. It is red!  So yes.")
+        ['I see R1.', 'It is red!', 'So yes.']
+    """
+    return [part.strip() for part in _SENTENCE.split(text) if re.search(r"\w", part)]
+
+
+def cited_regions(steps: Sequence[str], count: int) -> Cited:
+    """The region extractor: the union over steps of the boxes that they name (section 4.1).
+
+    Knows `R2`, `region 2`, `box 2`, and ranges such as `R1-R3` or `R1 to R3`, ours. A box counts as named
+    whatever is said of it.
+
+    Args:
+        count: boxes on the picture, numbered from 1.
+
+    Example:
+        >>> cited_regions(["R1 shows a cat.", "Neither R3 nor R9 helps."], 4)
+        Cited(regions=frozenset({1, 3}), beyond=1)
+    """
+    numbers: set[int] = set()
+    for step in steps:
+        for first, last in _REGION.findall(step):
+            start, end = int(first), int(last or first)
+            numbers |= set(range(start, end + 1)) if start <= end else {start, end}
+    there = frozenset(number for number in numbers if 1 <= number <= count)
+    return Cited(there, len(numbers) - len(there))
+
+
+class Span(NamedTuple):
+    """A run of wrong steps: the first and last of them, counted from 1 as in the paper."""
+
+    first: int
+    last: int
+
+
+def wrong_spans(correct: Sequence[bool]) -> list[Span]:
+    """Each maximal run of wrong steps s_i ... s_j with 2 <= i <= j <= n - 2 (section 4.3).
+
+    A run that reaches beyond these bounds is left out as a whole.
+
+    Args:
+        correct: of each of the n annotated steps.
+
+    Example:
+        >>> wrong_spans([True, False, False, True, True, False])
+        [Span(first=2, last=3)]
+    """
+    spans: list[Span] = []
+    start: int | None = None
+    for number, right in enumerate([*correct, True], 1):
+        if not right and start is None:
+            start = number
+        elif right and start is not None:
+            spans.append(Span(start, number - 1))
+            start = None
+    return [span for span in spans if span.first >= 2 and span.last <= len(correct) - 2]
+
+
+def injected_steps(steps: Sequence[str], span: Span) -> list[str]:
+    """What is put into the model's mouth: all steps up to the last wrong one.
+
+    Example:
+        >>> injected_steps(["It is day.", "R1 is a cat.", "It sleeps.", "So yes."], Span(2, 2))
+        ['It is day.', 'R1 is a cat.']
+    """
+    return list(steps[: span.last])

@@ -1,0 +1,1 @@
+"""MIRAGE: where reasoning over pictures goes wrong that are seen rightly (paper 000)."""

@@ -1,0 +1,153 @@
+"""The final answer in a response, by rules: an option, a number or a few words."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Collection
+
+THRESHOLD = 0.05  # relative error, ours
+
+_MARKED = (
+    re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE),
+    re.compile(r"\[\[(.+?)\]\]", re.DOTALL),
+)
+_BOXED = "\\boxed{"
+_STATED = re.compile(r"\banswer\b[^\n.:]{0,40}?(?:\bis\b\s*:?|[:=])\s*", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?",
+    re.IGNORECASE,
+)
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")
+_BEGINS = re.compile(r"[*_(\[]*([A-Za-z])[*_)\]]*\s*(?:[,.;:)\u2013\u2014-]|$|(?:because|since|as)\b)")
+_ALONE = re.compile(r"(?<![\w'])([B-HJ-Z]|[AI](?=\W*(?:[^\w\s]|$|or\b|and\b)))(?![\w'])")
+_ENDS = "\"'`*_,;:!?()[]{}\\"
+_ARTICLES = {"a", "an", "the"}
+
+
+def final_answer(text: str) -> str | None:
+    r"""The part of a response that is marked or stated as its answer; None if none is.
+
+    Looked for in this order, the last of each: `<answer>...</answer>`, `[[...]]`, `\boxed{...}`, and what
+    follows "the answer is" or "answer:" to the end of its sentence.
+
+    Example:
+        >>> final_answer("So <answer> 1.5 cm </answer>"), final_answer("The answer is (B).")
+        ('1.5 cm', '(B)')
+    """
+    for pattern in _MARKED:
+        if found := pattern.findall(text):
+            return found[-1].strip() or None
+    if (boxed := _boxed(text)) is not None:
+        return boxed.strip() or None
+    if stated := list(_STATED.finditer(text)):
+        rest = text[stated[-1].end() :].split("\n")[0]
+        return re.split(r"[.;!?](?=\s|$)", rest)[0].strip(" *_`") or None
+    return None
+
+
+def _boxed(text: str) -> str | None:
+    start = text.rfind(_BOXED)
+    if start < 0:
+        return None
+    depth, start = 1, start + len(_BOXED)
+    for place in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if not depth:
+            return text[start:place]
+    return None
+
+
+def choice_of(text: str, options: Collection[str]) -> str | None:
+    """The option that a response chooses, by its letter; None if none or more than one is left.
+
+    Within the final answer, or in the whole response if nothing is marked as one, a letter counts that stands
+    alone: `B`, `(B)`, `B.`, `**B**`. Among other words only upper-case ones count, and `A` and `I`, which are
+    words, only before punctuation, an end, `or` or `and`.
+
+    Example:
+        >>> choice_of("The answer is (b).", "AB"), choice_of("A cat, so B", "AB"), choice_of("A or B", "AB")
+        ('B', 'B', None)
+    """
+    letters = {option.upper(): option for option in options}
+    marked = final_answer(text)
+    part = text if marked is None else marked
+    bare = part.strip().strip("()[]{}.:*_` ").upper()
+    if bare in letters:
+        return letters[bare]
+    if marked is not None and (first := _BEGINS.match(part)) and first.group(1).upper() in letters:
+        return letters[first.group(1).upper()]
+    found = {letters[mark] for mark in re.findall(r"(?<![\w'])\(([A-Za-z])\)", part) if mark in letters}
+    if not found:
+        found = {letters[mark] for mark in _ALONE.findall(part) if mark in letters}
+    return found.pop() if len(found) == 1 else None
+
+
+def number_of(text: str) -> float | None:
+    """The number that a response gives: the last one of its final answer, or of the whole response.
+
+    Knows signs, decimals, thousands set apart by commas, powers of ten written with e, and fractions. A
+    percent sign does not divide by 100.
+
+    Example:
+        >>> number_of("about 1,250 km"), number_of("The answer is -3/4."), number_of("none")
+        (1250.0, -0.75, None)
+    """
+    marked = final_answer(text)
+    part = _FRACTION.sub(r"\1/\2", (text if marked is None else marked)).replace("\u2212", "-")
+    numbers = [value for match in _NUMBER.finditer(part) if (value := _value(match.group())) is not None]
+    return numbers[-1] if numbers else None
+
+
+def _value(written: str) -> float | None:
+    top, _, bottom = written.replace(",", "").partition("/")
+    try:
+        value = float(top) / float(bottom or 1)
+    except (ValueError, ZeroDivisionError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def is_near(found: float, true: float, threshold: float = THRESHOLD) -> bool:
+    """Whether the relative error |found - true| / |true| is below a threshold; of 0, only 0 itself is near.
+
+    Args:
+        threshold: paper 000 names one but not its value; ours is 0.05.
+
+    Example:
+        >>> is_near(104, 100), is_near(105, 100), is_near(0.01, 0)
+        (True, False, False)
+    """
+    return found == true or abs(found - true) < threshold * abs(true)
+
+
+def same_text(found: str, true: str) -> bool:
+    """Whether two short answers are the same but for case, punctuation, articles and how a number is written.
+
+    Example:
+        >>> same_text("The Red Star.", "red star"), same_text("1,500", "1500.0"), same_text("3 cm", "3 m")
+        (True, True, False)
+    """
+    one, two = plain(found), plain(true)
+    if one == two:
+        return bool(one)
+    return len(one) == len(two) and all(map(_same_word, one, two))
+
+
+def plain(text: str) -> tuple[str, ...]:
+    """The words of a short answer: folded, without punctuation at their ends, articles and TeX's dollars."""
+    text = (
+        _FRACTION.sub(r"\1/\2", unicodedata.normalize("NFKC", text)).replace("\u2212", "-").replace("$", " ")
+    )
+    words = (word.rstrip(_ENDS + ".").lstrip(_ENDS) for word in text.casefold().split())  # .5 keeps its point
+    return tuple(word for word in words if word and word not in _ARTICLES)
+
+
+def _same_word(one: str, two: str) -> bool:
+    if one == two:
+        return True
+    if not (_NUMBER.fullmatch(one) and _NUMBER.fullmatch(two)):
+        return False
+    first, second = _value(one), _value(two)
+    return first is not None and second is not None and math.isclose(first, second, rel_tol=1e-9)

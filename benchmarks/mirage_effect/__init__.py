@@ -1,0 +1,1 @@
+"""The mirage effect: what a model says of a picture that is not there (paper 002)."""

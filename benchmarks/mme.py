@@ -1,0 +1,270 @@
+"""MME: two questions a picture, one of whose answers is yes and one no, in fourteen subtasks.
+
+Fu et al. (2023), "MME: A Comprehensive Evaluation Benchmark for Multimodal Large Language Models",
+arXiv 2306.13394.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmprobe.benchmarks.results import Metric, count_metric
+from mmprobe.benchmarks.yes_no import yes_no
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample, check_image
+
+PERCEPTION = (
+    "existence",
+    "count",
+    "position",
+    "color",
+    "posters",
+    "celebrity",
+    "scene",
+    "landmark",
+    "artwork",
+    "OCR",
+)
+COGNITION = ("commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning")
+SUBTASKS = (*PERCEPTION, *COGNITION)
+
+_IMAGES = (".jpg", ".jpeg", ".png")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def read_mme(path: str | Path) -> list[Sample]:
+    """Read the official folder: one folder a subtask, holding pictures and a text file of questions for each.
+
+    Pictures and texts lie side by side, or in `images/` and `questions_answers_YN/`. A text has two lines, each a
+    question, a tab and Yes or No.
+
+    Returns:
+        Samples with the ids `subtask-picture-1` and `-2`, yes or no as answer, and `subtask` and `image` in the
+        metadata.
+
+    Raises:
+        InputError: naming the file, for what is not such a folder or such a file, or unreadable pictures.
+
+    Example:
+        >>> read_mme("MME_Benchmark_release_version")[0].metadata["subtask"]        # doctest: +SKIP
+        'existence'
+    """
+    path = Path(path)
+    samples: dict[str, Sample] = {}
+    for subtask in SUBTASKS:
+        folder = path / subtask
+        texts = folder / "questions_answers_YN"
+        for file in sorted((texts if texts.is_dir() else folder).glob("*.txt")):
+            image = _image(folder / "images" if texts.is_dir() else folder, file)
+            check_image(image, str(file))
+            lines = [(where, line.rsplit("\t", 1)) for where, line in _lines(file)]
+            if len(lines) != 2:
+                raise InputError(f"{file}: holds {len(lines)} questions; MME asks two about each picture")
+            for number, (where, fields) in enumerate(lines, 1):
+                if len(fields) != 2:
+                    raise InputError(f"{where}: not a question, a tab and Yes or No")
+                _add(samples, where, subtask, image.name, number, fields[0], fields[1], [image.absolute()])
+    if not samples:
+        raise InputError(f"{path}: holds no questions in folders such as {path / 'existence'}")
+    return list(samples.values())
+
+
+def _image(folder: Path, text: Path) -> Path:
+    found = [folder / (text.stem + suffix) for suffix in _IMAGES if (folder / (text.stem + suffix)).is_file()]
+    if not found:
+        raise InputError(f"{text}: its picture {folder / text.stem}.jpg (or .jpeg, .png) is missing")
+    return found[0]
+
+
+def read_mme_answers(path: str | Path) -> tuple[list[Sample], dict[str, str]]:
+    """Read the official folder of results: `existence.txt` and so on, of lines picture, question, truth, answer.
+
+    The fields have tabs between them, and two lines in turn are about one picture.
+
+    Returns:
+        The questions, without pictures, and what was answered to each by its id.
+
+    Raises:
+        InputError: naming file and line, for what is not such a folder or such a file.
+
+    Example:
+        >>> samples, responses = read_mme_answers("Your_Results")                   # doctest: +SKIP
+        >>> score_mme(samples, responses)[0]["perception"].value                    # doctest: +SKIP
+        1450.5
+    """
+    path = Path(path)
+    samples: dict[str, Sample] = {}
+    responses: dict[str, str] = {}
+    for subtask in SUBTASKS:
+        file = path / f"{subtask}.txt"
+        if not file.is_file():
+            continue
+        lines = [(where, line.split("\t", 3)) for where, line in _lines(file)]
+        for number, (where, fields) in enumerate(lines):
+            if len(fields) != 4:
+                raise InputError(f"{where}: not picture, question, truth and answer with tabs between")
+            mate = lines[number ^ 1][1] if number ^ 1 < len(lines) else [""]
+            if mate[0] != fields[0]:
+                raise InputError(
+                    f"{where}: picture {fields[0]!r} has one question here; MME asks two in turn"
+                )
+            name = _add(samples, where, subtask, fields[0], number % 2 + 1, fields[1], fields[2], [])
+            responses[name] = fields[3]
+    if not samples:
+        raise InputError(f"{path}: holds no results such as {path / 'existence.txt'}")
+    return list(samples.values()), responses
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read as UTF-8 text ({error})") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield f"{file}, line {number}", line.strip("\r")
+
+
+def _add(
+    samples: dict[str, Sample],
+    where: str,
+    subtask: str,
+    image: str,
+    number: int,
+    question: str,
+    truth: str,
+    images: list[Path],
+) -> str:
+    label = truth.strip().lower()
+    if label not in ("yes", "no"):
+        raise InputError(f"{where}: the truth {truth.strip()!r} is neither Yes nor No")
+    name = f"{subtask}-{_UNSAFE.sub('-', Path(image).stem)[:100]}-{number}"
+    if name in samples:
+        raise InputError(f"{where}: picture {image!r} was asked about before")
+    facts = {"subtask": subtask, "image": image}
+    samples[name] = Sample(id=name, images=images, question=question.strip(), answer=label, metadata=facts)
+    return name
+
+
+# Counts of a picture in each subtask: right answers, questions, both right, pictures, unknown answers.
+_RIGHT, _QUESTIONS, _BOTH, _PICTURES, _UNKNOWN = range(5)
+_COUNTS = 5
+
+
+def _accuracy(counts: np.ndarray) -> np.ndarray:
+    return counts[..., _RIGHT] / counts[..., _QUESTIONS]
+
+
+def _accuracy_plus(counts: np.ndarray) -> np.ndarray:
+    return counts[..., _BOTH] / counts[..., _PICTURES]
+
+
+def _score(counts: np.ndarray) -> np.ndarray:
+    return 100 * (_accuracy(counts) + _accuracy_plus(counts))
+
+
+def _sum(subtasks: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The sum of the subtasks' scores, from their counts side by side."""
+    return lambda counts: _score(counts.reshape(*counts.shape[:-1], subtasks, _COUNTS)).sum(-1)
+
+
+def score_mme(
+    samples: Sequence[Sample], responses: Mapping[str, str]
+) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
+    """Each subtask's score, 100 (accuracy + accuracy+), and their sums perception and cognition.
+
+    accuracy+ is the share of pictures both of whose questions are answered right. An answer that says neither yes
+    nor no is wrong and counted by `unknown`. Intervals are over pictures, and `n` counts pictures; one with an
+    unanswered question is left out and lowers the coverage. A sum is over the subtasks that the data has, which
+    its range tells: 0 to 200 for each, so 2000 and 800 for the whole benchmark.
+
+    Args:
+        samples: the questions, two a picture, with `subtask` and `image` in the metadata.
+        responses: what was answered, by the sample's id.
+
+    Returns:
+        Metrics by name: `existence`, `existence_accuracy`, `existence_accuracy_plus` and so on, `perception`,
+        `cognition`, `unknown`; and a row a question.
+
+    Raises:
+        InputError: a response to no question of these, or a picture without two questions.
+
+    Example:
+        >>> facts = {"subtask": "count", "image": "a.png"}
+        >>> both = [Sample(id=x, question="?", answer=x, metadata=facts) for x in ("yes", "no")]
+        >>> metrics, _ = score_mme(both, {"yes": "Yes", "no": "Yes"})
+        >>> metrics["count"].value, metrics["count_accuracy_plus"].value
+        (50.0, 0.0)
+    """
+    rows = _rows(samples, responses)
+    pictures: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        pictures.setdefault((row["subtask"], row["image"]), []).append(row)
+    counts: dict[str, list[list[int] | None]] = {}
+    for (subtask, image), asked in pictures.items():
+        if len(asked) != 2:
+            raise InputError(f"MME: {subtask}, picture {image!r}: {len(asked)} questions; two are needed")
+        counts.setdefault(subtask, []).append(_counts(asked))
+    metrics = {}
+    for subtask in (subtask for subtask in SUBTASKS if subtask in counts):
+        metrics[subtask] = count_metric(counts[subtask], _score, "higher", (0.0, 200.0))
+        metrics[f"{subtask}_accuracy"] = count_metric(counts[subtask], _accuracy, "higher")
+        metrics[f"{subtask}_accuracy_plus"] = count_metric(counts[subtask], _accuracy_plus, "higher")
+    for name, group in (("perception", PERCEPTION), ("cognition", COGNITION)):
+        found = [subtask for subtask in group if subtask in counts]
+        if found:
+            side = _side_by_side([counts[subtask] for subtask in found])
+            metrics[name] = count_metric(side, _sum(len(found)), "higher", (0.0, 200.0 * len(found)))
+    every = [count for found in counts.values() for count in found]
+    metrics["unknown"] = count_metric(
+        every, lambda sums: sums[..., _UNKNOWN] / sums[..., _QUESTIONS], "lower"
+    )
+    return metrics, rows
+
+
+def _rows(samples: Sequence[Sample], responses: Mapping[str, str]) -> list[dict[str, Any]]:
+    known = {sample.id for sample in samples}
+    for name in responses:
+        if name not in known:
+            raise InputError(f"MME: response {name!r} answers no question of the data")
+    rows = []
+    for sample in samples:
+        subtask, answer = sample.metadata.get("subtask"), responses.get(sample.id)
+        if subtask not in SUBTASKS or sample.answer not in ("yes", "no"):
+            raise InputError(f"sample {sample.id}: is no question of MME, with a subtask, answered yes or no")
+        said = None if answer is None else yes_no(answer)
+        rows.append(
+            {
+                "id": sample.id,
+                "subtask": subtask,
+                "image": sample.metadata.get("image"),
+                "question": sample.question,
+                "answer": answer,
+                "label": sample.answer,
+                "said": said,
+                "correct": None if said is None else said == sample.answer,
+            }
+        )
+    return rows
+
+
+def _counts(asked: Sequence[Mapping[str, Any]]) -> list[int] | None:
+    if any(row["said"] is None for row in asked):
+        return None
+    right = sum(row["correct"] for row in asked)
+    return [right, 2, int(right == 2), 1, sum(row["said"] == "unknown" for row in asked)]
+
+
+def _side_by_side(parts: Sequence[Sequence[list[int] | None]]) -> list[list[int] | None]:
+    """Each picture's counts in the place of its subtask, zeros in the others'."""
+    wide: list[list[int] | None] = []
+    for place, part in enumerate(parts):
+        for count in part:
+            before, after = [0] * _COUNTS * place, [0] * _COUNTS * (len(parts) - place - 1)
+            wide.append(None if count is None else before + count + after)
+    return wide

@@ -1,0 +1,43 @@
+"""MME on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mmprobe.benchmarks.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.mme import read_mme, read_mme_answers, score_mme
+from mmprobe.benchmarks.mme_build import synthetic_mme
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.samples import Sample, load_samples
+
+
+def _read(path: Path) -> list[Sample]:
+    """The official folder, or a samples file of the synthetic world."""
+    return synthetic_mme(load_samples(path)) if path.suffix == ".jsonl" else read_mme(path)
+
+
+def _draw(folder: Path, n: int, seed: int) -> list[Sample]:
+    return synthetic_mme(load_samples(make_pairs(folder, n, seed)))
+
+
+def _score(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
+    return score_mme(samples, samples_only(samples, responses, "MME"))
+
+
+def _answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
+    """The official form is a folder of results."""
+    return read_mme_answers(path)[1] if path.is_dir() else None
+
+
+BENCHMARK = Benchmark(
+    name="mme",
+    about="Two questions a picture, one of them to be denied, in fourteen subtasks (Fu et al., 2023).",
+    read=_read,
+    draw=_draw,
+    ask=list,
+    score=_score,
+    headline=("perception", "cognition", "existence", "count", "position", "color", "unknown"),
+    read_answers=_answers,
+    max_new_tokens=32,
+)

@@ -1,0 +1,1 @@
+"""MMReason: open questions that need the picture and several steps (paper 004)."""

@@ -1,0 +1,154 @@
+"""What every benchmark reports: metrics with direction, range, n, coverage and interval, in a result folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from mmprobe.analyses.statistics import CONFIDENCE, RESAMPLES, bootstrap_mean
+
+Direction = Literal["higher", "lower", "neither"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a benchmark and what is needed to judge it.
+
+    Attributes:
+        value: None where it is undefined (nothing was scored, or it divides by nothing).
+        n: samples that it rests on.
+        coverage: share of the samples asked that it rests on; None if none was asked.
+        low, high: bootstrap interval over samples; None for fewer than two.
+        direction: which way is better.
+        range: smallest and largest possible value; None where there is no bound.
+    """
+
+    value: float | None
+    n: int
+    coverage: float | None
+    low: float | None
+    high: float | None
+    direction: Direction
+    range: tuple[float | None, float | None]
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def mean_metric(
+    values: Sequence[float | None],
+    direction: Direction,
+    range: tuple[float | None, float | None] = (0.0, 1.0),
+) -> Metric:
+    """The mean of one value a sample; None marks a sample that could not be scored, and lowers the coverage.
+
+    Example:
+        >>> found = mean_metric([1.0, 0.0, None, 1.0], "higher")
+        >>> round(found.value, 3), found.n, found.coverage
+        (0.667, 3, 0.75)
+    """
+    scored = np.array([value for value in values if value is not None], float)
+    low, high = bootstrap_mean(scored)
+    mean = float(scored.mean()) if len(scored) else math.nan
+    coverage = len(scored) / len(values) if len(values) else None
+    return Metric(_number(mean), len(scored), coverage, _number(low), _number(high), direction, range)
+
+
+def count_metric(
+    counts: Sequence[Sequence[float] | None],
+    of: Callable[[np.ndarray], np.ndarray],
+    direction: Direction,
+    range: tuple[float | None, float | None] = (0.0, 1.0),
+    seed: int = 0,
+) -> Metric:
+    """A number made of counts that are summed over samples first, such as a micro F1.
+
+    Args:
+        counts: the same counts of each sample, [sample][count]; None marks a sample that could not be scored.
+        of: from summed counts [..., count] to the number [...]; NaN where it is undefined.
+        seed: of the bootstrap over samples. Draws where the number is undefined are left out.
+
+    Example:
+        >>> precision = count_metric([(1, 2), (3, 3)], lambda c: c[..., 0] / c[..., 1], "higher")
+        >>> precision.value, precision.n
+        (0.8, 2)
+    """
+    scored = np.array([row for row in counts if row is not None], float)
+    coverage = len(scored) / len(counts) if len(counts) else None
+    low = high = value = math.nan
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if len(scored):
+            value = float(of(scored.sum(0)))
+        if len(scored) > 1:
+            # Samples with the same counts are drawn together, which gives the same distribution and is quick.
+            kinds, times = np.unique(scored, axis=0, return_counts=True)
+            rng = np.random.default_rng(seed)
+            drawn = rng.multinomial(len(scored), times / len(scored), size=RESAMPLES)
+            numbers = np.asarray(of(drawn @ kinds), float)
+            numbers = numbers[np.isfinite(numbers)]
+            if len(numbers):
+                tail = 50 * (1 - CONFIDENCE)
+                low, high = np.percentile(numbers, [tail, 100 - tail])
+    return Metric(_number(value), len(scored), coverage, _number(low), _number(high), direction, range)
+
+
+def f1(counts: np.ndarray) -> np.ndarray:
+    """F1 [...] of counts [..., (matched, claimed, true)]; NaN where nothing was claimed and nothing is true.
+
+    Example:
+        >>> float(f1(np.array([2.0, 4.0, 2.0])))
+        0.6666666666666666
+    """
+    return 2 * counts[..., 0] / (counts[..., 1] + counts[..., 2])
+
+
+def write_results(
+    out: str | Path,
+    benchmark: str,
+    metrics: Mapping[str, Metric],
+    samples: Iterable[Mapping[str, Any]],
+    about: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write `results.json` and `samples.jsonl` to a folder; each appears only when it is whole.
+
+    Args:
+        out: folder, made if needed.
+        benchmark: its name.
+        metrics: by name.
+        samples: one object a sample: id, prompt, answer, parsed claims, labels, scores.
+        about: whatever else the reader should know (model, judge, profile, seed).
+
+    Returns:
+        The results file.
+
+    Example:
+        >>> write_results("out", "pope", {"accuracy": mean_metric([1.0], "higher")}, [])  # doctest: +SKIP
+        PosixPath('out/results.json')
+    """
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(sample, ensure_ascii=False, allow_nan=False) + "\n" for sample in samples)
+    _write(out / "samples.jsonl", lines)
+    content = {
+        "benchmark": benchmark,
+        "metrics": {name: asdict(metric) for name, metric in metrics.items()},
+        **(about or {}),
+    }
+    return _write(
+        out / "results.json", json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    )
+
+
+def _write(path: Path, text: str) -> Path:
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
+    return path

@@ -1,0 +1,139 @@
+"""SPD-Faith Bench on the command line: its questions, and how their answers are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from mmprobe.benchmarks.benchmark import Benchmark, Scored
+from mmprobe.benchmarks.spd_faith.claims import parse_count
+from mmprobe.benchmarks.spd_faith.metrics import PROFILES
+from mmprobe.benchmarks.spd_faith.score import QUESTION_TYPES, score_responses
+from mmprobe.benchmarks.spd_faith.truth import Pair, read_pairs, synthetic_pairs
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample, load_samples
+
+ASKED_FIRST = ("same", "different", "count", "list", "steps")
+# Ours, after the paper's wording in its sections 3.3 and B.2; the synthetic world has its own.
+QUESTIONS = {
+    "same": "Are these two images the same? Answer yes or no, and say why.",
+    "different": "Are these two images different? Answer yes or no, and say why.",
+    "count": "How many differences are there between the two images? Answer with a number.",
+    "list": "List every difference between the two images, one a line: whether an object changed colour, was removed "
+    "or moved, and which object it is.",
+    "steps": "Compare the two images step by step, then say what differs.",
+}
+FIND = "There are {} differences between the two images. Can you find them?"
+FIND_ONE = "There is 1 difference between the two images. Can you find it?"
+WORLD_FIND = "There are {} differences. Find them."
+WORLD_FIND_ONE = "There is 1 difference. Find it."
+
+
+class Truth(NamedTuple):
+    """Pairs, the questions about them that are asked first, and which question each id is: pair and type."""
+
+    pairs: list[Pair]
+    samples: list[Sample]
+    questions: dict[str, tuple[str, str]]
+
+
+def of_world(samples: list[Sample]) -> Truth:
+    """The truth of a samples file of `make-pairs`."""
+    pairs = synthetic_pairs(samples)
+    owner = {name: pair.id for pair in pairs for name in pair.question_ids}
+    kinds = {sample.id: str(sample.metadata.get("type")) for sample in samples}
+    questions = {name: (owner[name], kind) for name, kind in kinds.items() if kind in QUESTION_TYPES}
+    questions |= {f"{pair.id}-find": (pair.id, "find") for pair in pairs}
+    asked = [sample for sample in samples if kinds[sample.id] in ASKED_FIRST]
+    return Truth(pairs, asked, questions)
+
+
+def published(pairs: list[Pair]) -> Truth:
+    """The truth of the published data set, with our words for its questions."""
+    samples = [
+        Sample(
+            id=f"{pair.id}-{kind}",
+            images=list(pair.images),
+            question=text,
+            **({"pair_id": pair.id, "polarity": kind} if kind in ("same", "different") else {}),
+            metadata={"type": kind, "difficulty": pair.difficulty},
+        )
+        for pair in pairs
+        for kind, text in QUESTIONS.items()
+    ]
+    questions = {f"{pair.id}-{kind}": (pair.id, kind) for pair in pairs for kind in QUESTION_TYPES}
+    return Truth(pairs, samples, questions)
+
+
+def _read(path: Path) -> Truth:
+    """A samples file of `make-pairs`, or the published rows or folder."""
+    if path.suffix == ".jsonl" and path.is_file():
+        first = path.read_text(encoding="utf-8-sig").lstrip()[:4000]
+        if '"question"' in first:
+            return of_world(load_samples(path))
+    return published(read_pairs(path))
+
+
+def _draw(folder: Path, n: int, seed: int) -> Truth:
+    return of_world(load_samples(make_pairs(folder, n, seed)))
+
+
+def follow_up(truth: Truth, responses: Mapping[str, str]) -> list[Sample]:
+    """`There are n differences. Can you find them?`, with the model's own n, to those who said one of 1 or more."""
+    counts = {
+        pair: (sample, kind)
+        for sample in truth.samples
+        for pair, kind in [truth.questions[sample.id]]
+        if kind == "count"
+    }
+    asked = []
+    for pair, (sample, _) in counts.items():
+        said = parse_count(responses[sample.id]) if sample.id in responses else None
+        if said:
+            world = "scene" in sample.metadata
+            one, several = (WORLD_FIND_ONE, WORLD_FIND) if world else (FIND_ONE, FIND)
+            text = one if said == 1 else several.format(said)
+            facts = {**sample.metadata, "type": "find", "count": said}
+            asked.append(
+                sample.model_copy(
+                    update={"id": f"{pair}-find", "question": text, "answer": None, "metadata": facts}
+                )
+            )
+    return asked
+
+
+def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
+    """Answers by the questions' ids, or by `id/question_type` where the id is the pair's.
+
+    Raises:
+        InputError: a response answers no question of the data.
+    """
+    pairs = {pair.id for pair in truth.pairs}
+    lines = []
+    for name, text in responses.items():
+        plain, _, kind = name.partition("/")
+        if kind and plain in pairs:
+            pair = plain
+        elif plain in truth.questions:
+            pair, told = truth.questions[plain]
+            kind = kind or told
+        else:
+            hint = "" if kind or plain not in pairs else "; give its question_type"
+            raise InputError(f"spd-faith: response {plain!r} answers no question of the data{hint}")
+        lines.append({"id": pair, "question_type": kind, "response": text})
+    return score_responses(truth.pairs, lines)
+
+
+BENCHMARK = Benchmark(
+    name="spd-faith",
+    about="Two pictures, their differences, and whether what is said of them is faithful (paper 003).",
+    read=_read,
+    draw=_draw,
+    ask=lambda truth: truth.samples,
+    score=score,
+    follow_up=follow_up,
+    headline=PROFILES["paper-main"],
+    max_new_tokens=128,
+)

@@ -1,0 +1,212 @@
+"""The commands that ask and score: generate, bench, score."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+import mmprobe
+from mmprobe.errors import InputError
+from mmprobe.output import AsJson, say
+
+PAIRS = 24  # pairs of a benchmark's own set
+SEED = 1_000_001  # held out: the embedded model was trained on seeds below 1,000,000
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="spd-faith, pope, chair or mme.")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", help="A parameter of the method, such as eta=0.25; repeatable.")
+]
+
+
+def generate(
+    model: Annotated[str, typer.Option(help="Alias (see mmprobe models), local folder or hub id.")],
+    prompt: Annotated[str, typer.Option(help="The question.")],
+    image: Annotated[list[Path] | None, typer.Option(help="A picture; repeatable, in order.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    method: Annotated[
+        str, typer.Option(help="plain, sage, vcd, icd, pai, agla, … or a YAML file.")
+    ] = "plain",
+    settings: Setting = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of whatever is drawn.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Answer one question with a decoding-time method against unfaithfulness.
+
+    \b
+    Examples:
+      mmprobe generate --model qwen2.5-vl-7b --image a.png --image b.png --prompt "Are they the same?"
+      mmprobe generate --model tiny-spd --method sage --set eta=0.25 --image a.png --image b.png --prompt "Are the two pictures the same?"
+    """
+    from mmprobe.interventions.registry import load_methods
+    from mmprobe.models.aliases import locate
+    from mmprobe.samples import Sample, check_image
+
+    methods = load_methods(method, **parameters(settings))
+    locate(model)
+    for path in image or []:
+        check_image(path, "--image")
+    sample = Sample(id="prompt", images=image or [], question=prompt, system=system)
+
+    from mmprobe.interventions import generate as answer
+
+    found = answer(
+        mmprobe.load_model(model, device=device, dtype=dtype),
+        sample,
+        methods,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+    )
+    result = {"text": found.text, "token_ids": found.token_ids, "diagnostics": found.diagnostics}
+    say(json.loads(json.dumps(result, default=str)), found.text, as_json)
+
+
+def parameters(settings: list[str] | None) -> dict[str, Any]:
+    """`--set name=value` options; values are read as YAML reads them.
+
+    Example:
+        >>> parameters(["eta=0.25", "see=false", "tau=null"])
+        {'eta': 0.25, 'see': False, 'tau': None}
+    """
+    found = {}
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set {setting}: give a name and a value, such as eta=0.25")
+        try:
+            found[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InputError(f"--set {setting}: the value cannot be read") from None
+    return found
+
+
+def bench(
+    name: Name,
+    model: Annotated[
+        str, typer.Option(help="Alias, local folder or hub id; or PROVIDER/MODEL, such as openai/gpt-4o.")
+    ],
+    out: Annotated[Path, typer.Option(help="The result folder.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Published files, or samples.jsonl of make-pairs; default: drawn pairs."),
+    ] = None,
+    n: Annotated[int, typer.Option(help="Pairs to draw where there is no --data.", min=1)] = PAIRS,
+    seed: Annotated[int, typer.Option(help="Seed of the drawn pairs.", min=0)] = SEED,
+    trace: Annotated[bool, typer.Option("--trace", help="Trace the answers into OUT/run.")] = False,
+    capture: Annotated[str, typer.Option(help="With --trace: default, full, or a YAML file.")] = "default",
+    method: Annotated[str, typer.Option(help="How to answer: plain, sage, vcd, … or a YAML file.")] = "plain",
+    settings: Setting = None,
+    batch_size: Annotated[int, typer.Option(help="Questions answered together.", min=1)] = 1,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer.", min=1)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run in --out.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a model a benchmark's questions and score its answers.
+
+    The result folder gets results.json, samples.jsonl and responses.jsonl.
+
+    \b
+    Examples:
+      mmprobe bench spd-faith --model tiny-spd --out results/spd
+      mmprobe bench pope --model openai/gpt-4o --data coco_pope_random.json --out results/pope
+      mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --trace --out results/7b
+    """
+    from mmprobe.benchmarks.api import api, is_api
+    from mmprobe.benchmarks.benchmark import find_benchmark
+
+    benchmark = find_benchmark(name)
+    if (out / "responses.jsonl").exists() and not resume:
+        raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")
+    chosen = parameters(settings)
+    remote = is_api(model)
+    if remote and (trace or method != "plain"):
+        raise InputError(f"--model {model}: a model behind an API cannot be traced or changed")
+    if trace and method != "plain":
+        raise InputError("--trace with --method: not together yet; run one after the other")
+    if not remote:
+        from mmprobe.interventions.registry import load_methods
+        from mmprobe.models.aliases import locate
+
+        load_methods(method, **chosen)
+        locate(model)
+    own = out / "data"
+    drawn = own / "samples.jsonl"
+    if data is not None:
+        truth = benchmark.read(data)
+    else:
+        truth = benchmark.read(drawn) if drawn.exists() else benchmark.draw(own, n, seed)
+
+    from mmprobe.benchmarks.answering import local, run_benchmark
+
+    longest = max_new_tokens or benchmark.max_new_tokens
+    if remote:
+        answer = api(model, longest)
+    else:
+        run = out / "run" if trace else None
+        loaded = mmprobe.load_model(model, device=device, dtype=dtype)
+        answer = local(loaded, longest, batch_size, run, capture, method, chosen)
+    about = {
+        "model": model,
+        "method": method,
+        "parameters": chosen,
+        "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
+        "judge": "lexical",
+        "max_new_tokens": longest,
+        "temperature": 0.0,
+    }
+    metrics, _ = run_benchmark(benchmark, truth, answer, out, about, resume)
+    _tell(out, benchmark.headline, metrics, as_json)
+
+
+def score(
+    name: Name,
+    data: Annotated[Path, typer.Option(help="Published files, or samples.jsonl of make-pairs.")],
+    responses: Annotated[
+        Path, typer.Option(help='Lines of {"id": …, "response": …}, or the benchmark\'s own form.')
+    ],
+    out: Annotated[Path, typer.Option(help="The result folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Score answers that any system gave, offline.
+
+    \b
+    Examples:
+      mmprobe score spd-faith --data pairs/samples.jsonl --responses answers.jsonl --out results/mine
+      mmprobe score pope --data coco_pope_random.json --responses answers.json --out results/pope
+    """
+    from mmprobe.benchmarks.benchmark import find_benchmark, read_responses
+    from mmprobe.benchmarks.results import write_results
+
+    benchmark = find_benchmark(name)
+    truth = benchmark.read(data)
+    found = benchmark.read_answers(responses, truth) if benchmark.read_answers else None
+    if found is None:
+        found = read_responses(responses)
+    metrics, records = benchmark.score(truth, found)
+    about = {"data": str(data), "responses": str(responses), "judge": "lexical"}
+    write_results(out, benchmark.name, metrics, records, about)
+    _tell(out, benchmark.headline, metrics, as_json)
+
+
+def _tell(out: Path, headline: tuple[str, ...], metrics: dict[str, Any], as_json: bool) -> None:
+    """The headline metrics with their intervals, and where the rest is."""
+    lines = []
+    for name in headline:
+        if name in metrics:
+            found = metrics[name]
+            ends = "" if found.low is None else f" [{found.low:.3f}, {found.high:.3f}]"
+            value = "undefined" if found.value is None else f"{found.value:.3f}{ends}"
+            lines.append(f"{name:24} {value}, n = {found.n}")
+    lines.append(f"All metrics: {out / 'results.json'}")
+    values = {name: found.value for name, found in metrics.items()}
+    say({"results": str(out / "results.json"), "metrics": values}, "\n".join(lines), as_json)

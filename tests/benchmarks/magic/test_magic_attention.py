@@ -1,0 +1,79 @@
+"""Attention on numbered boxes against attention spread over pixels, and of a real trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mmprobe as mp
+from mmprobe.benchmarks.magic.attention import View, attended_regions, views_of
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.errors import InputError, NotApplicable, NotCaptured
+
+WHOLE = (0, 0, 40, 18)
+
+
+def test_attention_on_boxes_against_attention_spread_over_pixels():
+    attention = np.random.default_rng(2).random((3, 4))
+    boxes = [(0, 0, 10, 6), (5, 3, 17, 9), (33, 1, 7, 17), WHOLE]
+    found = attended_regions([View(attention, WHOLE)], boxes)
+    spread = np.kron(attention, np.ones((6, 10))) / 60
+    mass = [spread[y : y + h, x : x + w].sum() / spread.sum() for x, y, w, h in boxes]
+    assert found.mass == pytest.approx(np.array(mass))
+    lift = np.array(mass) / [w * h / (40 * 18) for _, _, w, h in boxes]
+    assert found.lift == pytest.approx(lift)
+    assert found.regions == {i + 1 for i in range(3) if lift[i] > 1}
+
+
+def test_attention_on_several_views_of_one_picture():
+    # an overview of 1 x 2 tokens and two tiles of 1 x 2: the left box holds half the tokens and 5 of 8 of the mass
+    views = [
+        View(np.array([[1.0, 1.0]]), (0, 0, 20, 10)),
+        View(np.array([[3.0, 1.0]]), (0, 0, 10, 10)),
+        View(np.array([[2.0, 0.0]]), (10, 0, 10, 10)),
+    ]
+    found = attended_regions(views, [(0, 0, 10, 10), (10, 0, 10, 10), (0, 0, 5, 10), (30, 0, 5, 5)])
+    assert found.mass == pytest.approx([5 / 8, 3 / 8, 3.5 / 8, 0])
+    assert found.lift[:3] == pytest.approx([10 / 8, 6 / 8, (3.5 / 8) / (1.5 / 6)]) and np.isnan(found.lift[3])
+    assert found.regions == {1, 3}
+
+
+def test_attention_that_is_even_falls_on_no_box():
+    boxes = [(3, 3, 7, 5), (0, 0, 100, 70), (50, 20, 33, 11)]
+    found = attended_regions([View(np.ones((7, 9)), (0, 0, 100, 70))], boxes)
+    assert found.lift == pytest.approx(np.ones(3)) and found.regions == frozenset()
+    one = np.zeros((7, 10))
+    one[0, 0] = 5
+    corner = [View(one, (0, 0, 100, 70))]
+    assert attended_regions(corner, [(0, 0, 10, 10), (50, 0, 10, 10)]).regions == {1}
+    assert attended_regions(corner, [(0, 0, 10, 10)], minimum_lift=71).regions == frozenset()
+
+
+def test_attention_that_cannot_be_used():
+    boxes = [(0, 0, 5, 5)]
+    for nothing in (np.zeros((2, 2)), np.array([[np.nan, 1.0]]), np.array([[np.inf, 1.0]])):
+        assert attended_regions([View(nothing, WHOLE)], boxes) is None
+    assert attended_regions([], boxes) is None
+    for wrong in (np.array([[-1.0, 2.0]]), np.ones(4), np.ones((0, 2))):
+        with pytest.raises(InputError, match="attention map"):
+            attended_regions([View(wrong, WHOLE)], boxes)
+
+
+def test_views_of_a_trace(tiny_spd, tmp_path):
+    samples = mp.load_samples(make_pairs(tmp_path / "pairs", n=1, seed=3))
+    pair = next(sample for sample in samples if len(sample.images) == 2)
+    run = mp.trace(tiny_spd, [pair], tmp_path / "run", capture="default", max_new_tokens=4)
+    trace = run[pair.id]
+    mean = trace.attention_visual.values.astype(float).mean((0, 1))
+    parts = [views_of(trace, image)[0] for image in (0, 1)]
+    assert np.concatenate([part.weights.ravel() for part in parts]) == pytest.approx(mean)
+    assert parts[0].box == (0, 0, 112, 112)
+    last = views_of(trace, layers=[7])[0].weights.ravel()
+    assert last == pytest.approx(
+        trace.attention_visual.sel(layer=7).values.astype(float).mean(0)[: len(last)]
+    )
+    assert attended_regions(parts[:1], [(0, 0, 112, 112)]).mass[0] == pytest.approx(1)
+    with pytest.raises(NotApplicable, match="picture 2"):
+        views_of(trace, 2)
+    with pytest.raises(NotCaptured, match="layer 99"):
+        views_of(trace, layers=[99])

@@ -1,0 +1,151 @@
+"""The boxes of MagiC: found, pruned, topped up and drawn, against slow references and boxes made by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmprobe.benchmarks.magic.regions import (
+    Marked,
+    adversarial_boxes,
+    draw_regions,
+    intersection,
+    mark_regions,
+    prune_overlap,
+    saliency_boxes,
+)
+from mmprobe.errors import InputError
+
+
+def pixels(box: tuple[int, int, int, int]) -> set[tuple[int, int]]:
+    x, y, w, h = box
+    return set(itertools.product(range(x, x + w), range(y, y + h)))
+
+
+def test_intersections_against_counted_pixels():
+    rng = np.random.default_rng(0)
+    common = []
+    for _ in range(200):
+        one, two = (tuple(int(v) for v in (*rng.integers(0, 8, 2), *rng.integers(1, 8, 2))) for _ in range(2))
+        common.append(intersection(one, two))
+        assert common[-1] == len(pixels(one) & pixels(two))
+    assert 0 in common and max(common) > 3
+
+
+def test_two_spots_and_a_speck():
+    saliency = np.zeros((60, 100))
+    saliency[5:15, 10:30] = 0.9
+    saliency[40:55, 60:80] = 0.6
+    saliency[30, 50] = 1.0  # one pixel: cleaned away
+    saliency[20:30, 90:100] = 0.5  # not above the threshold
+    assert saliency_boxes(saliency, (100, 60)) == [(10, 5, 20, 10), (60, 40, 20, 15)]
+    assert [len(saliency_boxes(saliency, (100, 60), clean=times, minimum_area=0)) for times in (0, 1)] == [
+        3,
+        2,
+    ]
+    assert saliency_boxes(saliency, (100, 60), threshold=0.7) == [(10, 5, 20, 10)]
+    assert saliency_boxes(saliency, (100, 60), minimum_area=0.04) == [(60, 40, 20, 15)]
+
+
+def test_cleaning_closes_a_hole_and_keeps_the_edges():
+    saliency = np.ones((20, 20))
+    saliency[:, 10] = 0  # a crack of one pixel
+    assert saliency_boxes(saliency, (20, 20)) == [(0, 0, 20, 20)]
+    assert saliency_boxes(saliency, (20, 20), clean=0) == [(0, 0, 10, 20), (11, 0, 9, 20)]
+
+
+def test_a_coarse_map_is_brought_to_the_picture_and_its_scale_does_not_matter():
+    saliency = np.zeros((6, 10))
+    saliency[2:4, 2:5] = 255
+    found = saliency_boxes(saliency, (100, 60))
+    assert found == saliency_boxes(saliency / 1000, (100, 60))
+    assert len(found) == 1 and np.abs(np.array(found[0]) - (20, 20, 30, 20)).max() <= 2
+
+
+def test_maps_that_show_nothing():
+    assert saliency_boxes(np.zeros((4, 4)), (40, 40)) == []
+    for wrong in (np.zeros(3), np.full((2, 2), np.nan), -np.ones((2, 2)), np.zeros((0, 3))):
+        with pytest.raises(InputError, match="saliency"):
+            saliency_boxes(wrong, (40, 40))
+
+
+def test_overlap_is_pruned_by_coverage_or_union():
+    whole, inside = Marked((0, 0, 10, 10), True, "object"), Marked((0, 0, 10, 4), True, "saliency")
+    apart = Marked((8, 8, 10, 10), True, "saliency")
+    assert prune_overlap([whole, inside, apart]) == [whole, apart]
+    assert prune_overlap([inside, whole]) == [inside]
+    assert prune_overlap([whole, inside], rule="iou") == [whole, inside]  # 40 of 100
+    assert prune_overlap([whole, inside], 0.39, "iou") == [whole]
+    assert prune_overlap([whole, apart], 0.03) == [whole]
+
+
+def test_adversarial_boxes_overlap_nothing():
+    relevant = [(0, 0, 50, 50), (60, 70, 30, 20)]
+    candidates = [(40, 40, 20, 20), (60, 5, 30, 30), (62, 8, 30, 30), (0, 60, 1, 1), (0, 0, 100, 100)]
+    sources = set()
+    for seed in range(20):
+        found = adversarial_boxes(candidates, relevant, (100, 100), seed)
+        assert len(found) == 3 and not any(marked.relevant for marked in found)
+        boxes = [marked.box for marked in found]
+        for one, two in itertools.combinations([*relevant, *boxes], 2):
+            assert not pixels(one) & pixels(two)
+        assert all(pixels(box) <= pixels((0, 0, 100, 100)) for box in boxes)
+        drawn = [marked.box for marked in found if marked.source == "distractor"]
+        assert len(drawn) == 1 and drawn[0] in candidates[1:3]  # the two that fit overlap each other
+        sources.add(drawn[0])
+        assert found == adversarial_boxes(candidates, relevant, (100, 100), seed)
+    assert len(sources) == 2
+
+
+def test_a_last_free_corner_is_found_and_a_full_picture_is_said():
+    taken = [(0, 0, 100, 95), (0, 95, 95, 5)]
+    assert pixels(adversarial_boxes([], taken, (100, 100), seed=0, count=1)[0].box) <= pixels((95, 95, 5, 5))
+    with pytest.raises(InputError, match="no room"):
+        adversarial_boxes([], [(0, 0, 100, 100)], (100, 100), seed=0)
+
+
+def test_random_boxes_are_spread_over_all_free_places():
+    corners = np.array(
+        [adversarial_boxes([], [(0, 0, 50, 100)], (100, 100), s, 1)[0].box[:2] for s in range(60)]
+    )
+    assert corners[:, 0].min() >= 50
+    assert np.ptp(corners[:, 0]) > 20 and np.ptp(corners[:, 1]) > 50
+
+
+def test_all_boxes_of_a_question():
+    saliency = np.zeros((100, 100))
+    saliency[2:30, 2:30] = 1  # on the object
+    saliency[60:80, 60:80] = 1
+    orders = set()
+    for seed in range(6):
+        found = mark_regions((100, 100), [(0, 0, 32, 32)], [saliency, saliency], [(70, 0, 20, 20)], seed)
+        assert sorted(m.source for m in found) == ["distractor", "object", "random", "random", "saliency"]
+        assert {m.box for m in found if m.relevant} == {(0, 0, 32, 32), (60, 60, 20, 20)}
+        orders.add(tuple(m.relevant for m in found))
+    assert len(orders) > 1  # a box's number does not tell what it is
+
+
+def test_questions_whose_boxes_cannot_be_made():
+    with pytest.raises(InputError, match="no relevant box"):
+        mark_regions((50, 50), [], [np.zeros((50, 50))], [], 0)
+    for box in [(0, 0, 51, 10), (-1, 0, 5, 5), (0, 0, 0, 5)]:
+        with pytest.raises(InputError, match="does not lie"):
+            mark_regions((50, 50), [box], [], [], 0)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P"])
+def test_numbered_boxes_are_drawn_on_a_copy(mode):
+    image = Image.new(mode, (200, 120))
+    boxes = [(10, 10, 60, 40), (100, 50, 80, 60)]
+    before = image.tobytes()
+    drawn = draw_regions(image, boxes)
+    assert image.tobytes() == before and drawn.mode == "RGB"
+    for x, y, w, h in boxes:
+        for corner in [(x, y + h - 1), (x + w - 1, y), (x + w - 1, y + h - 1), (x, y + h // 2)]:
+            assert drawn.getpixel(corner) == (255, 0, 0)
+    first, second = (np.asarray(drawn)[y + 2 : y + 12, x + 2 : x + 22] for x, y, _, _ in boxes)
+    assert not np.array_equal(first, second)  # R1 is not R2
+    assert (np.asarray(drawn)[0] == 0).all()

@@ -1,0 +1,112 @@
+"""Whatever a model or a judge says: an answer, none, or a refusal to read it, and never a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmprobe.benchmarks.magic.steps import cited_regions, split_steps
+from mmprobe.benchmarks.mirage.answers import choice_of, final_answer, number_of, same_text
+from mmprobe.benchmarks.mirage.logos import follows_format
+from mmprobe.benchmarks.mirage.parsing import (
+    Malformed,
+    parse_extraction,
+    parse_hallucinations,
+    parse_matches,
+    parse_scores,
+)
+from mmprobe.benchmarks.mirage_effect.judge import diagnosis_of, label_answer, parse_verdict
+from mmprobe.benchmarks.mmreason.choices import remove_choices
+from mmprobe.benchmarks.mmreason.metrics import parse_steps
+
+PIECES = [
+    "<step>",
+    "</step>",
+    "<claim>",
+    "</claim>",
+    "<answer>",
+    "</answer>",
+    "<pred_match>MATCH,</pred_match>",
+    "<gt_match>",
+    "</gt_match>",
+    "<result>{",
+    "}</result>",
+    "<score>correct",
+    "</score>",
+    "<think>",
+    "</think>",
+    "<diagnosis>",
+    "[[",
+    "]]",
+    "\\boxed{",
+    "\\frac{1}{",
+    "}",
+    "(A)",
+    "B.",
+    "C:",
+    "R1",
+    "R12-R3",
+    "region",
+    "3",
+    "-1,234.5e9",
+    "3/0",
+    "1e999",
+    "answer",
+    "is:",
+    "answer=",
+    "image",
+    "missing",
+    "not",
+    "(",
+    ")",
+    ",",
+    ".",
+    "?",
+    "٣",
+    "½",
+    "−",
+    "_",
+    "$",
+    "**",
+]
+TEXT = st.one_of(
+    st.text(max_size=60), st.lists(st.sampled_from([*PIECES, "\n", " "]), max_size=30).map(" ".join)
+)
+READERS: dict[str, Callable[[str], object]] = {
+    "answer": final_answer,
+    "choice": lambda text: choice_of(text, "ABC"),
+    "number": number_of,
+    "same": lambda text: same_text(text, "1/2 cm"),
+    "format": follows_format,
+    "label": label_answer,
+    "diagnosis": diagnosis_of,
+    "options": remove_choices,
+    "regions": lambda text: cited_regions(split_steps(text), 4),
+}
+PARSERS: dict[str, Callable[[str], object]] = {
+    "extraction": parse_extraction,
+    "hallucinations": parse_hallucinations,
+    "matches": lambda text: parse_matches(text, 1, 1),
+    "scores": parse_scores,
+    "verdict": parse_verdict,
+    "steps": lambda text: parse_steps(text, 1),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(text=TEXT)
+def test_answers_of_any_kind_are_read(name, text):
+    READERS[name](text)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(text=TEXT)
+def test_replies_of_any_kind_are_parsed_or_malformed(name, text):
+    with suppress(Malformed):
+        PARSERS[name](text)

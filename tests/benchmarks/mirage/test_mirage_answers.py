@@ -1,0 +1,90 @@
+"""Final answers, written in the ways in which models write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmprobe.benchmarks.mirage.answers import choice_of, final_answer, is_near, number_of, same_text
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<think>7</think> <answer>x = 3</answer>", "x = 3"),
+        ("<answer>1</answer> no, <answer>2</answer>", "2"),
+        ("So it is [[yes]].", "yes"),
+        (r"Thus $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
+        (r"Thus \boxed{4", None),
+        ("The final answer is: 12.5 cm. Done.", "12.5 cm"),
+        ("**Answer:** Paris\nIt is in France.", "Paris"),
+        ("The answer is 3. But no: the answer is 4.", "4"),
+        ("I have no idea", None),
+        ("<answer> </answer>", None),
+    ],
+)
+def test_final_answer(text, answer):
+    assert final_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("B", "B"),
+        (" (c). ", "C"),
+        ("**D**", "D"),
+        ("The answer is (A) 3 cm.", "A"),
+        ("The answer is A, because the angle is right.", "A"),
+        ("Answer: d", "D"),
+        ("[[B]]", "B"),
+        ("<answer>C</answer>, not B", "C"),
+        ("A triangle has three sides. I choose C", "C"),
+        ("A triangle has three sides.", None),
+        ("Either B or C.", None),
+        ("Either A or C.", None),
+        ("So it must be A.", "A"),
+        ("It is A", "A"),
+        ("E", None),
+        ("The answer is a cat.", None),
+        ("", None),
+    ],
+)
+def test_choice(text, letter):
+    assert choice_of(text, "ABCD") == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("3", 3.0),
+        ("about -1,250.5 km", -1250.5),
+        ("\u22127", -7.0),
+        ("12 of 100 people: 12%", 12.0),
+        (r"\boxed{\frac{3}{4}}", 0.75),
+        ("6.0e-3 m", 0.006),
+        ("2 + 2 = 4. The answer is 4 apples", 4.0),
+        ("1/0", None),
+        ("R2D2", None),
+        ("none", None),
+    ],
+)
+def test_number(text, number):
+    assert number_of(text) == number
+
+
+def test_near_is_below_the_threshold():
+    assert is_near(95.1, 100) and is_near(104.9, 100)
+    assert not is_near(105, 100) and not is_near(95, 100)
+    assert is_near(105, 100, threshold=0.051)
+    assert is_near(-96, -100) and not is_near(96, -100)
+    assert is_near(0, 0) and not is_near(1e-9, 0)
+
+
+def test_the_same_text_but_for_how_it_is_written():
+    assert same_text("  the  Eiffel Tower. ", "Eiffel tower")
+    assert (
+        same_text("$1,000$", "1000")
+        and same_text("0.50", "1/2")
+        and same_text(".5", "0.5")
+        and same_text(r"\frac{1}{2}", "0.5")
+    )
+    assert not same_text("5 cm", "5 m") and not same_text("not red", "red") and not same_text("", "")

@@ -1,0 +1,92 @@
+"""Metrics of the mirage effect against numbers made by hand and draws from known distributions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mmprobe.benchmarks.mirage_effect.judge import Labels
+from mmprobe.benchmarks.mirage_effect.metrics import (
+    NO_ANSWER,
+    answer_bias,
+    answer_similarity,
+    answers_kept,
+    mean_mirage_score,
+    mirage_rates,
+    mirage_scores,
+)
+
+
+def test_mirage_rates_by_hand():
+    labels = [Labels(False, True)] * 3 + [Labels(False, False), Labels(True, True), Labels(True, False), None]
+    found = mirage_rates(labels)
+    assert found["mirage_rate"].value == pytest.approx(4 / 6)
+    assert found["describes_rate"].value == pytest.approx(4 / 6)
+    assert found["mirage_rate_described"].value == pytest.approx(3 / 6)
+    assert found["mirage_rate"].n == 6 and found["mirage_rate"].coverage == pytest.approx(6 / 7)
+    assert mirage_rates([None])["mirage_rate"].value is None
+
+
+def test_mirage_scores_by_hand():
+    # scored both ways: 4; right without 2, right with 3; chance (1/4 + 1/4 + 1/2 + 0) / 4
+    without = [True, True, False, False, True, None]
+    with_image = [True, False, True, True, None, True]
+    found = mirage_scores(without, with_image, [4, 4, 2, None, 4, 4])
+    assert found["accuracy_without"].value == 0.5 and found["accuracy_with"].value == 0.75
+    assert found["mirage_score"].value == pytest.approx(2 / 3) and found["mirage_score"].n == 4
+    assert found["mirage_score_above_chance"].value == pytest.approx((0.5 - 0.25) / (0.75 - 0.25))
+    assert found["visual_gain"].value == 0.25
+    assert found["mirage_score"].low <= 2 / 3 <= found["mirage_score"].high
+
+
+def test_mirage_score_is_undefined_without_accuracy_and_at_chance():
+    nothing = mirage_scores([True, False], [False, False], [4, 4])
+    assert nothing["mirage_score"].value is None and nothing["mirage_score"].n == 2
+    assert nothing["accuracy_without"].value == 0.5
+    chance = mirage_scores([True] + [False] * 3, [True] + [False] * 3, [4] * 4)
+    assert chance["mirage_score"].value == 1 and chance["mirage_score_above_chance"].value is None
+    worse = mirage_scores([False] * 4, [True] * 4, [4] * 4)
+    assert worse["mirage_score_above_chance"].value == pytest.approx(-1 / 3)
+    assert mirage_scores([], [], [])["mirage_score"].value is None
+
+
+def test_mean_of_mirage_scores():
+    found = mean_mirage_score([0.6, None, 0.9])
+    assert found.value == pytest.approx(0.75) and found.n == 2 and found.coverage == pytest.approx(2 / 3)
+
+
+def test_bias_by_hand():
+    found = answer_bias(["stemi"] * 5 + ["normal"] * 2 + [None], {"stemi", "melanoma"})
+    assert list(found.shares) == ["stemi", "normal", NO_ANSWER]
+    assert [share.value for share in found.shares.values()] == [5 / 8, 2 / 8, 1 / 8]
+    assert found.flagged.value == 5 / 8 and found.flagged.n == 8
+    assert found.entropy == pytest.approx(-sum(p * np.log2(p) for p in (5 / 8, 2 / 8, 1 / 8)))
+    assert answer_bias(["same"] * 4).entropy == 0
+    empty = answer_bias([])
+    assert empty.shares == {} and empty.entropy is None and empty.flagged.value is None
+
+
+def test_similarity_by_hand():
+    found = answer_similarity(["a", "a", "b", "c"], ["a", "b", "b", "d"])
+    assert found.similarity.value == pytest.approx(1 - (1 / 4 + 1 / 4 + 1 / 4 + 1 / 4) / 2)
+    assert answer_similarity(["a"] * 9, ["a"] * 5).p == 1
+    apart = answer_similarity(["a"] * 20, ["b"] * 20)
+    assert apart.similarity.value == 0 and apart.p == pytest.approx(1 / 10_000)
+    assert answer_similarity([], ["a"]).similarity.value is None
+
+
+def test_answers_of_one_distribution_are_as_alike_as_chance_makes_them():
+    rng = np.random.default_rng(0)
+    p, gap = [], []
+    for _ in range(60):
+        one, two = (list(rng.choice(list("abcd"), 30)) for _ in range(2))
+        found = answer_similarity(one, two, permutations=499)
+        p.append(found.p)
+        gap.append(found.similarity.value - found.by_chance)
+    assert abs(np.mean(gap)) < 0.03 and 0.35 < np.mean(p) < 0.7
+    assert np.mean(np.array(p) < 0.05) < 0.15
+
+
+def test_answers_that_stay():
+    found = answers_kept(["A", "B", "C", None], ["A", "C", "C", None])
+    assert found.value == pytest.approx(2 / 3) and found.n == 3

@@ -1,0 +1,42 @@
+"""Many numbers from one set of draws are those that each would be alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mmprobe.benchmarks.results import count_metric, mean_metric
+from mmprobe.benchmarks.spd_faith.intervals import Number, measure
+
+
+def test_together_as_alone() -> None:
+    counts = np.random.default_rng(0).integers(1, 9, (30, 3)).astype(float)
+    ones = np.ones((30, 1))
+    found = measure(
+        np.hstack([counts, ones]),
+        {
+            "ratio": Number(lambda sums: sums[..., 0] / sums[..., 1], 30, 30, "higher", (0, None)),
+            "mean": Number(lambda sums: sums[..., 2] / sums[..., 3], 30, 40, "lower"),
+        },
+    )
+    alone = count_metric(counts.tolist(), lambda sums: sums[..., 0] / sums[..., 1], "higher", (0, None))
+    assert found["ratio"] == alone
+    mean = mean_metric([*counts[:, 2], *[None] * 10], "lower")
+    assert (found["mean"].n, found["mean"].coverage, found["mean"].direction) == (30, 0.75, "lower")
+    assert found["mean"].value == pytest.approx(mean.value)
+    assert found["mean"].low == pytest.approx(mean.low, abs=0.2)  # other draws
+    assert found["mean"].high == pytest.approx(mean.high, abs=0.2)
+
+
+def test_what_is_undefined_is_none() -> None:
+    never = Number(lambda sums: sums[..., 0] / sums[..., 1], 0, 3, "higher")
+    metric = measure(np.zeros((3, 2)), {"never": never})["never"]
+    assert (metric.value, metric.low, metric.high, metric.n, metric.coverage) == (None, None, None, 0, 0)
+    nobody = Number(lambda sums: sums[..., 0] / sums[..., 1], 0, 0, "higher")
+    assert measure(np.zeros((0, 2)), {"nobody": nobody})["nobody"].coverage is None
+
+
+def test_one_sample_tells_nothing_of_its_spread() -> None:
+    one = Number(lambda sums: sums[..., 0] / sums[..., 1], 1, 1, "higher")
+    metric = measure(np.array([[1.0, 2.0]]), {"one": one})["one"]
+    assert (metric.value, metric.low, metric.high) == (0.5, None, None)

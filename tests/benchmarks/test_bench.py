@@ -1,0 +1,173 @@
+"""Benchmarks from the command line: asking, resuming, scoring what others answered, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mmprobe.benchmarks.answering import run_benchmark
+from mmprobe.benchmarks.benchmark import NAMES, find_benchmark, read_responses
+from mmprobe.cache import open_run
+from mmprobe.cli import app
+from mmprobe.errors import InputError
+
+FIELDS = {"value", "n", "coverage", "low", "high", "direction", "range"}
+
+
+def invoke(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def metrics_of(folder: Path) -> dict:
+    return json.loads((folder / "results.json").read_text())["metrics"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
+    out = tmp_path / name
+    said = json.loads(
+        invoke("bench", name, "--model", "tiny-spd", "--n", 6, "--batch-size", 8, "--out", out, "--json")
+    )
+    metrics = metrics_of(out)
+    assert said["metrics"] == {metric: found["value"] for metric, found in metrics.items()}
+    assert set(find_benchmark(name).headline) & set(metrics)
+    for found in metrics.values():
+        assert set(found) == FIELDS
+    records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert records and all("id" in record for record in records)
+    again = tmp_path / "again"
+    data = out / "data" / "samples.jsonl"
+    invoke("score", name, "--data", data, "--responses", out / "responses.jsonl", "--out", again)
+    assert metrics_of(again) == metrics, "the same answers score the same, whoever gave them"
+
+
+def test_spd_faith_asks_to_find_as_many_as_the_model_counted(tmp_path):
+    benchmark = find_benchmark("spd-faith")
+    truth = benchmark.draw(tmp_path / "pairs", 3, 5)
+    asked: list[str] = []
+
+    def answer(samples):
+        for sample in samples:
+            asked.append(sample.question)
+            kind = sample.metadata["type"]
+            pair = truth.questions[sample.id][0]
+            counted = {"0000": "There are 7 differences.", "0001": "There are no differences.", "0002": "Hm."}
+            yield sample.id, {"count": counted[pair], "find": "The dog is gone."}.get(kind, "Yes.")
+
+    metrics, records = run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
+    assert [text for text in asked if "Find" in text] == ["There are 7 differences. Find them."]
+    assert [record["answers"]["count"]["count"] for record in records] == [7, 0, None]
+    assert metrics["dqr_exact"].coverage == pytest.approx(2 / 3)
+
+
+def test_answers_are_traced_under_their_questions_ids(tmp_path):
+    out = tmp_path / "out"
+    invoke("bench", "spd-faith", "--model", "tiny-spd", "--n", 1, "--trace", "--out", out)
+    responses = read_responses(out / "responses.jsonl")
+    traced = {trace.id: trace.answer for run in ("run", "run-follow-up") for trace in open_run(out / run)}
+    assert traced == responses
+    assert sum(name.endswith("-find") for name in traced) == 1
+    plain = tmp_path / "plain"
+    invoke(
+        "bench", "spd-faith", "--model", "tiny-spd", "--data", out / "data" / "samples.jsonl", "--out", plain
+    )
+    assert read_responses(plain / "responses.jsonl") == {
+        name: text.strip() for name, text in responses.items()
+    }
+
+
+def test_what_was_answered_is_not_asked_again(tmp_path):
+    """A run is cut off after some answers, in the middle of writing one."""
+    benchmark = find_benchmark("mme")
+    truth = benchmark.draw(tmp_path / "pairs", 2, 5)
+    asked: list[str] = []
+
+    def answer(samples, most=10**9):
+        for sample in samples[:most]:
+            asked.append(sample.id)
+            yield sample.id, "Yes."
+
+    with pytest.raises(RuntimeError):
+        run_benchmark(benchmark, truth, lambda samples: interrupted(answer(samples, 5)), tmp_path / "out", {})
+    file = tmp_path / "out" / "responses.jsonl"
+    file.write_text(file.read_text() + '{"id": "cut o')
+    with pytest.raises(InputError, match="--resume"):
+        run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
+    metrics, _ = run_benchmark(benchmark, truth, answer, tmp_path / "out", {}, resume=True)
+    assert sorted(asked) == sorted(sample.id for sample in truth)
+    assert metrics == benchmark.score(truth, {sample.id: "Yes." for sample in truth})[0]
+
+
+def interrupted(answers):
+    yield from answers
+    raise RuntimeError("killed")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", "line 2: not a JSON object"),
+        ('{"response": "Yes."}', "line 2: has no 'id'"),
+        ('{"id": "b"}', "line 2: has no 'response'"),
+        ('{"id": "b", "response": 3}', "line 2: has no 'response'"),
+        ('{"id": "a", "response": "Yes."}', "line 2: a was answered before"),
+    ],
+)
+def test_malformed_responses_are_named(line, message, tmp_path):
+    file = tmp_path / "r.jsonl"
+    file.write_text('{"id": "a", "response": null}\n' + line + "\n")
+    with pytest.raises(InputError, match=message):
+        read_responses(file)
+
+
+def test_a_response_that_is_null_is_an_empty_answer(tmp_path):
+    file = tmp_path / "r.jsonl"
+    file.write_text('{"id": 7, "response": null}\n\n{"id": 7, "question_type": "same", "response": "No"}\n')
+    assert read_responses(file) == {"7": "", "7/same": "No"}
+
+
+def test_published_pairs_are_scored_by_pair_and_question_type(tmp_path):
+    rows = [{"image_id": 7, "num_differences": 1, "differences": [{"type": "remove", "category": "dog"}]}]
+    data = tmp_path / "easy.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [
+        {"id": 7, "question_type": "same", "response": "Yes, they are."},
+        {"id": 7, "question_type": "different", "response": "Yes, the dog is gone."},
+        {"id": 7, "question_type": "count", "response": "There is 1 difference."},
+        {"id": 7, "question_type": "find", "response": "The dog was removed. The cat turned red."},
+    ]
+    responses = tmp_path / "answers.jsonl"
+    responses.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    invoke("score", "spd-faith", "--data", data, "--responses", responses, "--out", tmp_path / "out")
+    metrics = metrics_of(tmp_path / "out")
+    assert {name: metrics[name]["value"] for name in ("contradiction_rate", "dqr_exact", "drf")} == {
+        "contradiction_rate": 1.0,
+        "dqr_exact": 1.0,
+        "drf": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["bench", "popes", "--model", "tiny-spd"],
+            "benchmark 'popes': no such benchmark; did you mean pope",
+        ),
+        (["bench", "pope", "--model", "openai/gpt-4o", "--trace"], "cannot be traced"),
+        (["bench", "pope", "--model", "tiny-spd", "--method", "sagee"], "sage"),
+        (["bench", "pope", "--model", "tiny-spd", "--method", "vcd", "--set", "alhpa=1"], "alpha"),
+        (["bench", "pope", "--model", "tiny-spd", "--set", "x"], "give a name and a value"),
+    ],
+)
+def test_bad_requests_are_told_before_anything_is_loaded(arguments, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        CliRunner().invoke(
+            app, [*arguments, "--out", str(tmp_path / "out")], catch_exceptions=False, standalone_mode=False
+        )
+    assert not (tmp_path / "out").exists()
