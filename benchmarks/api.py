@@ -123,7 +123,9 @@ def _client(model: str | Any, max_new_tokens: int, temperature: float | None, se
         raise InputError(f"model {model}: {str(error).strip().splitlines()[0]}") from None
 
 
-async def _ask_all(client: Any, samples: Sequence[Sample], tell: Callable[[tuple[str, str]], None]) -> None:
+async def _ask_all(
+    client: Any, samples: Sequence[Sample], tell: Callable[[tuple[str, str]], None], stop: threading.Event
+) -> None:
     limit = asyncio.Semaphore(CONCURRENCY)
 
     async def ask(sample: Sample) -> None:

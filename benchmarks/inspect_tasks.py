@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,7 @@ class Local(ModelAPI):
         self.capture = str(model_args.get("capture", "default"))
         self.method = str(model_args.get("method", "plain"))
         self.asked = 0
+        self.turn = threading.Lock()  # a model answers one question at a time
 
     def service_model_name(self) -> str:
         return self.model_name.removeprefix("mmprobe/")
@@ -166,6 +168,10 @@ class Local(ModelAPI):
         return await anyio.to_thread.run_sync(self._answer, input, config.max_tokens or 256)
 
     def _answer(self, messages: list[ChatMessage], max_new_tokens: int) -> ModelOutput:
+        with self.turn:
+            return self._answer_alone(messages, max_new_tokens)
+
+    def _answer_alone(self, messages: list[ChatMessage], max_new_tokens: int) -> ModelOutput:
         self.asked += 1
         with tempfile.TemporaryDirectory() as folder:
             keep = Path(folder) if self.trace_to is None else self.trace_to / "images"

@@ -50,10 +50,12 @@ def measure(columns: np.ndarray, numbers: Mapping[str, Number], seed: int = 0) -
         (0.5, 0.5)
     """
     count = len(columns)
+    # Samples that add the same are drawn together, which gives the same distribution and is quick.
+    kinds, times = np.unique(columns, axis=0, return_counts=True)
     rng = np.random.default_rng(seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         sums = [
-            rng.multinomial(count, np.full(count, 1 / count), size=min(_BLOCK, RESAMPLES - start)) @ columns
+            rng.multinomial(count, times / count, size=min(_BLOCK, RESAMPLES - start)) @ kinds
             for start in range(0, RESAMPLES if count else 0, _BLOCK)
         ]
         drawn = np.concatenate(sums) if sums else np.zeros((0, columns.shape[1]))

@@ -106,11 +106,12 @@ def test_an_api_is_asked_once_a_question_through_kills(tmp_path):
         json.loads(line)["id"] for line in (tmp_path / "out" / "responses.jsonl").read_text().splitlines()
     }
     assert len(kept) == 5
-    asked.clear()
-    run_benchmark(
-        benchmark, truth, api(mock(lambda message: "Yes.", asked), 8), tmp_path / "out", {}, resume=True
-    )
-    assert sorted(asked) == sorted({sample.id for sample in truth} - kept)
+    asked_later: list[str] = []
+    later = api(mock(lambda message: "Yes.", asked_later), 8)
+    metrics, _ = run_benchmark(benchmark, truth, later, tmp_path / "out", {}, resume=True)
+    assert sorted(asked_later) == sorted({sample.id for sample in truth} - kept)
+    assert len(asked) <= 5 + 2 * CONCURRENCY, "an interrupted run asks no further"
+    assert metrics["unknown"].coverage == 1
 
 
 def test_what_an_api_fails_at_is_unanswered_and_counted(tmp_path):
