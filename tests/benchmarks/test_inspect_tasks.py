@@ -12,7 +12,7 @@ from inspect_ai.model import ChatMessageUser, ModelOutput, ModelUsage, get_model
 
 from mmprobe.benchmarks import inspect_tasks
 from mmprobe.benchmarks.answering import run_benchmark
-from mmprobe.benchmarks.api import api, is_api
+from mmprobe.benchmarks.api import CONCURRENCY, api, is_api
 from mmprobe.benchmarks.benchmark import find_benchmark
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_shell_commands_of_the_readme(tmp_path):
     assert len(commands) >= 4
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     for command in commands:
-        arguments = offline(command).split()[1:]
+        arguments = shlex.split(offline(command))[1:]
         if arguments[0] == "demo":
             continue  # test_demo.py
         done = subprocess.run([sys.executable, "-m", "mmprobe", *arguments], cwd=tmp_path, env=environment,
