@@ -88,7 +88,7 @@ def failure_modes(
     """
     if not 0 < alpha < 1 or not 0 < top < 1 or draws < 1:
         raise InputError(f"alpha {alpha} and top {top} must be between 0 and 1, and draws {draws} 1 or more")
-    wanted = {name: run.faithful(name) for name in run.ids if run.faithful(name) is not None}
+    wanted = {name: bool(run.faithful(name)) for name in run.ids if run.faithful(name) is not None}
     if all(wanted.values()):
         raise NotApplicable(f"{run.path}: no sample is labelled unfaithful, in labels.jsonl or `faithful`")
     found: dict[bool, dict[str, np.ndarray]] = {True: {}, False: {}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -293,7 +294,7 @@ def _auc(
     """Variables `name`, `name_low`, `name_high` of several scores [sample], or of one where dims are none."""
     auc = [weighted_auc(score, labels == 1).item() for score in scores]
     ends = np.array(
-        [interval(lambda w, s=score: weighted_auc(s, labels == 1, w), drawn, pictures) for score in scores]
+        [interval(partial(weighted_auc, score, labels == 1), drawn, pictures) for score in scores]
     )
     values = {"": np.array(auc), "_low": ends[:, 0], "_high": ends[:, 1]}
     return {name + end: (dims, array if dims else array[0]) for end, array in values.items()}

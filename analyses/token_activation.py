@@ -130,7 +130,7 @@ def logits_of(trace: Trace, positions: np.ndarray) -> Logits:
     found = [user, logit[:, positions], logit[:, users], np.where(earlier, queries, 0)]
     if not all(np.isfinite(part).all() for part in found):
         raise InputError(f"trace {trace.id}: tam/logit or tam/prompt holds values that are not finite")
-    return Logits(*(np.maximum(part, 0) for part in found), ids[users], ids[prompt:], prompt)  # type: ignore[arg-type]
+    return Logits(*(np.maximum(part, 0) for part in found), ids[users], ids[prompt:], prompt)  # type: ignore[arg-type, call-arg]
 
 
 def activation_maps(found: Logits, grids: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

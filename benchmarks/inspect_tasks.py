@@ -207,7 +207,7 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
     name = question.id if question.id and SAFE_ID.fullmatch(question.id) else name
     parts = [] if isinstance(question.content, str) else question.content
     folder.mkdir(parents=True, exist_ok=True)
-    images = []
+    images: list[Path] = []
     for part in parts:
         if isinstance(part, ContentImage):
             head, _, data = part.image.partition(",")

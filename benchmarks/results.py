@@ -59,7 +59,9 @@ def mean_metric(
     low, high = bootstrap_mean(scored)
     mean = float(scored.mean()) if len(scored) else math.nan
     coverage = len(scored) / len(values) if len(values) else None
-    return Metric(_number(mean), len(scored), coverage, _number(low), _number(high), direction, range)
+    return Metric(
+        _number(mean), len(scored), coverage, _number(float(low)), _number(float(high)), direction, range
+    )
 
 
 def count_metric(

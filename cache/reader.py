@@ -173,7 +173,7 @@ class Trace:
         if path not in self._arrays:
             variable, data = VARIABLES[path], root[path]
             about = {"long_name": variable.long_name, "units": variable.units}
-            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_Stored(self, data))))
+            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_Stored(self, data))))  # type: ignore[arg-type]
             coordinates = {dim: _labels(root, dim) for dim in variable.dims if dim in LABELLED}
             self._arrays[path] = xr.DataArray(
                 xr.Variable(variable.dims, lazy, about),  # type: ignore[arg-type]

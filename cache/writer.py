@@ -95,7 +95,7 @@ class TraceWriter:
 
         For rows that grow with the answer, what lies beyond a row's end is NaN.
         """
-        start, rest = 0, block.shape[1:]
+        start, rest = 0, list(block.shape[1:])
         if name in self.data:
             start, *rest = self.data[name].shape
             if "token" in VARIABLES[name].dims:

@@ -324,10 +324,10 @@ def analyze(
     if out is None:
         out = run.with_suffix("") / "analyses" if opened.packed else run / "analyses"
     if only:
-        datasets, left_out = [functions[name](opened) for name in names], []
+        datasets = [functions[name](opened) for name in names]
     else:
         datasets, left_out = applicable(opened, _quick(functions))
-    _warn(left_out)
+        _warn(left_out)
     files = [str(file) for dataset in datasets for file in export(dataset, out)]
     say({"files": files}, "\n".join(files), as_json)
 

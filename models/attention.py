@@ -1,4 +1,4 @@
-"""An attention kernel that lets others look on: sdpa itself, registered under a name of its own.
+"""An attention kernel that lets others look on, and shift its scores: sdpa itself, registered under its own name.
 
 transformers finds kernels by name in two registries; a name that is missing from the one for
 masks gets no mask at all, silently, so this registers in both.
@@ -16,13 +16,17 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from mmprobe.models.listening import is_aside
+from mmprobe.models.shifts import LastQuery, Shift, added, shifted_rows
+
 KERNEL = "mmprobe_sdpa"
 
 
 class Call(NamedTuple):
     """One call of the kernel: query [batch, head, position, dim], key and value [batch, kv_head, position, dim],
     mask broadcastable to [batch, head, position, key] (bool, or added to the scores) or None, the scale of
-    the scores, the sliding window or None, and output [batch, position, head, dim]."""
+    the scores, the sliding window or None, output [batch, position, head, dim], and what was added to the last
+    query's scores [batch, 1 or head, 1, key], or None."""
 
     query: Tensor
     key: Tensor
@@ -31,11 +35,15 @@ class Call(NamedTuple):
     scale: float
     window: int | None
     output: Tensor
+    bias: Tensor | None = None
+    everywhere: Tensor | None = None
 
 
 Observer = Callable[[Call], None]
+Shifter = Callable[[LastQuery], Shift | None]
 
 _observers: WeakKeyDictionary[nn.Module, Observer] = WeakKeyDictionary()
+_shifters: WeakKeyDictionary[nn.Module, list[Shifter]] = WeakKeyDictionary()
 
 
 def _observed_sdpa(
@@ -46,13 +54,23 @@ def _observed_sdpa(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    output = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    observe = _observers.get(module)
+    observe, shifters = _observers.get(module), _shifters.get(module)
+    if is_aside() or (observe is None and not shifters):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    scale = options.get("scaling") or query.shape[-1] ** -0.5
+    shifts: list[Shift] = []
+    if shifters:
+        last = LastQuery.of(query, key, attention_mask, scale)
+        shifts = [shift for shifter in shifters if (shift := shifter(last)) is not None]
+    if shifts:
+        output = shifted_rows(module, query, key, value, attention_mask, shifts, options | {"scaling": scale})
+    else:
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if observe is not None:
-        scale = options.get("scaling") or query.shape[-1] ** -0.5
         window = options.get("sliding_window")
-        observe(Call(query, key, value, attention_mask, scale, window, output[0]))
-    return output
+        bias, everywhere = added(shifts), added([shift for shift in shifts if shift.everywhere])
+        observe(Call(query, key, value, attention_mask, scale, window, output, bias, everywhere))
+    return output, None
 
 
 AttentionInterface.register(KERNEL, _observed_sdpa)
@@ -78,3 +96,30 @@ def observed_attention(configs: Iterable[Any], observers: Mapping[nn.Module, Obs
             config._attn_implementation = name
         for module in observers:
             _observers.pop(module, None)
+
+
+@contextmanager
+def shifted_attention(configs: Iterable[Any], shifters: Mapping[nn.Module, Shifter]) -> Iterator[None]:
+    """Within the block, the attention modules given ask their shifters at each call; afterwards nothing is left.
+
+    Blocks within each other add up: every shifter sees the scores as they are without any of them. Those who
+    observe the attention, within the block, are told what was added.
+
+    Args:
+        configs: those whose `_attn_implementation` the modules read.
+        shifters: by attention module.
+    """
+    before = [(config, config._attn_implementation) for config in configs]
+    for config, _ in before:
+        config._attn_implementation = KERNEL
+    for module, shifter in shifters.items():
+        _shifters.setdefault(module, []).append(shifter)
+    try:
+        yield
+    finally:
+        for config, name in before:
+            config._attn_implementation = name
+        for module, shifter in shifters.items():
+            _shifters[module].remove(shifter)
+            if not _shifters[module]:
+                del _shifters[module]

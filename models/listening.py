@@ -10,6 +10,33 @@ from typing import Any
 from torch import nn
 
 Listener = Callable[[Any], None]
+_asides: list[None] = []  # one for each block of `aside` that is open
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Within the block nobody listens to modules and nobody changes what they compute.
+
+    It is for a forward pass that is no part of the answer being watched, such as that of another prompt.
+
+    Example:
+        >>> from torch import nn, zeros
+        >>> layer, seen = nn.Linear(2, 3), []
+        >>> with listening(layer, outputs=seen.append), aside():
+        ...     _ = layer(zeros(1, 2))
+        >>> seen
+        []
+    """
+    _asides.append(None)
+    try:
+        yield
+    finally:
+        _asides.pop()
+
+
+def is_aside() -> bool:
+    """Whether a block of `aside` is open."""
+    return bool(_asides)
 
 
 @contextmanager
@@ -32,6 +59,8 @@ def listening(
 
     @wraps(forward)  # transformers reads a model's signature
     def listen(*args: Any, **options: Any) -> Any:
+        if _asides:
+            return forward(*args, **options)
         if inputs is not None:
             inputs(args[0] if args else options["hidden_states"])
         result = forward(*args, **options)

@@ -12,13 +12,14 @@ import sys
 import time
 from pathlib import Path
 
-import analyses
 import disk
 import memory
 import overhead
 import torch
 import transformers
 from toys import parser
+
+import analyses
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 TEXT = """\

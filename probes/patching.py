@@ -115,10 +115,10 @@ def _putting(theirs: Tensor, positions: Tensor) -> Change:
 
 
 def _same_positions(model: Model, mine: Prompt, other: Prompt, groups: Sequence[str]) -> Tensor:
-    found = [positions_of(model, prompt, groups) for prompt in (mine, other)]
-    if mine.grids != other.grids or not np.array_equal(*found):
+    own, theirs = (positions_of(model, prompt, groups) for prompt in (mine, other))
+    if mine.grids != other.grids or not np.array_equal(own, theirs):
         raise InputError(
             f"source: its {', '.join(groups)} tokens do not stand where the sample's do; choose one with as many "
             "pictures of the same size, and texts as long before the last of these tokens"
         )
-    return torch.from_numpy(found[0]).to(model.device)
+    return torch.from_numpy(own).to(model.device)

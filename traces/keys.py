@@ -32,9 +32,11 @@ class Keys:
         self.window: int | None = None
         self.scale = 1.0
         self.mask: Tensor | None = None
+        self.biases: list[Tensor | None] = []  # of each step since the last `advance`, as `Call` has them
 
     def see(self, call: Call) -> None:
         self.scale = call.scale
+        self.biases.append(call.bias)
         if self.crosses or call.window is None:
             self.held, self.mask = call.key, call.mask
         elif self.held is None:
@@ -68,6 +70,7 @@ class Keys:
         )
         first, last = max(self.first, padding), position + query.shape[1]
         scores = _scores(query, held[:, first - self.first : last - self.first], self.scale)
+        self._shift(scores, row, position, first)
         queries = torch.arange(position, last, device=query.device)[:, None]
         keys = torch.arange(first, last, device=query.device)
         if self.window is None:
@@ -77,8 +80,18 @@ class Keys:
             scores.masked_fill_((keys > queries) | (keys <= queries - self.window), float("-inf"))
         return Rows(F.pad(scores.softmax(-1), (first - padding, 0)))
 
+    def _shift(self, scores: Tensor, row: int, position: int, first: int) -> None:
+        """Add to scores [head, step, key], whose keys begin at `first`, what a method added at each step."""
+        for step, bias in enumerate(self.biases[: scores.shape[1]]):
+            if bias is not None:
+                own = bias[row, :, 0]  # its last key is the query itself
+                end = position + step + 1 - first
+                own = own[:, max(own.shape[1] - end, 0) :]
+                scores[:, step, end - own.shape[1] : end] += own
+
     def advance(self) -> None:
         """Forget what no later query can see."""
+        self.biases.clear()
         if self.fresh and self.held is not None and self.window is not None:
             held = torch.cat([self.held, *self.fresh], 2)
             surplus = max(held.shape[2] - self.window, 0)
@@ -93,6 +106,12 @@ def prompt_rows(call: Call, row: int, padding: int, crosses: bool) -> Iterator[t
     for first in range(0, query.shape[1], PROMPT_QUERIES):
         block = query[:, first : first + PROMPT_QUERIES]
         scores = _scores(block, key, call.scale)
+        ends = first + block.shape[1] == query.shape[1]
+        if call.everywhere is not None:
+            others = scores[:, :-1] if ends else scores
+            others += call.everywhere[row, :, :, padding:]
+        if ends and call.bias is not None:
+            scores[:, -1:] += call.bias[row, :, :, padding:]
         if call.mask is not None:
             seen = slice(padding + first, padding + first + block.shape[1])
             scores = _masked(scores, call.mask[row, :, seen, 0 if crosses else padding :])

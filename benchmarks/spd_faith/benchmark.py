@@ -57,7 +57,8 @@ def published(pairs: list[Pair]) -> Truth:
             id=f"{pair.id}-{kind}",
             images=list(pair.images),
             question=text,
-            **({"pair_id": pair.id, "polarity": kind} if kind in ("same", "different") else {}),
+            pair_id=pair.id if kind in ("same", "different") else None,
+            polarity=kind if kind in ("same", "different") else None,  # type: ignore[arg-type]
             metadata={"type": kind, "difficulty": pair.difficulty},
         )
         for pair in pairs

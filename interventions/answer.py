@@ -1,0 +1,109 @@
+"""Answer a sample with a method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from mmprobe.errors import InputError
+from mmprobe.interventions.base import Method, intervening
+from mmprobe.interventions.prompting import PromptMethod
+from mmprobe.interventions.registry import load_methods
+from mmprobe.models import Model
+from mmprobe.models.prompt import Chat, build_batch, chat_of
+from mmprobe.samples import Sample
+
+
+class Generated(NamedTuple):
+    """An answer: its text, the ids of its tokens, and what each method has to say of what it did, by its name."""
+
+    text: str
+    token_ids: list[int]
+    diagnostics: dict[str, Any]
+
+
+def generate(
+    model: Model,
+    sample: Sample,
+    method: str | Path | Method | Sequence[str | Path | Method] = "plain",
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    seed: int = 0,
+    **parameters: Any,
+) -> Generated:
+    """Answer a sample with a decoding-time method, or with several at once.
+
+    Args:
+        model: from `load_model`.
+        sample: from `load_samples`, or made by hand.
+        method: a name (see `method_names`), a YAML file, a method, or a sequence of these, which act together.
+        max_new_tokens: longest answer.
+        temperature: 0 answers greedily; above 0 samples.
+        seed: of the sampling and of whatever a method draws at random.
+        parameters: of the method, instead of its defaults.
+
+    Returns:
+        The answer; with neutral parameters it is exactly that of `plain`.
+
+    Raises:
+        InputError: unknown method or parameter, a value out of range, or a method that cannot act on this model or
+            this sample; before the model runs.
+
+    Example:
+        >>> out = generate(model, sample, method="sage", eta=0.25)      # doctest: +SKIP
+        >>> out.text                                                    # doctest: +SKIP
+        'No. There is a red circle in the second picture only.'
+    """
+    methods = load_methods(method, **parameters)
+    if max_new_tokens < 1:
+        raise InputError(f"--max-new-tokens {max_new_tokens}: must be 1 or more")
+    if temperature < 0:
+        raise InputError(f"--temperature {temperature}: must be 0 or more")
+    prompting = [each for each in methods if isinstance(each, PromptMethod)]
+    if len(prompting) > 1:
+        names = " and ".join(each.name for each in prompting)
+        raise InputError(f"methods {names}: both ask anew, so they cannot act together; choose one")
+    chat = chat_of(sample)
+    for each in methods:
+        each.suits(model, len(chat.pictures), chat.where)
+    decoding = [each for each in methods if not isinstance(each, PromptMethod)]
+
+    def ask(
+        chat: Chat, temperature: float = temperature, seed: int = seed, extra: Sequence[Method] = ()
+    ) -> Generated:
+        return _answer(model, chat, [*decoding, *extra], max_new_tokens, temperature, seed)
+
+    asking = [each for each in prompting if not each.neutral]
+    if asking and asking[0].alone and (temperature > 0 or any(not each.neutral for each in decoding)):
+        raise InputError(
+            f"method {asking[0].name}: it searches by itself, so no temperature or other method can act"
+        )
+    return asking[0].answer(model, chat, ask, seed, max_new_tokens) if asking else ask(chat)
+
+
+def _answer(
+    model: Model, chat: Chat, methods: Sequence[Method], max_new_tokens: int, temperature: float, seed: int
+) -> Generated:
+    torch.manual_seed(seed)
+    batch = build_batch(model, [chat])
+    options = _options(model, max_new_tokens, temperature)
+    with torch.inference_mode(), intervening(model, methods, [chat], batch, seed) as intervention:
+        output = model.hf.generate(**batch.inputs, **options, logits_processor=intervention.processors)
+    ids = output[0, batch.inputs["input_ids"].shape[1] :].tolist()
+    return Generated(model.tokenizer.decode(ids, skip_special_tokens=True), ids, intervention.report())
+
+
+def _options(model: Model, max_new_tokens: int, temperature: float) -> dict[str, Any]:
+    """Options of transformers' `generate`, as tracing has them."""
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": temperature > 0}
+    if temperature > 0:
+        options["temperature"] = temperature
+    else:
+        options |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
+    if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:
+        options["pad_token_id"] = model.tokenizer.pad_token_id
+    return options

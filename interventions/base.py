@@ -1,0 +1,230 @@
+"""What a method is, where it can act, and how it is put in place and taken away again.
+
+A method is a frozen dataclass of parameters. For one batch of answers it begins an `Act`, which holds what it
+remembers and acts in up to three places: the attention's scores (through the registered attention function that
+also traces), what a layer adds to the residual stream, and the next token's logits. Several acts compose: shifts
+of attention add up, changes of updates and of logits follow one another in the order of the methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from mmprobe.errors import InputError
+from mmprobe.interventions.parameters import check
+from mmprobe.models import Batch, Model
+from mmprobe.models.attention import shifted_attention
+from mmprobe.models.listening import is_aside, listening
+from mmprobe.models.prompt import Chat
+from mmprobe.models.shifts import LastQuery, Shift
+
+
+class Asked(NamedTuple):
+    """A batch that is about to be answered: the model, the rows' chats, their inputs and prompts, and the seed
+    of whatever a method draws at random."""
+
+    model: Model
+    chats: Sequence[Chat]
+    batch: Batch
+    seed: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens of the padded prompts."""
+        return int(self.batch.inputs["input_ids"].shape[1])
+
+    def marked(self, positions: Callable[[Any], Any]) -> Tensor:
+        """bool [batch, token], true at the positions that a function of a prompt gives."""
+        found = torch.zeros(len(self.batch.prompts), self.length, dtype=torch.bool)
+        for row, prompt in enumerate(self.batch.prompts):
+            found[row, torch.from_numpy(positions(prompt)) + prompt.padding] = True
+        return found.to(self.model.device)
+
+
+class Act:
+    """What a method does while one batch is answered. This one does nothing; others override parts of it."""
+
+    def layers(self) -> Sequence[int]:
+        """Layers whose attention it wants to see or to shift."""
+        return ()
+
+    def shift(self, layer: int, last: LastQuery) -> Shift | None:
+        """Called at each call of such a layer's attention; what to add to its scores."""
+        return None
+
+    def updated(self) -> Sequence[int]:
+        """Layers whose outcome it changes."""
+        return ()
+
+    def update(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
+        """The residual stream behind a layer, from that before, within and behind it, [batch, position, hidden]."""
+        return post
+
+    def wants_states(self) -> bool:
+        """Whether `states` is to be called."""
+        return False
+
+    def states(self, normed: Tensor) -> None:
+        """Called at each forward pass with what the unembedding reads, [batch, position, hidden]."""
+
+    def logits(self, generated: Tensor, scores: Tensor) -> Tensor:
+        """The next token's logits, from the tokens so far [batch, step] and the logits [batch, vocabulary]."""
+        return scores
+
+    def report(self, row: int) -> dict[str, Any]:
+        """What can be said afterwards of one row of the batch; plain numbers and lists."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by its parameters.
+
+    Attributes:
+        name: by which it is asked for.
+        reference: where it comes from.
+        visual: whether it needs pictures.
+        cells: whether it needs tokens in the prompt that stand for patches.
+    """
+
+    name: ClassVar[str] = ""
+    reference: ClassVar[str] = ""
+    visual: ClassVar[bool] = False
+    cells: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def neutral(self) -> bool:
+        """Whether the parameters make it do nothing at all."""
+        return False
+
+    def begin(self, asked: Asked) -> Act:
+        """What it does to a batch that is about to be answered."""
+        raise NotImplementedError
+
+    def suits(self, model: Model, pictures: int, where: str) -> None:
+        """Raises InputError where the method cannot act on a prompt with so many pictures."""
+        if self.visual and not pictures:
+            raise InputError(f"method {self.name}: {where} has no image; give one, or choose another method")
+        if self.cells and model.crosses:
+            raise InputError(
+                f"method {self.name}: {model.family.name} sees pictures by cross-attention, so no token stands "
+                "for a patch; choose another method"
+            )
+
+
+class Intervention(NamedTuple):
+    """Methods in place: what `generate` needs as `logits_processor`, and the acts by the methods' names."""
+
+    processors: LogitsProcessorList
+    acts: list[tuple[str, Act]]
+
+    def report(self, row: int = 0) -> dict[str, Any]:
+        """Each method's report of one row of the batch."""
+        return {name: found for name, act in self.acts if (found := act.report(row))}
+
+
+@contextmanager
+def intervening(
+    model: Model, methods: Sequence[Method], chats: Sequence[Chat], batch: Batch, seed: int = 0
+) -> Iterator[Intervention]:
+    """Within the block, the methods act on what the model computes for the batch; afterwards nothing is left.
+
+    A method whose parameters are neutral is not put in place at all, so that it gives the plain tokens exactly.
+    Whoever listens to the model within the block (as a trace does) sees what the methods made of it.
+
+    Args:
+        chats: what `batch` was built from, in order.
+        seed: of what methods draw at random.
+
+    Raises:
+        InputError: a method cannot act on this model or on one of the prompts.
+
+    Example:
+        >>> with intervening(model, [method], [chat], batch) as intervention:      # doctest: +SKIP
+        ...     model.hf.generate(**batch.inputs, logits_processor=intervention.processors)
+    """
+    asked = Asked(model, chats, batch, seed)
+    active = [method for method in methods if not method.neutral]
+    for method in active:
+        for chat in chats:
+            method.suits(model, len(chat.pictures), chat.where)
+    with ExitStack() as stack:
+        acts = []
+        for method in active:
+            act = method.begin(asked)
+            acts.append((method.name, act))
+            _put_in_place(model, act, stack)
+        processors = LogitsProcessorList(_Processor(act, asked.length) for _, act in acts)
+        yield Intervention(processors, acts)
+
+
+def _put_in_place(model: Model, act: Act, stack: ExitStack) -> None:
+    decoder = model.family.decoder(model.hf)
+    parts = {layer: model.family.parts(module) for layer, module in enumerate(decoder.layers)}
+    shifters = {
+        parts[layer].attention: _shifter(act, layer) for layer in act.layers() if not parts[layer].crosses
+    }
+    if shifters:
+        stack.enter_context(shifted_attention([model.hf.config.get_text_config()], shifters))
+    for layer in act.updated():
+        seen: dict[str, Tensor] = {}
+        stack.enter_context(listening(decoder.layers[layer], inputs=_keeper(seen, "pre")))
+        stack.enter_context(listening(parts[layer].mid, inputs=_keeper(seen, "mid")))
+        stack.enter_context(_replacing(decoder.layers[layer], _changer(act, layer, seen)))
+    if act.wants_states():
+        stack.enter_context(listening(decoder.norm, outputs=act.states))
+
+
+def _shifter(act: Act, layer: int) -> Callable[[LastQuery], Shift | None]:
+    return lambda last: act.shift(layer, last)
+
+
+def _keeper(seen: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:
+    return lambda values: seen.__setitem__(name, values)
+
+
+def _changer(act: Act, layer: int, seen: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda post: act.update(layer, seen.pop("pre"), seen.pop("mid"), post)
+
+
+@contextmanager
+def _replacing(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Within the block, a module's first result is what `change` makes of it, unless it is called aside."""
+    own, forward = vars(module).get("forward"), module.forward
+
+    @wraps(forward)  # transformers reads a model's signature
+    def replaced(*args: Any, **options: Any) -> Any:
+        result = forward(*args, **options)
+        if is_aside():
+            return result
+        return (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
+
+    module.forward = replaced
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+class _Processor(LogitsProcessor):
+    """Hands the logits of one step to an act."""
+
+    def __init__(self, act: Act, length: int):
+        self.act, self.length = act, length
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return self.act.logits(input_ids[:, self.length :], scores)

@@ -1,0 +1,194 @@
+"""Methods that ask again about pictures changed by where the model looked: attention prompting and zoom-refine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from mmprobe.interventions.base import Act, Asked, Method
+from mmprobe.interventions.parameters import number, text, whole
+from mmprobe.interventions.prompting import Ask, PromptMethod, followed
+from mmprobe.interventions.visual import AttentionMap, largest, shown_by, with_pictures
+from mmprobe.models import Model, Prompt
+from mmprobe.models.prompt import Chat, build_batch
+from mmprobe.models.shifts import LastQuery
+
+if TYPE_CHECKING:
+    from mmprobe.interventions.answer import Generated
+
+
+@dataclass(frozen=True)
+class _Watch(Method):
+    """Changes nothing and reports the attention of the answer's queries to each visual token."""
+
+    name: ClassVar[str] = "watch"
+
+    def begin(self, asked: Asked) -> Act:
+        return _Watching(asked)
+
+
+class _Watching(Act):
+    def __init__(self, asked: Asked):
+        self.map, self.layer_count, self.step = AttentionMap(asked), asked.model.layer_count, 0
+
+    def layers(self) -> Sequence[int]:
+        return range(self.layer_count)
+
+    def shift(self, layer: int, last: LastQuery) -> None:
+        self.map.add(last.weights(), self.step)
+
+    def logits(self, generated: Any, scores: Any) -> Any:
+        self.step += 1
+        return scores
+
+    def report(self, row: int) -> dict[str, Any]:
+        return {"attention": self.map.of(row).tolist()}
+
+
+@dataclass(frozen=True)
+class _Looking(PromptMethod):
+    """Asks once, watching, and has the map of attention for what it asks next."""
+
+    visual: ClassVar[bool] = True
+    cells: ClassVar[bool] = True
+
+    def watched(self, chat: Chat, ask: Ask) -> tuple[Generated, np.ndarray]:
+        """The first answer, and its attention to each visual token, float64 [visual]."""
+        found = ask(chat, extra=[_Watch()])
+        diagnostics = dict(found.diagnostics)
+        attention = np.array(diagnostics.pop("watch")["attention"])
+        return found._replace(diagnostics=diagnostics), attention
+
+
+@dataclass(frozen=True)
+class AttentionPrompting(_Looking):
+    """The question again about pictures that are darker where the first answer did not look.
+
+    Each pixel is multiplied by floor + (1 - floor) heat, heat being the attention of the answer's queries to visual
+    tokens, mean over steps, layers and heads, from 0 (least) to 1 (most) within each picture, interpolated.
+
+    Parameters:
+        floor: 0 to 1; ours, 0.3. 1 is the model's own answer.
+    """
+
+    name: ClassVar[str] = "attention-prompting"
+    reference: ClassVar[str] = (
+        "Yu et al., 2024, Attention prompting on image for large vision-language models; the map is the model's own"
+    )
+
+    floor: float = number(0.3, 0, 1, "brightness of what got least attention")
+
+    @property
+    def neutral(self) -> bool:
+        return self.floor == 1
+
+    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
+        first, attention = self.watched(chat, ask)
+        heats = heat_maps(build_batch(model, [chat]).prompts[0], attention)
+        darker = [
+            Image.fromarray(
+                (
+                    np.asarray(picture.convert("RGB")) * (self.floor + (1 - self.floor) * heat)[..., None]
+                ).astype(np.uint8)
+            )
+            for picture, heat in zip(chat.pictures, heats, strict=True)
+        ]
+        found = ask(with_pictures(chat, darker))
+        return found._replace(diagnostics=found.diagnostics | {self.name: {"first": first.text}})
+
+
+def heat_maps(prompt: Prompt, values: np.ndarray) -> list[np.ndarray]:
+    """Values of visual tokens as heat from 0 to 1 at each pixel, one float array [y, x] a picture.
+
+    Views of the same pixels are averaged; pixels that no view shows are 0, and so is a map of equal values.
+    """
+    total = [np.zeros(size) for size in prompt.sizes]
+    count = [np.zeros(size) for size in prompt.sizes]
+    first = 0
+    for view, source in zip(prompt.views, prompt.sources, strict=True):
+        rows, columns = view.grid
+        grid = values[first : first + rows * columns].reshape(rows, columns).astype(np.float32)
+        first += rows * columns
+        height, width = prompt.sizes[source]
+        x, y, wide, high = view.box
+        left, top = max(round(x), 0), max(round(y), 0)
+        right, bottom = min(round(x + wide), width), min(round(y + high), height)
+        if right <= left or bottom <= top:
+            continue
+        smooth = Image.fromarray(grid).resize((round(wide), round(high)), Image.Resampling.BILINEAR)
+        from_x, from_y = left - round(x), top - round(y)
+        part = np.asarray(smooth)[from_y : from_y + bottom - top, from_x : from_x + right - left]
+        total[source][top : top + part.shape[0], left : left + part.shape[1]] += part
+        count[source][top : top + part.shape[0], left : left + part.shape[1]] += 1
+    found = []
+    for values_of, shown in zip(total, count, strict=True):
+        mean = values_of / np.maximum(shown, 1)
+        low, high_value = mean.min(), mean.max()
+        found.append((mean - low) / (high_value - low) if high_value > low else np.zeros_like(mean))
+    return found
+
+
+@dataclass(frozen=True)
+class ZoomRefine(_Looking):
+    """The question again with the answer and with a crop of where it looked.
+
+    The crop is the smallest rectangle around the most attended visual tokens of the picture that holds most of them.
+    The original asks the model for a box; here the attention gives it.
+
+    Parameters:
+        rounds: 0 or 1; 0 is the model's own answer.
+        k: 0 to 1, share of the visual tokens that counts as attended; ours, 0.1.
+        refine: what is asked behind the question and the answer; ours.
+    """
+
+    name: ClassVar[str] = "zoom-refine"
+    reference: ClassVar[str] = (
+        "Yu et al., 2025, Zoom-Refine: boosting high-resolution multimodal understanding via localized zoom and "
+        "self-refinement; the crop is by the model's own attention"
+    )
+
+    rounds: int = whole(1, 0, 1, "whether the answer is refined")
+    k: float = number(0.1, 0, 1, "share of the visual tokens that counts as attended")
+    refine: str = text(
+        "The last picture is an enlarged part of one before it. Answer the question again, better.",
+        "the request for another answer",
+    )
+
+    @property
+    def neutral(self) -> bool:
+        return self.rounds == 0
+
+    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
+        first, attention = self.watched(chat, ask)
+        picture, box = crop_box(build_batch(model, [chat]).prompts[0], attention, self.k)
+        crop = chat.pictures[picture].crop(box)
+        crop = crop.resize(chat.pictures[picture].size, Image.Resampling.BICUBIC)
+        again = followed(chat, f"Answer: {first.text}", self.refine)
+        found = ask(_with_one_more(again, crop))
+        of_zoom = {"first": first.text, "picture": picture, "box": list(box)}
+        return found._replace(diagnostics=found.diagnostics | {self.name: of_zoom})
+
+
+def crop_box(prompt: Prompt, attention: np.ndarray, k: float) -> tuple[int, tuple[int, int, int, int]]:
+    """Which picture holds most of the attended pixels, and the rectangle (left, top, right, bottom) around them."""
+    shown = shown_by(prompt, largest(attention, k))
+    picture = max(range(len(shown)), key=lambda index: int(shown[index].sum()))
+    rows, columns = np.flatnonzero(shown[picture].any(1)), np.flatnonzero(shown[picture].any(0))
+    return picture, (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+
+
+def _with_one_more(chat: Chat, picture: Image.Image) -> Chat:
+    """The chat with a picture behind the last of its user's."""
+    messages = [message | {"content": list(message["content"])} for message in chat.messages]
+    parts = next(
+        message["content"]
+        for message in reversed(messages)
+        if any(part["type"] == "image" for part in message["content"])
+    )
+    last = max(index for index, part in enumerate(parts) if part["type"] == "image")
+    parts.insert(last + 1, {"type": "image"})
+    return chat._replace(messages=messages, pictures=[*chat.pictures, picture])

@@ -1,0 +1,148 @@
+"""Methods that ask again instead of changing how the model decodes: self-consistency and self-refine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from mmprobe.interventions.base import Act, Asked, Method
+from mmprobe.interventions.parameters import number, text, whole
+from mmprobe.models import Model
+from mmprobe.models.prompt import Chat
+
+if TYPE_CHECKING:
+    from mmprobe.interventions.answer import Generated
+
+
+class Ask(Protocol):
+    """Answers a chat as `generate` was told to, with the decoding-time methods that act beside this one."""
+
+    def __call__(
+        self, chat: Chat, *, temperature: float = ..., seed: int = ..., extra: Sequence[Method] = ()
+    ) -> Generated: ...
+
+
+@dataclass(frozen=True)
+class PromptMethod(Method):
+    """A method by what it asks.
+
+    Attributes:
+        alone: whether no decoding-time method can act beside it, and no temperature.
+    """
+
+    alone: ClassVar[bool] = False
+
+    def begin(self, asked: Asked) -> Act:
+        """It does nothing while the model decodes."""
+        return Act()
+
+    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
+        """The answer that is left of several, of up to `limit` tokens each."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SelfConsistency(PromptMethod):
+    """Several sampled answers, of which the one that agrees most with the others is taken.
+
+    The paper votes on a short final answer; answers here may be of any length, so the vote is ours: those that begin
+    with yes, with no, and with neither are counted, and among the most frequent kind the answer with the largest
+    mean F1 of words with the others of its kind wins, the earliest where several do.
+
+    Parameters:
+        answers: 1 to 100; the paper draws 40, ours 5. 1 is the model's own answer, not a sampled one.
+        sampling_temperature: 0 to 10; the paper's 0.7.
+    """
+
+    name: ClassVar[str] = "self-consistency"
+    reference: ClassVar[str] = (
+        "Wang et al., 2022, Self-consistency improves chain of thought reasoning in language models"
+    )
+
+    answers: int = whole(5, 1, 100, "answers that are drawn")
+    sampling_temperature: float = number(0.7, 0, 10, "temperature that they are drawn at")
+
+    @property
+    def neutral(self) -> bool:
+        return self.answers == 1 or self.sampling_temperature == 0
+
+    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
+        drawn = [
+            ask(chat, temperature=self.sampling_temperature, seed=seed + index)
+            for index in range(self.answers)
+        ]
+        chosen = elected([each.text for each in drawn])
+        found = drawn[chosen]
+        of_vote = {"answers": [each.text for each in drawn], "chosen": chosen}
+        return found._replace(diagnostics=found.diagnostics | {self.name: of_vote})
+
+
+def elected(answers: Sequence[str]) -> int:
+    """Which of several answers agrees most with the others.
+
+    Example:
+        >>> elected(["No.", "Yes, a star.", "Yes, a red star.", "Yes, a red star moved."])
+        2
+    """
+    words = [each.casefold().replace(",", " ").replace(".", " ").split() for each in answers]
+    kinds = [own[0] if own and own[0] in ("yes", "no") else "" for own in words]
+    votes = Counter(kinds)
+    kind = max(votes, key=lambda each: (votes[each], -kinds.index(each)))
+    members = [index for index, each in enumerate(kinds) if each == kind]
+    return max(
+        members, key=lambda mine: sum(_f1(words[mine], words[other]) for other in members if other != mine)
+    )
+
+
+def _f1(one: Sequence[str], other: Sequence[str]) -> float:
+    """Of two multisets of words; two empty ones are alike."""
+    if not one and not other:
+        return 1.0
+    return 2 * sum((Counter(one) & Counter(other)).values()) / (len(one) + len(other))
+
+
+@dataclass(frozen=True)
+class SelfRefine(PromptMethod):
+    """The model criticises its answer and answers anew.
+
+    Parameters:
+        rounds: 0 to 10; ours, 1. 0 is the model's own answer.
+        criticise, refine: what is asked, behind the question and the answer; ours.
+    """
+
+    name: ClassVar[str] = "self-refine"
+    reference: ClassVar[str] = "Madaan et al., 2023, Self-refine: iterative refinement with self-feedback"
+
+    rounds: int = whole(1, 0, 10, "how often the answer is refined")
+    criticise: str = text("What is wrong or missing in this answer?", "the question for feedback")
+    refine: str = text("Answer the question again, better.", "the request for another answer")
+
+    @property
+    def neutral(self) -> bool:
+        return self.rounds == 0
+
+    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
+        found, answers, feedback = ask(chat), [], []
+        for _ in range(self.rounds):
+            answers.append(found.text)
+            feedback.append(ask(followed(chat, f"Answer: {found.text}", self.criticise)).text)
+            found = ask(followed(chat, f"Answer: {found.text}", f"Feedback: {feedback[-1]}", self.refine))
+        of_rounds = {"answers": answers, "feedback": feedback}
+        return found._replace(diagnostics=found.diagnostics | {self.name: of_rounds})
+
+
+def followed(chat: Chat, *texts: str) -> Chat:
+    """The chat with texts, each in lines of its own, behind the last text of its user.
+
+    Example:
+        >>> chat = Chat([{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], [], "here")
+        >>> followed(chat, "Answer: so.").messages[0]["content"][0]["text"]
+        'Why?\\nAnswer: so.'
+    """
+    messages = [message | {"content": list(message["content"])} for message in chat.messages]
+    parts = next(message["content"] for message in reversed(messages) if message["role"] == "user")
+    last = max(index for index, part in enumerate(parts) if part["type"] == "text")
+    parts[last] = parts[last] | {"text": "\n".join([parts[last]["text"], *texts])}
+    return chat._replace(messages=messages)

@@ -1,0 +1,327 @@
+"""Every method: neutral parameters, what it leaves behind, composition, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+import yaml
+from answering import FAMILIES, STEPS, plain_tokens, ready, run, sample_of, tiny
+from transformers import AttentionInterface, AttentionMaskInterface
+
+import mmprobe as mp
+from mmprobe.errors import InputError
+from mmprobe.interventions import generate, load_method, load_methods, method_names
+from mmprobe.interventions.answer import Generated
+from mmprobe.interventions.parameters import settings
+from mmprobe.interventions.prompting import PromptMethod, elected
+from mmprobe.interventions.registry import method_class
+from mmprobe.models import attention
+from mmprobe.models.listening import is_aside
+from mmprobe.samples import Sample
+
+NEUTRAL = {
+    "plain": {},
+    "sage": {"alpha": 0, "beta": 1, "eta": 0},
+    "vcd": {"alpha": 0},
+    "icd": {"alpha": 0},
+    "pai": {"alpha": 0, "gamma": 1},
+    "agla": {"alpha": 0},
+    "opera": {"beams": 1, "candidates": 1},
+    "self-consistency": {"answers": 1},
+    "self-refine": {"rounds": 0},
+    "attention-prompting": {"floor": 1},
+    "zoom-refine": {"rounds": 0},
+}
+STRONG = {
+    "sage": {"alpha": 3, "beta": 0.2, "eta": 4, "k": 0.8},
+    "vcd": {"alpha": 5, "beta": 0},
+    "icd": {"alpha": 5, "beta": 0},
+    "pai": {"alpha": 3, "gamma": 4, "beta": 0},
+    "agla": {"alpha": 5, "beta": 0, "keep": 0.2},
+}
+
+
+@pytest.fixture(scope="module", params=["tiny-spd", *FAMILIES])
+def model(request):
+    return mp.load_model("tiny-spd", device="cpu") if request.param == "tiny-spd" else tiny(request.param)
+
+
+def test_every_method_has_a_neutral_case():
+    assert set(NEUTRAL) == set(method_names())
+    assert all(load_method(name, **parameters).neutral for name, parameters in NEUTRAL.items())
+    assert [name for name in method_names() if load_method(name).neutral] == ["plain"]
+
+
+@pytest.mark.parametrize("name", sorted(NEUTRAL))
+def test_neutral_parameters_give_the_plain_tokens(model, name, pictures):
+    sample = sample_of(pictures[:2])
+    wanted = plain_tokens(model, ready(model, sample)[1], 12)[0].tolist()
+    found = generate(model, sample, method=name, max_new_tokens=12, **NEUTRAL[name])
+    assert found.token_ids == wanted
+    assert found.text == model.tokenizer.decode(wanted, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", sorted(STRONG))
+def test_strong_parameters_change_the_logits(model, name, pictures):
+    chats, batch = ready(model, sample_of(pictures[:2]))
+    _, changed, _ = run(model, [load_method(name, **STRONG[name])], chats, batch, 3)
+    _, plain, _ = run(model, [], chats, batch, 3)
+    assert (changed[:, 0] - plain[:, 0]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if name != "plain"])
+def test_nothing_is_left_behind(name, pictures):
+    model = tiny("qwen2_5_vl")
+    sample = sample_of(pictures[:2])
+    wanted = plain_tokens(model, ready(model, sample)[1])[0].tolist()
+    before = left_behind(model)
+    parameters = STRONG.get(name, {})
+    generate(model, sample, method=name, max_new_tokens=4, **parameters)
+    assert left_behind(model) == before
+    generate(model, sample_of(pictures[1:2]), method=name, max_new_tokens=2, **parameters)
+    assert plain_tokens(model, ready(model, sample)[1])[0].tolist() == wanted
+
+
+@pytest.mark.parametrize("name", sorted(STRONG))
+def test_nothing_is_left_behind_by_an_error(name, pictures):
+    model = tiny("qwen2_5_vl")
+    chats, batch = ready(model, sample_of(pictures[:2]))
+    before = left_behind(model)
+
+    def fail(ids, scores):
+        raise KeyError("in the middle")
+
+    with pytest.raises(KeyError, match="in the middle"), torch.inference_mode():
+        from mmprobe.interventions import intervening
+
+        with intervening(model, [load_method(name, **STRONG[name])], chats, batch) as intervention:
+            assert left_behind(model) != before or name in ("vcd", "icd")
+            processors = [*intervention.processors, fail]
+            model.hf.generate(**batch.inputs, max_new_tokens=3, do_sample=False, logits_processor=processors)
+    assert left_behind(model) == before
+
+
+def left_behind(model):
+    """All places that a method could have written to."""
+    config = model.hf.config.get_text_config()
+    modules = list(model.hf.modules())
+    return (
+        [name for module in modules for name in vars(module) if name == "forward"],
+        sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules),
+        config._attn_implementation,
+        len(attention._shifters),
+        len(attention._observers),
+        sorted(AttentionInterface._global_mapping),
+        sorted(AttentionMaskInterface._global_mapping),
+        is_aside(),
+        {name: value for name, value in vars(model.hf.generation_config).items() if not name.startswith("_")},
+    )
+
+
+def test_methods_compose(pictures):
+    """Logits of two contrasts follow each other, the first one's being the second one's own."""
+    model = tiny("qwen2_5_vl")
+    chats, batch = ready(model, sample_of(pictures[:2]))
+    vcd, icd = load_method("vcd", alpha=0.5, beta=0), load_method("icd", alpha=0.25, beta=0)
+    _, both, report = run(model, [vcd, icd], chats, batch, 1)
+    _, one, _ = run(model, [vcd], chats, batch, 1)
+    _, plain, _ = run(model, [], chats, batch, 1)
+    _, other, _ = run(model, [icd], chats, batch, 1)
+    second = (1.25 * plain - other) / 0.25
+    torch.testing.assert_close(both, 1.25 * one - 0.25 * second, rtol=1e-3, atol=1e-3)
+    assert set(report(0)) == {"vcd", "icd"}
+
+
+def test_shifts_of_two_methods_add_up(pictures):
+    """Log(1 + alpha) twice is log((1 + alpha)^2): two of SAGE's first stages, one of them by another name."""
+    model = tiny("qwen2_5_vl")
+    chats, batch = ready(model, sample_of(pictures[:2]))
+    stage = {"beta": 1, "eta": 0, "shallow": 1}
+    one = load_method("sage", alpha=0.5, **stage)
+    _, twice, _ = run(model, [one, load_method("sage", alpha=0.5, **stage)], chats, batch)
+    _, once, _ = run(model, [load_method("sage", alpha=1.25, **stage)], chats, batch)
+    torch.testing.assert_close(twice, once, rtol=1e-4, atol=1e-4)
+
+
+def test_prompt_methods_ask_with_the_decoding_methods(pictures):
+    model = tiny("qwen2_5_vl")
+    sample = sample_of(pictures[:2])
+    found = generate(
+        model, sample, method=[load_method("self-refine"), load_method("vcd", alpha=2)], max_new_tokens=3
+    )
+    assert set(found.diagnostics) == {"self-refine", "vcd"}
+    assert len(found.diagnostics["self-refine"]["answers"]) == 1
+    alone = generate(model, sample, method="vcd", alpha=2, max_new_tokens=3)
+    assert found.diagnostics["self-refine"]["answers"][0] == alone.text
+
+
+def test_self_consistency_votes():
+    assert elected(["No", "Yes, a star", "yes: a", "Yes, a star"]) == 1
+    assert elected(["b", "a", "a"]) == 1
+    assert elected(["only"]) == 0
+    assert elected(["", "", "no"]) == 0
+
+
+def test_self_consistency_takes_one_of_its_answers(tiny_spd, pictures):
+    found = generate(tiny_spd, sample_of(pictures[:2]), "self-consistency", answers=3, max_new_tokens=5)
+    told = found.diagnostics["self-consistency"]
+    assert len(told["answers"]) == 3 and told["answers"][told["chosen"]] == found.text
+    again = generate(tiny_spd, sample_of(pictures[:2]), "self-consistency", answers=3, max_new_tokens=5)
+    assert again == found
+
+
+def test_zoom_refine_shows_a_part_of_a_picture(tiny_spd, pictures):
+    found = generate(tiny_spd, sample_of(pictures[:2]), "zoom-refine", max_new_tokens=5)
+    left, top, right, bottom = found.diagnostics["zoom-refine"]["box"]
+    assert 0 <= left < right <= 140 and 0 <= top < bottom <= 112
+
+
+def test_sampling_is_by_the_seed(tiny_spd, pictures):
+    sample = sample_of(pictures[:2])
+    one, same = (
+        generate(tiny_spd, sample, "vcd", temperature=1.5, seed=4, max_new_tokens=8) for _ in range(2)
+    )
+    assert isinstance(one, Generated) and one == same
+
+
+@pytest.mark.parametrize("name", sorted(NEUTRAL))
+def test_shipped_parameters_are_the_defaults(name, request):
+    file = request.config.rootpath / "configs" / "methods" / f"{name}.yaml"
+    data = yaml.safe_load(file.read_text())
+    method = method_class(name)()
+    assert data["method"] == name == method.name
+    assert list(data.get("parameters", {})) == [each.name for each in fields(method)]
+    assert load_method(name) == method
+    assert method.reference
+    for each in fields(method):
+        assert f"{each.name}" in (type(method).__doc__ or ""), each.name
+
+
+def test_a_method_from_a_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("method: sage\nparameters: {eta: 2}\n")
+    assert load_method(file).eta == 2.0 and load_method(str(file), eta=1).eta == 1.0
+    assert load_method(load_method(file), alpha=0.3).eta == 2.0
+
+
+@pytest.mark.parametrize(
+    ("source", "parameters", "message"),
+    [
+        ("sgae", {}, "method 'sgae': there is none; did you mean sage"),
+        ("sage", {"etta": 1}, "method sage: parameter 'etta': there is none; did you mean eta or beta"),
+        ("sage", {"eta": -1}, "method sage: eta=-1.0: must be a number from 0 to 10"),
+        ("sage", {"eta": float("nan")}, "eta=nan: must be"),
+        ("sage", {"eta": "much"}, "eta='much': must be a number"),
+        ("sage", {"eta": True}, "eta=True: must be a number"),
+        ("sage", {"eta": None}, "eta=None: must be a number"),
+        ("sage", {"refresh": 1.5}, "refresh=1.5: must be a whole number from 0"),
+        ("sage", {"see": 1}, "see=1: must be true or false"),
+        ("sage", {"rule": "add"}, "rule='add': must be one of scale, take"),
+        ("sage", {"prompt": True, "rule": "take"}, "prompt=true needs rule=scale"),
+        ("icd", {"instruction": " "}, "instruction=' ': must be a text"),
+        ("pai", {"gamma": 0.5}, "gamma=0.5: must be a number from 1 to 10"),
+        ("pai+vcd", {"alpha": 1}, "parameters alpha: of which of the methods"),
+        ("vcd+vcd", {}, "method vcd: it is given twice"),
+        ([], {}, "method: none is given"),
+        ("nowhere.yaml", {}, "nowhere.yaml: cannot be read"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(source, parameters, message):
+    with pytest.raises(InputError) as caught:
+        load_methods(source, **parameters)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["- a", "method: 3", "method: sage\nparameter: {}", "method: sage\nparameters: [1]", "a: [", "\0"],
+)
+def test_bad_files_are_told_in_a_line(content, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(content)
+    with pytest.raises(InputError, match="mine.yaml") as caught:
+        load_method(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_a_command_line():
+    assert settings(["eta=0.5", "see=false", "tau=null", "instruction=a=b"]) == {
+        "eta": 0.5, "see": False, "tau": None, "instruction": "a=b",
+    }  # fmt: skip
+    for pairs, message in (
+        (["eta"], "write NAME=VALUE"),
+        (["a=1", "a=2"], "set twice"),
+        (["a=["], "cannot be read"),
+    ):
+        with pytest.raises(InputError, match=message):
+            settings(pairs)
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).visual])
+def test_visual_methods_want_a_picture_before_the_model_runs(name, tiny_spd, monkeypatch):
+    monkeypatch.setattr(type(tiny_spd.hf), "generate", lambda *_, **__: pytest.fail("the model ran"))
+    with pytest.raises(InputError, match=f"method {name}: sample x has no image"):
+        generate(tiny_spd, Sample(id="x", question="Why?"), method=name)
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).cells])
+def test_methods_on_visual_tokens_refuse_cross_attention(name, pictures):
+    with pytest.raises(InputError, match=f"method {name}: mllama sees pictures by cross-attention"):
+        generate(tiny("mllama"), sample_of(pictures[:1]), method=name)
+
+
+def test_pai_needs_a_family_that_can_do_without_a_picture(pictures):
+    model = tiny("paligemma")
+    with pytest.raises(
+        InputError, match="method pai: paligemma cannot read a prompt without a picture .*gamma=1"
+    ):
+        generate(model, sample_of(pictures[:1]), method="pai", max_new_tokens=2)
+    assert (
+        len(generate(model, sample_of(pictures[:1]), method="pai", gamma=1, max_new_tokens=2).token_ids) == 2
+    )
+
+
+def test_two_methods_that_ask_anew_are_refused(tiny_spd, pictures):
+    with pytest.raises(InputError, match="method opera: it searches by itself"):
+        generate(tiny_spd, sample_of(pictures[:1]), method="opera+vcd")
+    with pytest.raises(InputError, match="method opera: it searches by itself"):
+        generate(tiny_spd, sample_of(pictures[:1]), method="opera", temperature=0.5)
+    with pytest.raises(InputError, match="self-refine and zoom-refine: both ask anew"):
+        generate(tiny_spd, sample_of(pictures[:1]), method="self-refine+zoom-refine")
+    assert issubclass(method_class("zoom-refine"), PromptMethod)
+
+
+def test_other_bad_arguments(tiny_spd, pictures):
+    sample = sample_of(pictures[:1])
+    for options, message in (
+        ({"max_new_tokens": 0}, "max-new-tokens 0"),
+        ({"temperature": -1}, "temperature -1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            generate(tiny_spd, sample, **options)
+
+
+def test_a_trace_shows_what_the_method_did(tiny_spd, pictures, tmp_path):
+    """Within `intervening` the tracer records the changed stream and never the second path."""
+    from mmprobe.interventions import intervening
+    from mmprobe.models.listening import listening
+
+    chats, batch = ready(tiny_spd, sample_of(pictures[:2]))
+    method = load_method("sage", alpha=0, eta=1, k=0.8, beta=0, tau=0)
+    layer = tiny_spd.family.decoder(tiny_spd.hf).layers[3]
+    mids, posts = [], []
+    with torch.inference_mode(), intervening(tiny_spd, [method], chats, batch) as intervention:
+        parts = tiny_spd.family.parts(layer)
+        with listening(layer, outputs=posts.append), listening(parts.mid, inputs=mids.append):
+            out = tiny_spd.hf.generate(
+                **batch.inputs,
+                max_new_tokens=STEPS,
+                do_sample=False,
+                logits_processor=intervention.processors,
+            )
+    steps = out.shape[1] - batch.inputs["input_ids"].shape[1]
+    assert len(posts) == len(mids) == steps
+    for mid, post in zip(mids, posts, strict=True):
+        assert torch.equal(mid[:, -1], post[:, -1])  # beta 0 takes the whole update of the FFN away

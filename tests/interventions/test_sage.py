@@ -1,0 +1,298 @@
+"""SAGE against a slow reference with whole attention matrices, no cache, and plain hooks; and its stages by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from answering import FAMILIES, STEPS, attending, read_whole, ready, run, sample_of, tiny
+from torch import Tensor
+
+import mmprobe as mp
+from mmprobe.interventions import intervening, load_method
+from mmprobe.interventions.sage import Sage
+from mmprobe.interventions.visual import painted, shown_by, with_pictures
+from mmprobe.models import Model
+from mmprobe.models.prompt import build_batch, chat_of
+from mmprobe.traces import native
+
+SMALL = "qwen2_5_vl"
+
+
+class Reference:
+    """SAGE on one prompt, as its definition reads: one whole pass over everything so far for each step.
+
+    Row L0 - 1 + t is the query of step t. Taus of earlier steps stay what they were.
+    """
+
+    def __init__(self, model: Model, sage: Sage, chats: Any, batch: Any):
+        self.model, self.sage, self.chats, self.batch = model, sage, chats, batch
+        self.length = batch.inputs["input_ids"].shape[1]
+        self.layers = list(model.family.decoder(model.hf).layers)
+        self.shallow = round(sage.shallow * len(self.layers))
+        self.visual = torch.zeros(self.length, dtype=torch.bool)
+        self.visual[torch.from_numpy(batch.prompts[0].visual)] = True
+        self.taus: list[float] = []
+        self.conflicts: dict[tuple[int, int], float] = {}  # by step and layer
+        self.weights: dict[int, Tensor] = {}  # unchanged rows of the last pass by layer, [head, query, key]
+        self.changed: dict[int, Tensor] = {}  # the same as the first stage made them
+        self.normed = torch.empty(0)
+
+    def answer(self, steps: int) -> tuple[Tensor, Tensor]:
+        """Tokens [step] and logits [step, vocabulary]."""
+        generated, all_logits, masked = torch.zeros(1, 0, dtype=torch.long), [], None
+        for step in range(steps):
+            self.taus.append(self.tau(step))
+            logits = self.read(generated)[0, -1]
+            if self.sage.generates:
+                if step == 0 or (self.sage.refresh and step % self.sage.refresh == 0):
+                    masked = self.occlude(int(logits.argmax()), step)
+                logits = logits + self.sage.eta * (
+                    logits - read_whole(self.model, masked, generated)[0, -1]
+                ).clamp(min=0)
+            all_logits.append(logits)
+            generated = torch.cat([generated, logits.argmax()[None, None]], 1)
+        return generated[0], torch.stack(all_logits)
+
+    def tau(self, step: int) -> float:
+        if self.sage.tau is not None:
+            return self.sage.tau
+        earlier = [value for (at, _), value in self.conflicts.items() if at < step]
+        return float(np.quantile(earlier, self.sage.tau_quantile)) if earlier else np.inf
+
+    def read(self, generated: Tensor) -> Tensor:
+        """Logits of one pass, with the first two stages in it."""
+        hooks, kept = [], {}
+        if self.sage.analyzes:
+            for layer, module in enumerate(self.layers):
+                parts = self.model.family.parts(module)
+                hooks.append(module.register_forward_pre_hook(
+                    lambda m, a, k, i=layer: kept.__setitem__((i, "pre"), (a[0] if a else k["hidden_states"]).clone()),
+                    with_kwargs=True))  # fmt: skip
+                hooks.append(parts.mid.register_forward_pre_hook(
+                    lambda m, a, i=layer: kept.__setitem__((i, "mid"), a[0].clone())))  # fmt: skip
+                hooks.append(module.register_forward_hook(
+                    lambda m, a, out, i=layer: self.suppress(i, kept, out)))  # fmt: skip
+        norm = self.model.family.decoder(self.model.hf).norm
+        hooks.append(norm.register_forward_hook(lambda m, a, out: setattr(self, "normed", out[0])))
+        try:
+            with attending(self.model, self.attend):
+                return read_whole(self.model, self.batch.inputs, generated)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
+    ) -> Tensor:
+        scores = query @ key.transpose(2, 3) * scale
+        weights = (scores + mask[..., : key.shape[2]]).softmax(-1)
+        self.weights[layer] = weights[0].clone()
+        visual = torch.zeros(key.shape[2], dtype=torch.bool)
+        visual[: self.length] = self.visual
+        first = 0 if self.sage.prompt else self.length - 1
+        if self.sage.sees:
+            attention = weights[0, :, :, visual].sum(-1).mean(0)  # before any row is changed, [query]
+            for row in range(first, query.shape[2]):
+                alpha = self.alpha(layer, attention, row)
+                own = weights[0, :, row]  # [head, key]
+                share, text = own[:, visual].sum(-1), own[:, : self.length][:, ~self.visual].sum(-1)
+                if self.sage.rule == "take":
+                    changed = own + alpha * own * visual * (text / share)[:, None]
+                else:
+                    changed = own * (1 + alpha * visual)
+                if self.sage.renormalise:
+                    changed = changed / changed.sum(-1, keepdim=True)
+                weights[0, :, row] = changed
+        self.changed[layer] = weights[0].clone()
+        return weights @ value
+
+    def alpha(self, layer: int, attention: Tensor, row: int) -> float:
+        """From the attention on visual tokens at each row."""
+        if layer < self.shallow:
+            return self.sage.alpha
+        at = max(row, self.length - 1)  # rows of the prompt go with the first step
+        reference = self.sage.attention_reference
+        if reference is None:
+            reference = float(attention[self.length - 1])
+        decay = max(0.0, 1 - float(attention[at]) / reference)
+        return self.sage.alpha * (1 + decay if self.sage.decay_map == "one_plus" else decay)
+
+    def suppress(self, layer: int, kept: dict[Any, Tensor], out: Any) -> Any:
+        post = out[0] if isinstance(out, tuple) else out
+        pre, mid = kept[layer, "pre"], kept[layer, "mid"]
+        changed = post.clone()
+        for row in range(0 if self.sage.prompt else self.length - 1, post.shape[1]):
+            one, other = (mid - pre)[0, row].softmax(-1), (post - mid)[0, row].softmax(-1)
+            conflict = float((one * (one / other).log()).sum())
+            step = max(row - self.length + 1, 0)
+            if row >= self.length - 1:
+                self.conflicts[step, layer] = conflict
+            if conflict > self.taus[step]:
+                changed[0, row] = mid[0, row] + self.sage.beta * (post - mid)[0, row]
+        return (changed, *out[1:]) if isinstance(out, tuple) else changed
+
+    def occlude(self, token: int, step: int) -> dict[str, Tensor]:
+        attention = torch.stack(
+            [rows[:, self.length - 1 + step, : self.length] for rows in self.weights.values()]
+        )
+        attention = attention.mean((0, 1))[self.visual]
+        activation = (self.normed[: self.length] @ self.model.hf.get_output_embeddings().weight[token])[
+            self.visual
+        ]
+        count = round(self.sage.k * len(attention))
+        both = np.zeros(len(attention), bool)
+        both[
+            [
+                c
+                for c in attention.topk(count).indices.tolist()
+                if c in activation.topk(count).indices.tolist()
+            ]
+        ] = True
+        assert both.any(), "the case is void: nothing is occluded"
+        chat = self.chats[0]
+        shown = shown_by(self.batch.prompts[0], both)
+        pictures = [
+            painted(picture, pixels, self.sage.fill)
+            for picture, pixels in zip(chat.pictures, shown, strict=True)
+        ]
+        return build_batch(self.model, [with_pictures(chat, pictures)]).inputs
+
+
+def equal_to_reference(model: Model, pictures: Any, **parameters: Any) -> dict[str, Any]:
+    """Our answer's report, once it has been found equal to the reference's answer and unlike the plain one."""
+    sage = load_method("sage", **parameters)
+    chats, batch = ready(model, sample_of(pictures[:2]))
+    tokens, logits, report = run(model, [sage], chats, batch)
+    wanted_tokens, wanted = Reference(model, sage, chats, batch).answer(STEPS)
+    torch.testing.assert_close(logits[0], wanted, rtol=1e-3, atol=2e-3)
+    assert torch.equal(tokens[0], wanted_tokens)
+    plain = read_whole(model, batch.inputs, tokens)[0, -STEPS - 1 : -1]
+    assert (wanted - plain).abs().max() > 0.02, "the case is void: the method changes nothing"
+    return report(0).get("sage", {})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "stages",
+    [
+        {"alpha": 1.5, "beta": 1, "eta": 0},
+        {"alpha": 0, "beta": 0.3, "eta": 0, "tau_quantile": 0.5},
+        {"alpha": 0, "beta": 1, "eta": 2, "k": 0.6},
+        {"alpha": 0.8, "beta": 0.5, "eta": 1, "k": 0.6},
+    ],
+    ids=["see", "analyze", "generate", "all"],
+)
+def test_stages_equal_the_slow_reference(family, stages, pictures):
+    equal_to_reference(tiny(family), pictures, **stages)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"rule": "take"},
+        {"renormalise": False},
+        {"rule": "take", "renormalise": False},
+        {"decay_map": "decay", "shallow": 0},
+        {"attention_reference": 0.9},
+        {"shallow": 1},
+        {"prompt": True},
+        {"prompt": True, "attention_reference": 0.9, "shallow": 0},
+    ],
+    ids=str,
+)
+def test_choices_of_see_equal_the_slow_reference(choice, pictures):
+    equal_to_reference(tiny(SMALL), pictures, alpha=1.5, beta=1, eta=0, **choice)
+
+
+@pytest.mark.parametrize(
+    "choice", [{"tau": 0.05}, {"tau_quantile": 0.1}, {"tau": 0.05, "prompt": True}], ids=str
+)
+def test_choices_of_analyze_equal_the_slow_reference(choice, pictures):
+    found = equal_to_reference(tiny(SMALL), pictures, alpha=0, beta=0.3, eta=0, **choice)
+    assert 0 < max(found["suppressed"]) <= 1
+
+
+@pytest.mark.parametrize("choice", [{"refresh": 2}, {"fill": "black"}, {"refresh": 1, "k": 0.8}], ids=str)
+def test_choices_of_generate_equal_the_slow_reference(choice, pictures):
+    found = equal_to_reference(
+        tiny(SMALL), pictures, **({"alpha": 0, "beta": 1, "eta": 2, "k": 0.6} | choice)
+    )
+    steps = range(0, STEPS, choice["refresh"]) if "refresh" in choice else [0]
+    assert list(found["occluded"]) == list(steps)
+
+
+def test_the_first_step_suppresses_nothing_without_a_tau(pictures):
+    found = run(
+        tiny(SMALL),
+        [load_method("sage", beta=0, alpha=0, eta=0)],
+        *ready(tiny(SMALL), sample_of(pictures[:1])),
+    )
+    suppressed = found[2](0)["sage"]["suppressed"]
+    assert suppressed[0] == 0 and max(suppressed[1:]) > 0
+
+
+def test_a_conflict_that_never_exceeds_tau_leaves_every_digit(pictures):
+    model = tiny(SMALL)
+    chats, batch = ready(model, sample_of(pictures[:1]))
+    _, found, _ = run(model, [load_method("sage", alpha=0, eta=0, beta=0, tau=1000)], chats, batch)
+    _, plain, _ = run(model, [], chats, batch)
+    assert torch.equal(found, plain)
+
+
+def test_logits_by_hand():
+    """Equation 24 with eta 0.5: only the gains of the second and third token are added, by half."""
+    found = load_method("sage", eta=0.5).combine(
+        torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 1.0, -1.0]])
+    )
+    assert found.tolist() == [[1.0, 2.5, 5.0]]
+
+
+def test_what_the_report_says_of_decay(pictures):
+    """alpha (1 + decay) by hand from the reported attention, in a model with one deep layer."""
+    model = tiny(SMALL)
+    sage = load_method("sage", alpha=0.4, beta=1, eta=0, shallow=0.67)
+    _, _, report = run(model, [sage], *ready(model, sample_of(pictures[:2])))
+    found = report(0)["sage"]
+    attention = np.array(found["visual_attention"])
+    np.testing.assert_allclose(
+        found["alpha"], 0.4 * (1 + np.maximum(1 - attention / attention[0], 0)), rtol=1e-5
+    )
+    assert len(attention) == STEPS and (attention < attention[0]).any()
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{}, {"prompt": True}, {"beta": 0.3, "tau": 0.05, "eta": 1, "k": 0.6}],
+    ids=["steps", "prompt", "all stages"],
+)
+def test_a_trace_shows_the_attention_that_the_method_made(choice, pictures, tmp_path, monkeypatch):
+    """Every row of the trace is the reference's changed row: of each step, of the prompt, and of no second path."""
+    model = tiny(SMALL)
+    sage = load_method("sage", **({"alpha": 1.5, "beta": 1, "eta": 0} | choice))
+    sample = sample_of(pictures[:2])
+    monkeypatch.setattr(native, "record", partial(recorded, native.record, sage, chat_of(sample)))
+    spec = mp.CaptureSpec(datasets=["attention/row", "residual/post"], positions="all", dtype="float32")
+    trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=STEPS)["a"]
+    reference = Reference(model, sage, *ready(model, sample))
+    tokens, _ = reference.answer(STEPS)
+    assert trace.steps["id"].values.tolist() == tokens.tolist()
+    reference.read(tokens[None, :-1])
+    length = reference.length
+    for layer, rows in reference.changed.items():
+        found = trace.array("attention/row").values[:, layer]  # [step, head, key]
+        for step in range(STEPS):
+            keys = length + step
+            np.testing.assert_allclose(found[step, :, :keys], rows[:, keys - 1, :keys], atol=2e-5)
+        found = trace.array("prompt/attention_row").values[:, layer]  # [position, head, key]
+        np.testing.assert_allclose(found, rows[:, :length, :length].transpose(0, 1), atol=2e-5)
+
+
+def recorded(
+    record: Any, method: Sage, chat: Any, model: Model, batch: Any, lanes: Any, spec: Any, options: Any
+) -> Any:
+    with torch.inference_mode(), intervening(model, [method], [chat], batch) as intervention:
+        return record(model, batch, lanes, spec, options | {"logits_processor": intervention.processors})
