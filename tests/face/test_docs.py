@@ -67,8 +67,8 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in modules() if name.split(".")[1] in
-                                  ("analyses", "benchmarks", "cache", "cli", "configs", "demo", "errors", "models",
-                                   "interventions", "samples", "traces", "viz")])  # fmt: skip
+                                  ("analyses", "asking", "benchmarks", "cache", "cli", "configs", "demo", "errors", "models",
+                                   "interventions", "probes", "samples", "traces", "viz")])  # fmt: skip
 def test_examples_in_docstrings(name):
     module = importlib.import_module(name)
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
