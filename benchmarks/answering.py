@@ -102,20 +102,29 @@ def local(
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
         nonlocal asked
         asked += 1
-        if method != "plain":
+        if trace_to is None and method == "plain":
+            yield from _generated(model, samples, max_new_tokens, batch_size)
+            return
+        if trace_to is None:
             from mmprobe.interventions import generate
 
             for sample in samples:
                 found = generate(model, sample, method, max_new_tokens=max_new_tokens, **(parameters or {}))
                 yield sample.id, found.text.strip()
             return
-        if trace_to is None:
-            yield from _generated(model, samples, max_new_tokens, batch_size)
-            return
         from mmprobe.traces import trace
 
         folder = trace_to if asked == 1 else trace_to.with_name(f"{trace_to.name}-follow-up")
-        run = trace(model, samples, folder, capture, max_new_tokens, batch_size=batch_size)
+        run = trace(
+            model,
+            samples,
+            folder,
+            capture,
+            max_new_tokens,
+            batch_size=batch_size,
+            method=method,
+            parameters=parameters,
+        )
         for traced in run:
             yield traced.id, traced.answer
 

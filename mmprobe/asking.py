@@ -131,8 +131,6 @@ def bench(
     remote = is_api(model)
     if remote and (trace or method != "plain"):
         raise InputError(f"--model {model}: a model behind an API cannot be traced or changed")
-    if trace and method != "plain":
-        raise InputError("--trace with --method: not together yet; run one after the other")
     if not remote:
         from mmprobe.interventions.registry import load_methods
         from mmprobe.models.aliases import locate

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import mmprobe
-from mmprobe.asking import bench, generate, score
+from mmprobe.asking import Setting, bench, generate, parameters, score
 from mmprobe.errors import InputError
 from mmprobe.output import AsJson, say
 
@@ -151,6 +151,8 @@ def trace(
     remote: Annotated[
         bool, typer.Option("--remote", help="With --engine nnsight: on NDIF's cluster; needs NDIF_API_KEY.")
     ] = False,
+    method: Annotated[str, typer.Option(help="How to answer: plain, sage, vcd, … or a YAML file.")] = "plain",
+    settings: Setting = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a model answer samples and record what happens inside.
@@ -160,6 +162,7 @@ def trace(
       mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/first
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --capture full --limit 50
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --batch-size 8 --resume
+      mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/sage --method sage --set eta=0
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: choose one")
@@ -168,9 +171,11 @@ def trace(
             f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
         )
 
+    from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
 
+    methods = load_methods(method, **parameters(settings))
     locate(model)
     samples = load_samples(data)[:limit]
 
@@ -192,6 +197,7 @@ def trace(
         resume=resume,
         overwrite=overwrite,
         remote=remote,
+        method=methods,
     )
     failed = len(run.failures)
     text = f"{len(run)} of {len(samples)} samples traced to {out}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,9 @@ from tqdm import tqdm
 from mmprobe.cache import Run, TraceWriter, open_run
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
+from mmprobe.interventions.base import Method, intervening
+from mmprobe.interventions.prompting import PromptMethod
+from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model, Prompt
 from mmprobe.models.prompt import Chat, build_batch, chat_of, token_texts
 from mmprobe.samples import Sample
@@ -44,6 +48,8 @@ def trace(
     resume: bool = False,
     overwrite: bool = False,
     remote: bool | str = False,
+    method: str | Path | Method | Sequence[str | Path | Method] = "plain",
+    parameters: Mapping[str, Any] | None = None,
 ) -> Run:
     """Let the model answer every sample and record what happens inside.
 
@@ -64,9 +70,12 @@ def trace(
         overwrite: delete an earlier run in `out` first.
         remote: with engine nnsight, let NDIF's cluster run the model (or the host of an address); the model
             may then be one without weights, from `mmprobe.models.load_shapes`.
+        method: a decoding-time method, or several, that act while the model answers; the trace shows what they
+            made of it. As in `mmprobe.generate`; with the native engine only.
+        parameters: of the method, instead of its defaults.
 
     Raises:
-        InputError: a run is there already, cannot be resumed, or does not fit on the disk; or the model or
+        InputError: an unknown method or parameter, or a method that cannot act while traced; a run is there already, cannot be resumed, or does not fit on the disk; or the model or
             the engine cannot give what the capture wants.
         OSError: the disk is full or not writable any more; finished samples are kept.
 
@@ -85,15 +94,17 @@ def trace(
         raise InputError("samples: two have the same id")
     spec = available(load_capture(capture), model, engine, batch_size, remote)
     check_space(out, len(ids) * most_bytes(model, spec, max_new_tokens))
+    methods = _methods(method, parameters or {}, engine)
     asked = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    if methods:
+        asked["methods"] = {each.name: asdict(each) for each in methods}
     done = open_folder(out, describe(model, ids, spec, engine, batch_size, asked), resume, overwrite)
     options = _generate_options(model, max_new_tokens, temperature)
     progress = tqdm(desc="trace", unit="sample", initial=len(done), total=len(samples), disable=None)
     try:
         with Background() as background, progress, _stopping_after_a_batch() as interrupted:
-            job = _Job(
-                model, out, spec, engine, options, seed, background, {"remote": remote} if remote else {}
-            )
+            of_engine = {"remote": remote} if remote else {}
+            job = _Job(model, out, spec, engine, options, seed, background, methods, of_engine)
             for batch in _batches(model, samples, batch_size):
                 unfinished = [sample for sample in batch if sample.id not in done]
                 if unfinished:
@@ -107,6 +118,21 @@ def trace(
     return open_run(out)
 
 
+def _methods(method: Any, parameters: Mapping[str, Any], engine: str) -> list[Method]:
+    """The methods that do something, checked to be of those that act while the model decodes.
+
+    Raises:
+        InputError: unknown methods or parameters, or one that cannot be traced.
+    """
+    found = [each for each in load_methods(method, **parameters) if each.name != "plain" and not each.neutral]
+    for each in found:
+        if isinstance(each, PromptMethod):
+            raise InputError(f"--method {each.name}: asks several times, so there is no one answer to trace")
+    if found and engine != "native":
+        raise InputError(f"--method {found[0].name}: acts within the native engine only, not {engine}")
+    return found
+
+
 class _Job(NamedTuple):
     model: Model
     out: Path
@@ -115,7 +141,8 @@ class _Job(NamedTuple):
     options: dict[str, Any]
     seed: int
     background: Background
-    of_engine: dict[str, Any] = {}
+    methods: Sequence[Method]
+    of_engine: dict[str, Any]
 
     def trace(self, samples: Sequence[Sample], at_most: int) -> None:
         """Trace samples together, fewer at a time when memory runs out, one by one when one of them fails."""
@@ -158,8 +185,13 @@ class _Job(NamedTuple):
                 for prompt, writer in zip(batch.prompts, writers, strict=True)
             ]
             record = load_engine(self.engine).record
-            output = record(self.model, batch, lanes, self.spec, self.options, **self.of_engine).cpu().numpy()
-            for lane, writer, row in zip(lanes, writers, output, strict=True):
+            acting = intervening(self.model, self.methods, [chat for _, chat in chats], batch, self.seed)
+            with torch.inference_mode(), acting as intervention:
+                processors = {"logits_processor": intervention.processors} if self.methods else {}
+                output = record(
+                    self.model, batch, lanes, self.spec, self.options | processors, **self.of_engine
+                )
+            for lane, writer, row in zip(lanes, writers, output.cpu().numpy(), strict=True):
                 padded = lane.prompt.padding + len(lane.prompt.ids)
                 self.background.do(_finish, self.model, lane.prompt, row[padded : padded + lane.done], writer)
         except BaseException:
