@@ -216,7 +216,8 @@ Less what chance would give, so that 0 is nothing.
 {beyond}
 
 Questions over the same pictures are not independent; intervals of `predict_unfaithful` and of the linear probes draw pictures,
-the others draw answers.
+the others draw answers. Unfaithful answers come from harder pairs more often (more objects, more differences, longer answers):
+what differs between them and faithful ones need not be what makes them unfaithful.
 
 ## Figures
 
