@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ from tqdm import tqdm
 from mmprobe.benchmarks.benchmark import Benchmark, Scored, read_responses
 from mmprobe.benchmarks.results import write_results
 from mmprobe.errors import InputError
+from mmprobe.interventions import generate, intervening, load_methods
+from mmprobe.interventions.base import Method
+from mmprobe.interventions.prompting import PromptMethod
 from mmprobe.models import Model
+from mmprobe.models.prompt import build_batch, chat_of
 from mmprobe.samples import Sample
 
 Answer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
@@ -86,7 +91,7 @@ def local(
     batch_size: int = 1,
     trace_to: Path | None = None,
     capture: str = "default",
-    method: str = "plain",
+    method: str | Path | Method | Sequence[str | Path | Method] = "plain",
     parameters: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Answers of a model that is loaded here, greedily; traced into `trace_to`, under the questions' own ids.
@@ -97,20 +102,15 @@ def local(
         >>> dict(local(model, 32)(samples))                         # doctest: +SKIP
         {'0001': 'Yes.'}
     """
-    asked = 0
+    asked, methods = 0, load_methods(method, **(parameters or {}))
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
         nonlocal asked
         asked += 1
-        if trace_to is None and method == "plain":
-            yield from _generated(model, samples, max_new_tokens, batch_size)
+        if not samples:
             return
         if trace_to is None:
-            from mmprobe.interventions import generate
-
-            for sample in samples:
-                found = generate(model, sample, method, max_new_tokens=max_new_tokens, **(parameters or {}))
-                yield sample.id, found.text.strip()
+            yield from _generated(model, samples, max_new_tokens, batch_size, methods)
             return
         from mmprobe.traces import trace
 
@@ -122,8 +122,8 @@ def local(
             capture,
             max_new_tokens,
             batch_size=batch_size,
-            method=method,
-            parameters=parameters,
+            method=methods,
+            resume=(folder / "run.json").exists(),
         )
         for traced in run:
             yield traced.id, traced.answer
@@ -132,18 +132,31 @@ def local(
 
 
 def _generated(
-    model: Model, samples: Sequence[Sample], max_new_tokens: int, batch_size: int
+    model: Model, samples: Sequence[Sample], max_new_tokens: int, batch_size: int, methods: Sequence[Method]
 ) -> Generator[tuple[str, str]]:
+    if any(isinstance(method, PromptMethod) for method in methods):
+        for sample in samples:
+            found = generate(model, sample, methods, max_new_tokens=max_new_tokens)
+            yield sample.id, found.text.strip()
+        return
     greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
     by_pictures = sorted(
         samples, key=lambda sample: len(sample.images)
     )  # some families cannot mix them in a batch
-    for start in range(0, len(by_pictures), batch_size):
-        batch = by_pictures[start : start + batch_size]
-        inputs, _ = model.batch(batch)
-        output = model.hf.generate(**inputs, **greedy, max_new_tokens=max_new_tokens)
-        new = output[:, inputs["input_ids"].shape[1] :]
-        for sample, text in zip(
-            batch, model.tokenizer.batch_decode(new, skip_special_tokens=True), strict=True
-        ):
-            yield sample.id, text.strip()
+    for _, alike in groupby(by_pictures, key=lambda sample: len(sample.images)):
+        group = list(alike)
+        for start in range(0, len(group), batch_size):
+            together = group[start : start + batch_size]
+            chats = [chat_of(sample) for sample in together]
+            batch = build_batch(model, chats)
+            with intervening(model, methods, chats, batch) as intervention:
+                output = model.hf.generate(
+                    **batch.inputs,
+                    **greedy,
+                    max_new_tokens=max_new_tokens,
+                    logits_processor=intervention.processors,
+                )
+            new = output[:, batch.inputs["input_ids"].shape[1] :]
+            texts = model.tokenizer.batch_decode(new, skip_special_tokens=True)
+            for sample, text in zip(together, texts, strict=True):
+                yield sample.id, text.strip()

@@ -42,6 +42,7 @@ class Benchmark:
             coverage.
         follow_up: questions that depend on answers; asked once all of `ask` are answered.
         headline: names of the metrics that are printed first.
+        scores: from a record to its sample's scores by metric, for those that are means over samples.
         read_answers: answers in the benchmark's own published form, None if it is the usual lines alone.
         max_new_tokens: longest answer.
     """
@@ -54,6 +55,7 @@ class Benchmark:
     score: Callable[[Any, Mapping[str, str]], Scored]
     follow_up: Callable[[Any, Mapping[str, str]], list[Sample]] = _nothing
     headline: tuple[str, ...] = ()
+    scores: Callable[[Mapping[str, Any]], Mapping[str, float | None]] = lambda record: {}
     read_answers: Callable[[Path, Any], dict[str, str] | None] | None = None
     max_new_tokens: int = 128
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.benchmark import Benchmark, Scored, samples_only
 from mmprobe.benchmarks.chair import (
@@ -68,6 +68,10 @@ def _score(truth: _Truth, responses: Mapping[str, str]) -> Scored:
     return score_chair(captions, truth.objects, truth.mentions)
 
 
+def _scores(record: Mapping[str, Any]) -> dict[str, float | None]:
+    return {} if record["hallucinated"] is None else {"chair_s": float(bool(record["hallucinated"]))}
+
+
 def _answers(path: Path, truth: _Truth) -> dict[str, str] | None:
     """COCO's form is one JSON list."""
     return read_captions(path) if path.suffix == ".json" else None
@@ -81,6 +85,7 @@ BENCHMARK = Benchmark(
     ask=lambda truth: truth.samples,
     score=_score,
     headline=("chair_s", "chair_i", "recall", "names_objects"),
+    scores=_scores,
     read_answers=_answers,
     max_new_tokens=128,
 )

@@ -1,4 +1,4 @@
-"""The commands that ask and score: generate, bench, score."""
+"""The commands that ask and score: generate, bench, score, compare."""
 
 from __future__ import annotations
 
@@ -194,6 +194,66 @@ def score(
     about = {"data": str(data), "responses": str(responses), "judge": "lexical"}
     write_results(out, benchmark.name, metrics, records, about)
     _tell(out, benchmark.headline, metrics, as_json)
+
+
+def compare(
+    model: Annotated[str, typer.Option(help="Alias, local folder or hub id.")],
+    out: Annotated[Path, typer.Option(help="Folder for results, table and figure.")],
+    methods: Annotated[str, typer.Option(help="Names with commas between; plain is added.")] = "plain",
+    benchmarks: Annotated[str, typer.Option(help="Names with commas between.")] = "spd-faith,pope,chair,mme",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="samples.jsonl of make-pairs, or one benchmark's files; default: drawn."),
+    ] = None,
+    n: Annotated[int, typer.Option(help="Pairs to draw where there is no --data.", min=1)] = PAIRS,
+    seed: Annotated[int, typer.Option(help="Seed of the drawn pairs.", min=0)] = SEED,
+    ablate: Annotated[str | None, typer.Option(help="sage: its stages, one after the other.")] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="Values of a parameter, such as sage.alpha=0,0.05,0.1.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Questions answered together.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods on benchmarks: every metric, with its paired difference to plain.
+
+    What is finished in --out is kept, so a call that was interrupted goes on.
+
+    \b
+    Examples:
+      mmprobe compare --model tiny-spd --methods plain,sage,vcd --out results/compare
+      mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl --out results/ablation
+    """
+    from mmprobe.benchmarks.benchmark import find_benchmark
+    from mmprobe.models.aliases import locate
+
+    wanted = [find_benchmark(name.strip()) for name in benchmarks.split(",")]
+    locate(model)
+
+    from mmprobe.analyses import export
+    from mmprobe.benchmarks.comparing import compare as compared
+    from mmprobe.benchmarks.comparing import contenders, markdown
+    from mmprobe.viz import plot
+
+    who = contenders([name.strip() for name in methods.split(",")], ablate, sweep)
+    if data is None:
+        drawn = out / "data" / "samples.jsonl"
+        if not drawn.exists():
+            from mmprobe.benchmarks.synthetic.pairs import make_pairs
+
+            make_pairs(out / "data", n, seed)
+        data = drawn
+    what = [(benchmark, benchmark.read(data)) for benchmark in wanted]
+    loaded = mmprobe.load_model(model, device=device, dtype=dtype)
+    ds = compared(loaded, who, what, out, batch_size, lambda text: typer.echo(text, err=True))
+    files = [str(file) for file in export(ds, out)]
+    headline = [f"{each.name} {name}" for each in wanted for name in each.headline]
+    shown = [name for name in headline if name in ds["metric"].values]
+    (out / "compare.md").write_text(markdown(ds) + "\n", encoding="utf-8")
+    plot(ds).write_html(out / "compare.html", include_plotlyjs=True)
+    files += [str(out / "compare.md"), str(out / "compare.html")]
+    say({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
 
 
 def _tell(out: Path, headline: tuple[str, ...], metrics: dict[str, Any], as_json: bool) -> None:

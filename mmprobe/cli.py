@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import mmprobe
-from mmprobe.asking import Setting, bench, generate, parameters, score
+from mmprobe.asking import Setting, bench, compare, generate, parameters, score
 from mmprobe.errors import InputError
 from mmprobe.output import AsJson, say
 
@@ -431,7 +431,7 @@ def make_pairs(
     )
 
 
-for command in (generate, bench, score):
+for command in (generate, bench, score, compare):
     app.command()(command)
 
 

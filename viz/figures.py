@@ -16,6 +16,7 @@ from mmprobe.viz import (
     linear_probe,
     localisation,
     logit_lens,
+    method_comparison,
     neuron_activation,
     patching,
     predict_unfaithful,
@@ -42,6 +43,7 @@ _BY_ANALYSIS = {
     "attention_knockout": knockout.panels,
     "residual_patching": patching.panels,
     "attribution": attribution.panels,
+    "method_comparison": method_comparison.panels,
 }
 
 

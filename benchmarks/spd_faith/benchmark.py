@@ -136,5 +136,6 @@ BENCHMARK = Benchmark(
     score=score,
     follow_up=follow_up,
     headline=PROFILES["paper-main"],
+    scores=lambda record: record["scores"],
     max_new_tokens=128,
 )
