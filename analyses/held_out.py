@@ -97,7 +97,12 @@ def shuffle_within_folds(
 def draw_groups(groups: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
     """How often each resample of a bootstrap over groups holds each: int [resample, group]."""
     count = int(groups.max()) + 1
-    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
+    rng, even = np.random.default_rng(seed), np.full(count, 1 / count)
+    drawn = np.empty((resamples, count), np.uint16)
+    for start in range(0, resamples, _BLOCK):
+        block = drawn[start : start + _BLOCK]
+        block[:] = rng.multinomial(count, even, size=len(block))
+    return drawn
 
 
 def interval(
@@ -108,7 +113,7 @@ def interval(
     Resamples for which it is NaN, such as those without a class, are left out.
     """
     blocks = np.array_split(drawn, max(1, len(drawn) // _BLOCK))
-    found = np.concatenate([statistic(block[:, groups]) for block in blocks], -1)
+    found = np.concatenate([statistic(block[:, groups].astype(float)) for block in blocks], -1)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
         return np.nanpercentile(found, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=-1)

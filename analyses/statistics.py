@@ -19,7 +19,7 @@ CONFIDENCE = 0.95
 PERMUTATIONS = 9999
 MINIMUM = 5  # samples that each group of a comparison needs, ours
 LABELS = ("all", "faithful", "unfaithful")
-_BLOCK = 500  # permutations or resamples in memory at a time
+_BLOCK = 100  # permutations or resamples in memory at a time
 
 
 def bootstrap_mean(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,6 +13,7 @@ from tqdm import tqdm
 
 from mmprobe.benchmarks.benchmark import Benchmark, Scored, read_responses
 from mmprobe.benchmarks.results import write_results
+from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate, intervening, load_methods
 from mmprobe.interventions.base import Method
@@ -72,6 +74,19 @@ def run_benchmark(
     metrics, records = benchmark.score(truth, responses)
     write_results(out, benchmark.name, metrics, records, about)
     return metrics, records
+
+
+def label_run(run: Path, faithful: Mapping[str, bool]) -> None:
+    """Write what a benchmark found of the answers into a run, so that reports compare faithful and unfaithful ones.
+
+    Example:
+        >>> label_run(Path("out/run"), benchmark.faithful(truth, records))         # doctest: +SKIP
+    """
+    traced = set(open_run(run).ids)
+    lines = [json.dumps({"id": name, "faithful": is_}) for name, is_ in faithful.items() if name in traced]
+    part = run / "labels.jsonl.part"
+    part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    os.replace(part, run / "labels.jsonl")
 
 
 def _earlier(file: Path) -> dict[str, str]:

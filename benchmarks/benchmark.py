@@ -28,6 +28,11 @@ def _nothing(truth: Any, responses: Mapping[str, str]) -> list[Sample]:
     return []
 
 
+def _correct(truth: Any, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Of records with one question each: an answer is faithful if it is right."""
+    return {record["id"]: record["correct"] for record in records if record["correct"] is not None}
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """A benchmark, whose truth is whatever its own functions understand.
@@ -43,6 +48,8 @@ class Benchmark:
         follow_up: questions that depend on answers; asked once all of `ask` are answered.
         headline: names of the metrics that are printed first.
         scores: from a record to its sample's scores by metric, for those that are means over samples.
+        faithful: from the truth and the records to whether each question's answer is faithful, by its id; without
+            those that nobody can say it of.
         read_answers: answers in the benchmark's own published form, None if it is the usual lines alone.
         max_new_tokens: longest answer.
     """
@@ -55,6 +62,7 @@ class Benchmark:
     score: Callable[[Any, Mapping[str, str]], Scored]
     follow_up: Callable[[Any, Mapping[str, str]], list[Sample]] = _nothing
     headline: tuple[str, ...] = ()
+    faithful: Callable[[Any, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct
     scores: Callable[[Mapping[str, Any]], Mapping[str, float | None]] = lambda record: {}
     read_answers: Callable[[Path, Any], dict[str, str] | None] | None = None
     max_new_tokens: int = 128

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +68,11 @@ def _score(truth: _Truth, responses: Mapping[str, str]) -> Scored:
     return score_chair(captions, truth.objects, truth.mentions)
 
 
+def _faithful(truth: _Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """A description that names nothing which is not there."""
+    return {row["id"]: not row["hallucinated"] for row in records if row["hallucinated"] is not None}
+
+
 def _scores(record: Mapping[str, Any]) -> dict[str, float | None]:
     return {} if record["hallucinated"] is None else {"chair_s": float(bool(record["hallucinated"]))}
 
@@ -85,6 +90,7 @@ BENCHMARK = Benchmark(
     ask=lambda truth: truth.samples,
     score=_score,
     headline=("chair_s", "chair_i", "recall", "names_objects"),
+    faithful=_faithful,
     scores=_scores,
     read_answers=_answers,
     max_new_tokens=128,

@@ -113,7 +113,8 @@ def bench(
 ) -> None:
     """Ask a model a benchmark's questions and score its answers.
 
-    The result folder gets results.json, samples.jsonl and responses.jsonl.
+    The result folder gets results.json, samples.jsonl and responses.jsonl. With --trace, a run as well, whose answers
+    are labelled faithful or not: mmprobe report OUT/run shows their internals.
 
     \b
     Examples:
@@ -144,7 +145,7 @@ def bench(
     else:
         truth = benchmark.read(drawn) if drawn.exists() else benchmark.draw(own, n, seed)
 
-    from mmprobe.benchmarks.answering import local, run_benchmark
+    from mmprobe.benchmarks.answering import label_run, local, run_benchmark
 
     longest = max_new_tokens or benchmark.max_new_tokens
     if remote:
@@ -162,7 +163,10 @@ def bench(
         "max_new_tokens": longest,
         "temperature": 0.0,
     }
-    metrics, _ = run_benchmark(benchmark, truth, answer, out, about, resume)
+    metrics, records = run_benchmark(benchmark, truth, answer, out, about, resume)
+    for folder in (out / "run", out / "run-follow-up") if trace else ():
+        if (folder / "run.json").exists():
+            label_run(folder, benchmark.faithful(truth, records))
     _tell(out, benchmark.headline, metrics, as_json)
 
 

@@ -49,7 +49,7 @@ def linear_probe(
 
     Args:
         run: traces with `residual/STREAM`.
-        target: `faithful`; or `difference_type`, the type of the differences that a sample's metadata name,
+        target: `faithful`; or `presence_of(thing)`; or `difference_type`, the type of the differences that a sample's metadata name,
             `none` where they name none (several types, or fewer than two pictures: not used); or a
             function from a trace to a label, None for a sample that is not to be used.
         stream: `pre`, `mid` or `post`: before the layer, after its attention, after the layer.
@@ -213,6 +213,31 @@ def _needed(minimum: int, folds: int) -> int:
     if minimum < 2 or folds < 2:
         raise InputError(f"minimum {minimum} and folds {folds} must be 2 or more")
     return max(minimum, folds)
+
+
+def presence_of(thing: str) -> Callable[[Trace], str | None]:
+    """A target for `linear_probe`: whether any picture of a sample shows a thing, `present` or `absent`.
+
+    Pictures show what the sample's `metadata.objects` say, a list of descriptions for each picture, as `make-pairs`
+    writes them; a sample that says nothing of that is not used.
+
+    Args:
+        thing: a word, or several that follow each other, of such a description.
+
+    Example:
+        >>> ds = linear_probe(run, presence_of("star"), reduce="first")      # doctest: +SKIP
+    """
+
+    def presence(trace: Trace) -> str | None:
+        listed = trace.sample.metadata.get("objects")
+        if listed is None or not trace.sample.images:
+            return None
+        shown = listed[: len(trace.sample.images)]
+        there = any(f" {thing} " in f" {told} " for of_picture in shown for told in of_picture)
+        return "present" if there else "absent"
+
+    presence.__name__ = f"presence of {thing}"
+    return presence
 
 
 def _difference_type(trace: Trace) -> str | None:

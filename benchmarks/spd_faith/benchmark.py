@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.spd_faith.claims import parse_count
@@ -127,6 +127,29 @@ def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
     return score_responses(truth.pairs, lines)
 
 
+def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Whether each answer claims only what is so: the right number, and no difference that is none.
+
+    A yes or no must be right, too. Answers that were not understood are left out.
+    """
+    by_pair = {record["id"]: record for record in records}
+    found = {}
+    for name, (pair, kind) in truth.questions.items():
+        told = by_pair.get(pair, {}).get("answers", {}).get(kind)
+        if told is None:
+            continue
+        differ = bool(by_pair[pair]["differences"])
+        if kind == "count":
+            if told["count"] is not None:
+                found[name] = told["count"] == len(by_pair[pair]["differences"])
+        elif told.get("yes_no") == "unknown" or not (told["understood"] or "yes_no" in told):
+            continue
+        else:
+            right = told.get("yes_no") in (None, "yes" if differ == (kind == "different") else "no")
+            found[name] = right and not any(told["errors"] or ())
+    return found
+
+
 BENCHMARK = Benchmark(
     name="spd-faith",
     about="Two pictures, their differences, and whether what is said of them is faithful (paper 003).",
@@ -136,6 +159,7 @@ BENCHMARK = Benchmark(
     score=score,
     follow_up=follow_up,
     headline=PROFILES["paper-main"],
+    faithful=faithful,
     scores=lambda record: record["scores"],
     max_new_tokens=128,
 )

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from mmprobe.benchmarks.answering import run_benchmark
 from mmprobe.benchmarks.benchmark import NAMES, find_benchmark, read_responses
+from mmprobe.benchmarks.spd_faith.benchmark import published
+from mmprobe.benchmarks.spd_faith.truth import Difference, Pair
 from mmprobe.cache import open_run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
@@ -72,12 +74,41 @@ def test_answers_are_traced_under_their_questions_ids(tmp_path):
     traced = {trace.id: trace.answer for run in ("run", "run-follow-up") for trace in open_run(out / run)}
     assert traced == responses
     assert sum(name.endswith("-find") for name in traced) == 1
+    labels = {
+        trace.id: run.faithful(trace.id)
+        for run in map(open_run, (out / "run", out / "run-follow-up"))
+        for trace in run
+    }
+    assert labels == dict.fromkeys(traced, True), "the embedded model makes no mistake here"
     plain = tmp_path / "plain"
     invoke(
         "bench", "spd-faith", "--model", "tiny-spd", "--data", out / "data" / "samples.jsonl", "--out", plain
     )
     assert read_responses(plain / "responses.jsonl") == {
         name: text.strip() for name, text in responses.items()
+    }
+
+
+def test_answers_are_faithful_or_not():
+    """One pair that differs in one object; the answers are of all kinds."""
+    benchmark = find_benchmark("spd-faith")
+    pair = Pair("7", (Difference("remove", "dog"),))
+    truth = published([pair])
+    said = {
+        "same": "Yes, they are the same.",
+        "different": "Yes, the dog was removed.",
+        "count": "There are 2 differences.",
+        "list": "The dog was removed. The cat turned red.",
+        "steps": "The dog was removed.",
+        "find": "I would rather not say.",
+    }
+    _, records = benchmark.score(truth, {f"7-{kind}": text for kind, text in said.items()})
+    assert benchmark.faithful(truth, records) == {
+        "7-same": False,
+        "7-different": True,
+        "7-count": False,
+        "7-list": False,
+        "7-steps": True,
     }
 
 

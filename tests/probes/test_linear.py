@@ -23,7 +23,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION
 from mmprobe.errors import NotApplicable, NotCaptured
-from mmprobe.probes.linear import linear_probe, linear_probe_by_step
+from mmprobe.probes.linear import linear_probe, linear_probe_by_step, presence_of
 from mmprobe.samples import Sample
 from mmprobe.viz.linear_probe import panels
 
@@ -205,6 +205,26 @@ def test_by_step(tmp_path):
         assert "60 at 0, 60 at 1, 60 at 2, 40 at 4, 10 at 8" in panel.caption
     with pytest.raises(mp.InputError, match=r"layers \[1\]: residual/post has layers \[0, 2\]"):
         linear_probe_by_step(run, layers=[1])
+
+
+def test_the_presence_of_an_object(tmp_path):
+    """Stars in every other sample, in the second picture; one sample asks about the first alone, one tells nothing."""
+    streams = noise(50, layers=1)
+    for i, values in enumerate(streams.values()):
+        values[:, 0, 3] += 6 * (i % 2)
+    pictures = {name: [f"{i}a.png", f"{i}b.png"][: 1 if i == 1 else 2] for i, name in enumerate(streams)}
+    objects = {
+        name: {} if i == 0 else {"objects": [["red starfish A1"], ["blue star B2"] if i % 2 else []]}
+        for i, name in enumerate(streams)
+    }
+    run = write_run(tmp_path / "run", streams, images=pictures, metadata=objects)
+    ds = linear_probe(run, presence_of("star"))
+    assert dict(zip(ds["class"].values.tolist(), ds.n_class.values.tolist(), strict=True)) == {
+        "absent": 25,
+        "present": 24,
+    }
+    assert ds.auc.item() > 0.9
+    assert ds.attrs["target"] == "presence of star"
 
 
 def test_the_type_of_the_differences(tmp_path):
