@@ -30,7 +30,7 @@ def run_demo(out: Path) -> dict[str, Any]:
     folder = out / "run"
     model = mp.load_model("tiny-spd", device="cpu")
     resume = (folder / "run.json").exists()
-    mp.trace(model, samples, folder, "full", MAX_NEW_TOKENS, resume=resume)
+    mp.trace(model, samples, folder, "full", MAX_NEW_TOKENS, batch_size=8, resume=resume)
     verdicts = label_run(mp.open_run(folder))
     run = mp.open_run(folder)
     probes = {name: probe for name, probe in of_run(model).items() if name != "attention_knockout"}
