@@ -15,6 +15,7 @@ import xarray as xr
 from mmprobe.analyses.statistics import bootstrap_mean
 from mmprobe.benchmarks.answering import local, run_benchmark
 from mmprobe.benchmarks.benchmark import Benchmark
+from mmprobe.benchmarks.perturbing import KINDS, perturbed
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 
@@ -31,10 +32,14 @@ class Contender(NamedTuple):
     name: str
     method: str
     parameters: dict[str, Any]
+    perturbation: str | None = None
 
 
 def contenders(
-    methods: Sequence[str], ablate: str | None = None, sweep: str | None = None
+    methods: Sequence[str],
+    ablate: str | None = None,
+    sweep: str | None = None,
+    perturbations: Sequence[str] = (),
 ) -> list[Contender]:
     """Who is compared; `plain` comes first, added if it is missing.
 
@@ -42,9 +47,10 @@ def contenders(
         methods: names or YAML files.
         ablate: `sage`, whose stages are then added one after the other.
         sweep: `METHOD.PARAMETER=VALUE,VALUE,…`, one contender a value.
+        perturbations: of the questions, answered plainly, one contender each (`mmprobe.benchmarks.perturbing`).
 
     Raises:
-        InputError: an unknown method, parameter or ablation.
+        InputError: an unknown method, parameter, ablation or perturbation.
 
     Example:
         >>> [each.name for each in contenders(["vcd"], sweep="sage.alpha=0,0.1")]
@@ -64,6 +70,10 @@ def contenders(
         method, parameter, values = parts.groups()
         for value in values.split(","):
             found.append(Contender(f"{method} {parameter}={value}", method, {parameter: json.loads(value)}))
+    for kind in perturbations:
+        if kind not in KINDS:
+            raise InputError(f"--perturb {kind}: choose {', '.join(KINDS)}")
+        found.append(Contender(f"plain, {kind}", "plain", {}, kind))
     if "plain" not in [each.name for each in found]:
         found.insert(0, Contender("plain", "plain", {}))
     found.sort(key=lambda each: each.name != "plain")
@@ -114,7 +124,10 @@ def compare(
             answer = local(
                 model, benchmark.max_new_tokens, batch_size, method=each.method, parameters=each.parameters
             )
+            if each.perturbation is not None:
+                answer = perturbed(answer, each.perturbation, folder / "perturbed")
             about = {"model": model.name, "method": each.method, "parameters": each.parameters}
+            about |= {"perturbation": each.perturbation}
             found[each.name, benchmark.name] = run_benchmark(
                 benchmark, truth, answer, folder, about, resume=True
             )

@@ -106,6 +106,9 @@ def bench(
     settings: Setting = None,
     batch_size: Annotated[int, typer.Option(help="Questions answered together.", min=1)] = 1,
     max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer.", min=1)] = None,
+    perturb: Annotated[
+        str | None, typer.Option(help="Disturb what is asked: explicit, implicit, mask-25, …, mask-100.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run in --out.")] = False,
@@ -146,6 +149,10 @@ def bench(
         truth = benchmark.read(drawn) if drawn.exists() else benchmark.draw(own, n, seed)
 
     from mmprobe.benchmarks.answering import label_run, local, run_benchmark
+    from mmprobe.benchmarks.perturbing import KINDS, perturbed
+
+    if perturb not in (None, *KINDS):
+        raise InputError(f"--perturb {perturb}: choose {', '.join(KINDS)}")
 
     longest = max_new_tokens or benchmark.max_new_tokens
     if remote:
@@ -154,10 +161,13 @@ def bench(
         run = out / "run" if trace else None
         loaded = mmprobe.load_model(model, device=device, dtype=dtype)
         answer = local(loaded, longest, batch_size, run, capture, method, chosen)
+    if perturb is not None:
+        answer = perturbed(answer, perturb, out / "perturbed")
     about = {
         "model": model,
         "method": method,
         "parameters": chosen,
+        "perturbation": perturb,
         "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
         "judge": "lexical",
         "max_new_tokens": longest,
@@ -215,6 +225,9 @@ def compare(
     sweep: Annotated[
         str | None, typer.Option(help="Values of a parameter, such as sage.alpha=0,0.05,0.1.")
     ] = None,
+    perturb: Annotated[
+        str | None, typer.Option(help="Names with commas between: explicit, implicit, mask-25, …, mask-100.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Questions answered together.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
@@ -227,6 +240,7 @@ def compare(
     \b
     Examples:
       mmprobe compare --model tiny-spd --methods plain,sage,vcd --out results/compare
+      mmprobe compare --model tiny-spd --perturb explicit,implicit,mask-50 --benchmarks spd-faith --out results/perturbed
       mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl --out results/ablation
     """
     from mmprobe.benchmarks.benchmark import find_benchmark
@@ -240,7 +254,8 @@ def compare(
     from mmprobe.benchmarks.comparing import contenders, markdown
     from mmprobe.viz import plot
 
-    who = contenders([name.strip() for name in methods.split(",")], ablate, sweep)
+    perturbations = [name.strip() for name in perturb.split(",")] if perturb else []
+    who = contenders([name.strip() for name in methods.split(",")], ablate, sweep, perturbations)
     if data is None:
         drawn = out / "data" / "samples.jsonl"
         if not drawn.exists():

@@ -194,6 +194,8 @@ def test_published_pairs_are_scored_by_pair_and_question_type(tmp_path):
         (["bench", "pope", "--model", "tiny-spd", "--method", "sagee"], "sage"),
         (["bench", "pope", "--model", "tiny-spd", "--method", "vcd", "--set", "alhpa=1"], "alpha"),
         (["bench", "pope", "--model", "tiny-spd", "--set", "x"], "give a name and a value"),
+        (["compare", "--model", "tiny-spd", "--methods", "vdc"], "vcd"),
+        (["compare", "--model", "tiny-spd", "--benchmarks", "pop"], "pope"),
     ],
 )
 def test_bad_requests_are_told_before_anything_is_loaded(arguments, message, tmp_path):
