@@ -24,8 +24,9 @@ def samples(tmp_path_factory):
 @pytest.mark.parametrize(("method", "parameters"), [("sage", {"alpha": 0.5}), ("vcd", {"alpha": 2.0})])
 def test_a_trace_holds_the_answer_that_the_method_gives(tiny_spd, samples, tmp_path, method, parameters):
     run = mp.trace(tiny_spd, samples, tmp_path / "run", "full", TOKENS, method=method, parameters=parameters)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["generate"]["methods"][method]["alpha"] == (
-        parameters["alpha"]
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text())["generate"]["methods"][method]["alpha"]
+        == (parameters["alpha"])
     )
     for sample in samples:
         alone = mp.generate(tiny_spd, sample, method, max_new_tokens=TOKENS, **parameters)
@@ -36,7 +37,9 @@ def test_it_shows_what_the_method_did(tiny_spd, samples, tmp_path):
     """See makes every layer look more at the pictures, at the first step by just its factor."""
     plain = mp.trace(tiny_spd, samples, tmp_path / "plain", max_new_tokens=TOKENS)
     only_see = {"alpha": 1.0, "analyze": False, "generate": False, "shallow": 1.0}
-    seen = mp.trace(tiny_spd, samples, tmp_path / "see", max_new_tokens=TOKENS, method="sage", parameters=only_see)
+    seen = mp.trace(
+        tiny_spd, samples, tmp_path / "see", max_new_tokens=TOKENS, method="sage", parameters=only_see
+    )
     for name in plain.ids:
         before, after = (
             run[name].attention_mass.sel(group="visual").isel(step=0, layer=0).values for run in (plain, seen)
