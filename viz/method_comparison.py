@@ -18,7 +18,7 @@ def _differences(ds: xr.Dataset) -> Panel:
     """Paired differences to the first method, of metrics where any method has one."""
     baseline = ds.attrs["baseline"]
     others = [str(name) for name in ds["contender"].values if name != baseline]
-    known = np.isfinite(ds["difference_low"].sel(contender=others)).any("contender").values
+    known = ds["difference_low"].sel(contender=others).notnull().any("contender").values
     shown = ds.isel(metric=np.flatnonzero(known))
     figure = go.Figure()
     for number, method in enumerate(others):
