@@ -126,8 +126,12 @@ def compare(
             )
             if each.perturbation is not None:
                 answer = perturbed(answer, each.perturbation, folder / "perturbed")
-            about = {"model": model.name, "method": each.method, "parameters": each.parameters}
-            about |= {"perturbation": each.perturbation}
+            about = {
+                "model": model.name,
+                "method": each.method,
+                "parameters": each.parameters,
+                "perturbation": each.perturbation,
+            }
             found[each.name, benchmark.name] = run_benchmark(
                 benchmark, truth, answer, folder, about, resume=True
             )

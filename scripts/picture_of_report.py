@@ -19,10 +19,11 @@ def main(report: Path, picture: Path) -> None:
         browser = playwright.chromium.launch(
             executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.goto(report.resolve().as_uri())
+        page = browser.new_page(viewport={"width": 1280, "height": 1500})
+        page.goto(report.resolve().as_uri() + "#explorer")
         page.locator("button[data-sample]", has_text="steps").first.click()
         page.locator("#tokens [role=option]", has_text=re.compile(r"^\s*moved$")).first.click()
+        page.mouse.move(0, 0)  # else the token under the mouse is shown
         page.locator("#explorer .explorer").screenshot(path=picture)
         browser.close()
 

@@ -95,7 +95,7 @@ def trace(
     spec = available(load_capture(capture), model, engine, batch_size, remote)
     check_space(out, len(ids) * most_bytes(model, spec, max_new_tokens))
     methods = _methods(method, parameters or {}, engine)
-    asked = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     if methods:
         asked["methods"] = {each.name: asdict(each) for each in methods}
     done = open_folder(out, describe(model, ids, spec, engine, batch_size, asked), resume, overwrite)
