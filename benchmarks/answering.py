@@ -19,6 +19,7 @@ from mmprobe.interventions import generate, intervening, load_methods
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.prompting import PromptMethod
 from mmprobe.models import Model
+from mmprobe.models.generating import generate_options
 from mmprobe.models.prompt import build_batch, chat_of
 from mmprobe.samples import Sample
 
@@ -154,7 +155,7 @@ def _generated(
             found = generate(model, sample, methods, max_new_tokens=max_new_tokens)
             yield sample.id, found.text.strip()
         return
-    greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    options = generate_options(model, max_new_tokens)
     by_pictures = sorted(
         samples, key=lambda sample: len(sample.images)
     )  # some families cannot mix them in a batch
@@ -167,8 +168,7 @@ def _generated(
             with intervening(model, methods, chats, batch) as intervention:
                 output = model.hf.generate(
                     **batch.inputs,
-                    **greedy,
-                    max_new_tokens=max_new_tokens,
+                    **options,
                     logits_processor=intervention.processors,
                 )
             new = output[:, batch.inputs["input_ids"].shape[1] :]

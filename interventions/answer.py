@@ -13,6 +13,7 @@ from mmprobe.interventions.base import Method, intervening
 from mmprobe.interventions.prompting import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model
+from mmprobe.models.generating import generate_options
 from mmprobe.models.prompt import Chat, build_batch, chat_of
 from mmprobe.samples import Sample
 
@@ -90,20 +91,8 @@ def _answer(
 ) -> Generated:
     torch.manual_seed(seed)
     batch = build_batch(model, [chat])
-    options = _options(model, max_new_tokens, temperature)
+    options = generate_options(model, max_new_tokens, temperature)
     with torch.inference_mode(), intervening(model, methods, [chat], batch, seed) as intervention:
         output = model.hf.generate(**batch.inputs, **options, logits_processor=intervention.processors)
     ids = output[0, batch.inputs["input_ids"].shape[1] :].tolist()
     return Generated(model.tokenizer.decode(ids, skip_special_tokens=True), ids, intervention.report())
-
-
-def _options(model: Model, max_new_tokens: int, temperature: float) -> dict[str, Any]:
-    """Options of transformers' `generate`, as tracing has them."""
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": temperature > 0}
-    if temperature > 0:
-        options["temperature"] = temperature
-    else:
-        options |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
-    if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:
-        options["pad_token_id"] = model.tokenizer.pad_token_id
-    return options

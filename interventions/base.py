@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import check
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import shifted_attention
-from mmprobe.models.listening import is_aside, listening
+from mmprobe.models.listening import changing, listening
 from mmprobe.models.prompt import Chat
 from mmprobe.models.shifts import LastQuery, Shift
 
@@ -181,7 +180,7 @@ def _put_in_place(model: Model, act: Act, stack: ExitStack) -> None:
         seen: dict[str, Tensor] = {}
         stack.enter_context(listening(decoder.layers[layer], inputs=_keeper(seen, "pre")))
         stack.enter_context(listening(parts[layer].mid, inputs=_keeper(seen, "mid")))
-        stack.enter_context(_replacing(decoder.layers[layer], _changer(act, layer, seen)))
+        stack.enter_context(changing(decoder.layers[layer], outputs=_changer(act, layer, seen)))
     if act.wants_states():
         stack.enter_context(listening(decoder.norm, outputs=act.states))
 
@@ -196,28 +195,6 @@ def _keeper(seen: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:
 
 def _changer(act: Act, layer: int, seen: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda post: act.update(layer, seen.pop("pre"), seen.pop("mid"), post)
-
-
-@contextmanager
-def _replacing(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Within the block, a module's first result is what `change` makes of it, unless it is called aside."""
-    own, forward = vars(module).get("forward"), module.forward
-
-    @wraps(forward)  # transformers reads a model's signature
-    def replaced(*args: Any, **options: Any) -> Any:
-        result = forward(*args, **options)
-        if is_aside():
-            return result
-        return (change(result[0]), *result[1:]) if isinstance(result, tuple) else change(result)
-
-    module.forward = replaced
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
 
 
 class _Processor(LogitsProcessor):

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 import mmprobe
 from mmprobe.errors import InputError
+from mmprobe.interventions.parameters import settings as parameters_of
 from mmprobe.output import AsJson, say
 
 PAIRS = 24  # pairs of a benchmark's own set
@@ -49,7 +49,7 @@ def generate(
     from mmprobe.models.aliases import locate
     from mmprobe.samples import Sample, check_image
 
-    methods = load_methods(method, **parameters(settings))
+    methods = load_methods(method, **parameters_of(settings or []))
     locate(model)
     for path in image or []:
         check_image(path, "--image")
@@ -67,25 +67,6 @@ def generate(
     )
     result = {"text": found.text, "token_ids": found.token_ids, "diagnostics": found.diagnostics}
     say(json.loads(json.dumps(result, default=str)), found.text, as_json)
-
-
-def parameters(settings: list[str] | None) -> dict[str, Any]:
-    """`--set name=value` options; values are read as YAML reads them.
-
-    Example:
-        >>> parameters(["eta=0.25", "see=false", "tau=null"])
-        {'eta': 0.25, 'see': False, 'tau': None}
-    """
-    found = {}
-    for setting in settings or []:
-        name, equals, value = setting.partition("=")
-        if not equals or not name:
-            raise InputError(f"--set {setting}: give a name and a value, such as eta=0.25")
-        try:
-            found[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise InputError(f"--set {setting}: the value cannot be read") from None
-    return found
 
 
 def bench(
@@ -131,7 +112,7 @@ def bench(
     benchmark = find_benchmark(name)
     if (out / "responses.jsonl").exists() and not resume:
         raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")
-    chosen = parameters(settings)
+    chosen = parameters_of(settings or [])
     remote = is_api(model)
     if remote and (trace or method != "plain"):
         raise InputError(f"--model {model}: a model behind an API cannot be traced or changed")

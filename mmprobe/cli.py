@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import mmprobe
-from mmprobe.asking import Setting, bench, compare, generate, parameters, score
+from mmprobe.asking import Setting, bench, compare, generate, score
 from mmprobe.errors import InputError
 from mmprobe.output import AsJson, say
 
@@ -171,11 +171,12 @@ def trace(
             f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
         )
 
+    from mmprobe.interventions.parameters import settings as parameters_of
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
 
-    methods = load_methods(method, **parameters(settings))
+    methods = load_methods(method, **parameters_of(settings or []))
     locate(model)
     samples = load_samples(data)[:limit]
 
@@ -280,17 +281,12 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
 
 
-def _functions(model: str | None) -> dict[str, Callable[..., Any]]:
+def _functions(model: str | None, slow: bool = False) -> dict[str, Callable[..., Any]]:
     """Analyses and probes of a run by name; those that need the model only with it."""
     from mmprobe.analyses import ANALYSES
     from mmprobe.probes import of_run
 
-    return ANALYSES | of_run(None if model is None else mmprobe.load_model(model))
-
-
-def _quick(functions: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Without those that take as long as tracing, which have to be named."""
-    return {name: function for name, function in functions.items() if name != "attention_knockout"}
+    return ANALYSES | of_run(None if model is None else mmprobe.load_model(model), slow)
 
 
 @app.command()
@@ -323,7 +319,7 @@ def analyze(
             known = ", ".join(known.replace("_", "-") for known in (*ANALYSES, *OF_A_RUN))
             raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {known}")
     opened = open_run(run)
-    functions = _functions(model)
+    functions = _functions(model, slow=bool(names))
     for name in names:
         if name not in functions:
             raise InputError(f"--only {name.replace('_', '-')}: needs the model; give it with --model")
@@ -332,7 +328,7 @@ def analyze(
     if only:
         datasets = [functions[name](opened) for name in names]
     else:
-        datasets, left_out = applicable(opened, _quick(functions))
+        datasets, left_out = applicable(opened, functions)
         _warn(left_out)
     files = [str(file) for dataset in datasets for file in export(dataset, out)]
     say({"files": files}, "\n".join(files), as_json)
@@ -357,7 +353,7 @@ def report(
     from mmprobe.viz import write_report
 
     opened = open_run(run)
-    datasets, left_out = applicable(opened, _quick(_functions(model)))
+    datasets, left_out = applicable(opened, _functions(model))
     _warn(left_out)
     written = write_report(opened, datasets, out, findings=findings(opened, datasets))
     say({"report": str(written)}, str(written), as_json)

@@ -33,8 +33,7 @@ def run_demo(out: Path) -> dict[str, Any]:
     mp.trace(model, samples, folder, "full", MAX_NEW_TOKENS, batch_size=8, resume=resume)
     verdicts = label_run(mp.open_run(folder))
     run = mp.open_run(folder)
-    probes = {name: probe for name, probe in of_run(model).items() if name != "attention_knockout"}
-    datasets, _ = applicable(run, ANALYSES | probes)
+    datasets, _ = applicable(run, ANALYSES | of_run(model))
     for dataset in datasets:
         export(dataset, out / "analyses")
     report = mp.viz.write_report(run, datasets, out / "report.html", findings=findings(run, datasets))

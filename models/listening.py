@@ -1,4 +1,4 @@
-"""Look at what goes into a module and comes out of it, without torch's hooks."""
+"""Look at what goes into a module and comes out of it, or change it, without torch's hooks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 Listener = Callable[[Any], None]
+Change = Callable[[Tensor], Tensor]
 _asides: list[None] = []  # one for each block of `aside` that is open
 
 
@@ -69,6 +70,44 @@ def listening(
         return result
 
     module.forward = listen
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+@contextmanager
+def changing(
+    module: nn.Module, inputs: Change | None = None, outputs: Change | None = None
+) -> Iterator[None]:
+    """Within the block, a module's first argument and its first result are what these make of them, but for `aside`.
+
+    Example:
+        >>> import torch
+        >>> layer = nn.Identity()
+        >>> with changing(layer, inputs=lambda values: values + 1, outputs=lambda values: values * 2):
+        ...     layer(torch.tensor(3))
+        tensor(8)
+    """
+    own, forward = vars(module).get("forward"), module.forward
+
+    @wraps(forward)  # transformers reads a model's signature
+    def changed(*args: Any, **options: Any) -> Any:
+        if is_aside():
+            return forward(*args, **options)
+        if inputs is not None and args:
+            args = (inputs(args[0]), *args[1:])
+        elif inputs is not None:
+            options["hidden_states"] = inputs(options["hidden_states"])
+        result = forward(*args, **options)
+        if outputs is None:
+            return result
+        return (outputs(result[0]), *result[1:]) if isinstance(result, tuple) else outputs(result)
+
+    module.forward = changed
     try:
         yield
     finally:

@@ -48,11 +48,12 @@ __all__ = [
 ]
 
 
-def of_run(model: Model | None = None) -> dict[str, Callable[..., xr.Dataset]]:
+def of_run(model: Model | None = None, slow: bool = False) -> dict[str, Callable[..., xr.Dataset]]:
     """The probes of a whole run by name, each a function of the run, as `mmprobe.analyses.ANALYSES` holds analyses.
 
     Args:
         model: the one that was traced; without it only probes that need none.
+        slow: also those that take as long as tracing does.
 
     Example:
         >>> list(of_run())
@@ -62,13 +63,13 @@ def of_run(model: Model | None = None) -> dict[str, Callable[..., xr.Dataset]]:
 
     found: dict[str, Callable[..., xr.Dataset]] = {"linear_probe": linear_probe}
     if model is not None:
-        from mmprobe.probes.knockout import knock_out_run
         from mmprobe.probes.lens import logit_lens_run
 
-        found |= {
-            "logit_lens": partial(logit_lens_run, model),
-            "attention_knockout": partial(knock_out_run, model),
-        }
+        found["logit_lens"] = partial(logit_lens_run, model)
+    if model is not None and slow:
+        from mmprobe.probes.knockout import knock_out_run
+
+        found["attention_knockout"] = partial(knock_out_run, model)
     return found
 
 

@@ -6,24 +6,22 @@ makes of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model, Prompt
+from mmprobe.models.generating import generate_options
 from mmprobe.models.prompt import token_texts
 from mmprobe.samples import Sample
 
 GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
 MAX_NEW_TOKENS = 64
-Change = Callable[[Tensor], Tensor]
 Answer = str | Sequence[int] | np.ndarray | None
 
 
@@ -74,9 +72,8 @@ def force(
     """
     inputs, (prompt,) = model.batch([sample])
     if answer is None:
-        options = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
         with torch.inference_mode():
-            output = model.hf.generate(**inputs, **options, max_new_tokens=max_new_tokens)
+            output = model.hf.generate(**inputs, **generate_options(model, max_new_tokens))
         answer = output[0, inputs["input_ids"].shape[1] :].tolist()
     elif isinstance(answer, str):
         answer = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
@@ -88,41 +85,6 @@ def force(
         longer = model.hf._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=False)
     longer["input_ids"] = torch.cat([inputs["input_ids"], ids[None]], 1)
     return Forced(model, longer, prompt, ids)
-
-
-@contextmanager
-def changing(
-    module: nn.Module, inputs: Change | None = None, outputs: Change | None = None
-) -> Iterator[None]:
-    """Within the block, a module's first argument and its first result are what these make of them.
-
-    Example:
-        >>> layer = nn.Identity()
-        >>> with changing(layer, inputs=lambda values: values + 1, outputs=lambda values: values * 2):
-        ...     layer(torch.tensor(3))
-        tensor(8)
-    """
-    own, forward = vars(module).get("forward"), module.forward
-
-    @wraps(forward)  # transformers reads a model's signature
-    def changed(*args: Any, **options: Any) -> Any:
-        if inputs is not None and args:
-            args = (inputs(args[0]), *args[1:])
-        elif inputs is not None:
-            options["hidden_states"] = inputs(options["hidden_states"])
-        result = forward(*args, **options)
-        if outputs is None:
-            return result
-        return (outputs(result[0]), *result[1:]) if isinstance(result, tuple) else outputs(result)
-
-    module.forward = changed
-    try:
-        yield
-    finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
 
 
 def positions_of(model: Model, prompt: Prompt, groups: Sequence[str]) -> np.ndarray:

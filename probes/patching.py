@@ -12,12 +12,11 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model, Prompt
+from mmprobe.models.listening import Change, changing
 from mmprobe.probes.forcing import (
     MAX_NEW_TOKENS,
     Answer,
-    Change,
     by_layer_and_step,
-    changing,
     force,
     layer_indices,
     positions_of,

@@ -233,7 +233,7 @@ def main() -> None:
     runs = traced(model, arguments.folder, arguments.pairs)
     found: Datasets = {}
     for name, run in runs.items():
-        probed = of_run(model if name == "steps" else None)
+        probed = of_run(model if name == "steps" else None, slow=True)
         datasets, left_out = applicable(run, mp.analyses.ANALYSES | probed)
         print(*left_out, sep="\n")
         found[name] = {dataset.attrs["analysis"]: dataset for dataset in datasets}

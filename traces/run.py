@@ -23,6 +23,7 @@ from mmprobe.interventions.base import Method, intervening
 from mmprobe.interventions.prompting import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model, Prompt
+from mmprobe.models.generating import generate_options
 from mmprobe.models.prompt import Chat, build_batch, chat_of, token_texts
 from mmprobe.samples import Sample
 from mmprobe.traces.background import Background, BackgroundWriter, WritingFailed
@@ -99,7 +100,7 @@ def trace(
     if methods:
         asked["methods"] = {each.name: asdict(each) for each in methods}
     done = open_folder(out, describe(model, ids, spec, engine, batch_size, asked), resume, overwrite)
-    options = _generate_options(model, max_new_tokens, temperature)
+    options = generate_options(model, max_new_tokens, temperature)
     progress = tqdm(desc="trace", unit="sample", initial=len(done), total=len(samples), disable=None)
     try:
         with Background() as background, progress, _stopping_after_a_batch() as interrupted:
@@ -250,17 +251,6 @@ def _batches(model: Model, samples: Sequence[Sample], size: int) -> Iterator[lis
         group = list(alike)
         for first in range(0, len(group), size):
             yield group[first : first + size]
-
-
-def _generate_options(model: Model, max_new_tokens: int, temperature: float) -> dict[str, Any]:
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": temperature > 0}
-    if temperature > 0:
-        options["temperature"] = temperature
-    else:
-        options |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
-    if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:
-        options["pad_token_id"] = model.tokenizer.pad_token_id
-    return options
 
 
 @contextmanager

@@ -193,7 +193,7 @@ def test_published_pairs_are_scored_by_pair_and_question_type(tmp_path):
         (["bench", "pope", "--model", "openai/gpt-4o", "--trace"], "cannot be traced"),
         (["bench", "pope", "--model", "tiny-spd", "--method", "sagee"], "sage"),
         (["bench", "pope", "--model", "tiny-spd", "--method", "vcd", "--set", "alhpa=1"], "alpha"),
-        (["bench", "pope", "--model", "tiny-spd", "--set", "x"], "give a name and a value"),
+        (["bench", "pope", "--model", "tiny-spd", "--set", "x"], "write NAME=VALUE"),
         (["compare", "--model", "tiny-spd", "--methods", "vdc"], "vcd"),
         (["compare", "--model", "tiny-spd", "--benchmarks", "pop"], "pope"),
     ],

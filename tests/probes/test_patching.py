@@ -18,8 +18,9 @@ import mmprobe as mp
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.families import family_of
+from mmprobe.models.listening import changing
 from mmprobe.probes import knock_out_attention, knock_out_run, knockout, patch_residual
-from mmprobe.probes.forcing import changing, force
+from mmprobe.probes.forcing import force
 from mmprobe.probes.knockout import blocking
 from mmprobe.samples import Sample
 

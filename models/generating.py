@@ -1,0 +1,25 @@
+"""How `generate` is asked, the same wherever a model answers: plain, traced, or with a method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmprobe.models.loading import Model
+
+
+def generate_options(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
+    """Options of transformers' `generate`: greedy at temperature 0, sampling above it.
+
+    Example:
+        >>> generate_options(model, 64)["do_sample"]                # doctest: +SKIP
+        False
+    """
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": temperature > 0}
+    if temperature > 0:
+        options["temperature"] = temperature
+    else:
+        options |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
+    if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:
+        options["pad_token_id"] = model.tokenizer.pad_token_id
+    return options
