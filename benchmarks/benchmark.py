@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -10,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.lines import json_lines
 from mmprobe.benchmarks.results import Metric
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -45,6 +46,7 @@ class Benchmark:
         ask: the questions, in order; ids name their answers.
         score: metrics, and a record a sample, of answers by the questions' ids. What was not answered lowers the
             coverage.
+        judged: as `score`, with labels by a model or several in place of our rules; None if there is nothing to judge.
         follow_up: questions that depend on answers; asked once all of `ask` are answered.
         headline: names of the metrics that are printed first.
         scores: from a record to its sample's scores by metric, for those that are means over samples.
@@ -60,6 +62,7 @@ class Benchmark:
     draw: Callable[[Path, int, int], Any]
     ask: Callable[[Any], list[Sample]]
     score: Callable[[Any, Mapping[str, str]], Scored]
+    judged: Callable[[Any, Mapping[str, str], Judge], Scored] | None = None
     follow_up: Callable[[Any, Mapping[str, str]], list[Sample]] = _nothing
     headline: tuple[str, ...] = ()
     faithful: Callable[[Any, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct
@@ -97,22 +100,9 @@ def read_responses(path: str | Path) -> dict[str, str]:
         >>> read_responses("answers.jsonl")["0001"]                 # doctest: +SKIP
         'Yes.'
     """
-    path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
     found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, row in json_lines(path):
         where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            raise InputError(f"{where}: not a JSON object") from None
         if not isinstance(row, dict) or not isinstance(row.get("id"), str | int):
             raise InputError(f'{where}: has no \'id\'; a line is {{"id": …, "response": …}}')
         if "response" not in row or not isinstance(row["response"], str | None):

@@ -8,7 +8,6 @@ objects it does show (adversarial).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from mmprobe.benchmarks.lines import json_lines
 from mmprobe.benchmarks.results import Direction, Metric, count_metric
 from mmprobe.benchmarks.yes_no import yes_no
 from mmprobe.errors import InputError
@@ -68,23 +68,10 @@ def _setting(path: Path) -> str | None:
 
 def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """The objects of a file of JSON lines, each with its line's number."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    rows = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (RecursionError, ValueError):
-            row = None
+    rows = list(json_lines(path))
+    for number, row in rows:
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {number}: not a JSON object; one is expected on each line")
-        rows.append((number, row))
     if not rows:
         raise InputError(f"{path}: holds no lines")
     return rows

@@ -6,15 +6,27 @@ import json
 import re
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from PIL import Image, UnidentifiedImageError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmprobe.errors import InputError
 
 MAX_IMAGE_PIXELS = 100_000_000
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def _names_a_file(value: str) -> str:
+    if not SAFE_ID.fullmatch(value) or ".." in value:
+        raise ValueError(
+            "must be 1 to 128 letters, digits, '.', '_' or '-', begin with a letter or digit and hold no '..'"
+        )
+    return value
+
+
+Id = Annotated[str, AfterValidator(_names_a_file)]
+"""A name that a file can have."""
 
 
 class Region(BaseModel):
@@ -36,7 +48,7 @@ class Sample(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    id: str
+    id: Id
     images: list[Path] = []
     question: str
     system: str | None = None
@@ -46,15 +58,6 @@ class Sample(BaseModel):
     faithful: bool | None = None
     regions: list[Region] = []
     metadata: dict[str, Any] = {}
-
-    @field_validator("id")
-    @classmethod
-    def _names_a_file(cls, value: str) -> str:
-        if not SAFE_ID.fullmatch(value) or ".." in value:
-            raise ValueError(
-                "must be 1 to 128 letters, digits, '.', '_' or '-', begin with a letter or digit and hold no '..'"
-            )
-        return value
 
 
 def load_samples(path: str | Path) -> list[Sample]:

@@ -5,9 +5,9 @@ A judge only labels; it never counts, averages or scores. What it cannot label i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar, get_args
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 ClaimType = Literal["color", "remove", "position", "other"]
 PairLabel = Literal["consistent", "contradictory", "ambiguous"]
@@ -20,6 +20,7 @@ MATCH_ERRORS: tuple[MatchError, ...] = get_args(MatchError)
 
 Unscored = Literal["garbage", "refused", "timeout", "error", "disagreement"]
 
+Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
 
 
@@ -64,8 +65,27 @@ class Judgement(Generic[Item_co]):
     cut: bool = False
 
 
+@dataclass(frozen=True)
+class Asked(Generic[Item_co]):
+    """What a judge is asked about one sample.
+
+    Attributes:
+        system: what to label, and the form of the reply.
+        data: what is labelled, for JSON; it is fenced, so that text in it gives no orders.
+        read: from the reply's text to its labels; raises `Unusable` (in `judges/replies.py`) where it has not the
+            form that was asked for.
+    """
+
+    system: str
+    data: Any
+    read: Callable[[str], tuple[Item_co, ...]]
+
+
 class Judge(Protocol):
     """What every judge can do, for many samples at once; results come in the samples' order."""
+
+    async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
+        """The labels that each question asks for."""
 
     async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:
         """The differences that each answer claims, found without the truth in sight."""

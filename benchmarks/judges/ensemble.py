@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 
-from mmprobe.benchmarks.judges import Judge, JudgedClaim, Judgement, Match, PairLabel
+from mmprobe.benchmarks.judges import Asked, Item, Judge, JudgedClaim, Judgement, Match, PairLabel
 from mmprobe.errors import InputError
-
-Item = TypeVar("Item")
 
 
 def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[JudgedClaim]:
@@ -112,6 +110,11 @@ class EnsembleJudge:
         if len(judges) < 2:
             raise InputError("an ensemble needs two judges or more")
         self._judges = list(judges)
+
+    async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
+        """For each of a question's items the label that more than half of the judges gave."""
+        found = await self._ask(lambda judge: judge.ask(questions))
+        return [majority_labels(judgements) for judgements in zip(*found, strict=True)]
 
     async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:
         """The differences that more than half of the judges found in each answer."""

@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 from anyio.lowlevel import RunVar
 from tqdm import tqdm
 
-from mmprobe.benchmarks.judges import JudgedClaim, Judgement, Match, PairLabel, Unscored
+from mmprobe.benchmarks.judges import Asked, Item, JudgedClaim, Judgement, Match, PairLabel, Unscored
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
 from mmprobe.benchmarks.judges.prompts import CLAIMS, MATCHES, PAIRS, REPAIR, fence
 from mmprobe.benchmarks.judges.replies import Unusable, read_claims, read_labels, read_matches
@@ -25,7 +25,6 @@ LONGEST_ANSWER = 20_000  # characters that are judged, ours; what goes on longer
 _SHOWN_REPLY = 4_000  # characters of a useless reply that its judge is shown again
 _REFUSED_KEY = (401, 403)
 
-Item = TypeVar("Item")
 _log = logging.getLogger(__name__)
 
 
@@ -102,6 +101,10 @@ class ModelJudge:
             repairs,
         )
         self._loop: RunVar[_Loop] = RunVar("judge")
+
+    async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
+        """The labels that each question asks for, of whatever benchmark."""
+        return await self._all([partial(self._ask, one.system, one.data, one.read) for one in questions])
 
     async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:
         """The differences that each answer claims; an empty answer claims none, without a call.

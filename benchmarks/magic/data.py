@@ -7,10 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from mmprobe.benchmarks.lines import check_path, read_records
 from mmprobe.benchmarks.magic.regions import Box, Marked, check_box
 from mmprobe.benchmarks.magic.steps import injected_steps, wrong_spans
-from mmprobe.benchmarks.mirage.lines import Id, check_path, read_records
 from mmprobe.errors import InputError
+from mmprobe.samples import Id
 
 
 class MarkedBox(BaseModel):

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.mirage.answers import (
+from mmprobe.benchmarks.final_answers import (
     THRESHOLD,
     choice_of,
     final_answer,
@@ -15,8 +15,9 @@ from mmprobe.benchmarks.mirage.answers import (
     number_of,
     same_text,
 )
-from mmprobe.benchmarks.mirage.lines import Id, load_with_images
+from mmprobe.benchmarks.lines import load_with_images
 from mmprobe.benchmarks.mirage.parsing import MOST
+from mmprobe.samples import Id
 
 Topic = Literal["algebra", "arithmetic", "geometry", "logical", "scientific", "spatial", "statistical"]
 TOPICS: tuple[Topic, ...] = get_args(Topic)

@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.mirage.lines import Id, load_with_images
+from mmprobe.benchmarks.lines import load_with_images
 from mmprobe.errors import InputError
+from mmprobe.samples import Id
 
 Variant = Literal["plain", "attachment", "evidence", "benchmark", "guess"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)

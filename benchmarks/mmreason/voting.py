@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmprobe.benchmarks.mirage.lines import json_lines
+from mmprobe.benchmarks.lines import json_lines
 from mmprobe.benchmarks.results import Metric, mean_metric
 from mmprobe.errors import InputError
 

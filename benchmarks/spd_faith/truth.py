@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.coco import category_of
+from mmprobe.benchmarks.lines import json_lines
 from mmprobe.benchmarks.spd_faith.claims import Claim, parse_claims
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES, EditType
 from mmprobe.errors import InputError
@@ -224,23 +225,12 @@ def read_pairs(path: str | Path) -> list[Pair]:
 
 
 def _rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read as UTF-8 text ({error})") from None
-    parts = [(str(file), text)]
     if file.suffix == ".jsonl":
-        parts = [
-            (f"{file}, line {number}", line)
-            for number, line in enumerate(text.split("\n"), 1)
-            if line.strip()
-        ]
+        parts = [(f"{file}, line {number}", data) for number, data in json_lines(file)]
+    else:
+        parts = [(str(file), _json(file))]
     rows: list[tuple[str, Mapping[str, Any]]] = []
-    for where, part in parts:
-        try:
-            data = json.loads(part)
-        except (ValueError, RecursionError):
-            raise InputError(f"{where}: not JSON that can be read") from None
+    for where, data in parts:
         for row in data if isinstance(data, list) else [data]:
             if not isinstance(row, Mapping):
                 raise InputError(f"{where}: must hold objects, one a pair")
@@ -250,6 +240,15 @@ def _rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
     if not rows:
         raise InputError(f"{file}: holds no pairs")
     return rows
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: cannot be read as UTF-8 text ({error})") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{file}: not JSON that can be read") from None
 
 
 def _with_files(pair: Pair, row: Mapping[str, Any], file: Path) -> Pair:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmprobe.benchmarks.final_answers import choice_of, final_answer, number_of, same_text
 from mmprobe.benchmarks.magic.steps import cited_regions, split_steps
-from mmprobe.benchmarks.mirage.answers import choice_of, final_answer, number_of, same_text
 from mmprobe.benchmarks.mirage.logos import follows_format
 from mmprobe.benchmarks.mirage.parsing import (
     Malformed,

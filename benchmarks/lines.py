@@ -5,26 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.samples import SAFE_ID, check_image
+from mmprobe.samples import check_image
 
 Record = TypeVar("Record", bound=BaseModel)
-
-
-def _names_a_file(value: str) -> str:
-    if not SAFE_ID.fullmatch(value) or ".." in value:
-        raise ValueError(
-            "must be 1 to 128 letters, digits, '.', '_' or '-', begin with a letter or digit and hold no '..'"
-        )
-    return value
-
-
-Id = Annotated[str, AfterValidator(_names_a_file)]
-"""The name of a question, which a file can have; as that of a sample."""
 
 
 def read_records(path: str | Path, record: type[Record]) -> list[tuple[int, Record]]:
