@@ -21,6 +21,10 @@ _HOMES = {
     "pope": "pope_benchmark",
     "chair": "chair_benchmark",
     "mme": "mme_benchmark",
+    "mirage": "mirage.benchmark",
+    "magic": "magic.benchmark",
+    "mirage-effect": "mirage_effect.benchmark",
+    "mmreason": "mmreason.benchmark",
 }
 NAMES = tuple(_HOMES)
 

@@ -64,6 +64,30 @@ def mme(data: str | None = None, n: int = PAIRS, seed: int = SEED) -> Task:
     return _task("mme", data, n, seed)
 
 
+@task
+def mirage(data: str | None = None, n: int = PAIRS, seed: int = SEED) -> Task:
+    """MIRAGE, on the data that is given or on questions of the synthetic world."""
+    return _task("mirage", data, n, seed)
+
+
+@task
+def magic(data: str | None = None, n: int = PAIRS, seed: int = SEED) -> Task:
+    """MagiC, on the data that is given or on questions of the synthetic world."""
+    return _task("magic", data, n, seed)
+
+
+@task
+def mirage_effect(data: str | None = None, n: int = PAIRS, seed: int = SEED) -> Task:
+    """The mirage effect, on the data that is given or on questions of the synthetic world."""
+    return _task("mirage-effect", data, n, seed)
+
+
+@task
+def mmreason(data: str | None = None, n: int = PAIRS, seed: int = SEED) -> Task:
+    """MMReason, on the data that is given or on questions of the synthetic world."""
+    return _task("mmreason", data, n, seed)
+
+
 def _task(name: str, data: str | None, n: int, seed: int) -> Task:
     benchmark = find_benchmark(name)
     with tempfile.TemporaryDirectory() as folder:  # pictures go into the messages

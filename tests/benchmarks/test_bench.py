@@ -142,7 +142,7 @@ def interrupted(answers):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("not json", "line 2: not a JSON object"),
+        ("not json", "line 2: not JSON"),
         ('{"response": "Yes."}', "line 2: has no 'id'"),
         ('{"id": "b"}', "line 2: has no 'response'"),
         ('{"id": "b", "response": 3}', "line 2: has no 'response'"),
