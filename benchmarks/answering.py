@@ -15,12 +15,9 @@ from mmprobe.benchmarks.benchmark import Benchmark, Scored, read_responses
 from mmprobe.benchmarks.results import write_results
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
-from mmprobe.interventions import generate, intervening, load_methods
+from mmprobe.interventions import generate_batch, load_methods
 from mmprobe.interventions.base import Method
-from mmprobe.interventions.prompting import PromptMethod
 from mmprobe.models import Model
-from mmprobe.models.generating import generate_options
-from mmprobe.models.prompt import build_batch, chat_of
 from mmprobe.samples import Sample
 
 Answer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
@@ -150,28 +147,12 @@ def local(
 def _generated(
     model: Model, samples: Sequence[Sample], max_new_tokens: int, batch_size: int, methods: Sequence[Method]
 ) -> Generator[tuple[str, str]]:
-    if any(isinstance(method, PromptMethod) for method in methods):
-        for sample in samples:
-            found = generate(model, sample, methods, max_new_tokens=max_new_tokens)
-            yield sample.id, found.text.strip()
-        return
-    options = generate_options(model, max_new_tokens)
-    by_pictures = sorted(
-        samples, key=lambda sample: len(sample.images)
-    )  # some families cannot mix them in a batch
-    for _, alike in groupby(by_pictures, key=lambda sample: len(sample.images)):
+    # Some families cannot mix numbers of pictures in a batch; and like questions have answers of like length.
+    in_turn = sorted(samples, key=lambda sample: (len(sample.images), sample.question))
+    for _, alike in groupby(in_turn, key=lambda sample: len(sample.images)):
         group = list(alike)
         for start in range(0, len(group), batch_size):
             together = group[start : start + batch_size]
-            chats = [chat_of(sample) for sample in together]
-            batch = build_batch(model, chats)
-            with intervening(model, methods, chats, batch) as intervention:
-                output = model.hf.generate(
-                    **batch.inputs,
-                    **options,
-                    logits_processor=intervention.processors,
-                )
-            new = output[:, batch.inputs["input_ids"].shape[1] :]
-            texts = model.tokenizer.batch_decode(new, skip_special_tokens=True)
-            for sample, text in zip(together, texts, strict=True):
-                yield sample.id, text.strip()
+            answers = generate_batch(model, together, methods, max_new_tokens=max_new_tokens)
+            for sample, found in zip(together, answers, strict=True):
+                yield sample.id, found.text.strip()

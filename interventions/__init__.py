@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mmprobe.interventions.registry import load_method, load_methods, method_names
 
 if TYPE_CHECKING:
-    from mmprobe.interventions.answer import Generated, generate
+    from mmprobe.interventions.answer import Generated, generate, generate_batch
     from mmprobe.interventions.base import Method, intervening
 
 _HOMES = {
@@ -16,9 +16,19 @@ _HOMES = {
     "intervening": "base",
     "Generated": "answer",
     "generate": "answer",
+    "generate_batch": "answer",
 }
 
-__all__ = ["Generated", "Method", "generate", "intervening", "load_method", "load_methods", "method_names"]
+__all__ = [
+    "Generated",
+    "Method",
+    "generate",
+    "generate_batch",
+    "intervening",
+    "load_method",
+    "load_methods",
+    "method_names",
+]
 
 
 def __getattr__(name: str) -> Any:

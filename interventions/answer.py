@@ -59,6 +59,38 @@ def generate(
         >>> out.text                                                    # doctest: +SKIP
         'No. There is a red circle in the second picture only.'
     """
+    return generate_batch(
+        model,
+        [sample],
+        method,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        seed=seed,
+        **parameters,
+    )[0]
+
+
+def generate_batch(
+    model: Model,
+    samples: Sequence[Sample],
+    method: str | Path | Method | Sequence[str | Path | Method] = "plain",
+    *,
+    max_new_tokens: int = 256,
+    temperature: float = 0.0,
+    seed: int = 0,
+    **parameters: Any,
+) -> list[Generated]:
+    """Answer several samples together; as `generate`, with one answer a sample, in their order.
+
+    What is drawn at random depends on which samples stand together.
+
+    Args:
+        samples: with as many pictures each as the others where the family cannot mix them.
+
+    Example:
+        >>> [each.text for each in generate_batch(model, samples, "sage")]      # doctest: +SKIP
+        ['Yes.', 'No. The star was removed.']
+    """
     methods = load_methods(method, **parameters)
     if max_new_tokens < 1:
         raise InputError(f"--max-new-tokens {max_new_tokens}: must be 1 or more")
@@ -68,31 +100,44 @@ def generate(
     if len(prompting) > 1:
         names = " and ".join(each.name for each in prompting)
         raise InputError(f"methods {names}: both ask anew, so they cannot act together; choose one")
-    chat = chat_of(sample)
+    chats = [chat_of(sample) for sample in samples]
     for each in methods:
-        each.suits(model, len(chat.pictures), chat.where)
+        for chat in chats:
+            each.suits(model, len(chat.pictures), chat.where)
     decoding = [each for each in methods if not isinstance(each, PromptMethod)]
 
     def ask(
-        chat: Chat, temperature: float = temperature, seed: int = seed, extra: Sequence[Method] = ()
-    ) -> Generated:
-        return _answer(model, chat, [*decoding, *extra], max_new_tokens, temperature, seed)
+        chats: Sequence[Chat],
+        temperature: float = temperature,
+        seed: int = seed,
+        extra: Sequence[Method] = (),
+    ) -> list[Generated]:
+        return _answer(model, chats, [*decoding, *extra], max_new_tokens, temperature, seed)
 
     asking = [each for each in prompting if not each.neutral]
     if asking and asking[0].alone and (temperature > 0 or any(not each.neutral for each in decoding)):
         raise InputError(
             f"method {asking[0].name}: it searches by itself, so no temperature or other method can act"
         )
-    return asking[0].answer(model, chat, ask, seed, max_new_tokens) if asking else ask(chat)
+    return asking[0].answer(model, chats, ask, seed, max_new_tokens) if asking else ask(chats)
 
 
 def _answer(
-    model: Model, chat: Chat, methods: Sequence[Method], max_new_tokens: int, temperature: float, seed: int
-) -> Generated:
+    model: Model,
+    chats: Sequence[Chat],
+    methods: Sequence[Method],
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+) -> list[Generated]:
     torch.manual_seed(seed)
-    batch = build_batch(model, [chat])
+    batch = build_batch(model, chats)
     options = generate_options(model, max_new_tokens, temperature)
-    with torch.inference_mode(), intervening(model, methods, [chat], batch, seed) as intervention:
+    with torch.inference_mode(), intervening(model, methods, chats, batch, seed) as intervention:
         output = model.hf.generate(**batch.inputs, **options, logits_processor=intervention.processors)
-    ids = output[0, batch.inputs["input_ids"].shape[1] :].tolist()
-    return Generated(model.tokenizer.decode(ids, skip_special_tokens=True), ids, intervention.report())
+    found = []
+    for row, ids in enumerate(output[:, batch.inputs["input_ids"].shape[1] :].tolist()):
+        end = next((place for place, each in enumerate(ids, 1) if each in model.ends), len(ids))
+        text = model.tokenizer.decode(ids[:end], skip_special_tokens=True)
+        found.append(Generated(text, ids[:end], intervention.report(row)))
+    return found

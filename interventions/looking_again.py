@@ -11,7 +11,7 @@ from PIL import Image
 
 from mmprobe.interventions.base import Act, Asked, Method
 from mmprobe.interventions.parameters import number, text, whole
-from mmprobe.interventions.prompting import Ask, PromptMethod, followed
+from mmprobe.interventions.prompting import Ask, PromptMethod, followed, noting
 from mmprobe.interventions.visual import AttentionMap, largest, shown_by, with_pictures
 from mmprobe.models import Model, Prompt
 from mmprobe.models.prompt import Chat, build_batch
@@ -56,12 +56,22 @@ class _Looking(PromptMethod):
     visual: ClassVar[bool] = True
     cells: ClassVar[bool] = True
 
-    def watched(self, chat: Chat, ask: Ask) -> tuple[Generated, np.ndarray]:
-        """The first answer, and its attention to each visual token, float64 [visual]."""
-        found = ask(chat, extra=[_Watch()])
-        diagnostics = dict(found.diagnostics)
-        attention = np.array(diagnostics.pop("watch")["attention"])
-        return found._replace(diagnostics=diagnostics), attention
+    def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
+        watched = ask(chats, extra=[_Watch()])
+        again, told = [], []
+        for chat, first in zip(chats, watched, strict=True):
+            attention = np.array(first.diagnostics["watch"]["attention"])  # float64 [visual]
+            prompt = build_batch(model, [chat]).prompts[0]
+            asked, of_look = self.look_again(chat, prompt, first.text, attention)
+            again.append(asked)
+            told.append({"first": first.text} | of_look)
+        return [noting(each, self, mine) for each, mine in zip(ask(again), told, strict=True)]
+
+    def look_again(
+        self, chat: Chat, prompt: Prompt, first: str, attention: np.ndarray
+    ) -> tuple[Chat, dict[str, Any]]:
+        """What is asked next, from the first answer and its attention to each visual token; and what to tell of it."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -86,19 +96,18 @@ class AttentionPrompting(_Looking):
     def neutral(self) -> bool:
         return self.floor == 1
 
-    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
-        first, attention = self.watched(chat, ask)
-        heats = heat_maps(build_batch(model, [chat]).prompts[0], attention)
+    def look_again(
+        self, chat: Chat, prompt: Prompt, first: str, attention: np.ndarray
+    ) -> tuple[Chat, dict[str, Any]]:
         darker = [
             Image.fromarray(
                 (
                     np.asarray(picture.convert("RGB")) * (self.floor + (1 - self.floor) * heat)[..., None]
                 ).astype(np.uint8)
             )
-            for picture, heat in zip(chat.pictures, heats, strict=True)
+            for picture, heat in zip(chat.pictures, heat_maps(prompt, attention), strict=True)
         ]
-        found = ask(with_pictures(chat, darker))
-        return found._replace(diagnostics=found.diagnostics | {self.name: {"first": first.text}})
+        return with_pictures(chat, darker), {}
 
 
 def heat_maps(prompt: Prompt, values: np.ndarray) -> list[np.ndarray]:
@@ -162,15 +171,14 @@ class ZoomRefine(_Looking):
     def neutral(self) -> bool:
         return self.rounds == 0
 
-    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
-        first, attention = self.watched(chat, ask)
-        picture, box = crop_box(build_batch(model, [chat]).prompts[0], attention, self.k)
+    def look_again(
+        self, chat: Chat, prompt: Prompt, first: str, attention: np.ndarray
+    ) -> tuple[Chat, dict[str, Any]]:
+        picture, box = crop_box(prompt, attention, self.k)
         crop = chat.pictures[picture].crop(box)
         crop = crop.resize(chat.pictures[picture].size, Image.Resampling.BICUBIC)
-        again = followed(chat, f"Answer: {first.text}", self.refine)
-        found = ask(_with_one_more(again, crop))
-        of_zoom = {"first": first.text, "picture": picture, "box": list(box)}
-        return found._replace(diagnostics=found.diagnostics | {self.name: of_zoom})
+        again = followed(chat, f"Answer: {first}", self.refine)
+        return _with_one_more(again, crop), {"picture": picture, "box": list(box)}
 
 
 def crop_box(prompt: Prompt, attention: np.ndarray, k: float) -> tuple[int, tuple[int, int, int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -65,7 +65,10 @@ class Opera(PromptMethod):
     def neutral(self) -> bool:
         return self.beams == 1 and self.candidates == 1
 
-    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
+    def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
+        return [self._searched(model, chat, limit) for chat in chats]
+
+    def _searched(self, model: Model, chat: Chat, limit: int) -> Generated:
         from mmprobe.interventions.answer import Generated
 
         batch = build_batch(model, [chat])

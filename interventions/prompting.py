@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mmprobe.interventions.base import Act, Asked, Method
 from mmprobe.interventions.parameters import number, text, whole
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 
 class Ask(Protocol):
-    """Answers a chat as `generate` was told to, with the decoding-time methods that act beside this one."""
+    """Answers chats together as `generate` was told to, with the decoding-time methods that act beside this one."""
 
     def __call__(
-        self, chat: Chat, *, temperature: float = ..., seed: int = ..., extra: Sequence[Method] = ()
-    ) -> Generated: ...
+        self,
+        chats: Sequence[Chat],
+        *,
+        temperature: float = ...,
+        seed: int = ...,
+        extra: Sequence[Method] = (),
+    ) -> list[Generated]: ...
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,8 @@ class PromptMethod(Method):
         """It does nothing while the model decodes."""
         return Act()
 
-    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
-        """The answer that is left of several, of up to `limit` tokens each."""
+    def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
+        """Of each chat the answer that is left of several, of up to `limit` tokens each."""
         raise NotImplementedError
 
 
@@ -68,15 +73,22 @@ class SelfConsistency(PromptMethod):
     def neutral(self) -> bool:
         return self.answers == 1 or self.sampling_temperature == 0
 
-    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
-        drawn = [
-            ask(chat, temperature=self.sampling_temperature, seed=seed + index)
+    def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
+        rounds = [
+            ask(chats, temperature=self.sampling_temperature, seed=seed + index)
             for index in range(self.answers)
         ]
-        chosen = elected([each.text for each in drawn])
-        found = drawn[chosen]
-        of_vote = {"answers": [each.text for each in drawn], "chosen": chosen}
-        return found._replace(diagnostics=found.diagnostics | {self.name: of_vote})
+        return [self._chosen(drawn) for drawn in zip(*rounds, strict=True)]
+
+    def _chosen(self, drawn: Sequence[Generated]) -> Generated:
+        texts = [each.text for each in drawn]
+        chosen = elected(texts)
+        return noting(drawn[chosen], self, {"answers": texts, "chosen": chosen})
+
+
+def noting(found: Generated, method: Method, told: Mapping[str, Any]) -> Generated:
+    """The answer with what a method has to say of it."""
+    return found._replace(diagnostics=found.diagnostics | {method.name: dict(told)})
 
 
 def elected(answers: Sequence[str]) -> int:
@@ -123,14 +135,24 @@ class SelfRefine(PromptMethod):
     def neutral(self) -> bool:
         return self.rounds == 0
 
-    def answer(self, model: Model, chat: Chat, ask: Ask, seed: int, limit: int) -> Generated:
-        found, answers, feedback = ask(chat), [], []
+    def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
+        found = ask(chats)
+        told: list[dict[str, list[str]]] = [{"answers": [], "feedback": []} for _ in chats]
         for _ in range(self.rounds):
-            answers.append(found.text)
-            feedback.append(ask(followed(chat, f"Answer: {found.text}", self.criticise)).text)
-            found = ask(followed(chat, f"Answer: {found.text}", f"Feedback: {feedback[-1]}", self.refine))
-        of_rounds = {"answers": answers, "feedback": feedback}
-        return found._replace(diagnostics=found.diagnostics | {self.name: of_rounds})
+            stated = [f"Answer: {each.text}" for each in found]
+            criticised = ask(
+                [followed(chat, answer, self.criticise) for chat, answer in zip(chats, stated, strict=True)]
+            )
+            for mine, answer, feedback in zip(told, found, criticised, strict=True):
+                mine["answers"].append(answer.text)
+                mine["feedback"].append(feedback.text)
+            found = ask(
+                [
+                    followed(chat, answer, f"Feedback: {feedback.text}", self.refine)
+                    for chat, answer, feedback in zip(chats, stated, criticised, strict=True)
+                ]
+            )
+        return [noting(each, self, mine) for each, mine in zip(found, told, strict=True)]
 
 
 def followed(chat: Chat, *texts: str) -> Chat:
