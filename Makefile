@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find mmprobe analyses benchmarks cache configs models probes traces viz -type f ! -name '*.pyc') pyproject.toml README.md
+SOURCES := $(shell find mmprobe analyses benchmarks cache configs interventions models probes traces viz -type f ! -name '*.pyc') pyproject.toml README.md
 
 .PHONY: demo test perf docs model-card format clean
 

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.regions import mask_of, patches_of
-from mmprobe.analyses.statistics import RESAMPLES
+from mmprobe.analyses.statistics import RESAMPLES, resampled_means
 from mmprobe.analyses.token_activation import activation_maps, logits_of, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -196,13 +196,17 @@ def _dataset(
 ) -> xr.Dataset:
     """Means with intervals of what was found, [sample, map] each."""
     has_function = np.isfinite(functions).all(1)
-    drawn = np.random.default_rng(seed).integers(0, len(names), (RESAMPLES, len(names)))
     out = xr.Dataset(coords={"sample": list(names), "map": list(MAPS)})
     out["obj_iou_sample"], out["func_iou_sample"] = (
         (("sample", "map"), values) for values in (objects, functions)
     )
-    point = _means(objects[None], functions[None])
-    resampled = _means(objects[drawn], functions[drawn])
+    known = np.isfinite(functions)
+    summed = np.stack(
+        [objects, np.where(known, functions, 0), known]
+    )  # Func-IoU is a ratio of the last two's means
+    summed = np.moveaxis(summed, 0, -1)
+    point = _means(summed.mean(0, keepdims=True))
+    resampled = _means(resampled_means(summed, RESAMPLES, np.random.default_rng(seed)))
     for name, mean, values in zip(("obj_iou", "func_iou", "f1_iou"), point, resampled, strict=True):
         enough = len(names) > 1 and np.isfinite(values).any()
         ends = np.nanpercentile(values, [2.5, 97.5], axis=0) if enough else np.full((2, len(MAPS)), np.nan)
@@ -221,12 +225,11 @@ def _dataset(
     return out
 
 
-def _means(objects: np.ndarray, functions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Obj-IoU, Func-IoU and F1-IoU [draw, map] of values [draw, sample, map]."""
-    known = np.isfinite(functions)
-    of_objects = objects.mean(1)
+def _means(summed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Obj-IoU, Func-IoU and F1-IoU [draw, map] of means of (Obj-IoU, Func-IoU or 0, whether there is one)."""
+    of_objects, total, share = np.moveaxis(summed, -1, 0)
     of_functions = np.full(of_objects.shape, np.nan)
-    np.divide(np.where(known, functions, 0).sum(1), known.sum(1), out=of_functions, where=known.any(1))
+    np.divide(total, share, out=of_functions, where=share > 0)
     both, f1 = of_objects + of_functions, np.zeros(of_objects.shape)
     np.divide(2 * of_objects * of_functions, both, out=f1, where=both != 0)
     return of_objects, of_functions, f1

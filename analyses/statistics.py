@@ -43,14 +43,19 @@ def bootstrap_mean(
     if count < 2:
         nothing = np.full(values.shape[1:], np.nan)
         return nothing, nothing.copy()
-    means = _resampled_means(values, resamples, np.random.default_rng(seed))
+    means = resampled_means(values, resamples, np.random.default_rng(seed))
     tail = 50 * (1 - confidence)
     low, high = np.percentile(means, [tail, 100 - tail], axis=0)
     return low, high
 
 
-def _resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """Means [resample, ...] of as many samples as there are, drawn with replacement from [sample, ...]."""
+def resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """Means [resample, ...] of as many samples as there are, drawn with replacement from [sample, ...].
+
+    Example:
+        >>> resampled_means(np.ones((5, 3)), 10, np.random.default_rng(0)).shape
+        (10, 3)
+    """
     count, means = len(values), []
     for start in range(0, resamples, _BLOCK):
         block = min(_BLOCK, resamples - start)
@@ -138,7 +143,7 @@ def _bootstrap_difference(
     one: np.ndarray, two: np.ndarray, resamples: int, confidence: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    means = [_resampled_means(part, resamples, rng) for part in (one, two)]
+    means = [resampled_means(part, resamples, rng) for part in (one, two)]
     tail = 50 * (1 - confidence)
     low, high = np.percentile(means[0] - means[1], [tail, 100 - tail], axis=0)
     return low, high

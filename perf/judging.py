@@ -1,0 +1,71 @@
+"""How many answers a second SPD-Faith scores with the lexical judge, on one core: from answers to metrics and records.
+
+python perf/judging.py
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from toys import parser
+
+from mmprobe.benchmarks.benchmark import find_benchmark
+
+HEADER = """\
+| answers | words each | s | answers/s | goal |
+|---|---|---|---|---|"""
+GOAL = 1_000
+KINDS = ("same", "different", "count", "list", "steps", "find")
+# Around what is claimed in a long answer: what a model of some size says before and after.
+BEFORE = (
+    "Let me compare the two images step by step. In the first image there is a {0} on a plain background, and the "
+    "lighting is even. The second image shows the same scene from the same angle, with the same background. "
+)
+AFTER = (
+    " Everything else, including the background and the remaining shapes, appears to be unchanged in both."
+)
+
+
+def answers_of(truth: Any, long: bool) -> dict[str, str]:
+    """An answer to each question of each pair, by id: what differs, in the world's sentences, or in a paragraph."""
+    found = {}
+    for pair in truth.pairs:
+        said = " ".join(one.description for one in pair.differences) or "There are no differences."
+        shape = pair.differences[0].category if pair.differences else "circle"
+        for name, (owner, kind) in truth.questions.items():
+            if owner == pair.id and kind in KINDS and (kind != "find" or name == f"{pair.id}-find"):
+                text = f"There are {len(pair.differences)} differences." if kind == "count" else said
+                found[name] = BEFORE.format(shape) + text + AFTER if long else text
+    return found
+
+
+def measure(pairs: int, long: bool) -> tuple[int, float, float]:
+    """Answers, words of one, and seconds of this process's own time, the smallest of three."""
+    benchmark = find_benchmark("spd-faith")
+    with tempfile.TemporaryDirectory() as folder:
+        truth = benchmark.draw(Path(folder) / "pairs", pairs, 1_800_000)
+        answers = answers_of(truth, long)
+        times = []
+        for _ in range(3):
+            began = time.process_time()
+            benchmark.score(truth, answers)
+            times.append(time.process_time() - began)
+    words = sum(len(text.split()) for text in answers.values()) / len(answers)
+    return len(answers), words, min(times)
+
+
+def table(quick: bool) -> str:
+    rows = [HEADER]
+    for long in (False, True):
+        count, words, seconds = measure(20 if quick else 600, long)
+        rate = count / seconds
+        met = "met" if rate >= GOAL else "missed"
+        rows.append(f"| {count:,} | {words:.0f} | {seconds:.2f} | {rate:,.0f} | {GOAL:,}: {met} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(table(parser(__doc__).parse_args().quick))
