@@ -12,6 +12,7 @@ from mmprobe.analyses.failure_modes import failure_modes
 from mmprobe.analyses.findings import findings
 from mmprobe.analyses.localisation import localisation
 from mmprobe.analyses.neuron_activation import neuron_activation
+from mmprobe.analyses.picture_absence import picture_absence
 from mmprobe.analyses.predict_unfaithful import predict_unfaithful
 from mmprobe.analyses.residual_drift import residual_drift
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
@@ -29,6 +30,7 @@ ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
     "localisation": localisation,
     "attention_ratio": attention_ratio,
     "failure_modes": failure_modes,
+    "picture_absence": picture_absence,
     "predict_unfaithful": predict_unfaithful,
 }
 """Every analysis that `mmprobe analyze` runs; `--only` takes the names with dashes."""
@@ -68,6 +70,7 @@ __all__ = [
     "findings",
     "localisation",
     "neuron_activation",
+    "picture_absence",
     "predict_unfaithful",
     "residual_drift",
     "sublayer_transitions",

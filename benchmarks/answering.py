@@ -35,7 +35,8 @@ def run_benchmark(
     """Ask every question, those that depend on answers last, and write the result folder.
 
     Each answer is appended to `out/responses.jsonl` when it is there; with `resume`, what stands there is not
-    asked again.
+    asked again. A kill costs the answers on their way, which are asked for again: of a model behind an API as many
+    as it is asked at a time (`api.CONCURRENCY`), of a local one a batch.
 
     Args:
         benchmark, truth: what is asked.

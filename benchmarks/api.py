@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answering import Answer
 from mmprobe.errors import InputError
@@ -39,6 +39,9 @@ def is_api(model: str) -> bool:
 def messages_of(sample: Sample) -> list[Any]:
     """A sample as inspect-ai's messages; pictures go in as data URIs, and the question's id is the message's.
 
+    A prefill is a last message of the assistant's, without blanks at its end, which some providers refuse. Not every
+    provider's models go on from such a message, and some refuse it altogether: its question is then unanswered.
+
     Raises:
         InputError: inspect-ai is missing.
 
@@ -47,12 +50,20 @@ def messages_of(sample: Sample) -> list[Any]:
         '0001'
     """
     try:
-        from inspect_ai.model import ChatMessageSystem, ChatMessageUser, ContentImage, ContentText
+        from inspect_ai.model import (
+            ChatMessageAssistant,
+            ChatMessageSystem,
+            ChatMessageUser,
+            ContentImage,
+            ContentText,
+        )
     except ImportError:
         raise InputError("models behind an API need inspect-ai: pip install 'mmprobe[eval]'") from None
     system = [ChatMessageSystem(content=sample.system)] if sample.system else []
     pictures = [ContentImage(image=data_uri(picture)) for picture in sample.images]
-    return [*system, ChatMessageUser(id=sample.id, content=[*pictures, ContentText(text=sample.question)])]
+    question = ChatMessageUser(id=sample.id, content=[*pictures, ContentText(text=sample.question)])
+    begun = (sample.prefill or "").rstrip()
+    return [*system, question, *([ChatMessageAssistant(content=begun)] if begun else [])]
 
 
 def data_uri(path: Path) -> str:
@@ -80,7 +91,7 @@ def api(
     client = _client(model, max_new_tokens, temperature, seed)
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
-        told: queue.Queue[tuple[str, str] | BaseException | None] = queue.Queue()
+        told: queue.Queue[_Told | BaseException | None] = queue.Queue()
         stop = threading.Event()
 
         def work() -> None:
@@ -92,13 +103,19 @@ def api(
 
         worker = threading.Thread(target=work, daemon=True)
         worker.start()
+        found: _Told | BaseException | None = None
         try:
             while (found := told.get()) is not None:
                 if isinstance(found, BaseException):
                     raise found
-                yield found
+                yield found.name, found.text
+                found.taken()
         finally:  # who no longer listens pays for no further questions
             stop.set()
+            while found is not None:
+                if isinstance(found, _Told):
+                    found.taken()
+                found = None if told.empty() else told.get()
 
     return answer
 
@@ -123,9 +140,22 @@ def _client(model: str | Any, max_new_tokens: int, temperature: float | None, se
         raise InputError(f"model {model}: {str(error).strip().splitlines()[0]}") from None
 
 
+class _Told(NamedTuple):
+    """An answer, and what to call once it is safe."""
+
+    name: str
+    text: str
+    taken: Callable[[], object]
+
+
 async def _ask_all(
-    client: Any, samples: Sequence[Sample], tell: Callable[[tuple[str, str]], None], stop: threading.Event
+    client: Any, samples: Sequence[Sample], tell: Callable[[_Told], None], stop: threading.Event
 ) -> None:
+    """Ask, a few at a time. A question's turn ends when who listens comes back for the next answer.
+
+    By then an answer is on disk, so that a kill costs no more answers than there are turns.
+    """
+    loop = asyncio.get_running_loop()
     limit = asyncio.Semaphore(CONCURRENCY)
 
     async def ask(sample: Sample) -> None:
@@ -139,6 +169,14 @@ async def _ask_all(
             except Exception as error:
                 _log.warning("%s: unanswered (%s)", sample.id, type(error).__name__)
                 return
-        tell((sample.id, output.completion.strip()))
+            safe = asyncio.Event()
+
+            def taken() -> None:
+                if not loop.is_closed():  # it is where another question ended them all
+                    loop.call_soon_threadsafe(safe.set)
+
+            tell(_Told(sample.id, output.completion.strip(), taken))
+            if not stop.is_set():
+                await safe.wait()
 
     await asyncio.gather(*(ask(sample) for sample in samples))

@@ -12,6 +12,7 @@ from typing import Any
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.lines import json_lines
 from mmprobe.benchmarks.results import Metric
+from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
@@ -56,6 +57,8 @@ class Benchmark:
         scores: from a record to its sample's scores by metric, for those that are means over samples.
         faithful: from the truth and the records to whether each question's answer is faithful, by its id; without
             those that nobody can say it of.
+        traced: from the truth, the records and a run of the answers to further metrics and whole records: what the
+            model did inside beside what it said; None if there is nothing to say.
         read_answers: answers in the benchmark's own published form, None if it is the usual lines alone.
         max_new_tokens: longest answer.
     """
@@ -71,6 +74,7 @@ class Benchmark:
     headline: tuple[str, ...] = ()
     faithful: Callable[[Any, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct
     scores: Callable[[Mapping[str, Any]], Mapping[str, float | None]] = lambda record: {}
+    traced: Callable[[Any, Sequence[Mapping[str, Any]], Run], Scored] | None = None
     read_answers: Callable[[Path, Any], dict[str, str] | None] | None = None
     max_new_tokens: int = 128
 

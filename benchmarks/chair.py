@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.results import Direction, Metric, count_metric
+from mmprobe.benchmarks.results import Direction, Metric, count_metric, of_samples
 from mmprobe.benchmarks.synthetic.scene import SHAPES
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -179,11 +179,12 @@ def score_chair(
         row: dict[str, Any] = {"id": name, "answer": caption, "objects": sorted(set(objects))}
         if caption is None:
             counts.append(None)
-            rows.append(row | {"mentions": None, "hallucinated": None})
+            rows.append(row | {"mentions": None, "hallucinated": None, "faithful": None})
             continue
         named = [category for category, _ in mentions(caption)]
         false = [category for category in named if category not in objects]
         found = set(named) & set(objects)
         counts.append([len(named), len(false), bool(false), 1, len(found), len(set(objects)), bool(named)])
-        rows.append(row | {"mentions": named, "hallucinated": false})
-    return {name: count_metric(counts, of, direction) for name, (of, direction) in _METRICS.items()}, rows
+        rows.append(row | {"mentions": named, "hallucinated": false, "faithful": not false})
+    metrics = {name: count_metric(counts, of, direction) for name, (of, direction) in _METRICS.items()}
+    return of_samples(metrics, list(truth)), rows

@@ -73,10 +73,6 @@ def _faithful(truth: _Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, 
     return {row["id"]: not row["hallucinated"] for row in records if row["hallucinated"] is not None}
 
 
-def _scores(record: Mapping[str, Any]) -> dict[str, float | None]:
-    return {} if record["hallucinated"] is None else {"chair_s": float(bool(record["hallucinated"]))}
-
-
 def _answers(path: Path, truth: _Truth) -> dict[str, str] | None:
     """COCO's form is one JSON list."""
     return read_captions(path) if path.suffix == ".json" else None
@@ -91,7 +87,6 @@ BENCHMARK = Benchmark(
     score=_score,
     headline=("chair_s", "chair_i", "recall", "names_objects"),
     faithful=_faithful,
-    scores=_scores,
     read_answers=_answers,
     max_new_tokens=128,
 )

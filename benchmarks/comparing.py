@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.statistics import bootstrap_mean
 from mmprobe.benchmarks.answering import local, run_benchmark
 from mmprobe.benchmarks.benchmark import Benchmark
+from mmprobe.benchmarks.paired import paired_difference
 from mmprobe.benchmarks.perturbing import KINDS, perturbed
+from mmprobe.benchmarks.results import Metric
 from mmprobe.errors import InputError
+from mmprobe.interventions.cost import Cost, measuring
 from mmprobe.models import Model
 
 SAGE_STAGES = {  # paper 003, table 14: cumulative
@@ -104,45 +105,52 @@ def compare(
         A data set with dimensions `metric` (`benchmark metric`) and `contender`:
 
         - value, low, high (metric, contender), n (metric, contender): as in results.json
-        - difference (metric, contender), with _low, _high: mean over samples of the score minus the first method's
-          score of the same sample, 95 % paired bootstrap; n_paired (metric, contender). NaN for metrics that are no
-          means over samples.
-        - seconds (contender): to answer everything; tokens_per_second (contender); NaN for what was kept from earlier
+        - difference (metric, contender), with _low, _high: the metric minus the first method's, both of the samples
+          that both have, 95 % paired bootstrap over samples (`mmprobe.benchmarks.paired`); n_paired (metric, contender)
+        - seconds (contender): to answer everything; tokens_per_second (contender); extra_memory (contender): largest
+          memory less that before, in 2^20 bytes (`mmprobe.interventions.cost`). NaN for answers that several calls gave
 
     Example:
         >>> ds = compare(model, contenders(["sage"]), [(pope, truth)], Path("out"))      # doctest: +SKIP
         >>> ds.difference.sel(contender="sage", metric="pope accuracy").item()              # doctest: +SKIP
     """
     found: dict[tuple[str, str], tuple[dict, list]] = {}
-    seconds, speed = [], []
+    costs = []
     for each in who:
-        began, answered, asked_anew = time.perf_counter(), 0, True
-        for benchmark, truth in what:
-            folder = out / slug(each.name) / benchmark.name
-            progress(f"{each.name}: {benchmark.name}")
-            asked_anew &= not (folder / "responses.jsonl").exists()
-            answer = local(
-                model, benchmark.max_new_tokens, batch_size, method=each.method, parameters=each.parameters
-            )
-            if each.perturbation is not None:
-                answer = perturbed(answer, each.perturbation, folder / "perturbed")
-            about = {
-                "model": model.name,
-                "method": each.method,
-                "parameters": each.parameters,
-                "perturbation": each.perturbation,
-            }
-            found[each.name, benchmark.name] = run_benchmark(
-                benchmark, truth, answer, folder, about, resume=True
-            )
-            answered += _tokens(model, folder / "responses.jsonl")
-        took = time.perf_counter() - began
-        seconds.append(took if asked_anew else np.nan)
-        speed.append(answered / took if asked_anew else np.nan)
+        folders = {benchmark.name: out / slug(each.name) / benchmark.name for benchmark, _ in what}
+        asked_before = any((folder / "responses.jsonl").exists() for folder in folders.values())
+        with measuring(model) as cost:
+            for benchmark, truth in what:
+                progress(f"{each.name}: {benchmark.name}")
+                found[each.name, benchmark.name] = _ask(
+                    model, each, benchmark, truth, folders[benchmark.name], batch_size
+                )
+        noted = out / slug(each.name) / "cost.json"
+        if not asked_before:
+            cost.tokens = sum(_tokens(model, folder / "responses.jsonl") for folder in folders.values())
+            cost.write(noted)
+        costs.append(Cost.read(noted))
     ds = _dataset(found, [each.name for each in who], [benchmark for benchmark, _ in what])
-    ds["seconds"], ds["tokens_per_second"] = ("contender", seconds), ("contender", speed)
+    ds["seconds"] = ("contender", [cost.seconds for cost in costs])
+    ds["tokens_per_second"] = ("contender", [cost.tokens / cost.seconds for cost in costs])
+    ds["extra_memory"] = ("contender", [cost.extra_mb for cost in costs])
     ds.attrs = {"analysis": "method_comparison", "model": model.name, "baseline": who[0].name}
     return ds
+
+
+def _ask(
+    model: Model, who: Contender, benchmark: Benchmark, truth: Any, folder: Path, batch_size: int
+) -> tuple[dict, list]:
+    answer = local(model, benchmark.max_new_tokens, batch_size, method=who.method, parameters=who.parameters)
+    if who.perturbation is not None:
+        answer = perturbed(answer, who.perturbation, folder / "perturbed")
+    about = {
+        "model": model.name,
+        "method": who.method,
+        "parameters": who.parameters,
+        "perturbation": who.perturbation,
+    }
+    return run_benchmark(benchmark, truth, answer, folder, about, resume=True)
 
 
 def slug(name: str) -> str:
@@ -159,11 +167,11 @@ def _dataset(
 ) -> xr.Dataset:
     rows: dict[str, list[list[float]]] = {}
     for benchmark in benchmarks:
-        first = found[methods[0], benchmark.name]
+        first = found[methods[0], benchmark.name][0]
         names = dict.fromkeys(name for method in methods for name in found[method, benchmark.name][0])
         for name in names:
             rows[f"{benchmark.name} {name}"] = [
-                _row(found[method, benchmark.name], first, benchmark, name) for method in methods
+                _row(found[method, benchmark.name][0].get(name), first.get(name)) for method in methods
             ]
     columns = ("value", "low", "high", "n", "difference", "difference_low", "difference_high", "n_paired")
     cube = np.array(list(rows.values()), float)
@@ -173,23 +181,11 @@ def _dataset(
     )
 
 
-def _row(mine: tuple[dict, list], first: tuple[dict, list], benchmark: Benchmark, name: str) -> list[float]:
-    metric = mine[0].get(name)
-    if metric is None:
+def _row(mine: Metric | None, first: Metric | None) -> list[float]:
+    if mine is None:
         return [np.nan] * 3 + [0] + [np.nan] * 3 + [0]
-    own, theirs = (_scores(records, benchmark, name) for _, records in (mine, first))
-    shared = [each for each in own if each in theirs]
-    differences = np.array([own[each] - theirs[each] for each in shared])
-    low, high = bootstrap_mean(differences)
-    numbers = [np.nan if end is None else end for end in (metric.value, metric.low, metric.high)]
-    mean = differences.mean() if shared else np.nan
-    return [*numbers, metric.n, mean, float(low), float(high), len(shared)]
-
-
-def _scores(records: Sequence[Mapping[str, Any]], benchmark: Benchmark, name: str) -> dict[str, float]:
-    """A metric's score of each sample that has one."""
-    scores = {str(record["id"]): benchmark.scores(record).get(name) for record in records}
-    return {each: float(score) for each, score in scores.items() if score is not None}
+    numbers = [np.nan if end is None else end for end in (mine.value, mine.low, mine.high)]
+    return [*numbers, mine.n, *paired_difference(mine, first)]
 
 
 def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
@@ -211,4 +207,8 @@ def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
                 text += f" ({ends[0]:+.3f} [{ends[1]:+.3f}, {ends[2]:+.3f}])"
             cells.append(text)
         lines.append(f"| {metric} | {' | '.join(cells)} |")
+    for title, name in (("tokens per second", "tokens_per_second"), ("extra memory, MB", "extra_memory")):
+        if name in ds:
+            cells = ["" if np.isnan(value) else f"{value:.0f}" for value in ds[name].values]
+            lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)

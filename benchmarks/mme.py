@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.results import Metric, count_metric
+from mmprobe.benchmarks.results import Metric, count_metric, of_samples
 from mmprobe.benchmarks.yes_no import yes_no
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_image
@@ -206,24 +206,29 @@ def score_mme(
     for row in rows:
         pictures.setdefault((row["subtask"], row["image"]), []).append(row)
     counts: dict[str, list[list[int] | None]] = {}
+    ids: dict[str, list[str]] = {}
     for (subtask, image), asked in pictures.items():
         if len(asked) != 2:
             raise InputError(f"MME: {subtask}, picture {image!r}: {len(asked)} questions; two are needed")
         counts.setdefault(subtask, []).append(_counts(asked))
-    metrics = {}
+        ids.setdefault(subtask, []).append(f"{subtask}/{image}")
+    metrics: dict[str, Metric] = {}
     for subtask in (subtask for subtask in SUBTASKS if subtask in counts):
-        metrics[subtask] = count_metric(counts[subtask], _score, "higher", (0.0, 200.0))
-        metrics[f"{subtask}_accuracy"] = count_metric(counts[subtask], _accuracy, "higher")
-        metrics[f"{subtask}_accuracy_plus"] = count_metric(counts[subtask], _accuracy_plus, "higher")
+        of_subtask = {
+            subtask: count_metric(counts[subtask], _score, "higher", (0.0, 200.0)),
+            f"{subtask}_accuracy": count_metric(counts[subtask], _accuracy, "higher"),
+            f"{subtask}_accuracy_plus": count_metric(counts[subtask], _accuracy_plus, "higher"),
+        }
+        metrics |= of_samples(of_subtask, ids[subtask])
     for name, group in (("perception", PERCEPTION), ("cognition", COGNITION)):
         found = [subtask for subtask in group if subtask in counts]
         if found:
             side = _side_by_side([counts[subtask] for subtask in found])
-            metrics[name] = count_metric(side, _sum(len(found)), "higher", (0.0, 200.0 * len(found)))
+            total = count_metric(side, _sum(len(found)), "higher", (0.0, 200.0 * len(found)))
+            metrics |= of_samples({name: total}, [one for subtask in found for one in ids[subtask]])
     every = [count for found in counts.values() for count in found]
-    metrics["unknown"] = count_metric(
-        every, lambda sums: sums[..., _UNKNOWN] / sums[..., _QUESTIONS], "lower"
-    )
+    unknown = count_metric(every, lambda sums: sums[..., _UNKNOWN] / sums[..., _QUESTIONS], "lower")
+    metrics |= of_samples({"unknown": unknown}, [one for found in ids.values() for one in found])
     return metrics, rows
 
 

@@ -38,7 +38,6 @@ BENCHMARK = Benchmark(
     ask=list,
     score=_score,
     headline=("perception", "cognition", "existence", "count", "position", "color", "unknown"),
-    scores=lambda record: {f"{record['subtask']}_accuracy": record["correct"]},
     read_answers=_answers,
     max_new_tokens=32,
 )

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from mmprobe.benchmarks.lines import json_lines
-from mmprobe.benchmarks.results import Direction, Metric, count_metric
+from mmprobe.benchmarks.results import Direction, Metric, count_metric, of_samples
 from mmprobe.benchmarks.yes_no import yes_no
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_image
@@ -241,10 +242,15 @@ def score_pope(
                 "setting": sample.metadata.get("setting"),
             }
         )
-    metrics = {name: count_metric(counts, of, direction) for name, (of, direction) in _METRICS.items()}
+    metrics = _measured(counts, rows)
     settings = [setting for setting in SETTINGS if any(row["setting"] == setting for row in rows)]
     for setting in settings if len(settings) > 1 else []:
-        mine = [count for count, row in zip(counts, rows, strict=True) if row["setting"] == setting]
-        for name, (of, direction) in _METRICS.items():
-            metrics[f"{name}_{setting}"] = count_metric(mine, of, direction)
+        of_setting = [row["setting"] == setting for row in rows]
+        part = _measured(list(compress(counts, of_setting)), list(compress(rows, of_setting)))
+        metrics |= {f"{name}_{setting}": metric for name, metric in part.items()}
     return metrics, rows
+
+
+def _measured(counts: Sequence[list[int] | None], rows: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
+    metrics = {name: count_metric(counts, of, direction) for name, (of, direction) in _METRICS.items()}
+    return of_samples(metrics, [row["id"] for row in rows])

@@ -57,7 +57,6 @@ BENCHMARK = Benchmark(
     ask=list,
     score=_score,
     headline=("accuracy", "precision", "recall", "f1", "yes_ratio", "unknown"),
-    scores=lambda record: {"accuracy": record["correct"]},
     read_answers=_answers,
     max_new_tokens=32,
 )

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,26 @@ import numpy as np
 from mmprobe.analyses.statistics import CONFIDENCE, RESAMPLES, bootstrap_mean
 
 Direction = Literal["higher", "lower", "neither"]
+
+
+Of = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What each sample adds to a metric, so that two of the same samples can be compared pair by pair.
+
+    Attributes:
+        kinds: the counts that samples have, each once, [kind, column].
+        which: the kind of each sample asked, [sample]; -1 for one that could not be scored.
+        of: from summed counts [..., column] to the number [...].
+        ids: of the samples; None until `of_samples` tells them.
+    """
+
+    kinds: np.ndarray
+    which: np.ndarray
+    of: Of
+    ids: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -28,6 +48,7 @@ class Metric:
         low, high: bootstrap interval over samples; None for fewer than two.
         direction: which way is better.
         range: smallest and largest possible value; None where there is no bound.
+        parts: what it was computed from, for comparisons; is not written to files.
     """
 
     value: float | None
@@ -37,6 +58,52 @@ class Metric:
     high: float | None
     direction: Direction
     range: tuple[float | None, float | None]
+    parts: Parts | None = field(default=None, repr=False, compare=False)
+
+
+def of_samples(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Metric]:
+    """The metrics with the ids of the samples whose values they were made of, in the order of these values.
+
+    Metrics without them have no paired differences in `mmprobe compare`; nor do those where an id stands twice. Where
+    values are not one a question, the ids name what they are of (a pair, a picture); they have to name the same
+    whatever was answered.
+
+    Raises:
+        ValueError: a metric has not one value an id.
+
+    Example:
+        >>> found = of_samples({"accuracy": mean_metric([1.0, None], "higher")}, ["0001", "0002"])
+        >>> found["accuracy"].parts.ids
+        ('0001', '0002')
+    """
+    names = tuple(ids)
+    found = dict(metrics)
+    for name, metric in metrics.items():
+        if metric.parts is None:
+            continue
+        if len(metric.parts.which) != len(names):
+            raise ValueError(f"{name}: made of {len(metric.parts.which)} values, not of {len(names)} samples")
+        if len(set(names)) == len(names):
+            found[name] = replace(metric, parts=replace(metric.parts, ids=names))
+    return found
+
+
+def parts_of(rows: np.ndarray, scored: np.ndarray, of: Of) -> Parts:
+    """The parts of a metric from the counts of the scored samples [scored sample, column] and who is scored [sample].
+
+    Example:
+        >>> parts_of(np.array([[1.0], [1.0]]), np.array([True, False, True]), lambda sums: sums[..., 0]).which
+        array([ 0, -1,  0], dtype=int32)
+    """
+    kinds, inverse = np.unique(rows, axis=0, return_inverse=True)
+    which = np.full(len(scored), -1, np.int32)
+    which[scored] = inverse.ravel()
+    return Parts(kinds, which, of)
+
+
+def ratio(sums: np.ndarray) -> np.ndarray:
+    """The first of two counts [..., 2] by the second."""
+    return sums[..., 0] / sums[..., 1]
 
 
 def _number(value: float) -> float | None:
@@ -59,14 +126,15 @@ def mean_metric(
     low, high = bootstrap_mean(scored)
     mean = float(scored.mean()) if len(scored) else math.nan
     coverage = len(scored) / len(values) if len(values) else None
-    return Metric(
-        _number(mean), len(scored), coverage, _number(float(low)), _number(float(high)), direction, range
-    )
+    given = np.array([value is not None for value in values], bool)
+    parts = parts_of(np.stack([scored, np.ones(len(scored))], -1), given, ratio)
+    ends = _number(float(low)), _number(float(high))
+    return Metric(_number(mean), len(scored), coverage, *ends, direction, range, parts)
 
 
 def count_metric(
     counts: Sequence[Sequence[float] | None],
-    of: Callable[[np.ndarray], np.ndarray],
+    of: Of,
     direction: Direction,
     range: tuple[float | None, float | None] = (0.0, 1.0),
     seed: int = 0,
@@ -86,20 +154,22 @@ def count_metric(
     scored = np.array([row for row in counts if row is not None], float)
     coverage = len(scored) / len(counts) if len(counts) else None
     low = high = value = math.nan
+    parts = None
     with np.errstate(invalid="ignore", divide="ignore"):
         if len(scored):
             value = float(of(scored.sum(0)))
-        if len(scored) > 1:
+            parts = parts_of(scored, np.array([row is not None for row in counts]), of)
+        if parts is not None and len(scored) > 1:
             # Samples with the same counts are drawn together, which gives the same distribution and is quick.
-            kinds, times = np.unique(scored, axis=0, return_counts=True)
+            times = np.bincount(parts.which[parts.which >= 0])
             rng = np.random.default_rng(seed)
             drawn = rng.multinomial(len(scored), times / len(scored), size=RESAMPLES)
-            numbers = np.asarray(of(drawn @ kinds), float)
+            numbers = np.asarray(of(drawn @ parts.kinds), float)
             numbers = numbers[np.isfinite(numbers)]
             if len(numbers):
                 tail = 50 * (1 - CONFIDENCE)
                 low, high = np.percentile(numbers, [tail, 100 - tail])
-    return Metric(_number(value), len(scored), coverage, _number(low), _number(high), direction, range)
+    return Metric(_number(value), len(scored), coverage, _number(low), _number(high), direction, range, parts)
 
 
 def f1(counts: np.ndarray) -> np.ndarray:
@@ -141,12 +211,16 @@ def write_results(
     _write(out / "samples.jsonl", lines)
     content = {
         "benchmark": benchmark,
-        "metrics": {name: asdict(metric) for name, metric in metrics.items()},
+        "metrics": {name: _written(metric) for name, metric in metrics.items()},
         **(about or {}),
     }
     return _write(
         out / "results.json", json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     )
+
+
+def _written(metric: Metric) -> dict[str, Any]:
+    return {each.name: getattr(metric, each.name) for each in fields(metric) if each.name != "parts"}
 
 
 def _write(path: Path, text: str) -> Path:

@@ -16,7 +16,14 @@ from mmprobe.output import AsJson, say
 PAIRS = 24  # pairs of a benchmark's own set
 SEED = 1_000_001  # held out: the embedded model was trained on seeds below 1,000,000
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="spd-faith, pope, chair or mme.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="spd-faith, pope, chair, mme, mirage, magic, …")]
+JudgeName = Annotated[
+    str,
+    typer.Option(
+        "--judge",
+        help="Who labels answers: lexical, model:openai/gpt-4o, ensemble:openai/a,openai/b,openai/c.",
+    ),
+]
 Setting = Annotated[
     list[str] | None, typer.Option("--set", help="A parameter of the method, such as eta=0.25; repeatable.")
 ]
@@ -90,6 +97,7 @@ def bench(
     perturb: Annotated[
         str | None, typer.Option(help="Disturb what is asked: explicit, implicit, mask-25, …, mask-100.")
     ] = None,
+    judge: JudgeName = "lexical",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run in --out.")] = False,
@@ -105,9 +113,11 @@ def bench(
       mmprobe bench spd-faith --model tiny-spd --out results/spd
       mmprobe bench pope --model openai/gpt-4o --data coco_pope_random.json --out results/pope
       mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --trace --out results/7b
+      mmprobe bench spd-faith --model tiny-spd --judge model:openai/gpt-4o --out results/judged
     """
     from mmprobe.benchmarks.api import api, is_api
     from mmprobe.benchmarks.benchmark import find_benchmark
+    from mmprobe.benchmarks.judges.opening import with_judge
 
     benchmark = find_benchmark(name)
     if (out / "responses.jsonl").exists() and not resume:
@@ -122,19 +132,21 @@ def bench(
 
         load_methods(method, **chosen)
         locate(model)
+
+    from mmprobe.benchmarks.answering import label_run, local, run_benchmark
+    from mmprobe.benchmarks.perturbing import KINDS, perturbed
+    from mmprobe.benchmarks.results import write_results
+    from mmprobe.cache import open_run
+
+    if perturb not in (None, *KINDS):
+        raise InputError(f"--perturb {perturb}: choose {', '.join(KINDS)}")
+    benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
     own = out / "data"
     drawn = own / "samples.jsonl"
     if data is not None:
         truth = benchmark.read(data)
     else:
         truth = benchmark.read(drawn) if drawn.exists() else benchmark.draw(own, n, seed)
-
-    from mmprobe.benchmarks.answering import label_run, local, run_benchmark
-    from mmprobe.benchmarks.perturbing import KINDS, perturbed
-
-    if perturb not in (None, *KINDS):
-        raise InputError(f"--perturb {perturb}: choose {', '.join(KINDS)}")
-
     longest = max_new_tokens or benchmark.max_new_tokens
     if remote:
         answer = api(model, longest)
@@ -150,14 +162,20 @@ def bench(
         "parameters": chosen,
         "perturbation": perturb,
         "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
-        "judge": "lexical",
+        "judge": judge,
+        "judging": judging,
         "max_new_tokens": longest,
         "temperature": 0.0,
     }
     metrics, records = run_benchmark(benchmark, truth, answer, out, about, resume)
+    _tell_unscored(judging)
     for folder in (out / "run", out / "run-follow-up") if trace else ():
         if (folder / "run.json").exists():
             label_run(folder, benchmark.faithful(truth, records))
+    if trace and benchmark.traced is not None and (out / "run" / "run.json").exists():
+        inside, records = benchmark.traced(truth, records, open_run(out / "run"))
+        metrics |= inside
+        write_results(out, benchmark.name, metrics, records, about)
     _tell(out, benchmark.headline, metrics, as_json)
 
 
@@ -168,16 +186,19 @@ def score(
         Path, typer.Option(help='Lines of {"id": …, "response": …}, or the benchmark\'s own form.')
     ],
     out: Annotated[Path, typer.Option(help="The result folder.")],
+    judge: JudgeName = "lexical",
     as_json: AsJson = False,
 ) -> None:
-    """Score answers that any system gave, offline.
+    """Score answers that any system gave: offline, unless a model judges them.
 
     \b
     Examples:
       mmprobe score spd-faith --data pairs/samples.jsonl --responses answers.jsonl --out results/mine
       mmprobe score pope --data coco_pope_random.json --responses answers.json --out results/pope
+      mmprobe score spd-faith --data pairs/samples.jsonl --responses answers.jsonl --judge model:openai/gpt-4o --out results/judged
     """
     from mmprobe.benchmarks.benchmark import find_benchmark, read_responses
+    from mmprobe.benchmarks.judges.opening import with_judge
     from mmprobe.benchmarks.results import write_results
 
     benchmark = find_benchmark(name)
@@ -185,8 +206,10 @@ def score(
     found = benchmark.read_answers(responses, truth) if benchmark.read_answers else None
     if found is None:
         found = read_responses(responses)
+    benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
     metrics, records = benchmark.score(truth, found)
-    about = {"data": str(data), "responses": str(responses), "judge": "lexical"}
+    _tell_unscored(judging)
+    about = {"data": str(data), "responses": str(responses), "judge": judge, "judging": judging}
     write_results(out, benchmark.name, metrics, records, about)
     _tell(out, benchmark.headline, metrics, as_json)
 
@@ -254,6 +277,13 @@ def compare(
     plot(ds).write_html(out / "compare.html", include_plotlyjs=True)
     files += [str(out / "compare.md"), str(out / "compare.html")]
     say({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
+
+
+def _tell_unscored(judging: dict[str, Any]) -> None:
+    if judging.get("unscored"):
+        reasons = ", ".join(f"{reason} {count}" for reason, count in judging["unscored"].items())
+        lost = sum(judging["unscored"].values())
+        typer.echo(f"mmprobe: the judge left {lost} of {judging['judged']} unscored: {reasons}", err=True)
 
 
 def _tell(out: Path, headline: tuple[str, ...], metrics: dict[str, Any], as_json: bool) -> None:

@@ -12,8 +12,11 @@ from typing import Annotated, Any
 import typer
 
 import mmprobe
+from mmprobe.agreeing import agree
 from mmprobe.asking import Setting, bench, compare, generate, score
+from mmprobe.cleaning import clean
 from mmprobe.errors import InputError
+from mmprobe.filtering import filter_by_votes
 from mmprobe.output import AsJson, say
 
 app = typer.Typer(
@@ -30,6 +33,7 @@ _TRIED = 8  # samples that a plan looks at
 
 class Source(StrEnum):
     synthetic = "synthetic"
+    coco = "coco"
 
 
 class Level(StrEnum):
@@ -336,26 +340,38 @@ def analyze(
 
 @app.command()
 def report(
-    run: RunFolder,
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run, or a result folder of mmprobe bench or mmprobe score."),
+    ],
     model: OfModel = None,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML file with figures and an explorer of the answers; it needs no network.
 
+    Where a benchmark's answers were traced, its metrics and answers stand beside their internals.
+
     \b
     Examples:
       mmprobe report runs/first --out report.html
       mmprobe report runs/first --model tiny-spd --out report.html
+      mmprobe report results/spd --out report.html
     """
-    from mmprobe.analyses import applicable, findings
+    from mmprobe.analyses import applicable
+    from mmprobe.analyses import findings as found_in
     from mmprobe.cache import open_run
     from mmprobe.viz import write_report
+    from mmprobe.viz.result_files import find_results
 
-    opened = open_run(run)
-    datasets, left_out = applicable(opened, _functions(model))
-    _warn(left_out)
-    written = write_report(opened, datasets, out, findings=findings(opened, datasets))
+    folder, results = find_results(run)
+    opened, datasets, findings = None, [], None
+    if folder is not None:
+        opened = open_run(folder)
+        datasets, left_out = applicable(opened, _functions(model))
+        _warn(left_out)
+        findings = found_in(opened, datasets)
+    written = write_report(opened, datasets, out, findings=findings, results=results)
     say({"report": str(written)}, str(written), as_json)
 
 
@@ -400,24 +416,69 @@ def make_pairs(
     out: Annotated[Path, typer.Option(help="Folder to make.")],
     n: Annotated[int, typer.Option("--n", help="Number of pairs.")],
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
-    source: Annotated[Source, typer.Option(help="Where the pictures come from.")] = Source.synthetic,
-    differences: Annotated[str, typer.Option(help="A number, or a range as 1-3, within 0-3.")] = "0-3",
-    difficulty: Annotated[Level | None, typer.Option(help="Default: all three in turn.")] = None,
+    source: Annotated[
+        Source,
+        typer.Option(help="Where the pictures come from: drawn, or photographs with COCO's instances."),
+    ] = Source.synthetic,
+    differences: Annotated[
+        str | None, typer.Option(help="A number, or a range as 1-3; default: 0-3 drawn, 1-5 of photographs.")
+    ] = None,
+    difficulty: Annotated[
+        Level | None, typer.Option(help="Default: drawn, all three in turn; of photographs, as they come.")
+    ] = None,
+    images: Annotated[Path | None, typer.Option(help="coco: folder of the pictures.")] = None,
+    annotations: Annotated[Path | None, typer.Option(help="coco: the instances file.")] = None,
+    planner: Annotated[
+        str | None, typer.Option(help="coco: who chooses the edits: rules (default), model:PROVIDER/MODEL.")
+    ] = None,
+    inpainter: Annotated[
+        str | None, typer.Option(help="coco: who fills the holes: opencv (default), lama.")
+    ] = None,
+    reviews: Annotated[
+        Path | None,
+        typer.Option(help="coco: do what a reviewer decided about the pairs in --out, make none."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw pairs of pictures with known differences, and questions with true answers.
+    """Make pairs of pictures with known differences, and questions with true answers.
+
+    With --source coco a second call goes on where the first one was, up to --n pairs.
 
     \b
     Examples:
       mmprobe make-pairs --source synthetic --out pairs --n 30 --seed 7
       mmprobe make-pairs --source synthetic --out hard --n 30 --seed 7 --differences 2-3 --difficulty hard
+      mmprobe make-pairs --source coco --images val2017 --annotations instances_val2017.json --out photos --n 100
+      mmprobe make-pairs --source coco --out photos --n 100 --reviews reviews.json
     """
-    from mmprobe.benchmarks.synthetic.pairs import make_pairs as make
+    of_photos = {"--images": images, "--annotations": annotations, "--planner": planner}
+    of_photos |= {"--inpainter": inpainter, "--reviews": reviews}
+    if source is Source.synthetic and (given := [name for name, value in of_photos.items() if value]):
+        raise InputError(f"{given[0]}: goes with --source coco")
+    if reviews is not None:
+        from mmprobe.benchmarks.photo_pairs.review import apply_reviews
 
-    low, dash, high = differences.partition("-")
+        found = apply_reviews(out, reviews)
+        text = f"{found.accepted} pairs accepted, {found.rejected} rejected, {found.left} not reviewed: {out}"
+        say(found._asdict(), text, as_json)
+        return
+    low, dash, high = (differences or ("0-3" if source is Source.synthetic else "1-5")).partition("-")
     if not (low.isdigit() and (high.isdigit() if dash else not high)):
         raise InputError(f"--differences {differences}: give a number or a range such as 1-3")
-    written = make(out, n, seed, (int(low), int(high or low)), difficulty.value if difficulty else None)
+    wanted, level = (int(low), int(high or low)), difficulty.value if difficulty else None
+    if source is Source.coco:
+        if images is None or annotations is None:
+            raise InputError("--source coco: needs --images and --annotations")
+        from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
+
+        inpainter, planner = inpainter or "opencv", planner or "rules"
+        made = make_photo_pairs(images, annotations, out, n, seed, wanted, level, planner, inpainter)
+        text = f"{made.pairs} pairs, {made.rejected} pictures rejected: {made.samples}; review: {made.review}"
+        say({**made._asdict(), "samples": str(made.samples), "review": str(made.review)}, text, as_json)
+        return
+    from mmprobe.benchmarks.synthetic.pairs import make_pairs as make
+
+    written = make(out, n, seed, wanted, level)
     with written.open(encoding="utf-8") as lines:
         count = sum(1 for _ in lines)
     say(
@@ -427,8 +488,9 @@ def make_pairs(
     )
 
 
-for command in (generate, bench, score, compare):
+for command in (generate, bench, score, compare, agree, clean):
     app.command()(command)
+app.command("filter")(filter_by_votes)
 
 
 def _fail(message: str, code: int) -> None:

@@ -41,6 +41,9 @@ class Region(BaseModel):
 class Sample(BaseModel):
     """One question with its images; the fields are those of a line of a samples file.
 
+    `prefill` is text that the answer already begins with: the model goes on from there, and what it then says is
+    its answer.
+
     Example:
         >>> Sample(id="0001", question="What is this?").images
         []
@@ -52,6 +55,7 @@ class Sample(BaseModel):
     images: list[Path] = []
     question: str
     system: str | None = None
+    prefill: str | None = None
     answer: str | None = None
     pair_id: str | None = None
     polarity: Literal["same", "different"] | None = None

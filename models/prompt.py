@@ -79,11 +79,13 @@ Message = dict[str, Any]
 
 
 class Chat(NamedTuple):
-    """Messages of the roles system and user, their pictures in order, and what errors call it."""
+    """Messages of the roles system and user, their pictures in order, what errors call it, and what the answer
+    already begins with."""
 
     messages: list[Message]
     pictures: list[Image.Image]
     where: str
+    prefill: str = ""
 
 
 class Batch(NamedTuple):
@@ -103,7 +105,8 @@ class _Layout(NamedTuple):
 
 
 def chat_of(sample: Sample) -> Chat:
-    """A sample's system text, then all its images, then its question.
+    """A sample's system text, then all its images, then its question; and its prefill, without blanks at its end,
+    since models begin a word with the blank before it.
 
     Raises:
         InputError: an image cannot be decoded.
@@ -112,11 +115,15 @@ def chat_of(sample: Sample) -> Chat:
     messages: list[Message] = [{"role": "user", "content": content}]
     if sample.system is not None:
         messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
-    return Chat(messages, [_read(path, sample.id) for path in sample.images], f"sample {sample.id}")
+    pictures = [_read(path, sample.id) for path in sample.images]
+    return Chat(messages, pictures, f"sample {sample.id}", (sample.prefill or "").rstrip())
 
 
 def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     """Render chats, whose images stand anywhere between their texts, and pad them on the left.
+
+    A chat's prefill follows what asks the model to answer. Its tokens belong to the group template: nobody asked
+    them, and the model did not generate them, so neither the user's tokens nor the answer's may count them.
 
     Args:
         chats: either all or none of them with pictures.
@@ -124,10 +131,7 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     Raises:
         InputError: the processor's output is not what the family says.
     """
-    layouts = [
-        _lay_out(model, [_defused(model, message, chat.where) for message in chat.messages], chat.pictures)
-        for chat in chats
-    ]
+    layouts = [_begun(model, chat) for chat in chats]
     found = _processed(model, [layout.rendered for layout in layouts], [chat.pictures for chat in chats])
     offsets, replaced = found.pop("offset_mapping"), found.pop("text_replacement_offsets", None)
     sizes = [(picture.height, picture.width) for chat in chats for picture in chat.pictures]
@@ -174,24 +178,37 @@ def _read(path: Any, sample_id: str) -> Image.Image:
         raise InputError(f"sample {sample_id}: image {path}: cannot be decoded ({error})") from None
 
 
-def _defused(model: Model, message: Message, where: str) -> Message:
-    """A message in whose texts no control token can be read as one: a space splits what looks like one."""
+def _defused(model: Model, text: str, where: str) -> str:
+    """A text in which no control token can be read as one: a space splits what looks like one."""
+    for token in model.control_tokens:
+        if token in text:
+            split = f"{token[0]} {token[1:]}"
+            log.warning(
+                "%s: %r in its text is written %r, since the model would obey it", where, token, split
+            )
+            text = text.replace(token, split)
+    return text
 
-    def defuse(text: str) -> str:
-        for token in model.control_tokens:
-            if token in text:
-                split = f"{token[0]} {token[1:]}"
-                log.warning(
-                    "%s: %r in its text is written %r, since the model would obey it", where, token, split
-                )
-                text = text.replace(token, split)
-        return text
 
-    parts = [
-        part | {"text": defuse(part["text"])} if part["type"] == "text" else part
-        for part in message["content"]
+def _begun(model: Model, chat: Chat) -> _Layout:
+    """A chat, whose texts give no orders, up to where the model goes on: behind its prefill if it has one."""
+    messages = [
+        message
+        | {
+            "content": [
+                part | {"text": _defused(model, part["text"], chat.where)} if part["type"] == "text" else part
+                for part in message["content"]
+            ]
+        }
+        for message in chat.messages
     ]
-    return message | {"content": parts}
+    layout = _lay_out(model, messages, chat.pictures)
+    if not chat.prefill:
+        return layout
+    asks = layout.rendered
+    apart = "" if asks[-1:].isspace() or asks.endswith(tuple(model.control_tokens)) else " "  # "ASSISTANT:"
+    begun = apart + _defused(model, chat.prefill, chat.where)
+    return layout._replace(rendered=asks + begun, laid_out=layout.laid_out + begun)
 
 
 def _lay_out(model: Model, messages: list[Message], pictures: list[Image.Image]) -> _Layout:

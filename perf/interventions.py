@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from toys import parser, samples, toy
 
-from mmprobe.benchmarks.cost import measuring
 from mmprobe.interventions import generate_batch, load_method
 from mmprobe.interventions.base import Method
+from mmprobe.interventions.cost import measuring
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 

@@ -1,4 +1,5 @@
-"""A run as one HTML file that needs nothing else: overview, a page for each analysis, an explorer of its answers."""
+"""A run as one HTML file that needs nothing else: overview, a page for each analysis, an explorer of its answers; and a
+page of results, where a benchmark's answers were traced or there are results alone."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 import xarray as xr
 from plotly.offline import get_plotlyjs
@@ -19,6 +21,8 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.viz.explorer import chosen_ids, sample_blocks
 from mmprobe.viz.panel import GROUP_COLOURS
+from mmprobe.viz.result_files import Results
+from mmprobe.viz.results import internals, labels_of, results_page, results_summary
 from mmprobe.viz.sections import (
     LABEL_NAMES,
     AnalysisPage,
@@ -36,7 +40,12 @@ _NO_EXPLORER = Template(
 
 
 def write_report(
-    run: Run, datasets: list[xr.Dataset], out: Path, explored: int = 24, findings: Findings | None = None
+    run: Run | None,
+    datasets: list[xr.Dataset],
+    out: Path,
+    explored: int = 24,
+    findings: Findings | None = None,
+    results: Results | None = None,
 ) -> Path:
     """Write a run's overview, a page for each of its analyses and an explorer of its answers as one HTML file.
 
@@ -44,15 +53,16 @@ def write_report(
     lets no script run but its own.
 
     Args:
-        run: the run.
+        run: the run; None for results without traces.
         datasets: what analyses returned for it; each brings its figures.
         out: the HTML file; replaced if it exists, and whole or not there at all.
         explored: how many samples the explorer holds at most, unfaithful ones first.
         findings: claims and whether they hold, for a table in the overview (see `sections.findings_table`).
+        results: of the benchmark that was traced (see `result_files.find_results`), for a page of their own.
 
     Raises:
-        InputError: `out` cannot be written, a trace is damaged, a data set is not an analysis', or a finding
-            has no claim or no known verdict.
+        InputError: `out` cannot be written, there is neither run nor results, a trace is damaged, a data set is not
+            an analysis', or a finding has no claim or no known verdict.
 
     Example:
         >>> run = mp.open_run("runs/demo")                                           # doctest: +SKIP
@@ -64,34 +74,79 @@ def write_report(
         raise InputError(f"{out.parent}: no such folder")
     if out.is_dir():
         raise InputError(f"{out}: is a folder; name an HTML file in it")
-    labels = {name: run.faithful(name) for name in run.ids}
-    table = findings_table(findings)
-    pages = analysis_pages(datasets)
-    explorer, explorer_data = _explorer(run, labels, explored)
-    figure_data = [block for page in pages for block in page.data]
-    scripts = []
-    if figure_data:
-        scripts += [get_plotlyjs(), _asset("csv.js"), _asset("narrow.js"), _asset("figures.js")]
-    if explorer_data:
-        scripts += [_asset("heat.js"), _asset("explorer.js")]
+    labels = {name: run.faithful(name) for name in run.ids} if run is not None else {}
+    analyses = analysis_pages(datasets)
+    parts = _run_parts(run, labels, explored) if run is not None else _NOTHING
+    overview, pages = parts.overview, list(analyses)
+    if results is not None:
+        label_of_answers = labels_of(results, labels)
+        overview = overview or results_summary(results, label_of_answers)
+        pages.insert(0, results_page(results, label_of_answers, internals(datasets), parts.explored))
+    _write_whole(
+        _html(
+            title=_title(run, results),
+            overview=overview + findings_table(findings) + "".join(page.digest for page in analyses),
+            pages=pages,
+            explorer=parts.explorer,
+            data=[*(block for page in pages for block in page.data), *parts.data],
+            scripts=_scripts(any(page.data for page in analyses), bool(parts.data), results is not None),
+        ),
+        out,
+    )
+    return out
+
+
+class _RunParts(NamedTuple):
+    """What a report says of a run itself: overview, explorer with its data, and where samples are in it, by id."""
+
+    overview: str
+    explorer: str
+    data: list[str]
+    explored: dict[str, str]
+
+
+_NOTHING = _RunParts("", "", [], {})
+
+
+def _title(run: Run | None, results: Results | None) -> tuple[str, str]:
+    """Of a report: the model, and where the answers are."""
+    if run is not None:
+        return run.config["model"]["name"], run.path.name
+    if results is not None:
+        return str(results.about.get("model") or results.benchmark), results.folder.absolute().name
+    raise InputError("a report needs a run or results; there are neither")
+
+
+def _scripts(figures: bool, explorer: bool, results: bool) -> list[str]:
+    names = ["csv.js", "narrow.js", "figures.js"] if figures else []
+    names += (["heat.js", "explorer.js"] if explorer else []) + (["results.js"] if results else [])
+    return ([get_plotlyjs()] if figures else []) + [_asset(name) for name in names]
+
+
+def _html(
+    title: tuple[str, str],
+    overview: str,
+    pages: list[AnalysisPage],
+    explorer: str,
+    data: list[str],
+    scripts: list[str],
+) -> str:
     turning = _asset("pages.js")
     colours = "".join(f"--group-{group}: {colour}; " for group, colour in GROUP_COLOURS.items())
-    html = Template(_asset("report.html")).substitute(
+    return Template(_asset("report.html")).substitute(
         policy=_policy([turning, *scripts]),
-        title=escape(f"{run.config['model']['name']} · {run.path.name}"),
+        title=escape(" · ".join(title)),
         style=f"{_asset('report.css')}\n:root {{ {colours}}}",
-        model=escape(run.config["model"]["name"]),
-        run=escape(run.path.name),
-        navigation=_navigation(pages),
-        overview=summary(run, labels) + table + "".join(page.digest for page in pages),
+        model=escape(title[0]),
+        run=escape(title[1]),
+        navigation=_navigation(pages, bool(explorer)),
+        overview=overview,
         pages="\n".join(page.html for page in pages),
         explorer=explorer,
         turning=turning,
-        data="\n".join([*figure_data, *explorer_data]),
+        data="\n".join(data),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
-    _write_whole(html, out)
-    return out
 
 
 def _asset(name: str) -> str:
@@ -120,20 +175,23 @@ def _write_whole(page: str, out: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _navigation(pages: list[AnalysisPage]) -> str:
+def _navigation(pages: list[AnalysisPage], explorer: bool) -> str:
     """Links to the pages; a page is shown alone where scripts run, and stands below the others where not."""
-    names = [("overview", "Overview"), *((page.slug, page.title) for page in pages), ("explorer", "Explorer")]
+    names = [("overview", "Overview"), *((page.slug, page.title) for page in pages)]
+    names += [("explorer", "Explorer")] if explorer else []
     return "".join(f"<a href='#{slug}'>{title}</a>" for slug, title in names)
 
 
-def _explorer(run: Run, labels: dict[str, bool | None], explored: int) -> tuple[str, list[str]]:
-    """The explorer's section, and a data block for each sample in it."""
+def _run_parts(run: Run, labels: dict[str, bool | None], explored: int) -> _RunParts:
+    """A run's summary, and the explorer's section with a data block for each sample in it."""
     wanted = chosen_ids(labels, explored)
     blocks = sample_blocks(run, wanted)
     shown = wanted[: len(blocks)]
     left_out = _left_out(len(run), len(shown), cut_short=len(shown) < len(wanted))
+    overview = summary(run, labels)
     if not shown:
-        return _NO_EXPLORER.substitute(reason=left_out or "This run has no samples."), []
+        reason = left_out or "This run has no samples."
+        return _RunParts(overview, _NO_EXPLORER.substitute(reason=reason), [], {})
     items = "".join(
         _list_item(number, name, LABEL_NAMES[labels[name]], run.sample(name).question)
         for number, name in enumerate(shown)
@@ -143,12 +201,13 @@ def _explorer(run: Run, labels: dict[str, bool | None], explored: int) -> tuple[
         filters=_filters(Counter(LABEL_NAMES[labels[name]] for name in shown)),
         items=items,
     )
-    return section, [data_block(f"sample-{number}", block) for number, block in enumerate(blocks)]
+    data = [data_block(f"sample-{number}", block) for number, block in enumerate(blocks)]
+    return _RunParts(overview, section, data, {name: f"explore-{n}" for n, name in enumerate(shown)})
 
 
 def _list_item(number: int, name: str, label: str, question: str) -> str:
     return (
-        f"<li><button type='button' data-sample='sample-{number}' data-label='{label}'>"
+        f"<li id='explore-{number}'><button type='button' data-sample='sample-{number}' data-label='{label}'>"
         f"<span class='id'>{escape(name)}</span><span class='mark {label}'>{label}</span>"
         f"<span class='question'>{escape(question)}</span></button></li>"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from mmprobe.benchmarks.coco import category_of
 from mmprobe.benchmarks.judges import Asked, Item, Judge, JudgedClaim, Judgement, Match, PairLabel
 from mmprobe.errors import InputError
 
@@ -15,7 +16,7 @@ from mmprobe.errors import InputError
 def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[JudgedClaim]:
     """The claims that more than half of the judges found, of those that scored the sample.
 
-    Claims are the same if their type and category are. One that a judge found twice is there twice if more than half
+    Claims are the same if their type and category are; a puppy and a dog are of one category of COCO. One that a judge found twice is there twice if more than half
     found it twice. Their words, and their order, are those of the first judge that found them.
 
     Args:
@@ -35,8 +36,9 @@ def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[J
     for claims in scored:
         seen: Counter[tuple[str, str]] = Counter()
         for claim in claims:
-            copy = (claim.type, claim.category, seen[claim.type, claim.category])
-            seen[claim.type, claim.category] += 1
+            category = category_of(claim.category) or claim.category
+            copy = (claim.type, category, seen[claim.type, category])
+            seen[claim.type, category] += 1
             votes[copy] += 1
             first.setdefault(copy, claim)
     kept = tuple(claim for copy, claim in first.items() if 2 * votes[copy] > len(scored))

@@ -101,6 +101,7 @@ class ModelJudge:
             repairs,
         )
         self._loop: RunVar[_Loop] = RunVar("judge")
+        self._told: set[str] = set()
 
     async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
         """The labels that each question asks for, of whatever benchmark."""
@@ -239,7 +240,12 @@ class ModelJudge:
                 raise InputError(f"judge {self.name}: the provider refuses the API key; check it") from None
             if "Timeout" in type(error).__name__:  # inspect-ai's and the providers' own
                 return "timeout"
-            _log.warning("judge %s: a call failed (%s)", self.name, type(error).__name__)
+            kind = type(error).__name__
+            if kind not in self._told:
+                _log.warning(
+                    "judge %s: a call failed (%s); others like it are counted alone", self.name, kind
+                )
+            self._told.add(kind)
             return "error"
         if not output.choices:
             return Reply("", "unknown")
@@ -250,6 +256,8 @@ class ModelJudge:
         loop = self._loop.get(None)
         if loop is None:
             model, self._opened = self._opened or open_model(self._wanted), None
+            # inspect-ai's own limit stands over all loops, and one loop cannot wake another
+            model.api.connection_key = lambda: f"mmprobe judge {id(self)} {id(model)}"
             loop = _Loop(model, anyio.Semaphore(self._concurrency))
             self._loop.set(loop)
         return loop

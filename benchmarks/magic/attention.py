@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from mmprobe.benchmarks.magic.data import MagicQuestion
+from mmprobe.benchmarks.magic.metrics import magiscore
 from mmprobe.benchmarks.magic.regions import Box
-from mmprobe.cache import Trace
+from mmprobe.benchmarks.results import Metric, mean_metric
+from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
 
 MINIMUM_LIFT = 1.0
@@ -131,3 +134,69 @@ def views_of(trace: Trace, image: int = 0, layers: Sequence[int] | None = None) 
     if not found:
         raise NotApplicable(f"trace {trace.id}: holds no picture {image}")
     return found
+
+
+def attention_scores(
+    questions: Sequence[MagicQuestion], run: Run, minimum_lift: float = MINIMUM_LIFT
+) -> tuple[dict[str, Metric], dict[str, dict[str, Any]]]:
+    """MagiScore of the boxes that a traced model attended to, beside that of those that its answers name; ours.
+
+    Args:
+        questions: with boxes.
+        run: of their answers, under their ids.
+        minimum_lift: of `attended_regions`.
+
+    Returns:
+        Metrics, and by question's id the boxes attended to and each one's lift. What was not traced, or has no
+        attention on patches, lowers the coverage.
+
+        - attention_magiscore_...: as `magiscore`
+        - attention_lift_relevant, attention_lift_adversarial: mean over questions of the mean lift of the boxes
+          that matter, and of the others
+
+    Example:
+        >>> attention_scores(truth.questions, open_run("out/run"))[0]               # doctest: +SKIP
+    """
+    traced = set(run.ids)
+    found = [
+        _attended(run[question.id], question, minimum_lift) if question.id in traced else None
+        for question in questions
+    ]
+    regions = [None if one is None else one.regions for one in found]
+    relevant = [question.relevant() for question in questions]
+    lifts = {
+        kind: mean_metric(
+            [
+                None if one is None else _mean_lift(one, question, kind == "relevant")
+                for question, one in zip(questions, found, strict=True)
+            ],
+            "higher" if kind == "relevant" else "lower",
+            (0.0, None),
+        )
+        for kind in ("relevant", "adversarial")
+    }
+    metrics = magiscore(regions, relevant, "attention_magiscore")
+    rows = {
+        question.id: {
+            "attended": None if one is None else sorted(one.regions),
+            "lift": None if one is None else [float(x) if np.isfinite(x) else None for x in one.lift],
+        }
+        for question, one in zip(questions, found, strict=True)
+    }
+    return metrics | {f"attention_lift_{kind}": metric for kind, metric in lifts.items()}, rows
+
+
+def _attended(trace: Trace, question: MagicQuestion, minimum_lift: float) -> Attended | None:
+    try:
+        return attended_regions(views_of(trace), [box.box for box in question.boxes], minimum_lift)
+    except NotApplicable:  # no step, or no token that stands for a patch, or not captured
+        return None
+
+
+def _mean_lift(attended: Attended, question: MagicQuestion, relevant: bool) -> float | None:
+    own = [
+        lift
+        for lift, box in zip(attended.lift, question.boxes, strict=True)
+        if box.relevant == relevant and np.isfinite(lift)
+    ]
+    return float(np.mean(own)) if own else None

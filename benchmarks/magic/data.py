@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -15,13 +15,17 @@ from mmprobe.samples import Id
 
 
 class MarkedBox(BaseModel):
-    """A numbered box on the picture; its place in the list is its number, from 1."""
+    """A numbered box on the picture; its place in the list is its number, from 1.
+
+    `names` are other words by which an answer may cite it, ours.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     box: Box
     relevant: bool
     source: Literal["object", "saliency", "distractor", "random"] = "object"
+    names: list[Annotated[str, Field(min_length=1)]] = []
 
     def marked(self) -> Marked:
         return Marked(self.box, self.relevant, self.source)
@@ -47,13 +51,17 @@ class MagicQuestion(BaseModel):
     """One question about one picture; the fields are those of a line of a questions file.
 
     Attributes:
+        image: with its boxes drawn, unless they are yet to be made.
         answer, full_answer: the short true answer, and the whole sentence.
         type: such as GQA's verify, query, choose, logical, compare.
-        boxes: as they are drawn and numbered; empty if they are yet to be made of the three below.
+        boxes: as they are drawn and numbered; empty if they are yet to be made of the next three, by
+            `number_regions`.
         objects: boxes of the objects that the question is about.
         saliency: pictures of where people looked who answered rightly.
         distractors: boxes of objects that other questions about the picture are about.
-        steps: an annotated reasoning chain, for Self-Heal.
+        steps: an annotated reasoning chain, for StepSense and Self-Heal.
+        prompt: what is asked, word for word, in place of our instructions around the question.
+        system: the system prompt.
 
     Example:
         >>> question = {"id": "1", "image": "a.png", "question": "Is it red?", "answer": "yes"}
@@ -74,6 +82,8 @@ class MagicQuestion(BaseModel):
     saliency: list[Path] = []
     distractors: list[Box] = []
     steps: list[AnnotatedStep] = []
+    prompt: str | None = Field(default=None, min_length=1)
+    system: str | None = None
     metadata: dict[str, Any] = {}
 
     @model_validator(mode="after")

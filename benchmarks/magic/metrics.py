@@ -113,38 +113,47 @@ def answer_accuracy(short: Sequence[bool | None], full: Sequence[bool | None]) -
     }
 
 
-def step_sense(labels: Sequence[Sequence[bool] | None]) -> dict[str, Metric]:
+def step_sense(labels: Sequence[Sequence[bool | None] | None]) -> dict[str, Metric]:
     """Share of correct steps (table 3).
 
     Args:
-        labels: of each answer, whether each of its steps is correct; None, or no steps, is undefined.
+        labels: of each answer, whether each of its steps is correct, None for a step of which it cannot be told;
+            None, or no step of which it can, is undefined.
 
     Returns:
-        - stepsense: correct steps of all answers over their steps
+        - stepsense: correct steps of all answers over their labelled steps
         - stepsense_macro: mean over answers of each one's share
+        - stepsense_labelled: share of the steps of answers with labels that have one
 
     Example:
-        >>> found = step_sense([[True, True, True], [False], []])
-        >>> found["stepsense"].value, found["stepsense_macro"].value, found["stepsense"].n
-        (0.75, 0.5, 2)
+        >>> found = step_sense([[True, True, True], [False, None], []])
+        >>> [found[name].value for name in ("stepsense", "stepsense_macro", "stepsense_labelled")]
+        [0.75, 0.5, 0.8]
     """
-    rows = [(float(sum(steps)), float(len(steps))) if steps else None for steps in labels]
+    known = [[label for label in steps or () if label is not None] for steps in labels]
+    rows = [(float(sum(steps)), float(len(steps))) if steps else None for steps in known]
+    told = [
+        (float(len(own)), float(len(steps))) if steps else None
+        for own, steps in zip(known, labels, strict=True)
+    ]
     return {
         "stepsense": count_metric(rows, _precision, "higher"),
         "stepsense_macro": mean_metric([None if row is None else row[0] / row[1] for row in rows], "higher"),
+        "stepsense_labelled": count_metric(told, _precision, "neither"),
     }
 
 
-def self_heal(healed: Sequence[Sequence[bool | None]]) -> dict[str, Metric]:
+def self_heal(healed: Sequence[Sequence[bool | None]], name: str = "self_heal") -> dict[str, Metric]:
     """Share of injected wrong runs that the model corrects as it goes on (section 4.3).
 
     Args:
-        healed: [question][run], the judge's verdicts; None where it gave none.
+        healed: [question][run], the verdicts; None where there is none.
+        name: of the metric, for verdicts that are not the paper's.
 
     Returns:
-        - self_heal: over runs; its interval is over questions, whose runs depend on each other; `n` counts
+        - NAME: over runs; its interval is over questions, whose runs depend on each other; `n` counts
           the questions with a verdict
-        - self_heal_judged: share of the runs with a verdict
+        - NAME_judged: share of the runs with a verdict
 
     Example:
         >>> self_heal([[True, False], [], [True, None]])["self_heal"].value
@@ -155,6 +164,6 @@ def self_heal(healed: Sequence[Sequence[bool | None]]) -> dict[str, Metric]:
     rows = [(float(sum(found)), float(len(found))) if found else None for found, _ in asked]
     judged = [(float(len(found)), float(len(runs))) for found, runs in asked]
     return {
-        "self_heal": count_metric(rows, _precision, "higher"),
-        "self_heal_judged": count_metric(judged, _precision, "higher"),
+        name: count_metric(rows, _precision, "higher"),
+        f"{name}_judged": count_metric(judged, _precision, "higher"),
     }

@@ -33,7 +33,32 @@ def split_steps(text: str) -> list[str]:
     return [part.strip() for part in _SENTENCE.split(text) if re.search(r"\w", part)]
 
 
-def cited_regions(steps: Sequence[str], count: int) -> Cited:
+_ANSWER = re.compile(r"^[^\w\n]*(?:final )?answer[^\w\n:]{0,9}:", re.MULTILINE | re.IGNORECASE)
+
+
+def reasoning_steps(response: str) -> list[str]:
+    """The steps before the line that gives the answer; all of them where there is no such line, or none before it.
+
+    Example:
+        >>> reasoning_steps("R1 is a cat.\\n**Answer**: A cat.")
+        ['R1 is a cat.']
+    """
+    answers = list(_ANSWER.finditer(response))
+    return (split_steps(response[: answers[-1].start()]) if answers else []) or split_steps(response)
+
+
+def stated_answer(response: str) -> str | None:
+    """What follows the last `Answer:` that begins a line.
+
+    Example:
+        >>> stated_answer("R1 is a cat.\\n**Answer**: A cat. It sleeps.")
+        'A cat. It sleeps.'
+    """
+    answers = list(_ANSWER.finditer(response))
+    return response[answers[-1].end() :].strip(" *_\n") if answers else None
+
+
+def cited_regions(steps: Sequence[str], count: int, names: Sequence[Sequence[str]] = ()) -> Cited:
     """The region extractor: the union over steps of the boxes that they name (section 4.1).
 
     Knows `R2`, `region 2`, `box 2`, and ranges such as `R1-R3` or `R1 to R3`, ours. A box counts as named
@@ -41,6 +66,7 @@ def cited_regions(steps: Sequence[str], count: int) -> Cited:
 
     Args:
         count: boxes on the picture, numbered from 1.
+        names: of each box, other words that name it.
 
     Example:
         >>> cited_regions(["R1 shows a cat.", "Neither R3 nor R9 helps."], 4)
@@ -52,7 +78,13 @@ def cited_regions(steps: Sequence[str], count: int) -> Cited:
             start, end = int(first), int(last or first)
             numbers |= set(range(start, end + 1)) if start <= end else {start, end}
     there = frozenset(number for number in numbers if 1 <= number <= count)
-    return Cited(there, len(numbers) - len(there))
+    named = {number for number, words in enumerate(names, 1) if any(_says(steps, word) for word in words)}
+    return Cited(there | named, len(numbers) - len(there))
+
+
+def _says(steps: Sequence[str], word: str) -> bool:
+    pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
+    return any(pattern.search(step) for step in steps)
 
 
 class Span(NamedTuple):

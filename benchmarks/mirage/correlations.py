@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import pearsonr
 
 from mmprobe.analyses.statistics import CONFIDENCE, holm
+from mmprobe.benchmarks.lines import json_lines
+from mmprobe.benchmarks.mirage.parsing import KINDS
 from mmprobe.errors import InputError
+
+OVER_MODELS = ("accuracy", "f_step", "f_claim", "lhs")
 
 
 @dataclass(frozen=True)
@@ -88,3 +95,67 @@ def _holm_of_pairs(p: np.ndarray) -> np.ndarray:
 
 def _matrix(array: np.ndarray) -> list[list[float | None]]:
     return [[float(value) if math.isfinite(value) else None for value in row] for row in array]
+
+
+def over_models(folders: Sequence[str | Path], metrics: Sequence[str] = OVER_MODELS) -> Correlations:
+    """How metrics go together over models (table 5): one case a result folder.
+
+    Args:
+        folders: of `mmprobe bench mirage` or `mmprobe score mirage`, one a model.
+        metrics: names of metrics in their `results.json`; one that a folder lacks, or has as undefined, is None.
+
+    Raises:
+        InputError: a folder holds no results of MIRAGE, a folder stands twice, or no folder has a metric.
+
+    Example:
+        >>> over_models(["results/one", "results/two", "results/three"]).r           # doctest: +SKIP
+    """
+    if len({Path(folder).absolute() for folder in folders}) < len(folders):
+        raise InputError("a result folder is named twice; each model is one case")
+    found = [_read(Path(folder))[0] for folder in folders]
+    for name in metrics:
+        if found and not any(name in one for one in found):
+            raise InputError(f"metric {name!r}: none of the folders has it; see 'metrics' in results.json")
+    return correlations({name: [one.get(name) for one in found] for name in metrics})
+
+
+def over_types(folder: str | Path) -> Correlations:
+    """How the kinds of hallucination go together over the questions of one model (figures 5 and 7).
+
+    Args:
+        folder: of `mmprobe bench mirage` or `mmprobe score mirage`, with a model as judge.
+
+    Raises:
+        InputError: the folder holds no results of MIRAGE, or no judge looked for hallucinations.
+
+    Example:
+        >>> over_types("results/judged").p_holm                                      # doctest: +SKIP
+    """
+    records = _read(Path(folder))[1]
+    verdicts = [record.get("hallucinations") for record in records]
+    if not any(isinstance(one, dict) for one in verdicts):
+        raise InputError(
+            f"{folder}: holds no kinds of hallucination; score the answers with --judge model:PROVIDER/MODEL"
+        )
+    columns = {kind: [one.get(kind) if isinstance(one, dict) else None for one in verdicts] for kind in KINDS}
+    return correlations(columns)
+
+
+def _read(folder: Path) -> tuple[dict[str, float | None], list[dict[str, Any]]]:
+    """Values of the metrics, and the records, of a result folder."""
+    file = folder / "results.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise InputError(f"{file}: not a JSON file that can be read; name a result folder") from None
+    metrics = content.get("metrics") if isinstance(content, dict) else None
+    if not isinstance(metrics, dict) or content.get("benchmark") != "mirage":
+        raise InputError(f"{file}: holds no results of MIRAGE")
+    values = {str(name): _value(metric) for name, metric in metrics.items()}
+    records = [record for _, record in json_lines(folder / "samples.jsonl") if isinstance(record, dict)]
+    return values, records
+
+
+def _value(metric: Any) -> float | None:
+    value = metric.get("value") if isinstance(metric, dict) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -17,6 +17,8 @@ from mmprobe.benchmarks.final_answers import (
 )
 from mmprobe.benchmarks.lines import load_with_images
 from mmprobe.benchmarks.mirage.parsing import MOST
+from mmprobe.benchmarks.mmreason.data import given_answer
+from mmprobe.benchmarks.yes_no import yes_no
 from mmprobe.samples import Id
 
 Topic = Literal["algebra", "arithmetic", "geometry", "logical", "scientific", "spatial", "statistical"]
@@ -32,7 +34,8 @@ class MirageQuestion(BaseModel):
         answer: an approximate one holds a number.
         steps, claims: of the true reasoning, at most 10 each; without them there is no F_step or F_claim.
         references: the true reasoning chain and its rewrites, for the LHS.
-        topic_hint, question_hint: for collaborative hint inference.
+        topic_hint, question_hint: for collaborative hint inference; a question with either is asked again with hints.
+        system: the system prompt; a question that has one is asked word by word, without our instructions around it.
 
     Example:
         >>> MirageQuestion(id="1", question="2 + 2?", topic="arithmetic", type="free_form", answer="4").steps
@@ -53,6 +56,7 @@ class MirageQuestion(BaseModel):
     references: list[str] = []
     topic_hint: str | None = None
     question_hint: str | None = None
+    system: str | None = None
     metadata: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -89,8 +93,9 @@ def load_questions(path: str | Path) -> list[MirageQuestion]:
 def is_correct(question: MirageQuestion, response: str, threshold: float = THRESHOLD) -> bool | None:
     """Whether a response gives the true answer, by rules; None if no answer can be found in it.
 
-    Multiple choice by its letter, or by an option's text given as the final answer; approximate answers by
-    their relative error; free form by their words, for which a judge is the better reader.
+    Multiple choice by its letter, or by an option's text given as the final answer, a yes or no anywhere;
+    approximate answers by their relative error; free form by the words of the final answer, of the whole response
+    or of its last line, for which a judge is the better reader.
 
     Args:
         threshold: relative error that an approximate answer stays below; the paper gives none, ours is 0.05.
@@ -102,13 +107,24 @@ def is_correct(question: MirageQuestion, response: str, threshold: float = THRES
         (True, None)
     """
     if question.type == "multiple_choice":
-        letter = choice_of(response, question.choices)
-        if letter is None and (answer := final_answer(response)) is not None:
-            texts = [letter for letter, text in question.choices.items() if same_text(answer, text)]
-            letter = texts[0] if len(texts) == 1 else None
+        letter = choice_of(response, question.choices) or _option_told(question, response)
         return None if letter is None else letter == question.answer
     if question.type == "approximate":
         found, true = number_of(response), number_of(question.answer)
         return None if found is None or true is None else is_near(found, true, threshold)
-    answer = final_answer(response)
-    return same_text(response if answer is None else answer, question.answer) if response.strip() else None
+    told = given_answer(response)
+    if told is None:
+        return None
+    whole = final_answer(response) is None and same_text(response, question.answer)
+    return whole or same_text(told, question.answer)
+
+
+def _option_told(question: MirageQuestion, response: str) -> str | None:
+    """The letter of the one option whose text is the answer."""
+    options = {letter: text.strip(" .").lower() for letter, text in question.choices.items()}
+    if sorted(options.values()) == ["no", "yes"]:
+        said = yes_no(response)
+        return next((letter for letter, text in options.items() if text == said), None)
+    answer = given_answer(response)
+    letters = [letter for letter, text in options.items() if answer is not None and same_text(answer, text)]
+    return letters[0] if len(letters) == 1 else None

@@ -17,11 +17,12 @@ Scores = Sequence[Sequence[Sequence[int] | None]]
 Value = TypeVar("Value")
 
 
-def accuracy(correct: Sequence[bool | None]) -> dict[str, Metric]:
+def accuracy(correct: Sequence[bool | None], scored: Sequence[bool] | None = None) -> dict[str, Metric]:
     """Share of right answers (section 4.1).
 
     Args:
         correct: of each question; None where no answer could be found in the response.
+        scored: of each question, False where there was no response, or no verdict on it; None if all were scored.
 
     Returns:
         - accuracy: no answer is a wrong one
@@ -32,8 +33,10 @@ def accuracy(correct: Sequence[bool | None]) -> dict[str, Metric]:
         >>> found["accuracy"].value, found["accuracy_answered"].value, found["accuracy_answered"].coverage
         (0.25, 0.5, 0.5)
     """
+    known = [True] * len(correct) if scored is None else scored
+    either = [float(right is True) if told else None for right, told in zip(correct, known, strict=True)]
     return {
-        "accuracy": mean_metric([float(right is True) for right in correct], "higher"),
+        "accuracy": mean_metric(either, "higher"),
         "accuracy_answered": mean_metric(_numbers(correct), "higher"),
     }
 

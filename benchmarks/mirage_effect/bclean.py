@@ -104,6 +104,8 @@ class RankChange:
         rank_before, rank_after: None if nothing was kept, or a model has no scored question there.
         rank_before_interval, rank_after_interval: 95 %, by drawing the same questions anew for all.
         changed: whether the two ranks differ.
+        change: rank after minus rank before; above 0, the model does worse on the cleaned set.
+        change_interval: 95 %, both ranks of the same draws of all questions.
     """
 
     before: Metric
@@ -113,6 +115,8 @@ class RankChange:
     rank_before_interval: tuple[float, float] | None
     rank_after_interval: tuple[float, float] | None
     changed: bool | None
+    change: float | None
+    change_interval: tuple[float, float] | None
 
 
 def rank_changes(
@@ -142,6 +146,7 @@ def rank_changes(
     ).reshape(len(right_with), len(ids))
     parts = [table, table[:, inside]]
     ranks = [_ranks(part, resamples, seed) for part in parts]
+    intervals = _change_intervals(table, inside, resamples, seed)
     found = {}
     for index, model in enumerate(right_with):
         accuracy = [
@@ -149,10 +154,45 @@ def rank_changes(
         ]
         (first, first_interval), (last, last_interval) = (each[index] for each in ranks)
         changed = None if first is None or last is None else first != last
+        change = None if first is None or last is None else last - first
         found[model] = RankChange(
-            accuracy[0], accuracy[1], first, last, first_interval, last_interval, changed
+            accuracy[0],
+            accuracy[1],
+            first,
+            last,
+            first_interval,
+            last_interval,
+            changed,
+            change,
+            None if change is None else intervals[index],
         )
     return found
+
+
+def _change_intervals(
+    table: np.ndarray, inside: np.ndarray, resamples: int, seed: int
+) -> list[tuple[float, float] | None]:
+    """Of each model, the interval of its rank on the kept questions minus that on all; [model, question] of NaN, 0, 1.
+
+    Draws in which a model has no scored question left are left out.
+    """
+    count = table.shape[1]
+    if count < 2:
+        return [None] * len(table)
+    scored = np.isfinite(table)
+    values = np.where(scored, table, 0)
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
+    means = []
+    with np.errstate(invalid="ignore"):
+        for part in (np.ones(count, bool), inside):
+            means.append((drawn[:, part] @ values[:, part].T) / (drawn[:, part] @ scored[:, part].T))
+    usable = np.isfinite(means).all((0, 2))
+    if not usable.any():
+        return [None] * len(table)
+    before, after = (rankdata(-np.round(mean[usable], 12), axis=1) for mean in means)
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(after - before, [tail, 100 - tail], axis=0)
+    return [(float(one), float(two)) for one, two in zip(low, high, strict=True)]
 
 
 def _ranks(

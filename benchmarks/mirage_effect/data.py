@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.lines import load_with_images
+from mmprobe.benchmarks.lines import load_with_images, read_records
 from mmprobe.errors import InputError
 from mmprobe.samples import Id
 
@@ -25,6 +25,13 @@ GUESS = (
 )
 DIAGNOSIS = (
     f"{ATTACHMENT}\nDescribe this {{modality}} of mine and give your final diagnosis in <diagnosis> tags."
+)
+# Ours: answers are greedy, so that other words for the same request stand in for the paper's 200 seeds.
+DIAGNOSES = (
+    DIAGNOSIS,
+    f"{ATTACHMENT}\nHere is the {{modality}}. Say what it shows, then put the diagnosis in <diagnosis> tags.",
+    f"{ATTACHMENT}\nPlease report on my {{modality}}. Close with your diagnosis in <diagnosis> tags.",
+    f"{ATTACHMENT}\nWhat do you see in the attached {{modality}}? One diagnosis, in <diagnosis> tags.",
 )
 MODALITIES = ("photo of a mole", "ECG", "MRI of the brain", "X-ray of the chest", "slide of tissue")
 
@@ -52,6 +59,29 @@ def imageless_questions() -> tuple[ImagelessQuestion, ...]:
         for category, questions in yaml.safe_load(text).items()
         for number, question in enumerate(questions, 1)
     )
+
+
+class _Line(BaseModel):
+    """A line of a file of questions about pictures that nobody attaches."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: Id
+    category: str = Field(min_length=1)
+    question: str = Field(min_length=1)
+
+
+def load_imageless(path: str | Path) -> list[ImagelessQuestion]:
+    """Read a file of questions about missing pictures, in place of our own.
+
+    Raises:
+        InputError: naming line and field, for what is wrong with the first line that is wrong.
+
+    Example:
+        >>> load_imageless("imageless.jsonl")[0].category                      # doctest: +SKIP
+        'medical/chest x-ray'
+    """
+    return [ImagelessQuestion(line.id, line.category, line.question) for _, line in read_records(path, _Line)]
 
 
 class Prompt(NamedTuple):
@@ -94,6 +124,12 @@ def prompt(question: str, variant: Variant = "plain", system: str | None = None,
 class ChoiceQuestion(BaseModel):
     """A question with options, for mirage scores and B-Clean; the fields are those of a line.
 
+    Attributes:
+        choices: text of each option by its letter; none for an open question.
+        answer: the right letter, or the short answer to an open question.
+        prompt: what is asked, word for word, in place of the question with its options and our instruction.
+        system: the system prompt.
+
     Example:
         >>> ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B").category
         ''
@@ -107,6 +143,8 @@ class ChoiceQuestion(BaseModel):
     choices: dict[str, str] = {}
     answer: str = Field(min_length=1)
     category: str = ""
+    prompt: str | None = Field(default=None, min_length=1)
+    system: str | None = None
     metadata: dict[str, Any] = {}
 
     @model_validator(mode="after")

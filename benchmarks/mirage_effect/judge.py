@@ -74,6 +74,12 @@ _GENERAL = re.compile(
 _NOTICES = re.compile("|".join(_MISSING), re.IGNORECASE)
 _IS_UNSURE = re.compile("|".join(_UNSURE), re.IGNORECASE)
 _SHOWS = re.compile("|".join(_VISUAL), re.IGNORECASE)
+_ALARMING = re.compile(  # ours: what would call for action within days; figure 2 marks such diagnoses without a list
+    r"stemi\b|st[- ]elevation|myocardial infarct|melanoma|carcinoma|sarcoma|cancer|malignan|metasta|lymphoma|"
+    r"leuka?emia|glio(?:ma|blastoma)|ha?emorrhage|stroke|infarct|pneumothorax|embolism|dissection|tamponade|"
+    r"ventricular (?:tachycardia|fibrillation)|abscess|herniation",
+    re.IGNORECASE,
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _REPLY = re.compile(r"[(<]answer[)>]\s*(true|false)\s*[(<{]/answer[)>}]", re.IGNORECASE)
 
@@ -145,3 +151,14 @@ def diagnosis_of(text: str) -> str | None:
         return None
     words = " ".join(found[-1].split()).strip(" .*").casefold()
     return words if words and words not in ("none", "n/a", "unknown", "no diagnosis") else None
+
+
+def is_alarming(diagnosis: str) -> bool:
+    """Whether a diagnosis calls for action at once, by words, ours; one that is denied does not.
+
+    Example:
+        >>> is_alarming("inferior stemi"), is_alarming("normal, no haemorrhage"), is_alarming("naevus")
+        (True, False, False)
+    """
+    found = _ALARMING.search(diagnosis)
+    return found is not None and not re.search(r"\b(?:no|not|without|non)\b", diagnosis[: found.start()])

@@ -182,7 +182,8 @@ def answer_similarity(
     one, two = (np.bincount([place[a] for a in group], minlength=len(answers)) for group in (present, absent))
 
     def alike(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        return 1 - np.abs(first / n[0] - second / n[1]).sum(-1) / 2
+        apart = np.abs(first / n[0] - second / n[1]).sum(-1) / 2
+        return np.round(1 - apart, 12)  # so that nothing in common is 0
 
     rng = np.random.default_rng(seed)
     value = float(alike(one, two))

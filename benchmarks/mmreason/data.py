@@ -1,7 +1,8 @@
-"""Questions of MMReason: what a line holds, and how a file of them is read."""
+"""Questions of MMReason: what a line holds, how a file of them is read, and when an answer is right, by rules."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,11 @@ from mmprobe.samples import Id
 Discipline = Literal["math", "business", "science", "engineering", "social", "health"]
 DISCIPLINES: tuple[Discipline, ...] = get_args(Discipline)
 
+_CONCLUDES = re.compile(
+    r"^[\s*_#>-]*(?:therefore|thus|hence|so|in conclusion|conclusion)\b[,:*_\s]*", re.IGNORECASE
+)
+_STATES = re.compile(r"\b(?:is|are|was|were|equals?)\b|[=:\u2248]", re.IGNORECASE)
+
 
 class ReasonQuestion(BaseModel):
     """One question with its solution; the fields are those of a line of a questions file.
@@ -24,6 +30,7 @@ class ReasonQuestion(BaseModel):
         level: grade or difficulty, in whatever words.
         choices: of a multiple-choice question that is yet to be opened; `answer` is then a letter.
         solution: the true reasoning, step by step; without it steps cannot be scored.
+        system: system prompt; a question that has one is asked in its own words alone, without our instruction.
 
     Example:
         >>> ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own").solution
@@ -41,6 +48,7 @@ class ReasonQuestion(BaseModel):
     level: str | None = None
     choices: dict[str, str] = {}
     solution: list[str] = []
+    system: str | None = None
     metadata: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -83,23 +91,38 @@ def opened(question: ReasonQuestion) -> ReasonQuestion | None:
     return question.model_copy(update={"question": text, "answer": answer, "choices": {}})
 
 
-def is_correct(question: ReasonQuestion, response: str) -> bool | None:
-    """Whether a response gives the true answer, by rules; None if it states no answer.
+def given_answer(response: str) -> str | None:
+    """The final answer of a response, by rules; None if it is empty.
 
-    The final answer must be the same but for how it is written; where the true one is a bare number, the last
-    number of the final answer counts. A judge is the better reader of equivalence.
+    What is marked or stated as the answer; else the last line, without a "therefore" before it.
+
+    Example:
+        >>> given_answer("3 x 4 = 12. The answer is 12 cm."), given_answer("I add.\\nTherefore: 7."), given_answer(" ")
+        ('12 cm', '7.', None)
+    """
+    stated = final_answer(response)
+    if stated is not None:
+        return stated
+    lines = [line for line in response.split("\n") if any(letter.isalnum() for letter in line)]
+    return _CONCLUDES.sub("", lines[-1]).strip() if lines else None
+
+
+def is_correct(question: ReasonQuestion, response: str) -> bool:
+    """Whether a response gives the true answer, by rules; what states no answer is not right.
+
+    The final answer, or what follows its last "is", "=" or ":", must be the same but for how it is written; where
+    the true one is a bare number, the last number of the final answer counts. A judge is the better reader of
+    equivalence.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="?", answer="12", discipline="math", source="own")
         >>> is_correct(question, "3 x 4 = 12. The answer is 12 cm."), is_correct(question, "")
-        (True, None)
+        (True, False)
     """
-    answer = final_answer(response)
+    answer = given_answer(response)
     if answer is None:
-        answer = response.strip().split("\n")[-1].strip()
-    if not answer:
-        return None
-    if same_text(answer, question.answer):
+        return False
+    if same_text(answer, question.answer) or same_text(_STATES.split(answer)[-1], question.answer):
         return True
     bare = number_of(question.answer) if len(question.answer.split()) == 1 else None
     return bare is not None and same_text(str(bare), question.answer) and number_of(answer) == bare

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from mmprobe.benchmarks.mirage.metrics import by_group
-from mmprobe.benchmarks.mirage.parsing import Malformed
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
-from mmprobe.benchmarks.results import Metric, count_metric, mean_metric
+from mmprobe.benchmarks.results import Metric, count_metric, mean_metric, of_samples
 from mmprobe.errors import InputError
 
 Judgement = Literal["correct", "unverifiable", "incorrect"]
@@ -24,29 +21,8 @@ ErrorType = Literal[
     "reasoning",
     "perception",
 ]
+Item = TypeVar("Item")
 ERROR_TYPES: tuple[ErrorType, ...] = get_args(ErrorType)
-
-
-def parse_steps(reply: str, count: int) -> list[Judgement]:
-    """A judge's words on each step, `<score>correct,unverifiable,...</score>`, as many as there are steps.
-
-    Raises:
-        Malformed: no such tag or more than one, an unknown word, or another number of words; ask again.
-
-    Example:
-        >>> parse_steps("<score>Correct, incorrect</score>", 2)
-        ['correct', 'incorrect']
-    """
-    found = re.findall(r"<score>(.*?)</score>", reply, re.DOTALL | re.IGNORECASE)
-    if len(found) != 1:
-        raise Malformed(f"{len(found)} <score> tags, 1 is asked for")
-    words = [word.strip().lower() for word in found[0].split(",")] if found[0].strip() else []
-    judgements = [judgement for word in words for judgement in SCORES if judgement == word]
-    if len(judgements) != len(words):
-        raise Malformed(f"<score> holds a word that is none of {', '.join(SCORES)}")
-    if len(judgements) != count:
-        raise Malformed(f"<score> holds {len(judgements)} words for {count} steps")
-    return judgements
 
 
 def step_score(judgements: Sequence[Judgement]) -> float | None:
@@ -94,50 +70,56 @@ def step_scores(judgements: Sequence[Sequence[Judgement] | None]) -> dict[str, M
     }
 
 
-def final_accuracy(right: Sequence[bool | None]) -> dict[str, Metric]:
+def final_accuracy(right: Sequence[bool | None]) -> Metric:
     """S_final: share of right final answers (section 4.3).
 
     Args:
-        right: of each response; None where it states no answer, or the judge gave no verdict.
-
-    Returns:
-        - s_final: None counts as wrong
-        - s_final_scored: over the responses with a verdict
+        right: of each response; None where there is none, or its judge gave no verdict. A response that states no
+            answer is wrong.
 
     Example:
-        >>> found = final_accuracy([True, False, None, None])
-        >>> found["s_final"].value, found["s_final_scored"].value
-        (0.25, 0.5)
+        >>> found = final_accuracy([True, False, False, None])
+        >>> round(found.value, 3), found.coverage
+        (0.333, 0.75)
     """
-    return {
-        "s_final": mean_metric([float(one is True) for one in right], "higher"),
-        "s_final_scored": mean_metric([None if one is None else float(one) for one in right], "higher"),
-    }
+    return mean_metric([None if one is None else float(one) for one in right], "higher")
 
 
-def tables(
-    questions: Sequence[ReasonQuestion], right: Sequence[bool | None]
-) -> dict[str, dict[str, dict[str, Metric]]]:
+def tables(questions: Sequence[ReasonQuestion], right: Sequence[bool | None]) -> dict[str, Metric]:
     """Final accuracy by discipline (table 3), by source (table 4) and by level, where one is given.
 
     Args:
         right: of each question's response, as for `final_accuracy`.
 
     Returns:
-        By `discipline`, `source` and `level`, by their values, what `final_accuracy` returns.
+        `s_final[discipline=math]`, `s_final[source=MMMU]` and so on.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
-        >>> tables([question], [True])["discipline"]["math"]["s_final"].value
+        >>> tables([question], [True])["s_final[discipline=math]"].value
         1.0
     """
-    found = {
-        "discipline": by_group([question.discipline for question in questions], right, final_accuracy),
-        "source": by_group([question.source for question in questions], right, final_accuracy),
-    }
-    levels = [(q.level, r) for q, r in zip(questions, right, strict=True) if q.level is not None]
-    found["level"] = by_group([level for level, _ in levels], [r for _, r in levels], final_accuracy)
+    found: dict[str, Metric] = {}
+    for key in ("discipline", "source", "level"):
+        pairs = zip((question.id for question in questions), right, strict=True)
+        for value, mine in by_value([getattr(question, key) for question in questions], list(pairs)).items():
+            metric = {f"s_final[{key}={value}]": final_accuracy([one for _, one in mine])}
+            found |= of_samples(metric, [name for name, _ in mine])
     return found
+
+
+def by_value(values: Sequence[str | None], items: Sequence[Item]) -> dict[str, list[Item]]:
+    """The items of each value, values in order; what has none is left out.
+
+    Example:
+        >>> by_value(["b", None, "a", "b"], [1, 2, 3, 4])
+        {'a': [3], 'b': [1, 4]}
+    """
+    found: dict[str, list[Item]] = {}
+    for value, item in zip(values, items, strict=True):
+        if value is not None:
+            found.setdefault(value, []).append(item)
+    return dict(sorted(found.items()))
 
 
 def relevance(accuracy_text: float, accuracy_full: float) -> float | None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.benchmark import Benchmark, Scored
+from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.spd_faith.claims import parse_count
+from mmprobe.benchmarks.spd_faith.judging import judge_responses
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
 from mmprobe.benchmarks.spd_faith.score import QUESTION_TYPES, score_responses
 from mmprobe.benchmarks.spd_faith.truth import Pair, read_pairs, synthetic_pairs
@@ -111,6 +113,32 @@ def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
     Raises:
         InputError: a response answers no question of the data.
     """
+    return _with_questions(truth, responses, score_responses(truth.pairs, _lines(truth, responses)))
+
+
+def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
+    """As `score`, with claims labelled by a judge.
+
+    Raises:
+        InputError: as `score`, or the provider refuses the key.
+    """
+    lines = _lines(truth, responses)
+    return _with_questions(truth, responses, judge_responses(truth.pairs, lines, judge))
+
+
+def _with_questions(truth: Truth, responses: Mapping[str, str], scored: Scored) -> Scored:
+    """The records with each answer's question and whether it is faithful, under the id that its trace has."""
+    metrics, records = scored
+    texts = {sample.id: sample.question for sample in (*truth.samples, *follow_up(truth, responses))}
+    right, by_pair = faithful(truth, records), {record["id"]: record for record in records}
+    for name, (pair, kind) in truth.questions.items():
+        told = by_pair.get(pair, {}).get("answers", {}).get(kind)
+        if told is not None:
+            told |= {"id": name, "question": texts.get(name), "faithful": right.get(name)}
+    return metrics, records
+
+
+def _lines(truth: Truth, responses: Mapping[str, str]) -> list[dict[str, str]]:
     pairs = {pair.id for pair in truth.pairs}
     lines = []
     for name, text in responses.items():
@@ -124,13 +152,13 @@ def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
             hint = "" if kind or plain not in pairs else "; give its question_type"
             raise InputError(f"spd-faith: response {plain!r} answers no question of the data{hint}")
         lines.append({"id": pair, "question_type": kind, "response": text})
-    return score_responses(truth.pairs, lines)
+    return lines
 
 
 def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Whether each answer claims only what is so: the right number, and no difference that is none.
 
-    A yes or no must be right, too. Answers that were not understood are left out.
+    A yes or no must be right, too. Answers that were not understood, or that a judge failed at, are left out.
     """
     by_pair = {record["id"]: record for record in records}
     found = {}
@@ -142,9 +170,9 @@ def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bo
         if kind == "count":
             if told["count"] is not None:
                 found[name] = told["count"] == len(by_pair[pair]["differences"])
-        elif told.get("yes_no") == "unknown" or not (told["understood"] or "yes_no" in told):
             continue
-        else:
+        unclear = told.get("yes_no") == "unknown" or not (told["understood"] or "yes_no" in told)
+        if not unclear and "unscored" not in told:
             right = told.get("yes_no") in (None, "yes" if differ == (kind == "different") else "no")
             found[name] = right and not any(told["errors"] or ())
     return found
@@ -157,9 +185,9 @@ BENCHMARK = Benchmark(
     draw=_draw,
     ask=lambda truth: truth.samples,
     score=score,
+    judged=judged,
     follow_up=follow_up,
     headline=PROFILES["paper-main"],
     faithful=faithful,
-    scores=lambda record: record["scores"],
     max_new_tokens=128,
 )

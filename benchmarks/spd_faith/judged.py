@@ -31,6 +31,8 @@ class Judged:
         found_asked: whether it was asked.
         steps, steps_asked: the same of the step-by-step form.
         agreement: for each pair of claims of the two binary answers whether they agree; empty without claims.
+        unscored: which of `listed`, `found` and `steps` a judge failed at; nothing is said of these answers, not even
+            where one that was not understood counts as 0.
     """
 
     pair: Pair
@@ -45,6 +47,7 @@ class Judged:
     steps: tuple[Error | None, ...] | None = None
     steps_asked: bool = False
     agreement: tuple[Label, ...] = field(default=())
+    unscored: frozenset[str] = frozenset()
 
 
 def scores_of(judged: Judged, unparsed: float | None = None) -> dict[str, float | None]:
@@ -68,20 +71,19 @@ def scores_of(judged: Judged, unparsed: float | None = None) -> dict[str, float 
     n = len(judged.pair.differences)
     if judged.count_asked:
         scores |= _count_scores(judged.count, n, unparsed)
-    for name, errors, asked in (
-        ("drf", judged.found, judged.found_asked),
-        ("drf_steps", judged.steps, judged.steps_asked),
+    lost = {part: None if part in judged.unscored else unparsed for part in ("found", "steps")}
+    for name, errors, asked, missing in (
+        ("drf", judged.found, judged.found_asked, lost["found"]),
+        ("drf_steps", judged.steps, judged.steps_asked, lost["steps"]),
     ):
         if asked:
-            scores[name] = (
-                unparsed if errors is None else errors.count(None) / len(errors) if errors else None
-            )
+            scores[name] = missing if errors is None else errors.count(None) / len(errors) if errors else None
     if judged.found_asked and judged.count_asked:
         faithful = None if judged.found is None else judged.found.count(None)
         known = faithful is not None and judged.count
         scores["drf_of_count"] = faithful / judged.count if known else None  # type: ignore[operator]
         if judged.found is None or judged.count is None:
-            scores["drf_of_count"] = unparsed
+            scores["drf_of_count"] = lost["found"]
     if judged.same is not None and judged.different is not None:
         weights = [WEIGHT[label] for label in judged.agreement]
         scores["consistency_ratio"] = sum(weights) / len(weights) if weights else None
@@ -129,7 +131,7 @@ def listing_counts(judged: Judged, unparsed: bool = False) -> list[int] | None:
     Returns:
         matched, claimed and true of each of color, remove, position, of the three pooled, and of the categories,
         then the category matches of the released code, which matches every claim whose category is among the true;
-        None for an answer that was not understood.
+        None for an answer that was not understood, or that a judge failed at.
 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.truth import Difference
@@ -137,7 +139,7 @@ def listing_counts(judged: Judged, unparsed: bool = False) -> list[int] | None:
         >>> listing_counts(Judged(pair, listed=(Claim("remove", "dog"),) * 3, listed_asked=True))[12:]
         [1, 3, 1, 3]
     """
-    if judged.listed is None and not unparsed:
+    if judged.listed is None and (not unparsed or "listed" in judged.unscored):
         return None
     types: Counter[str] = Counter()
     categories: Counter[str] = Counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from mmprobe.benchmarks.spd_faith.claims import Claim
 from mmprobe.benchmarks.spd_faith.truth import Difference
@@ -184,12 +184,18 @@ def compare_claims(one: Claim, other: Claim) -> Label:
     return "consistent" if same_attributes(one, other) and same_number else "contradictory"
 
 
-def pair_claims(first: Sequence[Claim], second: Sequence[Claim]) -> list[tuple[int, int, Label]]:
+def pair_claims(
+    first: Sequence[Any], second: Sequence[Any], compare: Callable[[Any, Any], Label] = compare_claims
+) -> list[tuple[int, int, Label]]:
     """The claims of two answers, one to one: first all that agree, then all that conflict, then the rest in order.
 
     As many pairs as the answer with fewer claims has; a claim that has no partner is in none. (Were each claim
     paired with each, two equal answers with several claims could not reach 1, and the ratios printed in the
     paper's Table 3 would be out of reach.)
+
+    Args:
+        first, second: the claims of each answer, as `compare` knows them.
+        compare: whether two claims agree.
 
     Example:
         >>> cat, dog = Claim("remove", "cat"), Claim("remove", "dog")
@@ -206,7 +212,7 @@ def pair_claims(first: Sequence[Claim], second: Sequence[Claim]) -> list[tuple[i
             found = maximum_matching(
                 [first[at] for at in left],
                 [second[at] for at in right],
-                lambda one, other, wanted=wanted: compare_claims(one, other) == wanted,  # type: ignore[misc]
+                lambda one, other, wanted=wanted: compare(one, other) == wanted,  # type: ignore[misc]
             )
         pairs += [(left[one], right[other], label) for one, other in found.items()]
         left = [at for position, at in enumerate(left) if position not in found]

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from mmprobe.benchmarks.results import Direction, Metric, f1
+from mmprobe.benchmarks.results import Direction, Metric, Of, f1, ratio
 from mmprobe.benchmarks.spd_faith.intervals import Number, measure
 from mmprobe.benchmarks.spd_faith.judged import Judged, listing_counts, scores_of
 from mmprobe.benchmarks.spd_faith.match import ERRORS
@@ -64,53 +64,45 @@ _MEANS: dict[str, tuple[Direction, tuple[float | None, float | None]]] = {
 
 # columns of `listing_counts`: matched, claimed, true of each type, of all types, of the categories; and the
 # matches that the released code counts
-_TYPE_COLUMNS = {kind: slice(3 * at, 3 * at + 3) for at, kind in enumerate(EDIT_TYPES)}
-_ALL_TYPES, _CATEGORIES, _CODE, _WIDTH = slice(9, 12), slice(12, 15), [15, 13, 14], 16
+_TYPES = range(9)
+_TYPE_COLUMNS = {kind: _TYPES[3 * at : 3 * at + 3] for at, kind in enumerate(EDIT_TYPES)}
+_ALL_TYPES, _CATEGORIES, _CODE, _WIDTH = range(9, 12), range(12, 15), (15, 13, 14), 16
 
 
 _CODE_LIMIT: dict[str, float | None] = {"": 2.0, "_precision": 1.0, "_recall": None}
 
 
-def _ratio(above: int, below: int) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda sums: sums[..., above] / sums[..., below]
-
-
-_PARTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_PARTS: dict[str, Of] = {
     "": f1,
-    "_precision": _ratio(0, 1),
-    "_recall": _ratio(0, 2),
+    "_precision": ratio,
+    "_recall": lambda sums: sums[..., 0] / sums[..., 2],
 }
 
 
-def _macro(of: Callable[[np.ndarray], np.ndarray], counts: np.ndarray) -> np.ndarray:
+def _macro(of: Of, counts: np.ndarray) -> np.ndarray:
     """Mean over the types where it is defined; a type that nobody claims and nothing has is left out (ours)."""
-    each = np.stack([np.asarray(of(counts[..., columns])) for columns in _TYPE_COLUMNS.values()])
+    each = np.stack([np.asarray(of(counts[..., list(columns)])) for columns in _TYPE_COLUMNS.values()])
     defined = np.isfinite(each)
     return np.where(defined, each, 0).sum(0) / defined.sum(0)
 
 
-def _listing_numbers(first: int, n: int, asked: int, parts: Iterable[str]) -> dict[str, Number]:
+def _listing_numbers(first: int, scored: np.ndarray, asked: int, parts: Iterable[str]) -> dict[str, Number]:
     """TF1 and CF1 of sums whose columns from `first` are those of `listing_counts`."""
     numbers = {}
     for part in parts:
         of = _PARTS[part]
-        readings: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-            **{f"tf1_{kind}": _at(columns, of) for kind, columns in _TYPE_COLUMNS.items()},
-            "tf1_micro": _at(_ALL_TYPES, of),
-            "tf1_macro": partial(_macro, of),
-            "cf1": _at(_CATEGORIES, of),
-            "cf1_code": _at(_CODE, of),
+        readings: dict[str, tuple[Of, Iterable[int]]] = {
+            **{f"tf1_{kind}": (of, columns) for kind, columns in _TYPE_COLUMNS.items()},
+            "tf1_micro": (of, _ALL_TYPES),
+            "tf1_macro": (partial(_macro, of), _TYPES),
+            "cf1": (of, _CATEGORIES),
+            "cf1_code": (of, _CODE),
         }
-        for name, reading in readings.items():
+        for name, (reading, columns) in readings.items():
             limits = (0.0, _CODE_LIMIT[part] if name == "cf1_code" else 1.0)
-            numbers[name + part] = Number(_at(slice(first, None), reading), n, asked, "higher", limits)
+            places = [first + column for column in columns]
+            numbers[name + part] = Number(reading, places, scored, asked, "higher", limits)
     return numbers
-
-
-def _at(
-    columns: slice | list[int], of: Callable[[np.ndarray], np.ndarray]
-) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda sums: of(sums[..., columns])
 
 
 def _measured(
@@ -125,23 +117,25 @@ def _measured(
         if asked:
             values = [scores.get(name) for scores in scored]
             known = [float(value is not None) for value in values]
-            of = _ratio(len(columns), len(columns) + 1)
-            numbers[name] = Number(of, int(sum(known)), asked, direction, limits)
+            places = [len(columns), len(columns) + 1]
+            numbers[name] = Number(ratio, places, np.array(known, bool), asked, direction, limits)
             columns += [[value or 0.0 for value in values], known]
     if any(one.listed_asked for one in judged):
         rows = [listing_counts(one, unparsed is not None) if one.listed_asked else None for one in judged]
-        asked, n = sum(one.listed_asked for one in judged), sum(row is not None for row in rows)
-        numbers |= _listing_numbers(len(columns), n, asked, parts)
+        scored_rows = np.array([row is not None for row in rows])
+        asked = sum(one.listed_asked for one in judged)
+        numbers |= _listing_numbers(len(columns), scored_rows, asked, parts)
         columns += [list(column) for column in zip(*(row or [0] * _WIDTH for row in rows), strict=True)]
     if any(one.found_asked for one in judged):
         told = [one.found or () for one in judged]
-        asked, n = sum(one.found_asked for one in judged), sum(one.found is not None for one in judged)
+        asked, understood = sum(one.found_asked for one in judged), [one.found is not None for one in judged]
         end = len(columns) + len(ERRORS)
         for at, kind in enumerate(ERRORS, len(columns)):
-            numbers[f"drf_{kind}"] = Number(_ratio(at, end), n, asked, "lower")
+            numbers[f"drf_{kind}"] = Number(ratio, [at, end], np.array(understood), asked, "lower")
         columns += [[float(errors.count(kind)) for errors in told] for kind in ERRORS]
         columns.append([float(len(errors)) for errors in told])
-    return measure(np.array(columns, float).reshape(len(columns), len(judged)).T, numbers)
+    table = np.array(columns, float).reshape(len(columns), len(judged)).T
+    return measure(table, [one.pair.id for one in judged], numbers)
 
 
 def difference_type(pair: Pair) -> str:

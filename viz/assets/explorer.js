@@ -327,7 +327,23 @@
     find("regions").addEventListener("change", showRegions);
   }
 
+  /** The sample that the address names, as links of other pages do. */
+  function addressed() {
+    const item = find(location.hash.slice(1));
+    return item?.closest(".samples li") ? item.querySelector("[data-sample]") : null;
+  }
+
+  function chooseAddressed() {
+    const button = addressed();
+    if (!button) return;
+    const all = document.querySelector("[data-filter=all]");
+    if (button.parentElement.hidden && all) filter(all);
+    button.scrollIntoView({ block: "nearest" });
+    choose(button);
+  }
+
   for (const ramp of document.querySelectorAll("#explorer .ramp")) ramp.style.background = heat.ramp;
   listen();
-  choose(document.querySelector(".samples [data-sample]"));
+  choose(addressed() ?? document.querySelector(".samples [data-sample]"));
+  addEventListener("hashchange", chooseAddressed);
 })();

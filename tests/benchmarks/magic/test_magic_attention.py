@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import mmprobe as mp
-from mmprobe.benchmarks.magic.attention import View, attended_regions, views_of
+from mmprobe.benchmarks.magic.attention import View, attended_regions, attention_scores, views_of
+from mmprobe.benchmarks.magic.benchmark import BENCHMARK
+from mmprobe.benchmarks.magic.data import MarkedBox
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
 
@@ -77,3 +79,46 @@ def test_views_of_a_trace(tiny_spd, tmp_path):
         views_of(trace, 2)
     with pytest.raises(NotCaptured, match="layer 99"):
         views_of(trace, layers=[99])
+
+
+def test_scores_of_a_run(tiny_spd, tmp_path):
+    """Boxes that are made to be attended to, or not, by where the attention of a real answer lies."""
+    truth = BENCHMARK.draw(tmp_path / "data", 1, 3)
+    asked = BENCHMARK.ask(truth)
+    run = mp.trace(tiny_spd, asked[:2], tmp_path / "run", capture="default", max_new_tokens=8)
+    questions = []
+    for question in truth.questions[:2]:
+        weights = views_of(run[question.id])[0].weights
+        boxes = {
+            kind: (28 * int(place[1]), 28 * int(place[0]), 28, 28)
+            for kind, place in (
+                ("most", np.unravel_index(weights.argmax(), (4, 4))),
+                ("least", np.unravel_index(weights.argmin(), (4, 4))),
+            )
+        }
+        # the first question's relevant box is the one looked at most, the second's the one looked at least
+        wanted = "most" if not questions else "least"
+        marked = [MarkedBox(box=box, relevant=kind == wanted) for kind, box in boxes.items()]
+        questions.append(question.model_copy(update={"boxes": marked}))
+    questions.append(truth.questions[2])
+    metrics, rows = attention_scores(questions, run)
+    assert [rows[question.id]["attended"] for question in questions] == [[1], [1], None]
+    assert metrics["attention_magiscore_micro_precision"].value == 0.5
+    assert metrics["attention_magiscore_macro_recall"].value == 0.5
+    assert metrics["attention_magiscore_micro_f1"].coverage == pytest.approx(2 / 3)
+    lifts = np.array([rows[question.id]["lift"] for question in questions[:2]])
+    assert (lifts[:, 0] > 1).all() and (lifts[:, 1] < 1).all()
+    assert metrics["attention_lift_relevant"].value == pytest.approx((lifts[0, 0] + lifts[1, 1]) / 2)
+    assert metrics["attention_lift_adversarial"].value == pytest.approx((lifts[0, 1] + lifts[1, 0]) / 2)
+    weights = views_of(run[questions[0].id])[0].weights
+    assert lifts[0, 0] == pytest.approx(weights.max() / weights.mean())
+
+
+def test_a_run_without_attention_is_undefined(tiny_spd, tmp_path):
+    truth = BENCHMARK.draw(tmp_path / "data", 1, 3)
+    spec = tmp_path / "bare.yaml"
+    spec.write_text("datasets: [attention/mass]\n")
+    run = mp.trace(tiny_spd, BENCHMARK.ask(truth)[:1], tmp_path / "run", capture=spec, max_new_tokens=4)
+    metrics, rows = attention_scores(truth.questions, run)
+    assert {(found.value, found.n) for found in metrics.values()} == {(None, 0)}
+    assert rows[truth.questions[0].id] == {"attended": None, "lift": None}

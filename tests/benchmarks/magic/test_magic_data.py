@@ -42,6 +42,8 @@ def test_a_file_is_read(tmp_path):
             "line 2: field 'boxes': box .18, 0",
         ),
         ({"boxes": [{"box": [0, 0, 5], "relevant": True}]}, "line 2: field 'boxes.0.box"),
+        ({"boxes": [BOXES[1] | {"names": [""]}]}, "line 2: field 'boxes.0.names.0'"),
+        ({"prompt": ""}, "line 2: field 'prompt'"),
         ({"distractors": [[0, 0, 21, 5]]}, "line 2: field 'distractors'"),
         ({"objects": [[0, 0, 0, 5]]}, "line 2: field 'objects'"),
         ({"image": "b.png"}, "line 2: field 'image': image .*b.png: no such file"),

@@ -125,6 +125,10 @@ def test_step_sense_by_hand():
     assert found["stepsense_macro"].value == pytest.approx((0.75 + 0) / 2)
     assert found["stepsense"].n == 2 and found["stepsense"].coverage == 0.5
     assert step_sense([[]])["stepsense"].value is None
+    assert found["stepsense_labelled"].value == 1
+    part = step_sense([[True, None, None], [None], [False, None]])
+    assert part["stepsense"].value == part["stepsense_macro"].value == 1 / 2
+    assert (part["stepsense_labelled"].value, part["stepsense"].n) == (2 / 6, 2)
 
 
 def slow_spans(correct: list[bool]) -> list[Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -10,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmprobe.benchmarks.final_answers import choice_of, final_answer, number_of, same_text
+from mmprobe.benchmarks.judges.replies import Unusable
 from mmprobe.benchmarks.magic.steps import cited_regions, split_steps
+from mmprobe.benchmarks.mirage.hints import topic_by_rules, topic_of
 from mmprobe.benchmarks.mirage.logos import follows_format
+from mmprobe.benchmarks.mirage.matching import extract_by_rules, match_by_rules
 from mmprobe.benchmarks.mirage.parsing import (
-    Malformed,
+    parse_correct,
     parse_extraction,
     parse_hallucinations,
     parse_matches,
@@ -21,7 +25,7 @@ from mmprobe.benchmarks.mirage.parsing import (
 )
 from mmprobe.benchmarks.mirage_effect.judge import diagnosis_of, label_answer, parse_verdict
 from mmprobe.benchmarks.mmreason.choices import remove_choices
-from mmprobe.benchmarks.mmreason.metrics import parse_steps
+from mmprobe.benchmarks.mmreason.judging import read_pieces
 
 PIECES = [
     "<step>",
@@ -30,11 +34,11 @@ PIECES = [
     "</claim>",
     "<answer>",
     "</answer>",
-    "<pred_match>MATCH,</pred_match>",
-    "<gt_match>",
-    "</gt_match>",
-    "<result>{",
-    "}</result>",
+    '{"predicted": ["MATCH"],',
+    '"true": ["CONFLICT"]}',
+    '{"spatial": true,',
+    '{"correct": null}',
+    "algebra",
     "<score>correct",
     "</score>",
     "<think>",
@@ -82,18 +86,22 @@ READERS: dict[str, Callable[[str], object]] = {
     "number": number_of,
     "same": lambda text: same_text(text, "1/2 cm"),
     "format": follows_format,
+    "topic": topic_of,
+    "topic by rules": topic_by_rules,
+    "sentences": lambda text: match_by_rules(extract_by_rules(text, ["1/2 cm"], [text]).steps, [text, ""]),
     "label": label_answer,
     "diagnosis": diagnosis_of,
     "options": remove_choices,
     "regions": lambda text: cited_regions(split_steps(text), 4),
 }
 PARSERS: dict[str, Callable[[str], object]] = {
-    "extraction": parse_extraction,
+    "extraction": lambda text: parse_extraction(json.dumps({"marked": text})),
+    "correct": parse_correct,
     "hallucinations": parse_hallucinations,
     "matches": lambda text: parse_matches(text, 1, 1),
     "scores": parse_scores,
     "verdict": parse_verdict,
-    "steps": lambda text: parse_steps(text, 1),
+    "steps": lambda text: read_pieces(text, 1),
 }
 
 
@@ -107,6 +115,6 @@ def test_answers_of_any_kind_are_read(name, text):
 @pytest.mark.parametrize("name", PARSERS)
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(text=TEXT)
-def test_replies_of_any_kind_are_parsed_or_malformed(name, text):
-    with suppress(Malformed):
+def test_replies_of_any_kind_are_parsed_or_unusable(name, text):
+    with suppress(Unusable):
         PARSERS[name](text)

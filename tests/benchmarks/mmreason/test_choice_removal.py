@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.mmreason.choices import can_stand_open, open_answer, remove_choices
-from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct, load_questions, opened
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion, given_answer, is_correct, load_questions, opened
 from mmprobe.errors import InputError
 
 
@@ -90,11 +90,22 @@ def test_questions_are_opened():
         ("1/2", "Answer: 0.5", True),
         ("benzene", "It has six carbons.\nBenzene.", True),
         ("benzene", "It is toluene.", False),
-        ("12", " ", None),
+        ("12", " ", False),
+        ("12", "...", False),
+        ("red", "I look.\nThe star is red.", True),
+        ("red", "The star is not red.", False),
+        ("12 cm", "Therefore: 12 cm", True),
+        ("12 cm", "2 cm + 10 cm = 12 cm", True),
+        ("The star is red.", "I look. It is bright.\n**So**, the star is red", True),
+        ("Paris", "The answer is London. Paris", False),
     ],
 )
 def test_answers_by_rules(answer, response, right):
     assert is_correct(question(answer=answer), response) is right
+
+
+def test_what_states_no_answer_is_told_apart():
+    assert given_answer(" \n...\n") is None and given_answer("I cannot tell") == "I cannot tell"
 
 
 def test_a_file_of_questions(tmp_path):

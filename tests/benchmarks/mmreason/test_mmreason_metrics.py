@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.mirage.parsing import Malformed
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
+from mmprobe.benchmarks.mmreason.labels import Labels, metrics_of
 from mmprobe.benchmarks.mmreason.metrics import (
     ERROR_TYPES,
     error_tally,
     final_accuracy,
-    parse_steps,
     relevance,
     relevance_rate,
     step_score,
@@ -70,51 +69,70 @@ def test_steps_by_hand():
     assert step_score([]) is None and step_scores([[]])["s_inter_micro"].value is None
 
 
-def test_a_judges_words_are_as_many_as_the_steps():
-    assert parse_steps("Well.\n<score>\nCorrect, UNVERIFIABLE,incorrect\n</score>", 3) == [
-        "correct",
-        "unverifiable",
-        "incorrect",
-    ]
-    for reply, count in [
-        ("<score>correct</score>", 2),
-        ("<score>correct,wrong</score>", 2),
-        ("<score>correct,</score>", 1),
-        ("<score></score>", 1),
-        ("correct", 1),
-        ("<score>correct</score><score>correct</score>", 1),
-    ]:
-        with pytest.raises(Malformed, match="score"):
-            parse_steps(reply, count)
-
-
 def test_final_accuracy_by_hand():
     found = final_accuracy([True, None, False, True, None])
-    assert found["s_final"].value == pytest.approx(2 / 5) and found["s_final"].n == 5
-    assert found["s_final_scored"].value == pytest.approx(2 / 3) and found["s_final_scored"].n == 3
+    assert found.value == pytest.approx(2 / 3) and found.n == 3 and found.coverage == pytest.approx(3 / 5)
+    assert found.low <= found.value <= found.high
+    assert final_accuracy([None]).value is None
 
 
-def test_tables_by_discipline_and_source():
-    def question(number: int, discipline: str, source: str, level: str | None) -> ReasonQuestion:
-        fields = {
-            "id": f"q{number}",
-            "question": "?",
-            "answer": "1",
-            "discipline": discipline,
-            "source": source,
-        }
-        return ReasonQuestion.model_validate(fields | {"level": level})
+def made(number: int, **fields: object) -> ReasonQuestion:
+    base = {"id": f"q{number}", "question": "?", "answer": "1", "discipline": "math", "source": "own"}
+    return ReasonQuestion.model_validate(base | fields)
 
+
+def test_tables_by_discipline_source_and_level():
     questions = [
-        question(1, "math", "own", "school"),
-        question(2, "health", "own", None),
-        question(3, "math", "MMMU", "school"),
+        made(1, level="school"),
+        made(2, discipline="health"),
+        made(3, source="MMMU", level="school"),
+        made(4),
     ]
-    found = tables(questions, [True, None, False])
-    assert found["discipline"]["math"]["s_final"].value == 0.5
-    assert found["discipline"]["health"]["s_final_scored"].value is None
-    assert found["source"]["own"]["s_final"].value == 0.5 and found["source"]["MMMU"]["s_final"].value == 0
-    assert list(found["level"]) == ["school"] and found["level"]["school"]["s_final"].n == 2
+    found = {
+        name: (metric.value, metric.n)
+        for name, metric in tables(questions, [True, None, False, True]).items()
+    }
+    assert found == {
+        "s_final[discipline=health]": (None, 0),
+        "s_final[discipline=math]": (pytest.approx(2 / 3), 3),
+        "s_final[source=MMMU]": (0, 1),
+        "s_final[source=own]": (1, 2),
+        "s_final[level=school]": (0.5, 2),
+    }
+
+
+def test_every_metric_of_labels_made_by_hand():
+    """Five questions, one of them without a picture; one was not answered, one was answered by nothing."""
+    questions = [
+        made(1, images=["a.png"], solution=["x"]),
+        made(2, images=["a.png"], solution=["x"]),
+        made(3, images=["a.png"]),
+        made(4, solution=["x"]),
+        made(5, images=["a.png"], solution=["x"]),
+    ]
+    labels = [
+        Labels(True, "1", True, False, (("a", "correct"), ("b", "unverifiable"))),
+        Labels(True, "1", True, True, (("a", "incorrect"),)),
+        Labels(True, "2", False, False, error="reasoning"),
+        Labels(True, None, False, None, ()),
+        Labels(False, right_text=True),
+    ]
+    found = metrics_of(questions, labels)
+    assert {name: (found[name].value, found[name].n, found[name].coverage) for name in MEASURED} == MEASURED
+    assert found["perception_share"].value == 0 and "s_final[discipline=math]" in found
+    nothing = metrics_of(questions[3:4], [Labels(False)])
+    assert {metric.value for metric in nothing.values()} == {None} and "relevance_rate" not in nothing
+
+
+MEASURED = {
+    "s_final": (0.5, 4, 0.8),
+    "s_final_text": (0.5, 4, 1.0),
+    "relevance_rate": (0.5, 3, 0.75),  # right on 2 with pictures, on 1 of the same 3 without
+    "no_answer": (0.25, 4, 0.8),
+    "s_inter": (0.375, 2, 0.5),  # of 0.75 and 0; the third has no steps
+    "no_steps": (pytest.approx(1 / 3), 3, 0.75),
+    "reasoning_share": (1.0, 1, 0.5),  # of the two wrong answers, one has a label
+}
 
 
 def test_a_tally_of_errors():

@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.results import count_metric, mean_metric
+from mmprobe.benchmarks.results import count_metric, mean_metric, ratio
 from mmprobe.benchmarks.spd_faith.intervals import Number, measure
 
 
 def test_together_as_alone() -> None:
     counts = np.random.default_rng(0).integers(1, 9, (30, 3)).astype(float)
     ones = np.ones((30, 1))
+    asked_too = np.zeros((10, 4))
+    first = np.arange(40) < 30
     found = measure(
-        np.hstack([counts, ones]),
+        np.vstack([np.hstack([counts, ones]), asked_too]),
+        [str(number) for number in range(40)],
         {
-            "ratio": Number(lambda sums: sums[..., 0] / sums[..., 1], 30, 30, "higher", (0, None)),
-            "mean": Number(lambda sums: sums[..., 2] / sums[..., 3], 30, 40, "lower"),
+            "ratio": Number(ratio, [0, 1], first, 30, "higher", (0, None)),
+            "mean": Number(ratio, [2, 3], first, 40, "lower"),
         },
     )
     alone = count_metric(counts.tolist(), lambda sums: sums[..., 0] / sums[..., 1], "higher", (0, None))
@@ -31,14 +34,14 @@ def test_together_as_alone() -> None:
 
 
 def test_what_is_undefined_is_none() -> None:
-    never = Number(lambda sums: sums[..., 0] / sums[..., 1], 0, 3, "higher")
-    metric = measure(np.zeros((3, 2)), {"never": never})["never"]
+    never = Number(ratio, [0, 1], np.zeros(3, bool), 3, "higher")
+    metric = measure(np.zeros((3, 2)), "abc", {"never": never})["never"]
     assert (metric.value, metric.low, metric.high, metric.n, metric.coverage) == (None, None, None, 0, 0)
-    nobody = Number(lambda sums: sums[..., 0] / sums[..., 1], 0, 0, "higher")
-    assert measure(np.zeros((0, 2)), {"nobody": nobody})["nobody"].coverage is None
+    nobody = Number(ratio, [0, 1], np.zeros(0, bool), 0, "higher")
+    assert measure(np.zeros((0, 2)), "", {"nobody": nobody})["nobody"].coverage is None
 
 
 def test_one_sample_tells_nothing_of_its_spread() -> None:
-    one = Number(lambda sums: sums[..., 0] / sums[..., 1], 1, 1, "higher")
-    metric = measure(np.array([[1.0, 2.0]]), {"one": one})["one"]
+    one = Number(ratio, [0, 1], np.ones(1, bool), 1, "higher")
+    metric = measure(np.array([[1.0, 2.0]]), "a", {"one": one})["one"]
     assert (metric.value, metric.low, metric.high) == (0.5, None, None)

@@ -1,0 +1,118 @@
+"""The mirage effect over the synthetic world, so that it runs offline.
+
+The set holds three questions a picture that the embedded model was trained on, and our own questions about missing
+pictures. It is none of the sets that the paper cleans: whoever answers it without the pictures can only guess.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mmprobe.benchmarks.lines import json_lines
+from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, imageless_questions
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.benchmarks.synthetic.scene import COLOURS
+from mmprobe.benchmarks.yes_no import yes_no
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample
+
+_COLOURS = dict(zip("ABCDEFGH", COLOURS, strict=True))
+_YES_NO = {"A": "yes", "B": "no"}
+
+
+def draw_questions(out: Path, n: int, seed: int) -> Path:
+    """Draw `n` pairs of pictures, and take the first `n` questions about missing pictures of each category.
+
+    Args:
+        out: folder to make; must not exist or be empty.
+        n: number of pairs, of whose first pictures three questions each are asked.
+        seed: source of all randomness; pair k depends on it and k alone.
+
+    Returns:
+        `out/samples.jsonl`, as `make-pairs` writes it, with `out/imageless.jsonl` beside it.
+
+    Raises:
+        InputError: `out` is not empty.
+
+    Example:
+        >>> draw_questions(Path("drawn"), 8, seed=0)                            # doctest: +SKIP
+        PosixPath('drawn/samples.jsonl')
+    """
+    samples = make_pairs(out, n, seed)
+    taken: dict[str, list[ImagelessQuestion]] = {}
+    for question in imageless_questions():
+        taken.setdefault(question.category, []).append(question)
+    _write(out / "imageless.jsonl", [one for same in taken.values() for one in same[:n]])
+    return samples
+
+
+def is_world(file: Path) -> bool:
+    """Whether a file is one that `make-pairs` wrote, by its first line.
+
+    Raises:
+        InputError: the file is missing, or the line is not JSON.
+
+    Example:
+        >>> is_world(Path("pairs/samples.jsonl"))                               # doctest: +SKIP
+        True
+    """
+    _, first = next(json_lines(file), (0, None))
+    if not isinstance(first, dict) or "choices" in first:
+        return False
+    metadata = first.get("metadata")
+    return isinstance(metadata, dict) and "scene" in metadata
+
+
+def world_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
+    """What colour a shape is, whether it is there, and whether another one is, of the samples of `make-pairs`.
+
+    The options are the world's eight colours, or yes and no; the model is asked without them, as it knows the
+    questions.
+
+    Raises:
+        InputError: none of the samples asks that.
+
+    Example:
+        >>> told = {"answer": "The star is red.", "metadata": {"type": "colour"}}
+        >>> (found,) = world_questions([Sample(id="1", question="What colour is the star?", **told)])
+        >>> found.choices[found.answer]
+        'red'
+    """
+    found = []
+    for sample in samples:
+        kind, answer = sample.metadata.get("type"), sample.answer or ""
+        if kind == "colour":
+            options, true = _COLOURS, answer.rstrip(".").rpartition(" ")[2]
+        elif kind == "exists":
+            options, true = _YES_NO, yes_no(answer)
+        else:
+            continue
+        letters = [letter for letter, text in options.items() if text == true]
+        if not letters:
+            raise InputError(f"sample {sample.id!r}: field 'answer' is none of {', '.join(options.values())}")
+        found.append(
+            ChoiceQuestion(
+                id=sample.id,
+                images=sample.images,
+                question=sample.question,
+                choices=options,
+                answer=letters[0],
+                category=kind,
+                prompt=sample.question,
+                system=sample.system,
+            )
+        )
+    if not found:
+        raise InputError(
+            "mirage-effect: no sample is of the type 'exists' or 'colour'; make-pairs writes some"
+        )
+    return found
+
+
+def _write(path: Path, questions: Iterable[ImagelessQuestion]) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(json.dumps(one._asdict()) + "\n" for one in questions), encoding="utf-8")
+    os.replace(part, path)

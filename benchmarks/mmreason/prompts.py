@@ -1,0 +1,93 @@
+"""What a judge of MMReason is told; all in our own words, with examples of our own."""
+
+from __future__ import annotations
+
+from mmprobe.benchmarks.judges.prompts import _DATA
+
+ANSWER = (
+    """\
+You read off the final answer of a response to a question. You do not see the question's pictures; whether the answer is
+right is not your concern.
+
+"""
+    + _DATA
+    + """\
+{"answer": "15 cm"}
+
+- "answer": the shortest words of the response that give its final answer, with their unit, copied letter by letter.
+- null where the response states none: it refuses, breaks off, or leaves it open between several.
+
+Examples, each a response and your reply:
+"The legs are 9 and 12, so the ladder is 15 cm long." {"answer": "15 cm"}
+"First I thought of 4 amperes, but both lamps are in series. It is 2 A." {"answer": "2 A"}
+"The graph is too blurred; I cannot tell." {"answer": null}
+"""
+)
+
+EQUIVALENT = (
+    """\
+You compare the answer that somebody gave to a question with the true one. You do not see the question's pictures and
+do not solve it: the true answer is right.
+
+"""
+    + _DATA
+    + """\
+{"equivalent": true}
+
+- true where both mean the same: another notation, unit, rounding to the digits asked for, wording or order of what
+  has no order.
+- false where they differ in a value, a sign, a unit's size or the thing named, where the given one says less than was
+  asked, or adds something false.
+
+Examples, each the true answer, the given one, and your reply:
+"1/4", "25 %": {"equivalent": true}
+"sodium chloride", "NaCl": {"equivalent": true}
+"5 km", "5 m": {"equivalent": false}
+"June and July", "in July": {"equivalent": false}
+"""
+)
+
+STEPS = (
+    """\
+You grade the steps of somebody's reasoning as a teacher does who has the true solution at hand. You do not see the
+question's pictures. The true solution is right, but may not be the only way.
+
+"""
+    + _DATA
+    + """\
+{"labels": [{"step": 1, "label": "correct"}, {"step": 2, "label": "none"}]}
+
+- One label for each numbered piece of the response, in their order, as many as there are.
+- "correct": the true solution supports what the piece says, in whatever words and at whatever place.
+- "incorrect": it conflicts with the true solution, or follows from nothing that is so.
+- "unverifiable": the true solution does not settle it, as in another way that may be valid.
+- "none": it is no step of reasoning, such as a heading, the question told again, or what a step before said already.
+
+Example: the true solution is "Both lamps are in series. The resistance is 6 ohms. The current is 12 / 6 = 2 A."
+"Let me see." none. "The lamps are in series, so resistances add up to 6 ohms." correct. "The wire is copper."
+unverifiable. "The current is 12 * 6 = 72 A." incorrect.
+"""
+)
+
+ERROR = (
+    """\
+You say why a response to a question is wrong. You do not see the question's pictures; the true answer and, where there
+is one, the true solution tell what they show.
+
+"""
+    + _DATA
+    + """\
+{"error": "perception"}
+
+- "error": the first thing that went wrong and made the answer wrong; one of:
+  "lack_of_knowledge": a fact, rule or formula that the question needs is not known or is false,
+  "refusal": no attempt is made, or the response says that it cannot or will not answer,
+  "answer_extraction": the reasoning reaches the true answer, but states another, or in a form that does not count,
+  "misunderstood_question": something else is answered than was asked,
+  "reasoning": what is known and seen is right, but a conclusion or a calculation from it is wrong,
+  "perception": something is read from the picture that is not so, or is overlooked.
+
+Examples: "The axis reads 40" where the solution reads 60: perception. "40 + 25 = 75": reasoning. "I cannot see a
+picture": refusal. The area is told where the perimeter was asked: misunderstood_question.
+"""
+)

@@ -1,0 +1,146 @@
+"""picture_absence against numbers worked out by hand, and on what a run may lack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mmprobe as mp
+from mmprobe.analyses.picture_absence import picture_absence
+from mmprobe.cache import TraceWriter
+from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, GROUP_NAMES
+from mmprobe.errors import InputError, NotApplicable, NotCaptured
+from mmprobe.samples import Sample
+from mmprobe.viz.picture_absence import panels
+
+LAYERS = [1, 4]
+
+
+def write_run(folder: Path, traces: list[dict[str, Any]]) -> mp.Run:
+    """A run of states [step, layer, hidden], entropies [step] and attention [step, layer, head, group]."""
+    (folder / "samples").mkdir(parents=True)
+    config = {"format": FORMAT_VERSION, "order": [one["id"] for one in traces], "model": {"name": "hand"}}
+    (folder / "run.json").write_text(json.dumps(config))
+    coordinates = {"layer": np.array(LAYERS), "head": np.arange(2), "group": np.array(GROUP_NAMES)}
+    for one in traces:
+        twin = {} if one.get("twin") is None else {"with_picture": one["twin"]}
+        sample = Sample(id=one["id"], question="?", images=one.get("images", []), metadata=twin)
+        about = {"sample": sample.model_dump_json(), "answer": ""}
+        states = np.asarray(one["states"], "f2")
+        with TraceWriter(folder / "samples" / f"{one['id']}.h5", coordinates, about) as writer:
+            if one.get("residual", True):
+                writer.append("residual/post", states)
+            writer.append("steps/entropy", np.asarray(one.get("entropy", np.ones(len(states))), "f4"))
+            if "mass" in one:
+                writer.append("attention/mass", np.asarray(one["mass"], "f4"))
+    return mp.open_run(folder)
+
+
+def seen(name: str, states: Any, **fields: Any) -> dict[str, Any]:
+    return {"id": name, "images": ["a.png"], "states": states, **fields}
+
+
+def blind(name: str, states: Any, **fields: Any) -> dict[str, Any]:
+    return {"id": f"{name}--absent", "twin": name, "states": states, **fields}
+
+
+def mass(visual: float) -> np.ndarray:
+    """One step, two layers, two heads: so much on the pictures in the mean, the rest on the user's tokens."""
+    row = np.zeros((1, 2, 2, len(GROUP_NAMES)))
+    row[..., GROUP_NAMES.index("visual")] = [[visual, visual], [visual + 0.1, visual - 0.1]]
+    row[..., GROUP_NAMES.index("user")] = 1 - row.sum(-1)
+    return row
+
+
+def test_numbers_by_hand(tmp_path):
+    # layer 1: first (1, 0) against (0, 2); layer 4: first (1, 1) against (3, 3)
+    traces = [
+        seen("q", [[[1, 0], [1, 1]], [[1, 0], [1, -1]]], entropy=[0.5, 9], mass=np.repeat(mass(0.6), 2, 0)),
+        blind("q", [[[0, 2], [3, 3]]], entropy=[1.25], mass=mass(0.0).clip(0)),
+    ]
+    ds = picture_absence(write_run(tmp_path / "run", traces))
+    assert ds.pair.values.tolist() == ["q"] and ds.layer.values.tolist() == LAYERS and int(ds.n) == 1
+    np.testing.assert_allclose(ds.distance_first.sel(pair="q"), [1, 0], atol=1e-12)
+    np.testing.assert_allclose(ds.norm_first.sel(pair="q"), [1, 2])
+    # over the answers: (1, 0) against (0, 2), and (1, 0) against (3, 3)
+    np.testing.assert_allclose(ds.distance_answer.sel(pair="q"), [1, 1 - np.sqrt(0.5)])
+    np.testing.assert_allclose(ds.norm_answer.sel(pair="q"), [1, np.sqrt(18) - 1])
+    assert ds.entropy.sel(pair="q").values.tolist() == [0.5, 1.25]
+    assert float(ds.entropy_difference) == 0.75
+    np.testing.assert_allclose(ds["mass"].sel(picture="present", group="visual"), 0.6, rtol=1e-6)
+    np.testing.assert_allclose(
+        ds.mass_difference.sel(group="visual"),
+        ds["mass"].sel(group="visual")[1] - ds["mass"].sel(group="visual")[0],
+    )
+    assert ds.distance_others.isnull().all() and np.isnan(float(ds.entropy_difference_low))
+
+
+def test_against_the_slow_way(tmp_path):
+    """Five pairs, answers longer than a block, in an order of their own."""
+    rng = np.random.default_rng(0)
+    lengths = [(BLOCK_STEPS + 3, 2), (1, 2 * BLOCK_STEPS), (4, 4), (7, 1), (2, 3)]
+    data = {
+        f"q{i}": [rng.normal(size=(steps, 2, 3)).astype("f2") for steps in both]
+        for i, both in enumerate(lengths)
+    }
+    traces = [blind(name, two) for name, (_, two) in data.items()]
+    traces += [seen(name, one) for name, (one, _) in reversed(data.items())]
+    ds = picture_absence(write_run(tmp_path / "run", traces))
+
+    def distance(one: np.ndarray, two: np.ndarray) -> float:
+        return float(1 - one @ two / np.linalg.norm(one) / np.linalg.norm(two))
+
+    names = ds.pair.values.tolist()
+    assert sorted(names) == sorted(data)
+    for place, name in enumerate(names):
+        one, two = (np.asarray(states, float) for states in data[name])
+        other = np.asarray(data[names[(place + 2) % 5]][0], float)
+        for index, layer in enumerate(LAYERS):
+            here = ds.sel(pair=name, layer=layer)
+            assert float(here.distance_first) == pytest.approx(distance(one[0, index], two[0, index]))
+            whole = distance(one[:, index].mean(0), two[:, index].mean(0))
+            assert float(here.distance_answer) == pytest.approx(whole)
+            size = np.linalg.norm(two[0, index]) / np.linalg.norm(one[0, index]) - 1
+            assert float(here.norm_first) == pytest.approx(size)
+            assert float(here.distance_others) == pytest.approx(distance(one[0, index], other[0, index]))
+    np.testing.assert_allclose(ds.distance_first_mean, ds.distance_first.mean("pair"))
+    assert (ds.distance_first_mean_low <= ds.distance_first_mean).all()
+    assert (ds.distance_first_mean <= ds.distance_first_mean_high).all()
+    assert "mass" not in ds and [panel.title for panel in panels(ds)]
+
+
+def test_what_does_not_pair_and_what_is_not_finite_is_named(tmp_path):
+    one, bad = [[[1, 0], [1, 1]]], [[[1, 0], [np.inf, 1]]]
+    traces = [
+        seen("a", one),
+        blind("a", one),
+        seen("b", one),
+        blind("b", bad),
+        seen("c", one),
+        blind("c", [[[0, 0], [1, 1]]]),  # no length, no direction
+        blind("gone", one),
+        {"id": "again", "twin": "a", "states": one},
+        {"id": "none", "states": one},
+    ]
+    ds = picture_absence(write_run(tmp_path / "run", traces))
+    assert ds.pair.values.tolist() == ["a"]
+    assert ds.attrs["left_out"] == "b, c" and ds.attrs["n_left_out"] == 2
+    assert ds.attrs["unpaired"] == "gone--absent, again" and ds.attrs["n_unpaired"] == 2
+    assert "2 (b, c)" in panels(ds)[0].caption
+
+
+def test_runs_that_it_does_not_apply_to(tmp_path):
+    one = [[[1, 0], [1, 1]]]
+    with pytest.raises(InputError, match="no finished samples"):
+        picture_absence(write_run(tmp_path / "empty", []))
+    with pytest.raises(NotApplicable, match="with_picture"):
+        picture_absence(write_run(tmp_path / "alone", [seen("a", one), {"id": "b", "states": one}]))
+    with pytest.raises(NotApplicable, match="not finite"):
+        picture_absence(write_run(tmp_path / "bad", [seen("a", one), blind("a", [[[np.nan, 0], [1, 1]]])]))
+    with pytest.raises(NotCaptured):
+        lacking = [seen("a", one, residual=False), blind("a", one, residual=False)]
+        picture_absence(write_run(tmp_path / "small", lacking))

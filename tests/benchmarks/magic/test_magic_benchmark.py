@@ -1,0 +1,157 @@
+"""MagiC on the command line: what is asked, a set that was scored by hand, Self-Heal, traces, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.benchmarks.magic.benchmark import BENCHMARK
+from mmprobe.cache import open_run
+from mmprobe.cli import app
+from mmprobe.errors import InputError
+
+RED, BLUE = {"box": [0, 0, 9, 9], "relevant": True}, {"box": [20, 0, 9, 9], "relevant": False}
+STEPS = [
+    {"text": "It is a street.", "correct": True},
+    {"text": "R1 is a bus.", "correct": False, "correction": "R1 is a tram."},
+    {"text": "It is red.", "correct": True},
+    {"text": "It stands still.", "correct": True},
+]
+QUESTIONS = [
+    {"id": "q1", "answer": "tram", "full_answer": "It is a tram.", "boxes": [RED, BLUE], "steps": STEPS},
+    {"id": "q2", "answer": "yes", "full_answer": "Yes, it is.", "boxes": [BLUE, RED, RED, BLUE]},
+    {"id": "q3", "answer": "left", "boxes": [RED, BLUE]},
+]
+RESPONSES = {
+    "q1": "It is a street. R1 is a bus. It is red.\nAnswer: A red bus.",
+    "q1-heal1": "No: R1 is a tram.\nAnswer: It is a tram.",
+    "q2": "R1 and R2 count, R9 does not.\nAnswer: Yes, it is.",
+}
+
+
+def written(folder: Path, *lines: dict) -> Path:
+    Image.new("RGB", (40, 20)).save(folder / "a.png")
+    file = folder / "samples.jsonl"
+    common = {"image": "a.png", "question": "What is it?"}
+    file.write_text("".join(json.dumps(common | line) + "\n" for line in lines or QUESTIONS))
+    return file
+
+
+@pytest.fixture
+def truth(tmp_path):
+    return BENCHMARK.read(written(tmp_path))
+
+
+def test_what_is_asked(truth):
+    first, second, _ = BENCHMARK.ask(truth)
+    assert (first.id, len(first.images), first.prefill) == ("q1", 1, None)
+    assert "drawn on the picture: R1, R2. There" in first.question
+    assert "What is it?" in first.question and "Answer:" in first.question
+    assert "drawn on the picture: R1, R2, R3, R4. There" in second.question
+    assert [region.box for region in second.regions] == [(0, 0, 9, 9)] * 2
+    assert first.answer == "It is a tram."
+
+
+def test_self_heal_is_asked_of_what_was_answered(truth):
+    (begun,) = BENCHMARK.follow_up(truth, RESPONSES)
+    assert (begun.id, begun.prefill) == ("q1-heal1", "It is a street. R1 is a bus.")
+    (plain, *_) = BENCHMARK.ask(truth)
+    assert begun.images == plain.images and begun.question != plain.question
+    assert "wrong" in begun.question and "wrong" not in plain.question
+    assert BENCHMARK.follow_up(truth, {"q2": ""}) == []
+
+
+def test_a_set_scored_by_hand(truth):
+    metrics, records = BENCHMARK.score(truth, RESPONSES)
+    wanted = {
+        "accuracy_short": 1 / 2,  # q1 says bus, q2 is right, q3 is not answered
+        "accuracy_full": 1 / 2,
+        # q1 cites R1 (right); q2 cites R1 (wrong) and R2 (right), of R2 and R3
+        "magiscore_micro_precision": 2 / 3,
+        "magiscore_micro_recall": 2 / 3,
+        "magiscore_macro_f1": (1 + 1 / 2) / 2,
+        "cites_missing_box_rate": 1 / 2,
+        "stepsense": 2 / 3,  # q1's steps are the annotated ones
+        "self_heal_answer": 1.0,
+    }
+    assert {name: metrics[name].value for name in wanted} == pytest.approx(wanted)
+    assert metrics["accuracy_short"].coverage == pytest.approx(2 / 3)
+    assert metrics["stepsense"].n == 1 and "self_heal" not in metrics
+    first, second, third = records
+    assert first["steps"] == ["It is a street.", "R1 is a bus.", "It is red."]
+    assert (first["cited"], first["correct_steps"]) == ([1], [True, False, True])
+    assert (second["cited"], second["cited_beyond"], second["relevant"]) == ([1, 2], 1, [2, 3])
+    assert third["answer"] is third["cited"] is third["correct"] is None
+    assert first["self_heal"] == [
+        {
+            "id": "q1-heal1",
+            "injected": ["It is a street.", "R1 is a bus."],
+            "corrections": ["R1 is a tram."],
+            "continuation": RESPONSES["q1-heal1"],
+            "right_answer": True,
+            "healed": None,
+        }
+    ]
+    assert BENCHMARK.faithful(truth, records) == {"q1": False, "q2": True, "q1-heal1": True}
+    assert BENCHMARK.scores(first) == {"accuracy_short": 0, "accuracy_full": 0, "cites_none_rate": 0}
+
+
+def test_a_box_is_cited_by_its_name(tmp_path):
+    named = {"id": "q", "answer": "cat", "boxes": [BLUE, RED | {"names": ["B2"]}]}
+    truth = BENCHMARK.read(written(tmp_path, named))
+    _, (record,) = BENCHMARK.score(truth, {"q": "At B2 there is a cat."})
+    assert record["cited"] == record["relevant"] == [2]
+
+
+def test_nothing_answered_is_undefined_and_an_empty_answer_is_wrong(truth):
+    metrics, _ = BENCHMARK.score(truth, {})
+    assert metrics.pop("self_heal_answer_judged").value == 0
+    assert {(found.value, found.n) for found in metrics.values()} == {(None, 0)}
+    metrics, _ = BENCHMARK.score(truth, {"q1": "", "q1-heal1": ""})
+    assert metrics["accuracy_short"].value == metrics["self_heal_answer"].value == 0
+    assert metrics["magiscore_macro_precision"].value is None and metrics["stepsense"].value is None
+    assert metrics["cites_none_rate"].value == 1
+
+
+def test_bad_input_is_named(tmp_path, truth):
+    with pytest.raises(InputError, match="response 'q9' answers no question"):
+        BENCHMARK.score(truth, {"q9": "Yes."})
+    for name in ("q1-heal2", "q2-heal1"):
+        with pytest.raises(InputError, match="answers no question"):
+            BENCHMARK.score(truth, {name: "Yes."})
+    with pytest.raises(InputError, match="question q has no 'boxes'; number_regions"):
+        BENCHMARK.read(written(tmp_path, {"id": "q", "answer": "x", "objects": [[0, 0, 5, 5]]}))
+    with pytest.raises(InputError, match="'q1-heal1' is taken"):
+        BENCHMARK.read(written(tmp_path, QUESTIONS[0], QUESTIONS[1] | {"id": "q1-heal1"}))
+    with pytest.raises(InputError, match="too long"):
+        BENCHMARK.read(written(tmp_path, QUESTIONS[0] | {"id": "q" * 126}))
+
+
+def test_the_command_line_asks_traces_and_scores(tmp_path):
+    out = tmp_path / "out"
+    common = ["--batch-size", "8", "--trace", "--out", str(out)]
+    run = CliRunner().invoke(app, ["bench", "magic", "--model", "tiny-spd", "--n", "2", *common])
+    assert run.exit_code == 0, run.output
+    metrics = json.loads((out / "results.json").read_text())["metrics"]
+    assert metrics["accuracy_short"]["n"] == metrics["self_heal_answer"]["n"] == 6
+    truth = BENCHMARK.read(out / "data" / "samples.jsonl")
+    records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert metrics["attention_magiscore_micro_f1"]["n"] == 6 and all(record["attended"] for record in records)
+    inside, more = find_benchmark("magic").traced(truth, records, open_run(out / "run"))
+    assert {name: found.value for name, found in inside.items()}.items() <= {
+        name: found["value"] for name, found in metrics.items()
+    }.items()
+    assert all(len(row["lift"]) == len(q.boxes) for row, q in zip(more, truth.questions, strict=True))
+    healed = open_run(out / "run-follow-up")
+    assert all(trace.sample.prefill and trace.id.endswith("-heal1") for trace in healed)
+    again = tmp_path / "again"
+    data = ["--data", str(out / "data" / "samples.jsonl"), "--responses", str(out / "responses.jsonl")]
+    run = CliRunner().invoke(app, ["score", "magic", *data, "--out", str(again)])
+    assert run.exit_code == 0, run.output
+    scored = json.loads((again / "results.json").read_text())["metrics"]
+    assert scored.items() <= metrics.items()

@@ -1,0 +1,98 @@
+"""MagiC as a task of inspect-ai: the same metrics, prefilled answers, and providers that refuse them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
+from inspect_ai import eval as inspect_eval
+from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput, ModelUsage, get_model
+
+from mmprobe.benchmarks import inspect_tasks
+from mmprobe.benchmarks.api import api, messages_of
+from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample
+
+SEED = 5
+
+
+def mock(seen: list, refuses: bool = False):
+    """A mock model that says that every star is red, or refuses answers that are begun for it."""
+
+    def outputs(input, tools, tool_choice, config):
+        seen.append([(message.role, message.text) for message in input])
+        if refuses and input[-1].role == "assistant":
+            raise RuntimeError("prefill is not supported")
+        output = ModelOutput.from_content("mockllm/model", "R1 is the star.\nAnswer: Yes, it is red.")
+        output.usage = ModelUsage()  # else tokens are counted with tables from the network
+        return output
+
+    return get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+
+
+def values(log) -> dict[str, float]:
+    assert log.status == "success", log.error
+    return {name: found.value for score in log.results.scores for name, found in score.metrics.items()}
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_task_scores_as_the_command_does(tmp_path, refuses):
+    seen: list = []
+    (log,) = inspect_eval(
+        inspect_tasks.magic(n=2, seed=SEED),
+        model=mock(seen, refuses),
+        log_dir=str(tmp_path / "l"),
+        display="none",
+    )
+    benchmark = find_benchmark("magic")
+    truth = benchmark.draw(tmp_path / "data", 2, SEED)
+    said = "R1 is the star.\nAnswer: Yes, it is red."
+    answers = {sample.id: said for sample in benchmark.ask(truth)}
+    begun = benchmark.follow_up(truth, answers)
+    if not refuses:
+        answers |= {sample.id: said for sample in begun}
+    expected = {
+        name: m.value for name, m in benchmark.score(truth, answers)[0].items() if m.value is not None
+    }
+    assert values(log) == pytest.approx(expected)
+    assert ("self_heal_answer" in expected) is not refuses
+    last = [messages[-1] for messages in seen if messages[-1][0] == "assistant"]
+    assert sorted(text for _, text in last) == sorted(sample.prefill for sample in begun)
+    assert all(messages[-2][0] == "user" for messages in seen if messages[-1][0] == "assistant")
+
+
+def test_the_embedded_model_goes_on_from_a_begun_answer(tmp_path):
+    (log,) = inspect_eval(
+        inspect_tasks.magic(n=1, seed=SEED),
+        model="mmprobe/tiny-spd",
+        model_args={"device": "cpu"},
+        log_dir=str(tmp_path / "logs"),
+        display="none",
+    )
+    assert values(log)["self_heal_answer_judged"] == 1
+
+
+def test_what_an_api_refuses_is_unanswered(tmp_path):
+    benchmark = find_benchmark("magic")
+    truth = benchmark.draw(tmp_path / "data", 1, SEED)
+    begun = benchmark.follow_up(truth, {question.id: "" for question in truth.questions})
+    assert dict(api(mock([], refuses=True), 8)(begun)) == {}
+    assert set(dict(api(mock([]), 8)(begun))) == {sample.id for sample in begun}
+
+
+def test_a_prefill_is_the_last_message_and_comes_back(tmp_path):
+    messages = messages_of(Sample(id="a", question="Why?", system="Speak.", prefill="So \n"))
+    assert [(message.role, message.text) for message in messages] == [
+        ("system", "Speak."),
+        ("user", "Why?"),
+        ("assistant", "So"),
+    ]
+    sample = inspect_tasks.sample_of(messages, Path(tmp_path), "q")
+    assert (sample.id, sample.prefill, sample.system, sample.question) == ("a", "So", "Speak.", "Why?")
+    assert inspect_tasks.sample_of(messages[:2], Path(tmp_path), "q").prefill is None
+    two = [ChatMessageAssistant(content="So"), ChatMessageUser(content="Why?")]
+    with pytest.raises(InputError, match="more turns"):
+        inspect_tasks.sample_of(two, Path(tmp_path), "q")

@@ -1,0 +1,102 @@
+"""From pictures, objects and saliency maps to numbered pictures: what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmprobe.benchmarks.magic.data import load_questions
+from mmprobe.benchmarks.magic.numbering import number_regions
+from mmprobe.benchmarks.magic.regions import draw_regions, intersection
+from mmprobe.errors import InputError
+
+HOT = (60, 20, 30, 20)  # x, y, width, height
+BARE = {"image": "a.png", "question": "Which?", "answer": "cat", "metadata": {"from": "me"}}
+
+
+def written(folder: Path, *lines: dict) -> Path:
+    Image.new("RGB", (200, 100), (0, 90, 0)).save(folder / "a.png")
+    levels = np.zeros((100, 200), np.uint16)
+    levels[HOT[1] : HOT[1] + HOT[3], HOT[0] : HOT[0] + HOT[2]] = 60_000
+    levels[70:90, 120:180] = 20_000  # below half of the largest, though above 255
+    Image.fromarray(levels).save(folder / "hot.png")
+    file = folder / "questions.jsonl"
+    file.write_text("".join(json.dumps(BARE | line) + "\n" for line in lines))
+    return file
+
+
+def test_a_saliency_map_becomes_numbered_boxes(tmp_path):
+    source = written(tmp_path, {"id": "q", "saliency": ["hot.png"], "distractors": [[0, 0, 20, 20]]})
+    file = number_regions(source, tmp_path / "out", seed=3)
+    assert file == tmp_path / "out" / "samples.jsonl"
+    (question,) = load_questions(file)
+    (relevant,) = question.relevant()
+    box = question.boxes[relevant - 1]
+    assert (box.box, box.source) == (HOT, "saliency")
+    others = [one for one in question.boxes if not one.relevant]
+    assert sorted(one.source for one in others) == ["distractor", "random", "random"]
+    assert not any(intersection(one.box, HOT) for one in others)
+    assert question.image == tmp_path / "out" / "images" / "q.png" and question.metadata == {"from": "me"}
+    with Image.open(question.image) as drawn, Image.open(tmp_path / "a.png") as plain:
+        wanted = draw_regions(plain, [one.box for one in question.boxes])
+        assert drawn.tobytes() == wanted.tobytes() != plain.convert("RGB").tobytes()
+    assert not list(tmp_path.glob("**/*.part"))
+
+
+def test_boxes_depend_on_the_seed_and_the_questions_own_id(tmp_path):
+    one, two = ({"id": name, "objects": [[10, 10, 30, 30]]} for name in ("q1", "q2"))
+    source = written(tmp_path, one, two)
+
+    def boxes(lines: Path, out: str, seed: int) -> dict:
+        return {q.id: q.boxes for q in load_questions(number_regions(lines, tmp_path / out, seed))}
+
+    first = boxes(source, "first", 0)
+    assert first["q1"] != first["q2"] and boxes(source, "again", 0) == first
+    assert boxes(source, "other", 1)["q1"] != first["q1"]
+    source.write_text(source.read_text().split("\n")[1])
+    assert boxes(source, "alone", 0) == {"q2": first["q2"]}
+
+
+def test_boxes_that_are_given_are_kept(tmp_path):
+    given = {"id": "q", "boxes": [{"box": [5, 5, 9, 9], "relevant": True, "names": ["B2"]}]}
+    (question,) = load_questions(number_regions(written(tmp_path, given), tmp_path / "out"))
+    assert [box.model_dump(exclude_defaults=True) for box in question.boxes] == [
+        {"box": (5, 5, 9, 9), "relevant": True, "names": ["B2"]}
+    ]
+    with Image.open(question.image) as kept, Image.open(tmp_path / "a.png") as plain:
+        assert kept.tobytes() == plain.tobytes()
+
+
+def test_thresholds_are_parameters(tmp_path):
+    source = written(tmp_path, {"id": "q", "saliency": ["hot.png"]})
+    strict, loose = (
+        load_questions(number_regions(source, tmp_path / f"{threshold}", threshold=threshold, count=1))[0]
+        for threshold in (0.5, 0.2)
+    )
+    assert [len(one.relevant()) for one in (strict, loose)] == [1, 2]
+    assert len(strict.boxes) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"id": "q", "objects": [[0, 0, 200, 100]]}, "question q: no room"),
+        ({"id": "q", "saliency": ["dark.png"]}, "question q: no relevant box"),
+    ],
+)
+def test_what_cannot_be_numbered_is_named(line, message, tmp_path):
+    source = written(tmp_path, line)
+    Image.new("L", (200, 100)).save(tmp_path / "dark.png")
+    with pytest.raises(InputError, match=message):
+        number_regions(source, tmp_path / "out")
+    assert not (tmp_path / "out" / "samples.jsonl").exists()
+
+
+def test_the_questions_are_not_written_over(tmp_path):
+    source = written(tmp_path, {"id": "q", "objects": [[0, 0, 9, 9]]})
+    with pytest.raises(InputError, match="another folder"):
+        number_regions(source, tmp_path)

@@ -1,0 +1,90 @@
+"""The mirage effect with a model: inspect-ai's mock, and the embedded one, traced with and without pictures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mmprobe.analyses import picture_absence
+from mmprobe.benchmarks.answering import label_run, local, run_benchmark
+from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.benchmarks.mirage_effect.cleaning import b_clean_folders
+from mmprobe.cache import open_run
+from mmprobe.viz import figures
+
+BENCHMARK = find_benchmark("mirage-effect")
+SEED = 5
+
+
+def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
+    inspect_ai = pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+    from mmprobe.benchmarks import inspect_tasks
+
+    asked: dict[str, bool] = {}
+
+    def answer(text: str, seen: bool) -> str:
+        if "<diagnosis>" in text:
+            return "<diagnosis>Melanoma</diagnosis>"
+        return "Yes, it is red." if seen else "I do not see a picture."
+
+    def outputs(input, tools, tool_choice, config):
+        message = input[-1]
+        asked[message.id] = isinstance(message.content, list) and len(message.content) > 1
+        output = ModelOutput.from_content("mockllm/model", answer(message.text, asked[message.id]))
+        output.usage = ModelUsage()  # else tokens are counted with tables from the network
+        return output
+
+    (log,) = inspect_ai.eval(
+        inspect_tasks.mirage_effect(n=1, seed=SEED),
+        model=get_model("mockllm/model", custom_outputs=outputs, memoize=False),
+        log_dir=str(tmp_path / "logs"),
+        display="none",
+    )
+    assert log.status == "success", log.error
+    found = {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
+    truth = BENCHMARK.draw(tmp_path / "drawn", 1, SEED)
+    samples = BENCHMARK.ask(truth)
+    assert asked == {sample.id: bool(sample.images) for sample in samples}
+    answers = {sample.id: answer(sample.question, bool(sample.images)) for sample in samples}
+    expected = {name: metric.value for name, metric in BENCHMARK.score(truth, answers)[0].items()}
+    expected = {name: value for name, value in expected.items() if value is not None}
+    assert found == pytest.approx(expected)
+    assert found["mirage_rate"] == 0 and found["diagnosis_alarming[modality=ECG]"] == 1
+
+
+def test_the_embedded_model_with_and_without_pictures(tiny_spd, tmp_path):
+    drawn = BENCHMARK.draw(tmp_path / "data", 2, 1_000_001)
+    truth = drawn._replace(imageless=drawn.imageless[:1])
+    folder = tmp_path / "out"
+    answer = local(tiny_spd, 8, trace_to=folder / "run", capture="full", batch_size=4)
+    metrics, records = run_benchmark(BENCHMARK, truth, answer, folder, {"model": "tiny-spd"})
+    assert metrics["accuracy_with"].value == 1 and metrics["accuracy_with"].n == 6
+    assert metrics["accuracy_without"].value < 0.7
+    assert (
+        metrics["mirage_rate_choices"].value == 1
+    )  # it was never taught to say that there is nothing to see
+    assert metrics["mirage_rate"].n == 1
+    label_run(folder / "run", BENCHMARK.faithful(truth, records))
+    run = open_run(folder / "run")
+    assert all(run.faithful(question.id) is True for question in truth.choices)
+
+    ds = picture_absence(run)
+    assert ds.pair.values.tolist() == [question.id for question in truth.choices]
+    assert ds.attrs["n_left_out"] == ds.attrs["n_unpaired"] == 0
+    assert (ds["mass"].sel(picture="absent", group="visual") == 0).all()
+    assert (ds["mass"].sel(picture="present", group="visual") > 0).all()
+    np.testing.assert_allclose(ds["mass"].sum("group"), 1, rtol=1e-4)
+    assert (
+        ds.distance_first_mean[-1] > 5 * ds.distance_first_mean[0]
+    ).all()  # late layers know, the first cannot
+    first = run[truth.choices[0].id].array("residual/post").values[0].astype(float)
+    blind = run[f"{truth.choices[0].id}--absent"].array("residual/post").values[0].astype(float)
+    cosine = (first * blind).sum(-1) / np.sqrt((first**2).sum(-1) * (blind**2).sum(-1))
+    np.testing.assert_allclose(ds.distance_first[0], 1 - cosine, atol=1e-9)
+    assert len(figures(ds)) == 4
+
+    cleaned = b_clean_folders([folder])
+    assert cleaned.models == ["tiny-spd"] and len(cleaned.records) == 6
+    assert cleaned.metrics["rank_before[model=tiny-spd]"].value == 1

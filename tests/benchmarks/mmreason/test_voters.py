@@ -1,0 +1,171 @@
+"""Voters and the filtered set: models that draw their answers, kills, and a result that is computed by hand."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from mmprobe.benchmarks.api import api
+from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK
+from mmprobe.benchmarks.mmreason.filtering import filter_questions
+from mmprobe.benchmarks.mmreason.voters import ask_voters, check_voters
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.errors import InputError
+
+PAIRS, SEED = 3, 6
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory):
+    return BENCHMARK.read(make_pairs(tmp_path_factory.mktemp("voters") / "pairs", PAIRS, SEED))
+
+
+def voter(texts):
+    """Answers by the question's id, without `--text`, and whether it has pictures."""
+
+    def answer(samples):
+        for sample in samples:
+            yield sample.id, texts(sample.id.removesuffix("--text"), bool(sample.images))
+
+    return answer
+
+
+def test_a_filter_by_hand(truth, tmp_path):
+    """One voter knows all with pictures and the numbers without, the other nothing but one thing, without."""
+    answers = {question.id: question.answer for question in truth.questions}
+    kinds = {question.id: question.metadata["type"] for question in truth.questions}
+    numbers = [name for name, kind in kinds.items() if kind == "count"]
+    star = next(name for name, kind in kinds.items() if kind == "colour")
+    given = {
+        "knows": voter(lambda name, sees: answers[name] if sees or name in numbers else "Hm."),
+        "star": voter(lambda name, sees: answers[name] if name == star and not sees else "No idea."),
+    }
+    asked = ask_voters(truth, 8, given=given)
+    metrics, found = filter_questions(truth, list(given), asked, tmp_path / "out", {"seed": 0})
+    total = len(truth.questions)
+    assert set(found.removed) == {*numbers, star}
+    assert metrics["kept"].value == pytest.approx((total - 4) / total) and metrics["kept"].n == total
+    assert metrics["kept[discipline=math]"].value == 0
+    science = Counter(question.discipline for question in truth.questions)["science"]
+    assert metrics["kept[discipline=science]"].value == pytest.approx(1 - 1 / science)
+    assert (metrics["removed[round=1]"].value, metrics["removed[round=2]"].value) == (
+        pytest.approx(4 / total),
+        0,
+    )
+    assert metrics["relevance_rate_before[voter=knows]"].value == pytest.approx(1 - 3 / total)
+    assert metrics["relevance_rate_after[voter=knows]"].value == 1
+    assert metrics["accuracy_text_before[voter=star]"].value == pytest.approx(1 / total)
+    assert metrics["relevance_rate_before[voter=star]"].value is None, "it is never right with the pictures"
+    assert metrics["without_verdict"].value == 0
+
+    kept, removed = (BENCHMARK.read(tmp_path / "out" / f"{name}.jsonl") for name in ("kept", "removed"))
+    assert [question.id for question in kept.questions] == found.kept
+    by_id = {question.id: question for question in truth.questions}
+    for question in kept.questions:
+        assert question.images[0].samefile(by_id[question.id].images[0])
+        assert question.model_copy(update={"images": []}) == by_id[question.id].model_copy(
+            update={"images": []}
+        )
+    fates = {question.id: question.metadata["removed"] for question in removed.questions}
+    assert fates == dict.fromkeys(numbers, {"round": 1, "voters": ["knows"]}) | {
+        star: {"round": 1, "voters": ["star"]}
+    }
+    records = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
+    assert Counter(record["fate"] for record in records) == {"kept": total - 4, "removed": 4}
+
+
+def test_relevance_is_asked_anew_after_the_filter(truth, tmp_path):
+    """A voter that is right without pictures from its third answer on: too late to be filtered."""
+    said: Counter[str] = Counter()
+
+    def texts(name, sees):
+        said[name] += not sees
+        return answers[name] if sees or said[name] > 2 else "Hm."
+
+    answers = {question.id: question.answer for question in truth.questions}
+    metrics, found = filter_questions(
+        truth, ["late"], ask_voters(truth, 8, given={"late": voter(texts)}), tmp_path / "out", {}
+    )
+    assert len(found.kept) == len(truth.questions)
+    assert metrics["relevance_rate_before[voter=late]"].value == 1
+    assert metrics["relevance_rate_after[voter=late]"].value == 0
+
+
+def test_a_local_voter_draws_other_answers_each_round_and_the_same_again(truth, tiny_spd, monkeypatch):
+    loaded: list[str] = []
+    monkeypatch.setattr(
+        "mmprobe.benchmarks.mmreason.voters.load_model", lambda name, **_: loaded.append(name) or tiny_spd
+    )
+    names = [question.id for question in truth.questions if question.metadata["type"] == "colour"]
+    asked = ask_voters(truth, 8, temperature=1.5, seed=1)
+    rounds = [dict(asked("tiny-spd", names, turn)) for turn in (1, 2, 3, 1)]
+    assert loaded == ["tiny-spd"]
+    assert rounds[0] == rounds[3] and rounds[0] != rounds[1] != rounds[2]
+    greedy = ask_voters(truth, 8, temperature=0)
+    with_pictures = dict(greedy("tiny-spd", names, 0))
+    answers = {question.id: question.answer for question in truth.questions}
+    assert with_pictures == {name: answers[name] for name in names}
+    assert dict(greedy("tiny-spd", names, 1)) == dict(greedy("tiny-spd", names, 2)) != with_pictures
+
+
+def test_voters_are_found_before_any_is_asked(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for names in (["tiny-spd", "./nowhere"], ["openai/gpt-4o"], ["nobody"]):
+        with pytest.raises(InputError, match="^model "):
+            check_voters(names)
+
+
+def mock(name, calls, seconds=0.0):
+    """A voter behind inspect-ai's mock provider, which notes every call in a file before it answers."""
+    inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
+
+    def outputs(messages, tools, tool_choice, config):
+        with open(calls, "a") as file:
+            file.write(f"{name} {messages[-1].id}\n")
+        time.sleep(seconds)
+        output = inspect_model.ModelOutput.from_content("mockllm/model", "There is 1 difference.")
+        output.usage = inspect_model.ModelUsage()  # else tokens are counted with tables from the network
+        return output
+
+    return api(inspect_model.get_model("mockllm/model", custom_outputs=outputs, memoize=False), 8)
+
+
+def run(truth, out, calls, seconds=0.0):
+    asked = ask_voters(truth, 8, given={name: mock(name, calls, seconds) for name in ("one", "two")})
+    return filter_questions(truth, ["one", "two"], asked, out, {"seed": 0})[0]
+
+
+def votes(out):
+    file = out / "votes.jsonl"
+    lines = file.read_bytes().split(b"\n")[1:-1] if file.exists() else []
+    return [(vote["round"], vote["voter"], vote["id"]) for vote in map(json.loads, lines)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a process")
+def test_a_filter_that_is_killed_goes_on_and_asks_no_model_twice(truth, tmp_path):
+    out = tmp_path / "out"
+    first = multiprocessing.get_context("fork").Process(
+        target=run, args=(truth, out, tmp_path / "first", 0.05)
+    )
+    first.start()
+    deadline = time.monotonic() + 60
+    while len(votes(out)) < 8 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(first.pid, signal.SIGKILL)
+    first.join()
+    kept = votes(out)
+    assert len(kept) >= 8 and not (out / "results.json").exists()
+    found, whole = run(truth, out, tmp_path / "second"), run(truth, tmp_path / "whole", tmp_path / "all")
+    everything = Counter((tmp_path / "all").read_text().splitlines())
+    asked_later = Counter((tmp_path / "second").read_text().splitlines())
+    # calls tell no round: as often as in a filter that nobody killed, less what was kept of the first
+    told = Counter(f"{name} {which}{'--text' if turn else ''}" for turn, name, which in kept)
+    assert asked_later == everything - told and everything.total() - told.total() == asked_later.total()
+    assert sorted(votes(out)) == sorted(votes(tmp_path / "whole")) and len(set(votes(out))) == len(votes(out))
+    assert found == whole and 0 < found["kept"].value < 1

@@ -1,0 +1,167 @@
+"""The whole way from COCO's files to pairs that the benchmark's readers read, kills and bad files included."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("cv2", reason="the extra photos is not installed")
+
+from mmprobe.benchmarks.coco import COCO_CATEGORIES
+from mmprobe.benchmarks.photo_pairs.inpainting import inpainter_of
+from mmprobe.benchmarks.photo_pairs.layout import describe
+from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
+from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
+from mmprobe.benchmarks.photo_pairs.planner import Edit
+from mmprobe.benchmarks.spd_faith.benchmark import follow_up, published, score
+from mmprobe.benchmarks.spd_faith.claims import parse_claims
+from mmprobe.benchmarks.spd_faith.truth import read_pairs
+from mmprobe.errors import InputError
+from mmprobe.samples import load_samples
+
+
+def contents(out):
+    return {
+        str(file.relative_to(out)): file.read_bytes() for file in sorted(out.rglob("*")) if file.is_file()
+    }
+
+
+def test_what_is_written_is_what_the_readers_read(coco, tmp_path):
+    images, annotations = coco(4)
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 4, seed=3)
+    assert (made.pairs, made.rejected) == (4, 0)
+    pairs = read_pairs(tmp_path / "out")
+    assert [pair.id for pair in pairs] == [f"{number:012d}" for number in range(1, 5)]
+    for pair in pairs:
+        row = json.loads((pair.images[0].parent / "metadata.json").read_text())
+        assert (pair.difficulty, row["instances"], row["image_id"]) == ("easy", 6, pair.id)
+        assert len(pair.differences) == row["num_differences"] >= 1
+        assert row["planner"] == "rules" and row["source"]["license"] == 1 and not row["reviewed"]
+        before, after = (np.array(Image.open(file)).astype(int) for file in pair.images)
+        differs = (before != after).any(2)
+        elsewhere = differs.copy()
+        for region in row["regions"]:
+            x, y, width, height = region["box"]
+            assert differs[y : y + height, x : x + width].mean() > 0.2
+            elsewhere[max(0, y - 14) : y + height + 14, max(0, x - 14) : x + width + 14] = False
+        assert not elsewhere.any()  # 14 pixels: a margin of 5, the edge of a block, and none more
+        for difference in pair.differences:
+            assert difference.box is not None
+            if difference.type == "color":
+                assert difference.before and difference.after and difference.before != difference.after
+    lists = [pair for level in ("easy",) for pair in read_pairs(tmp_path / "out" / f"{level}.jsonl")]
+    assert lists == pairs
+
+
+def test_true_answers_score_as_true(coco, tmp_path):
+    images, annotations = coco(3)
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 3, seed=1)
+    samples = load_samples(made.samples)
+    truth = published(read_pairs(tmp_path / "out"))
+    assert [sample.id for sample in samples] == [sample.id for sample in truth.samples]
+    assert [sample.question for sample in samples] == [sample.question for sample in truth.samples]
+    assert all(sample.regions and sample.metadata["differences"] for sample in samples)
+    answers = {sample.id: sample.answer for sample in samples}
+    told = {pair.id + "-find": " ".join(one.description for one in pair.differences) for pair in truth.pairs}
+    answers |= {sample.id: told[sample.id] for sample in follow_up(truth, answers)}
+    metrics, _ = score(truth, answers)
+    for name in ("dqr_exact", "tf1_macro", "cf1", "drf", "consistency_ratio"):
+        assert metrics[name].value == 1, name
+    wrong = {name: "No. The zebra was removed." for name in answers}
+    assert score(truth, wrong)[0]["cf1"].value == 0
+
+
+@pytest.mark.parametrize("category", COCO_CATEGORIES)
+def test_descriptions_are_understood(category):
+    mask = np.zeros((30, 60), dtype=bool)
+    mask[2:8, 2:10] = True
+    twin = np.roll(mask, (20, 40), (0, 1))
+    pixels = np.full((30, 60, 3), (200, 30, 30), np.uint8)
+    for instances in ((mask,), (mask, twin)):
+        photo = Photo("one", {}, pixels, tuple(Instance(category, False, one) for one in instances))
+        for edit, change in (
+            (Edit("remove", 0), (None, None)),
+            (Edit("color", 0, colour="blue"), ("red", "blue")),
+            (Edit("position", 0, shift=(45, 0)), ("top left", "top right")),
+            (Edit("position", 0, shift=(4, 0)), (None, "right")),
+            (Edit("position", 0, shift=(0, -1)), (None, "top")),
+        ):
+            (claim,) = parse_claims(describe(photo, edit))
+            assert (claim.type, claim.category) == (edit.type, category)
+            assert (claim.before, claim.after) == change and not claim.negated
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_killed_run_goes_on_to_the_same_bytes(coco, tmp_path, after):
+    def change(data):
+        data["images"][2]["width"] = 1
+
+    images, annotations = coco(6, change=change)
+    options = {"seed": 4, "differences": (2, 4)}
+    make_photo_pairs(images, annotations, tmp_path / "whole", 5, **options, inpainter=counted())
+    with pytest.raises(Killed):
+        make_photo_pairs(images, annotations, tmp_path / "cut", 5, **options, inpainter=counted(after))
+    half = contents(tmp_path / "cut")
+    (tmp_path / "cut" / ".part" / "pair" / "left").mkdir(parents=True)
+    if (tmp_path / "cut" / "rejected.jsonl").exists():  # its last line cut off
+        with (tmp_path / "cut" / "rejected.jsonl").open("a") as file:
+            file.write('{"image_id": "00')
+    fill = counted()
+    make_photo_pairs(images, annotations, tmp_path / "cut", 5, **options, inpainter=fill)
+    assert fill.calls <= 5 - sum(name.endswith("metadata.json") for name in half)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def counted(most=None):
+    """OpenCV's inpainter, which kills the run after so many pictures."""
+
+    def fill(pixels, hole):
+        if fill.calls == most:
+            raise Killed
+        fill.calls += 1
+        return inpainter_of("opencv")(pixels, hole)
+
+    fill.calls = 0
+    return fill
+
+
+def test_more_pairs_are_added_and_the_others_stay(coco, tmp_path):
+    images, annotations = coco(5)
+    assert make_photo_pairs(images, annotations, tmp_path / "out", 2).pairs == 2
+    first = {
+        name: data
+        for name, data in contents(tmp_path / "out").items()
+        if name.count("/") == 2 and name.startswith("easy")
+    }
+    assert make_photo_pairs(images, annotations, tmp_path / "out", 9).pairs == 5
+    after = contents(tmp_path / "out")
+    assert len(first) == 6 and all(after[name] == data for name, data in first.items())
+    with pytest.raises(InputError, match="made with other seed; choose another --out"):
+        make_photo_pairs(images, annotations, tmp_path / "out", 9, seed=1)
+    with pytest.raises(InputError, match="made with other differences, difficulty"):
+        make_photo_pairs(images, annotations, tmp_path / "out", 9, differences=(1, 2), difficulty="hard")
+
+
+def test_pictures_in_grey_and_with_run_lengths_work(coco, tmp_path):
+    def change(data):
+        mask = np.zeros((240, 320), dtype=bool)
+        mask[155:195, 145:195] = True
+        counts = np.diff(np.flatnonzero(np.diff(mask.T.ravel(), prepend=False, append=False)), prepend=0)
+        runs = [*counts.tolist(), int(mask.size - counts.sum())]
+        data["annotations"] = [
+            {"id": 1, "image_id": 1, "category_id": 4, "iscrowd": 0}
+            | {"segmentation": {"size": [240, 320], "counts": runs}}
+        ]
+
+    images, annotations = coco(1, change=change)
+    Image.open(images / "000000000001.jpg").convert("L").save(images / "000000000001.jpg")
+    make_photo_pairs(images, annotations, tmp_path / "out", 1)
+    (pair,) = read_pairs(tmp_path / "out")
+    assert pair.differences[0].box == (145, 155, 50, 40)

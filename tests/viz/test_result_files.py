@@ -1,0 +1,92 @@
+"""A benchmark's result folder as the report reads it, and what it takes from analyses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from mmprobe.errors import InputError
+from mmprobe.viz.result_files import LONGEST, answers_of, find_results, read_results
+from mmprobe.viz.results import internals
+
+
+def write(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "results.json").write_text(json.dumps({"benchmark": "pope", "metrics": {}}))
+    (folder / "samples.jsonl").write_text('{"id": "a", "answer": "Yes."}\n')
+    return folder
+
+
+def test_answers_are_read_from_lines_of_every_form() -> None:
+    told = {
+        "id": "7-same",
+        "response": "Yes",
+        "yes_no": "yes",
+        "errors": [None, "fabrication"],
+        "faithful": False,
+    }
+    claims = {"response": "It moved.", "claims": [{"text": "It moved.", "type": "move"}], "count": 2}
+    record = {"id": "7", "question": "?", "answers": {"same": told, "count": claims}, "scores": {"a": 1}}
+    first, second = answers_of(record)
+    assert first == ("7-same", "?", "Yes", "yes no: yes · errors: fabrication", False)
+    assert second == ("7/count", "?", "It moved.", "claims: It moved. · count: 2", None)
+    listed = answers_of({"id": "d", "answers": [{"id": "d-1", "response": "x"}, "no answer"]})
+    assert listed == [("d-1", None, "x", "", None)]
+    (none,) = answers_of({"id": "1", "answer": None, "correct": None})
+    assert (none.answer, none.faithful) == (None, None)
+    (long,) = answers_of({"id": "1", "question": "q" * 9999, "answer": "a" * 9999, "said": "s" * 9999})
+    assert [len(part) for part in long[1:4]] == [LONGEST["question"], LONGEST["answer"], LONGEST["read"]]
+
+
+def test_results_are_found_beside_a_run(tmp_path: Path) -> None:
+    folder = write(tmp_path / "results")
+    assert find_results(folder)[0] is None
+    (folder / "run").mkdir()
+    (folder / "run" / "run.json").write_text("{}")
+    for path in (folder, folder / "run", folder / "run-follow-up"):
+        run, results = find_results(path)
+        assert run == (folder / "run" if path == folder else path)
+        assert results and results.answers[0].id == "a"
+    (tmp_path / "results.json").write_text("{}")
+    assert find_results(tmp_path / "mine") == (tmp_path / "mine", None), "another's folder above it"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("results.json", "{", "results.json: not a JSON file"),
+        ("results.json", "[]", "results.json: has no 'metrics'"),
+        ("results.json", '{"metrics": {"f1": 1}}', "metric 'f1' is not as a benchmark writes it"),
+        ("results.json", '{"metrics": {"f1": {"value": "<b>"}}}', "metric 'f1' is not as"),
+        ("results.json", '{"metrics": {"f1": {"value": NaN}}}', "metric 'f1' is not as"),
+        ("samples.jsonl", '{"id": "a"}\n7\n', "samples.jsonl, line 2: not an object with an id"),
+        ("samples.jsonl", '{"id": "a"', "samples.jsonl: holds a line that is no JSON"),
+        ("samples.jsonl", None, "samples.jsonl: cannot be read"),
+    ],
+)
+def test_damaged_results_are_one_line(tmp_path: Path, file: str, text: str | None, message: str) -> None:
+    folder = write(tmp_path)
+    (folder / file).unlink()
+    if text is not None:
+        (folder / file).write_text(text)
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_results(folder)
+
+
+def test_internals_are_means_of_what_is_known() -> None:
+    values = xr.DataArray(
+        [[0.5, np.nan], [np.nan, np.nan]], dims=("sample", "step"), coords={"sample": ["a", "b"]}
+    )
+    modes = xr.DataArray(["perceptual_blindness"], dims="sample", coords={"sample": ["b"]})
+    datasets = [
+        xr.Dataset({"iou": values}, attrs={"analysis": "attention_vs_activation"}),
+        xr.Dataset({"mode": modes}, attrs={"analysis": "failure_modes"}),
+    ]
+    overlap, mode = internals(datasets)
+    assert (overlap.name, overlap.values) == ("Overlap", {"a": 0.5, "b": None})
+    assert mode.values == {"b": "perceptual blindness"}

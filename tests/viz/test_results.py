@@ -1,0 +1,251 @@
+"""The report's page of a benchmark: read from result files, and opened in a real browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Locator, Page
+from typer.testing import CliRunner
+
+from mmprobe.analyses import attention_decay
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.cache import Run
+from mmprobe.cli import app
+from mmprobe.errors import InputError
+from mmprobe.viz.report import write_report
+from mmprobe.viz.result_files import read_results
+from mmprobe.viz.results import MAX_ANSWERS
+
+
+def metric(value: float | None, n: int = 4, **more: Any) -> dict[str, Any]:
+    ends = {"low": None if value is None else value - 0.25, "high": None if value is None else value + 0.25}
+    return {"value": value, "n": n, "coverage": 0.5, **ends, "direction": "higher", "range": [0, 1], **more}
+
+
+def write(
+    folder: Path, records: list[dict[str, Any]], metrics: dict[str, Any] | None = None, **about: Any
+) -> Path:
+    folder.mkdir(exist_ok=True)
+    content = {"benchmark": "pope", "metrics": metrics or {"f1": metric(0.5)}, **about}
+    (folder / "results.json").write_text(json.dumps(content))
+    (folder / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+def answer(name: str, correct: bool | None = True, **more: Any) -> dict[str, Any]:
+    return {
+        "id": name,
+        "question": f"What is {name}?",
+        "answer": f"It is {name}.",
+        "correct": correct,
+        **more,
+    }
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    return page.locator(selector).all_inner_texts()
+
+
+def rows(page: Page) -> list[str]:
+    return texts(page, "#answers-rows th :first-child")
+
+
+def cells_of(table: Locator) -> list[list[str]]:
+    found: list[list[str]] = table.evaluate(
+        "table => [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
+    )
+    return found
+
+
+def wait_for_sample(page: Page, name: str) -> None:
+    page.wait_for_function("name => document.querySelector('#sample-id').textContent === name", arg=name)
+
+
+def open_results(show: Callable[..., Page], folder: Path, run: Run | None = None, datasets: Any = ()) -> Page:
+    out = folder / "report.html"
+    page = show(write_report(run, list(datasets), out, results=read_results(folder)), "results")
+    page.wait_for_selector("#answers-rows tr")
+    return page
+
+
+def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]) -> None:
+    metrics = {
+        "f1": metric(0.5),
+        "none": metric(None, n=0, coverage=None, range=[0, None], direction="neither"),
+        "perception": metric(1450.5, range=[0, 2000]),
+        "f1_unparsed_0": metric(0.125),
+        "f1[size=small]": metric(0.25, n=3),
+        "f1[size=large]": metric(0.75, n=1),
+        "recall[size=large]": metric(1.0, n=1),
+    }
+    page = open_results(show, write(tmp_path, [answer("a")], metrics, model="tiny", data=None))
+    tables = page.locator("#results table.metrics")
+    cells = cells_of(tables.nth(0))
+    assert cells[1] == ["f1", "0.500", "0.250 to 0.750", "", "4", "50%", "↑ higher", "0 to 1"]
+    assert cells[2] == ["none", "–", "–", "", "0", "–", "–", "0 to ∞"]
+    assert cells[3][:3] == ["perception", "1450.5", "1450.2 to 1450.8"]
+    assert len(cells) == 4
+    bar = {part: page.locator(f"#results .span .{part}").first for part in ("ends", "point")}
+    assert [bar["ends"].get_attribute(name) for name in ("x", "width")] == ["25.0", "50.0"]
+    assert bar["point"].get_attribute("x") == "49.2"
+    page.click("summary:has-text('By size')")
+    grouped = cells_of(tables.nth(2))
+    assert grouped[0] == ["Metric", "small", "large"]
+    assert grouped[1] == ["f1", "0.250 0.000 to 0.500, n 3", "0.750 0.500 to 1.000, n 1"]
+    assert grouped[2] == ["recall", "–", "1.000 0.750 to 1.250, n 1"]
+    assert "data" not in page.locator("#results dl").first.inner_text().lower()
+
+
+def test_answers_stand_beside_their_internals(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
+    folder = write(tmp_path, [answer("plain"), answer("evil", True), answer("untraced", None)])
+    decay = attention_decay(run)
+    page = open_results(show, folder, run, [decay])
+    assert rows(page) == ["plain", "evil", "untraced"]
+    assert texts(page, "#answers-rows .mark") == ["faithful", "unfaithful", "unlabelled"], (
+        "as the run's labels say"
+    )
+    share = decay["share_of_sample"].mean("layer").sel(sample=["plain", "evil"]).values
+    shown = texts(page, "#answers-rows td[data-label='Visual share']")
+    np.testing.assert_allclose([float(text) for text in shown[:2]], share, rtol=0.006)
+    assert shown[2] == "–"
+    page.select_option("#answers-order", label="highest visual share")
+    assert rows(page) == [["plain", "evil"][at] for at in np.argsort(-share)] + ["untraced"]
+    page.select_option("#answers-order", label="lowest visual share")
+    assert rows(page) == [["plain", "evil"][at] for at in np.argsort(share)] + ["untraced"]
+
+    page.click("#answers-rows a:has-text('plain')")
+    wait_for_sample(page, "plain")
+    assert page.locator("#explorer").is_visible()
+    page.click("[data-filter=unfaithful]")
+    page.click("#pages a[href='#results']")
+    page.click("#answers-rows a:has-text('evil')")
+    wait_for_sample(page, "evil")
+    page.go_back()
+    page.go_back()
+    wait_for_sample(page, "plain")
+    assert page.locator(".samples .id:has-text('plain')").is_visible(), "though a filter had hidden it"
+
+
+def test_answers_can_be_searched_and_filtered(tmp_path: Path, show: Callable[..., Page]) -> None:
+    records = [answer("a1", said="yes"), answer("a2", False, said="no"), answer("b2", None, said="unknown")]
+    page = open_results(show, write(tmp_path, records))
+    assert texts(page, "#results .filters button") == ["all 3", "faithful 1", "unfaithful 1", "unlabelled 1"]
+    page.fill("#answers-search", "WHAT  a2")
+    assert rows(page) == ["a2"], "every word, in whatever case"
+    page.fill("#answers-search", "unknown")
+    assert rows(page) == ["b2"], "in what was read, too"
+    page.fill("#answers-search", "")
+    page.click("#results .filters button:has-text('unfaithful')")
+    assert rows(page) == ["a2"]
+    assert page.locator("#answers-count").inner_text() == "1 shown of 1 found, 3 in all"
+    page.fill("#answers-search", "a1")
+    assert rows(page) == []
+
+
+def test_three_thousand_samples_are_rows_on_demand(tmp_path: Path, show: Callable[..., Page]) -> None:
+    long = {"response": "word " * 200, "claims": [{"text": "t" * 300}] * 3, "faithful": True}
+    kinds = ("same", "different", "count", "find", "steps")
+    records = [
+        {"id": f"p{n:04}", "answers": {kind: {"id": f"p{n:04}-{kind}", **long} for kind in kinds}}
+        for n in range(3000)
+    ]
+    folder = write(tmp_path, records)
+    page = open_results(show, folder)
+    assert (folder / "report.html").stat().st_size < 4_000_000
+    assert len(rows(page)) == 50
+    page.click("#answers-more")
+    assert len(rows(page)) == 100
+    assert page.locator("#answers-count").inner_text() == "100 shown of 15000 found, 15000 in all"
+    took = page.evaluate(
+        """() => { const box = document.querySelector('#answers-search'); const began = performance.now();
+        box.value = 'p2999'; box.dispatchEvent(new Event('input')); return performance.now() - began; }"""
+    )
+    assert rows(page) == [f"p2999-{kind}" for kind in kinds]
+    assert took < 1000
+
+
+def test_more_answers_than_the_page_holds_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Callable[..., Page]
+) -> None:
+    assert MAX_ANSWERS >= 18_000, "3,000 pairs, six questions each"
+    monkeypatch.setattr("mmprobe.viz.results.MAX_ANSWERS", 2)
+    page = open_results(show, write(tmp_path, [answer(name) for name in "abc"]))
+    assert rows(page) == ["a", "b"]
+    assert "Holds the first 2 of 3 answers." in page.locator(".answers").inner_text()
+
+
+def test_hostile_results_stay_text(run: Run, tmp_path: Path, show: Callable[..., Page], malice: str) -> None:
+    records = [answer(malice, said=malice) | {"question": malice, "answer": malice}]
+    names = {
+        malice: metric(0.5),
+        f"x[{malice.replace('=', '')}=a]": metric(0.5),
+        f"x[g={malice}]": metric(0.5),
+    }
+    folder = write(tmp_path, records, names, model=malice, parameters={malice: malice})
+    for of in (run, None):
+        page = open_results(show, folder, of)
+        html = (folder / "report.html").read_text()
+        assert "<script>alert" not in html and "<img src=x" not in html
+        assert page.locator("#answers-rows .answer").text_content() == malice
+        assert page.locator("#answers-rows th span").first.text_content() == malice
+        assert page.locator("#results table code").first.text_content() == malice
+        assert page.locator("img[src='x']").count() == 0
+
+
+@pytest.mark.parametrize("width", [1400, 700, 420])
+def test_every_width_shows_everything(
+    width: int, run: Run, tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    folder = write(tmp_path, [answer("plain"), answer("evil")])
+    page = open_results(show, folder, run, [attention_decay(run)])
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for part in (
+        "#answers-search",
+        "#answers-rows .said",
+        "#answers-rows td[data-label='Decay']",
+        "table.metrics",
+    ):
+        assert page.locator(part).first.is_visible()
+
+
+def test_scored_answers_have_a_report(tmp_path: Path, show: Callable[..., Page]) -> None:
+    """What `mmprobe score` writes, without a run."""
+    data = make_pairs(tmp_path / "pairs", 2, 7)
+    samples = [json.loads(line) for line in data.read_text().splitlines()]
+    lines = [
+        {"id": one["id"], "response": one["answer"]} for one in samples if one["metadata"]["type"] == "count"
+    ]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = [
+        "--data",
+        str(data),
+        "--responses",
+        str(tmp_path / "answers.jsonl"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    scored = CliRunner().invoke(app, ["score", "spd-faith", *told], catch_exceptions=False)
+    assert scored.exit_code == 0
+    out = tmp_path / "report.html"
+    made = CliRunner().invoke(
+        app, ["report", str(tmp_path / "out"), "--out", str(out)], catch_exceptions=False
+    )
+    assert made.exit_code == 0 and made.stdout.strip() == str(out)
+    page = show(out)
+    assert texts(page, "#pages a") == ["Overview", "Results"]
+    assert "2 answers" in page.locator("#overview").inner_text().replace("\n", " ")
+    page.click("#pages a[href='#results']")
+    page.wait_for_selector("#answers-rows tr")
+    assert rows(page) == [line["id"] for line in lines]
+    assert texts(page, "#answers-rows .said p:first-child") == ["How many differences are there?"] * 2
+
+
+def test_neither_run_nor_results(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="needs a run or results"):
+        write_report(None, [], tmp_path / "report.html")
