@@ -31,7 +31,7 @@ def _differences(ds: xr.Dataset) -> Panel:
     others = [str(name) for name in ds["contender"].values if name != baseline]
     known = ds["difference_low"].sel(contender=others).notnull().any("contender").values
     of_all = np.array([not _PART.search(str(name)) for name in ds["metric"].values], bool)
-    large = (np.abs(ds["value"]) > _LARGE).any("contender").values
+    large = (np.abs(ds["value"].transpose("metric", "contender").values) > _LARGE).any(1)
     rows = [rows for part in (~large, large) if (rows := np.flatnonzero(known & of_all & part)).size]
     figure = make_subplots(
         len(rows) or 1,

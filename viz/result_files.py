@@ -193,7 +193,8 @@ def _words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(words for each in value[:20] if (words := _words(each))) or "none"
     if isinstance(value, dict):
-        return _words(value["text"]) if "text" in value else json.dumps(value, ensure_ascii=False)[:200]
+        said = json.dumps(value, ensure_ascii=False)[:200] if value else ""
+        return _words(value["text"]) if "text" in value else said
     if isinstance(value, float):
         return f"{value:.3g}"
     return "" if value is None else str(value)[:400]

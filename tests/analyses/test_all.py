@@ -18,12 +18,22 @@ from mmprobe.viz import figures, plot
 
 @pytest.fixture(scope="module")
 def run(tiny_spd, tmp_path_factory) -> mp.Run:
-    """Twenty pairs of same and different, with labels made up so that both groups are large enough to compare."""
+    """Twenty pairs of same and different, with labels made up so that both groups are large enough to compare.
+
+    Six of the questions are asked without their pictures, too.
+    """
     folder = tmp_path_factory.mktemp("all")
     samples = mp.load_samples(make_pairs(folder / "pairs", n=20, seed=3))
     chosen = [
         sample.model_copy(update={"faithful": number // 2 % 2 == 0})
         for number, sample in enumerate(sample for sample in samples if sample.polarity)
+    ]
+    nothing = {"images": [], "regions": [], "pair_id": None, "polarity": None, "faithful": None}
+    chosen += [
+        sample.model_copy(
+            update=nothing | {"id": f"{sample.id}--absent", "metadata": {"with_picture": sample.id}}
+        )
+        for sample in chosen[:6]
     ]
     return mp.trace(tiny_spd, chosen, folder / "run", capture="full", max_new_tokens=12)
 
@@ -56,11 +66,12 @@ def test_what_a_run_lacks_is_one_line_and_the_others_go_on(tiny_spd, run, tmp_pa
     full = mp.trace(tiny_spd, lonely, tmp_path / "full", capture="full", max_new_tokens=4)
     datasets, left_out = applicable(full)
     assert [ds.attrs["analysis"] for ds in datasets] == [
-        name for name in ANALYSES if name not in ("residual_drift", "predict_unfaithful")
+        name for name in ANALYSES if name not in ("residual_drift", "picture_absence", "predict_unfaithful")
     ]
-    assert len(left_out) == 2 and not any("\n" in line for line in left_out)
+    assert len(left_out) == 3 and not any("\n" in line for line in left_out)
     assert left_out[0].startswith("residual-drift left out: ") and "pair_id" in left_out[0]
-    assert left_out[1].startswith("predict-unfaithful left out: ") and "20 of each are needed" in left_out[1]
+    assert left_out[1].startswith("picture-absence left out: ") and "with_picture" in left_out[1]
+    assert left_out[2].startswith("predict-unfaithful left out: ") and "20 of each are needed" in left_out[2]
     small = mp.trace(tiny_spd, lonely, tmp_path / "small", max_new_tokens=4)
     assert any("residual/post was not captured" in line for line in applicable(small)[1])
 

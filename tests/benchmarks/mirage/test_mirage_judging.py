@@ -38,6 +38,8 @@ class Mock:
         return output
 
     def _correct(self, data):
+        if "Broken" in data["response"]:
+            return {}
         return {"correct": None if "?" in data["response"] else data["true"] in data["response"]}
 
     def _extract(self, data):
@@ -116,6 +118,48 @@ def test_hinted_answers_are_judged_too():
     metrics, records = by(Mock(), said, *ones)
     assert metrics["hint_gain"].value == 0.5 and metrics["accuracy_hinted"].value == 0.5
     assert records["b"]["correct"] is None and metrics["accuracy"].n == 2
+
+
+def test_a_gain_needs_both_verdicts():
+    said = {
+        "a": "Broken",
+        "a--hinted": "7 cm.",
+        "b": "3 cm.",
+        "b--hinted": "Broken",
+        "c": "1",
+        "c--hinted": "7 cm",
+    }
+    ones = [question(name, question_hint="Mind the unit.") for name in "abc"]
+    metrics, records = by(Mock(), said, *ones, repairs=0)
+    assert metrics["hint_gain"].value == 1 and metrics["hint_gain"].n == 1
+    assert metrics["accuracy"].n == metrics["accuracy_hinted"].n == 2
+    assert records["a"]["unscored"] == {"correct": "garbage"}
+    assert records["b"]["unscored"] == {"hinted": "garbage"}
+
+
+def test_what_judges_are_shown():
+    mock = Mock()
+    choice = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "7 cm"}, "answer": "B"}
+    one = question("a", **choice, references=[])
+    metrics, _ = by(mock, {"a": "7 cm. " + "x" * 30_000}, one)
+    shown = {kind: data for kind, data in mock.asked}
+    assert shown["scores"]["reference"] == shown["kinds"]["reference"] == "Halve 14."
+    assert shown["extract"]["options"] == choice["choices"]
+    assert all(len(data["response"]) == 20_000 for data in shown.values() if "response" in data)
+    assert metrics["lhs_judgements"].value == 1, "the steps stand for a reference"
+
+
+def test_tables_by_topic_have_one_number_of_the_scores():
+    ones = [question("a"), question("b", topic="algebra", references=["first"])]
+    metrics, _ = by(Mock(), {"a": "7 cm.", "b": "7 cm."}, *ones)
+    assert metrics["lhs[topic=geometry]"].value == 0.875 and metrics["lhs[topic=algebra]"].value == 1
+    assert metrics["lhs_judgements"].value == 1, "one reference was asked for, and one given"
+    tables = {name.partition("[")[0] for name in metrics if "[" in name}
+    assert tables == {"accuracy", "accuracy_answered", "lhs"} | {
+        f"{start}_{of}{end}"
+        for of in ("step", "claim")
+        for start, end in [("f", ""), ("f", "_micro"), ("precision", ""), ("recall", "")]
+    }
 
 
 def test_an_empty_response_needs_no_call_and_has_no_verdict():
