@@ -54,7 +54,6 @@ class Benchmark:
         judged: as `score`, with labels by a model or several in place of our rules; None if there is nothing to judge.
         follow_up: questions that depend on answers; asked once all of `ask` are answered.
         headline: names of the metrics that are printed first.
-        scores: from a record to its sample's scores by metric, for those that are means over samples.
         faithful: from the truth and the records to whether each question's answer is faithful, by its id; without
             those that nobody can say it of.
         traced: from the truth, the records and a run of the answers to further metrics and whole records: what the
@@ -73,7 +72,6 @@ class Benchmark:
     follow_up: Callable[[Any, Mapping[str, str]], list[Sample]] = _nothing
     headline: tuple[str, ...] = ()
     faithful: Callable[[Any, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct
-    scores: Callable[[Mapping[str, Any]], Mapping[str, float | None]] = lambda record: {}
     traced: Callable[[Any, Sequence[Mapping[str, Any]], Run], Scored] | None = None
     read_answers: Callable[[Path, Any], dict[str, str] | None] | None = None
     max_new_tokens: int = 128

@@ -17,7 +17,7 @@ from mmprobe.benchmarks.magic.metrics import answer_accuracy, citations, magisco
 from mmprobe.benchmarks.magic.prompts import HEAL, QUESTION
 from mmprobe.benchmarks.magic.steps import Cited, cited_regions, reasoning_steps
 from mmprobe.benchmarks.magic.world import draw_questions
-from mmprobe.benchmarks.results import Metric
+from mmprobe.benchmarks.results import Metric, of_samples
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import Region, Sample
@@ -160,6 +160,7 @@ def _scored(truth: Truth, answers: Mapping[str, str], labels: Sequence[Labels], 
     metrics = _metrics(truth, cited, labels) | self_heal(ends, "self_heal_answer")
     if by_judge:
         metrics |= self_heal([label.healed for label in labels])
+    metrics = of_samples(metrics, [question.id for question in truth.questions])
     records = [
         _record(question, answers, own, found, label)
         | {"self_heal": _heal_records(cases, answers, right, label.healed)}
@@ -232,18 +233,10 @@ def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bo
     return {name: right for name, right in found.items() if right is not None}
 
 
-def _scores(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """The means over questions that have a paired difference."""
-    return {
-        "accuracy_short": None if record["correct"] is None else float(record["correct"]),
-        "accuracy_full": None if record["correct_full"] is None else float(record["correct_full"]),
-        "cites_none_rate": None if record["cited"] is None else float(not record["cited"]),
-    }
-
-
 def traced(truth: Truth, records: Sequence[Mapping[str, Any]], run: Run) -> Scored:
     """The MagiScore of the attention, from a run of the questions, and the records with what was attended to."""
     metrics, found = attention_scores(truth.questions, run)
+    metrics = of_samples(metrics, [question.id for question in truth.questions])
     return metrics, [dict(record) | found.get(record["id"], {}) for record in records]
 
 
@@ -267,7 +260,6 @@ BENCHMARK = Benchmark(
         "self_heal_answer",
     ),
     faithful=faithful,
-    scores=_scores,
     traced=traced,
     max_new_tokens=512,
 )

@@ -200,11 +200,6 @@ def _matched(label: Labels, kind: str, true: Sequence[str]) -> dict[str, Any] | 
     }
 
 
-def _scores(record: Mapping[str, Any]) -> dict[str, float | None]:
-    right = record["correct"]
-    return {"accuracy": None if right is None else float(right)}
-
-
 BENCHMARK = Benchmark(
     name="mirage",
     about="Reasoning over pictures: answers, steps, claims and kinds of hallucination, with hints and without (paper 000).",
@@ -215,6 +210,5 @@ BENCHMARK = Benchmark(
     judged=judged,
     follow_up=follow_up,
     headline=("accuracy", "f_step", "f_claim", "lhs", "any_rate", "accuracy_hinted", "hint_gain"),
-    scores=_scores,
     max_new_tokens=128,
 )

@@ -14,7 +14,8 @@ BLOCK = 8  # side in pixels of the blocks that JPEG encodes one by one
 
 
 def allowed(photo: Photo, edit: Edit, margin: int) -> Mask:
-    """The pixels that one edit may change: its object's mask, and where that is moved to, grown by the margin."""
+    """The pixels that one edit may change: its object's mask, and where that is moved to, grown by the
+    margin."""
     mask = photo.instances[edit.instance].mask
     return dilate(mask | shifted(mask, edit.shift), margin) if edit.shift else dilate(mask, margin)
 
@@ -50,8 +51,8 @@ def check_pixels(photo: Photo, edits: list[Edit], changed: Pixels, margin: int) 
 def check_files(photo: Photo, edits: list[Edit], original: Pixels, changed: Pixels, margin: int) -> None:
     """Compare the two pictures as they are read back from their files.
 
-    JPEG encodes blocks of 8 x 8 pixels one by one where its colours are not subsampled, so blocks that no edit touches
-    are equal to the last bit.
+    JPEG encodes blocks of 8 x 8 pixels one by one where its colours are not subsampled, so blocks that no
+    edit touches are equal to the last bit.
 
     Raises:
         Rejected: a pixel differs outside the blocks that the edits touch.

@@ -76,10 +76,11 @@ def _rgb(hue: float, saturation: float, value: float) -> tuple[int, int, int]:
 
 
 def recoloured(pixels: Pixels, mask: Mask, colour: str) -> Pixels:
-    """A picture whose every pixel is recoloured as the object must be; the edit then takes the object from it.
+    """A picture whose every pixel is recoloured as the object must be; the edit then takes the object from
+    it.
 
-    The hue is set; saturation and value are moved so that the object's medians are the palette's, since a grey or
-    dark object hardly changes with its hue alone. Light, shade and texture stay.
+    The hue is set; saturation and value are moved so that the object's medians are the palette's, since a
+    grey or dark object hardly changes with its hue alone. Light, shade and texture stay.
     """
     hue, saturation, value = PALETTE[colour]
     hsv = _hsv(pixels)

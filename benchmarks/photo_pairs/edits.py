@@ -16,7 +16,8 @@ _FEATHER = 1.2  # standard deviation in pixels of the soft edge of what is recol
 
 
 def apply_edits(photo: Photo, edits: list[Edit], inpainter: Inpainter, margin: int) -> Pixels:
-    """The photograph with all edits made: holes are filled together, then colours are set, then moved objects pasted.
+    """The photograph with all edits made: holes are filled together, then colours are set, then moved objects
+    pasted.
 
     A removed or moved object leaves a hole: its mask grown by `margin`, less the pixels of objects that stay.
 

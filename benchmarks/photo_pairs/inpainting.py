@@ -12,8 +12,8 @@ from mmprobe.benchmarks.photo_pairs.photos import Pixels
 from mmprobe.errors import InputError
 
 Inpainter = Callable[[Pixels, Mask], Pixels]
-"""From a picture, uint8 [height, width, 3], and the hole, bool [height, width], to the picture filled; what it
-returns outside the hole is not used."""
+"""From a picture, uint8 [height, width, 3], and the hole, bool [height, width], to the picture filled; what
+it returns outside the hole is not used."""
 
 _RADIUS = 5.0  # pixels around the hole that OpenCV's filling starts from, ours
 INPAINTERS = ("opencv", "lama")
@@ -22,8 +22,8 @@ INPAINTERS = ("opencv", "lama")
 def inpainter_of(name: str) -> Inpainter:
     """An inpainter by name: `opencv` (Telea, 2004) or `lama` (Suvorov et al., 2021; the paper's).
 
-    `lama` needs the package simple-lama-inpainting, which fetches its weights, or takes them from the file that the
-    environment names in LAMA_MODEL.
+    `lama` needs the package simple-lama-inpainting, which fetches its weights, or takes them from the file
+    that the environment names in LAMA_MODEL.
 
     Raises:
         InputError: no such inpainter, or its package is missing.

@@ -89,8 +89,8 @@ def _of_runs(told: dict[str, Any], height: int, width: int) -> Mask:
 
 
 def _decompress(text: str) -> list[int]:
-    """Run lengths from COCO's text: six bits a letter, the lowest five of them digits; from the fourth run on, the
-    difference from the run before the last one (maskApi.c of cocoapi)."""
+    """Run lengths from COCO's text: six bits a letter, the lowest five of them digits; from the fourth run
+    on, the difference from the run before the last one (maskApi.c of cocoapi)."""
     counts: list[int] = []
     value = shift = 0
     for letter in text:

@@ -1,4 +1,5 @@
-"""From COCO's pictures and instances to pairs of photographs: plan, edit, check, keep or reject, one by one."""
+"""From COCO's pictures and instances to pairs of photographs: plan, edit, check, keep or reject, one by
+one."""
 
 from __future__ import annotations
 
@@ -74,9 +75,9 @@ def make_photo_pairs(
 ) -> Made:
     """Make pairs until there are `n`, or no pictures are left; each picture gives at most one.
 
-    What a pair is like depends on the seed, the picture and the options alone, so a run that was cut off is finished by
-    the same call, and a larger `n` only adds pairs. With a model as planner that holds as far as the model's replies
-    repeat; they are kept in `planner.sqlite`.
+    What a pair is like depends on the seed, the picture and the options alone, so a run that was cut off is
+    finished by the same call, and a larger `n` only adds pairs. With a model as planner that holds as far as
+    the model's replies repeat; they are kept in `planner.sqlite`.
 
     Args:
         images: folder of the pictures.
@@ -93,7 +94,7 @@ def make_photo_pairs(
         InputError: a file or an option is wrong, `out` holds something else, or no picture gave a pair.
 
     Example:
-        >>> make_photo_pairs("val2017", "instances_val2017.json", "photo-pairs", 100).pairs      # doctest: +SKIP
+        >>> make_photo_pairs("val2017", "instances_val2017.json", "photos", 100).pairs      # doctest: +SKIP
         100
     """
     images, annotations, out, rules = Path(images), Path(annotations), Path(out), rules or Rules()

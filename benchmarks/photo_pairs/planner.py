@@ -13,7 +13,7 @@ from mmprobe.benchmarks.photo_pairs.photos import Photo, Rejected
 from mmprobe.benchmarks.synthetic.scene import Difficulty, EditType
 
 MOST_EDITS = 5
-# The share of each type where all are possible: the paper says 40 % for color in medium and hard, the rest is ours.
+# The share of each type where all are possible: 40 % for color is the paper's (medium and hard), the rest ours.
 TYPE_SHARES: dict[EditType, float] = {"color": 0.4, "remove": 0.3, "position": 0.3}
 # A mask has no skin or fur apart from clothes: what lives is not recoloured. Ours.
 LIVING = frozenset(
@@ -23,14 +23,15 @@ LIVING = frozenset(
 
 @dataclass(frozen=True)
 class Rules:
-    """What the planner may choose; where the paper gives no number, which is nearly everywhere, they are ours.
+    """What the planner may choose; where the paper gives no number, which is nearly everywhere, they are
+    ours.
 
     Attributes:
         smallest, largest: share of the picture that an object may cover.
         overlap: largest share of an object that other objects' masks may cover, too.
         margin: pixels around an object's mask that an edit may change; masks are never exact.
         level: largest part of the picture's height that a moved object goes up or down where there is room.
-        few, many: fewest objects of a medium and of a hard picture (paper, appendix A.2: up to 6 easy, from 17 hard).
+        few, many: fewest objects of a medium and of a hard picture (paper, appendix A.2: up to 6 easy, 17 on hard).
         small, large: share of the picture whose change is hard to see if smaller, easy if larger.
     """
 
@@ -64,14 +65,15 @@ class Edit:
 def difficulty_of(count: int, changed: float, rules: Rules) -> Difficulty:
     """Easy, medium or hard, from the number of objects and the changed area (paper, appendix A.2).
 
-    The count decides; where the area says the very opposite, the pair is medium. How the two go together is ours.
+    The count decides; where the area says the very opposite, the pair is medium. How the two go together is
+    ours.
 
     Args:
         count: objects in the picture.
         changed: share of the picture whose pixels differ.
 
     Example:
-        >>> [difficulty_of(3, 0.02, Rules()), difficulty_of(3, 0.001, Rules()), difficulty_of(20, 0.001, Rules())]
+        >>> [difficulty_of(*told, Rules()) for told in ((3, 0.02), (3, 0.001), (20, 0.001))]
         ['easy', 'medium', 'hard']
     """
     by_count = 0 if count < rules.few else 1 if count < rules.many else 2
@@ -113,10 +115,11 @@ def taken_by(photo: Photo, edits: list[Edit]) -> Mask:
 def find_room(
     photo: Photo, index: int, taken: Mask, rng: np.random.Generator, rules: Rules
 ) -> tuple[int, int] | None:
-    """A shift that brings an object's box, with its margin, to where nothing is taken; None if there is no room.
+    """A shift that brings an object's box, with its margin, to where nothing is taken; None if there is no
+    room.
 
-    An object that touches the picture's edge is likely cut off there, and has none. Places at about the same height
-    are preferred, and of these such as have another name.
+    An object that touches the picture's edge is likely cut off there, and has none. Places at about the same
+    height are preferred, and of these such as have another name.
     """
     x, y, width, height = box_of(photo.instances[index].mask)
     rows, columns = taken.shape

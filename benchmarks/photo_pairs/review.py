@@ -94,15 +94,16 @@ def _key(out: Path) -> str:
 def apply_reviews(out: str | Path, reviews: str | Path) -> Reviewed:
     """Do what a person decided: accepted pairs get their descriptions, rejected ones are deleted.
 
-    Nothing is done unless the whole file is right. It may be applied again; pairs that were rejected before are
-    skipped then. Why a pair was rejected stands in `rejected.jsonl`.
+    Nothing is done unless the whole file is right. It may be applied again; pairs that were rejected before
+    are skipped then. Why a pair was rejected stands in `rejected.jsonl`.
 
     Args:
         out: a folder of `make_photo_pairs`.
         reviews: the file that the review page saves.
 
     Raises:
-        InputError: not such a folder or file, a pair that is not there, or another number of descriptions than
+        InputError: not such a folder or file, a pair that is not there, or another number of descriptions
+        than
             differences.
 
     Example:

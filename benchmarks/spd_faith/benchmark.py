@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from mmprobe.benchmarks.spd_faith.claims import parse_count
 from mmprobe.benchmarks.spd_faith.judging import judge_responses
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
 from mmprobe.benchmarks.spd_faith.score import QUESTION_TYPES, score_responses
-from mmprobe.benchmarks.spd_faith.truth import Pair, read_pairs, synthetic_pairs
+from mmprobe.benchmarks.spd_faith.truth import Pair, pair_of_row, read_pairs, synthetic_pairs
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -70,12 +71,27 @@ def published(pairs: list[Pair]) -> Truth:
     return Truth(pairs, samples, questions)
 
 
+def of_photos(samples: list[Sample]) -> Truth:
+    """The truth of a samples file of `make-pairs --source coco`, whose metadata hold the published rows."""
+    pairs: dict[str, Pair] = {}
+    questions = {}
+    for sample in samples:
+        pair = replace(pair_of_row(sample.metadata, f"sample {sample.id}"), images=tuple(sample.images))
+        pairs.setdefault(pair.id, pair)
+        questions[sample.id] = (pair.id, str(sample.metadata.get("type")))
+    asked = [sample for sample in samples if questions[sample.id][1] in ASKED_FIRST]
+    questions = {name: told for name, told in questions.items() if told[1] in QUESTION_TYPES}
+    questions |= {f"{name}-find": (name, "find") for name in pairs}
+    return Truth(list(pairs.values()), asked, questions)
+
+
 def _read(path: Path) -> Truth:
     """A samples file of `make-pairs`, or the published rows or folder."""
     if path.suffix == ".jsonl" and path.is_file():
         first = path.read_text(encoding="utf-8-sig").lstrip()[:4000]
         if '"question"' in first:
-            return of_world(load_samples(path))
+            samples = load_samples(path)
+            return of_photos(samples) if "image_id" in samples[0].metadata else of_world(samples)
     return published(read_pairs(path))
 
 

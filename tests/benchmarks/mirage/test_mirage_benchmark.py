@@ -72,9 +72,13 @@ def test_metrics_by_hand():
 
 def test_steps_and_claims_by_rules():
     truth = Truth(
-        [question("1", steps=["Halve 14."], claims=["AB is 7 cm."]), question("2", claims=["x is 2."])]
+        [
+            question("1", steps=["Halve 14."], claims=["AB is 7 cm."]),
+            question("2", claims=["x is 2."]),
+            question("3"),
+        ]
     )
-    metrics, records = score(truth, {"1": "Halve 14. AB is 7 cm. Nice.", "2": ""})
+    metrics, records = score(truth, {"1": "Halve 14. AB is 7 cm. Nice.", "2": "", "3": "No."})
     # question 1: of steps (Halve 14, Nice) and of claims (AB is 7 cm, Nice) one of two is true: P 1/2, R 1, F 2/3
     assert metrics["f_step"].value == pytest.approx(2 / 3) and metrics["f_step"].coverage == 1
     assert metrics["f_claim"].value == pytest.approx(2 / 3) and metrics["f_claim"].coverage == 0.5

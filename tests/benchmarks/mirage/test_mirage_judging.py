@@ -79,7 +79,7 @@ def by(mock, responses, *questions, **options):
 
 def test_every_metric_from_a_judges_labels():
     mock = Mock()
-    said = {"a": "Halve 14. AB is 7 cm.", "b": "Double it. It is spatial and logical: 70."}
+    said = {"a": "AB is 7 cm. Halve 14.", "b": "Double it. It is spatial and logical: 70."}
     metrics, records = by(mock, said)
     assert metrics["accuracy"].value == 0.5
     # a: steps (Halve 14, AB is 7 cm) P 1/2 R 1 F 2/3, claims F 1; b: nothing is true
@@ -94,6 +94,8 @@ def test_every_metric_from_a_judges_labels():
     assert metrics["lhs_sd_references"].value == pytest.approx(0.25 / 2**0.5)
     assert metrics["lhs_sd_judges"].value is None and metrics["lhs_judgements"].value == 1
     assert all(metrics[name].value == 0 for name in metrics if name.startswith("unscored_"))
+    assert records["a"]["steps"]["predicted"] == [["AB is 7 cm.", "CONFLICT"], ["Halve 14.", "MATCH"]]
+    assert records["a"]["steps"]["true"] == [["Halve 14.", "MATCH"]]
     assert records["a"]["lhs_scores"] == [[(5,) * 5, (4,) * 5]]
     assert (
         records["b"]["hallucinations"]["logical"] and records["b"]["claims"]["predicted"][0][1] == "CONFLICT"
@@ -133,8 +135,8 @@ def test_a_gain_needs_both_verdicts():
     metrics, records = by(Mock(), said, *ones, repairs=0)
     assert metrics["hint_gain"].value == 1 and metrics["hint_gain"].n == 1
     assert metrics["accuracy"].n == metrics["accuracy_hinted"].n == 2
-    assert records["a"]["unscored"] == {"correct": "garbage"}
-    assert records["b"]["unscored"] == {"hinted": "garbage"}
+    assert records["a"]["unscored"]["correct"] == records["b"]["unscored"]["hinted"] == "garbage"
+    assert "hinted" not in records["a"]["unscored"] and "correct" not in records["b"]["unscored"]
 
 
 def test_what_judges_are_shown():

@@ -1,4 +1,5 @@
-"""A small data set of COCO's form: drawn pictures with noise and shade, and objects with polygons or run lengths."""
+"""A small data set of COCO's form: drawn pictures with noise and shade, and objects with polygons or run
+lengths."""
 
 from __future__ import annotations
 

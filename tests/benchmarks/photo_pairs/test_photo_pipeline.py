@@ -1,4 +1,5 @@
-"""The whole way from COCO's files to pairs that the benchmark's readers read, kills and bad files included."""
+"""The whole way from COCO's files to pairs that the benchmark's readers read, kills and bad files
+included."""
 
 from __future__ import annotations
 
