@@ -99,7 +99,7 @@ class EnsembleJudge:
     Pairs of claims without a majority are ambiguous; a sample with a claim whose match has none is unscored.
 
     Args:
-        judges: two or more; an odd number avoids most ties.
+        judges: two or more; an odd number avoids most ties. They are its `members`, for what is asked of each.
 
     Raises:
         InputError: fewer than two judges.
@@ -111,7 +111,7 @@ class EnsembleJudge:
     def __init__(self, judges: Sequence[Judge]) -> None:
         if len(judges) < 2:
             raise InputError("an ensemble needs two judges or more")
-        self._judges = list(judges)
+        self.members = list(judges)
 
     async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
         """For each of a question's items the label that more than half of the judges gave."""
@@ -134,7 +134,7 @@ class EnsembleJudge:
         return [majority_labels(judgements) for judgements in zip(*found, strict=True)]
 
     async def _ask(self, ask: Callable[[Judge], Any]) -> list[Any]:
-        found: list[Any] = [None] * len(self._judges)
+        found: list[Any] = [None] * len(self.members)
         fatal: list[InputError] = []
 
         async def run(place: int, judge: Judge) -> None:
@@ -145,7 +145,7 @@ class EnsembleJudge:
                 group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
-            for place, judge in enumerate(self._judges):
+            for place, judge in enumerate(self.members):
                 group.start_soon(run, place, judge)
         if fatal:
             raise fatal[0]

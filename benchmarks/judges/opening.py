@@ -121,20 +121,17 @@ def _apart(work: Any) -> Any:
 
 
 class _Counting:
-    """A judge that keeps count of what another one says."""
+    """A judge that keeps count of what another one says, or the members of an ensemble do."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, totals: Counter[str] | None = None) -> None:
         self._judge = judge
-        self._judged = self._calls = self._cut = 0
-        self._unscored: Counter[str] = Counter()
+        self._totals: Counter[str] = Counter() if totals is None else totals
+        self.members = [_Counting(member, self._totals) for member in getattr(judge, "members", ())]
 
     def counts(self) -> dict[str, Any]:
-        return {
-            "judged": self._judged,
-            "calls": self._calls,
-            "cut": self._cut,
-            "unscored": dict(sorted(self._unscored.items())),
-        }
+        told = {name: self._totals[name] for name in ("judged", "calls", "cut")}
+        reasons = {name: count for name, count in sorted(self._totals.items()) if name not in told}
+        return {**told, "unscored": reasons}
 
     async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
         return self._noted(await self._judge.ask(questions))
@@ -150,9 +147,7 @@ class _Counting:
 
     def _noted(self, judgements: list[Judgement[Item]]) -> list[Judgement[Item]]:
         for judgement in judgements:
-            self._judged += 1
-            self._calls += judgement.calls
-            self._cut += judgement.cut
+            self._totals.update(judged=1, calls=judgement.calls, cut=int(judgement.cut))
             if judgement.unscored is not None:
-                self._unscored[judgement.unscored] += 1
+                self._totals[judgement.unscored] += 1
         return judgements

@@ -170,6 +170,3 @@ def parse_correct(reply: str) -> bool | None:
         True
     """
     return _read(reply, _Correct).correct
-
-
-Malformed = Unusable  # the name by which mirage_effect.judge knows it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mmprobe.benchmarks.mirage.parsing import Malformed
+from mmprobe.benchmarks.judges.replies import Unusable
 
 _PICTURE = (
     r"(?:image|picture|photo(?:graph)?|figure|scan|x-?ray|radiograph|slide|film|attachment|file|upload|"
@@ -125,7 +125,7 @@ def parse_verdict(reply: str) -> bool:
     """A judge's verdict that an answer notices, from `<answer>true</answer>` (section 7.3).
 
     Raises:
-        Malformed: not exactly one such verdict; ask again.
+        Unusable: not exactly one such verdict; ask again.
 
     Example:
         >>> parse_verdict("It asks for the file. <answer>true</answer>")
@@ -133,7 +133,7 @@ def parse_verdict(reply: str) -> bool:
     """
     found = _REPLY.findall(reply)
     if len(found) != 1:
-        raise Malformed(f"{len(found)} verdicts in <answer> tags, 1 is asked for")
+        raise Unusable(f"{len(found)} verdicts in <answer> tags, 1 is asked for")
     return bool(found[0].lower() == "true")
 
 

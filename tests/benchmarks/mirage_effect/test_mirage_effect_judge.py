@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.mirage.parsing import Malformed
+from mmprobe.benchmarks.judges.replies import Unusable
 from mmprobe.benchmarks.mirage_effect.data import (
     ATTACHMENT,
     DIAGNOSIS,
@@ -112,7 +112,7 @@ def test_verdicts_of_a_judge_that_reads():
         parse_verdict("x <answer>TRUE</answer>") is True and parse_verdict("(answer)false(/answer)") is False
     )
     for wrong in ("", "true", "<answer>true</answer><answer>false</answer>", "<answer>yes</answer>"):
-        with pytest.raises(Malformed, match="verdicts"):
+        with pytest.raises(Unusable, match="verdicts"):
             parse_verdict(wrong)
 
 

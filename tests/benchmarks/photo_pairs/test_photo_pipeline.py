@@ -17,7 +17,7 @@ from mmprobe.benchmarks.photo_pairs.layout import describe
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.planner import Edit
-from mmprobe.benchmarks.spd_faith.benchmark import follow_up, published, score
+from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, follow_up, score
 from mmprobe.benchmarks.spd_faith.claims import parse_claims
 from mmprobe.benchmarks.spd_faith.truth import read_pairs
 from mmprobe.errors import InputError
@@ -57,11 +57,12 @@ def test_what_is_written_is_what_the_readers_read(coco, tmp_path):
     assert lists == pairs
 
 
-def test_true_answers_score_as_true(coco, tmp_path):
+@pytest.mark.parametrize("data", [".", "samples.jsonl"])
+def test_true_answers_score_as_true(coco, tmp_path, data):
     images, annotations = coco(3)
     made = make_photo_pairs(images, annotations, tmp_path / "out", 3, seed=1)
     samples = load_samples(made.samples)
-    truth = published(read_pairs(tmp_path / "out"))
+    truth = BENCHMARK.read(tmp_path / "out" / data)
     assert [sample.id for sample in samples] == [sample.id for sample in truth.samples]
     assert [sample.question for sample in samples] == [sample.question for sample in truth.samples]
     assert all(sample.regions and sample.metadata["differences"] for sample in samples)
