@@ -9,6 +9,7 @@ import pytest
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.opening import _Counting
 from mmprobe.benchmarks.mirage.benchmark import Truth, judged
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.parsing import DIMENSIONS, KINDS
@@ -216,12 +217,9 @@ def test_orders_in_an_answer_stay_within_the_fence(injection):
     assert records["a"]["unscored"] == {}
 
 
-class Panel:
-    """An ensemble that tells its judges."""
-
-    def __init__(self, *mocks: Mock) -> None:
-        self.members = [ModelJudge(mock.model) for mock in mocks]
-        self.ask = EnsembleJudge(self.members).ask
+def panel(*mocks: Mock) -> _Counting:
+    """An ensemble as the command line makes it."""
+    return _Counting(EnsembleJudge([ModelJudge(mock.model) for mock in mocks]))
 
 
 def test_each_judge_of_a_panel_scores_and_the_majority_labels():
@@ -229,7 +227,10 @@ def test_each_judge_of_a_panel_scores_and_the_majority_labels():
     mocks = [Mock(5), Mock(3), garbage]
     truth = Truth([question("a"), question("b")])
     said = {"a": "Halve 14. AB is 7 cm.", "b": "AB is 7 cm."}
-    metrics, records = judged(truth, said, Panel(*mocks))
+    judge = panel(*mocks)
+    metrics, records = judged(truth, said, judge)
+    assert judge.counts()["calls"] == sum(len(mock.asked) for mock in mocks)
+    assert judge.counts()["unscored"] == {"garbage": 4}, "kinds and scores of both answers, by one judge"
     assert metrics["accuracy"].value == 1, "two of three"
     assert records[0]["lhs_scores"] == [[(5,) * 5, (4,) * 5], [(3,) * 5, (2,) * 5], [None, None]]
     # judges' means 0.875 and 0.375; the third gave none
@@ -240,5 +241,5 @@ def test_each_judge_of_a_panel_scores_and_the_majority_labels():
 
 
 def test_deviation_over_the_judges_of_a_panel():
-    metrics, _ = judged(Truth([question("a")]), {"a": "AB is 7 cm."}, Panel(Mock(5), Mock(3)))
+    metrics, _ = judged(Truth([question("a")]), {"a": "AB is 7 cm."}, panel(Mock(5), Mock(3)))
     assert metrics["lhs_sd_judges"].value == pytest.approx(0.5 / 2**0.5)
