@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from mmprobe.asking import Setting, bench, compare, generate, score
 from mmprobe.cleaning import clean
 from mmprobe.errors import InputError
 from mmprobe.filtering import filter_by_votes
+from mmprobe.making import make_pairs
 from mmprobe.output import AsJson, say
 
 app = typer.Typer(
@@ -27,19 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-
 _TRIED = 8  # samples that a plan looks at
-
-
-class Source(StrEnum):
-    synthetic = "synthetic"
-    coco = "coco"
-
-
-class Level(StrEnum):
-    easy = "easy"
-    medium = "medium"
-    hard = "hard"
 
 
 RunFolder = Annotated[
@@ -365,7 +353,8 @@ def report(
     from mmprobe.viz.result_files import find_results
 
     folder, results = find_results(run)
-    opened, datasets, findings = None, [], None
+    opened, findings = None, None
+    datasets: list[Any] = []
     if folder is not None:
         opened = open_run(folder)
         datasets, left_out = applicable(opened, _functions(model))
@@ -411,84 +400,7 @@ def pack(
     say({"file": str(written)}, str(written), as_json)
 
 
-@app.command()
-def make_pairs(
-    out: Annotated[Path, typer.Option(help="Folder to make.")],
-    n: Annotated[int, typer.Option("--n", help="Number of pairs.")],
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
-    source: Annotated[
-        Source,
-        typer.Option(help="Where the pictures come from: drawn, or photographs with COCO's instances."),
-    ] = Source.synthetic,
-    differences: Annotated[
-        str | None, typer.Option(help="A number, or a range as 1-3; default: 0-3 drawn, 1-5 of photographs.")
-    ] = None,
-    difficulty: Annotated[
-        Level | None, typer.Option(help="Default: drawn, all three in turn; of photographs, as they come.")
-    ] = None,
-    images: Annotated[Path | None, typer.Option(help="coco: folder of the pictures.")] = None,
-    annotations: Annotated[Path | None, typer.Option(help="coco: the instances file.")] = None,
-    planner: Annotated[
-        str | None, typer.Option(help="coco: who chooses the edits: rules (default), model:PROVIDER/MODEL.")
-    ] = None,
-    inpainter: Annotated[
-        str | None, typer.Option(help="coco: who fills the holes: opencv (default), lama.")
-    ] = None,
-    reviews: Annotated[
-        Path | None,
-        typer.Option(help="coco: do what a reviewer decided about the pairs in --out, make none."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make pairs of pictures with known differences, and questions with true answers.
-
-    With --source coco a second call goes on where the first one was, up to --n pairs.
-
-    \b
-    Examples:
-      mmprobe make-pairs --source synthetic --out pairs --n 30 --seed 7
-      mmprobe make-pairs --source synthetic --out hard --n 30 --seed 7 --differences 2-3 --difficulty hard
-      mmprobe make-pairs --source coco --images val2017 --annotations instances_val2017.json --out photos --n 100
-      mmprobe make-pairs --source coco --out photos --n 100 --reviews reviews.json
-    """
-    of_photos = {"--images": images, "--annotations": annotations, "--planner": planner}
-    of_photos |= {"--inpainter": inpainter, "--reviews": reviews}
-    if source is Source.synthetic and (given := [name for name, value in of_photos.items() if value]):
-        raise InputError(f"{given[0]}: goes with --source coco")
-    if reviews is not None:
-        from mmprobe.benchmarks.photo_pairs.review import apply_reviews
-
-        found = apply_reviews(out, reviews)
-        text = f"{found.accepted} pairs accepted, {found.rejected} rejected, {found.left} not reviewed: {out}"
-        say(found._asdict(), text, as_json)
-        return
-    low, dash, high = (differences or ("0-3" if source is Source.synthetic else "1-5")).partition("-")
-    if not (low.isdigit() and (high.isdigit() if dash else not high)):
-        raise InputError(f"--differences {differences}: give a number or a range such as 1-3")
-    wanted, level = (int(low), int(high or low)), difficulty.value if difficulty else None
-    if source is Source.coco:
-        if images is None or annotations is None:
-            raise InputError("--source coco: needs --images and --annotations")
-        from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
-
-        inpainter, planner = inpainter or "opencv", planner or "rules"
-        made = make_photo_pairs(images, annotations, out, n, seed, wanted, level, planner, inpainter)
-        text = f"{made.pairs} pairs, {made.rejected} pictures rejected: {made.samples}; review: {made.review}"
-        say({**made._asdict(), "samples": str(made.samples), "review": str(made.review)}, text, as_json)
-        return
-    from mmprobe.benchmarks.synthetic.pairs import make_pairs as make
-
-    written = make(out, n, seed, wanted, level)
-    with written.open(encoding="utf-8") as lines:
-        count = sum(1 for _ in lines)
-    say(
-        {"samples": str(written), "pairs": n, "questions": count},
-        f"{n} pairs, {count} questions: {written}",
-        as_json,
-    )
-
-
-for command in (generate, bench, score, compare, agree, clean):
+for command in (make_pairs, generate, bench, score, compare, agree, clean):
     app.command()(command)
 app.command("filter")(filter_by_votes)
 

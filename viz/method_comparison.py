@@ -51,7 +51,7 @@ def _differences(ds: xr.Dataset) -> Panel:
     height = 160 * max(1, len(rows)) + 16 * sum(map(len, rows)) * max(1.2, len(others))
     return Panel(
         f"Methods against {baseline}",
-        styled(figure, height=min(height, 6000)).update_layout(margin={"l": 240}),
+        styled(figure, height=min(round(height), 6000)).update_layout(margin={"l": 240}),
         f"Each metric minus that of {baseline}, both of the samples that both have, with its 95 % paired bootstrap "
         f"interval; hover for values and n. {ds.attrs['model']}.",
     )

@@ -137,7 +137,9 @@ def over_types(folder: str | Path) -> Correlations:
         raise InputError(
             f"{folder}: holds no kinds of hallucination; score the answers with --judge model:PROVIDER/MODEL"
         )
-    columns = {kind: [one.get(kind) if isinstance(one, dict) else None for one in verdicts] for kind in KINDS}
+    columns: dict[str, list[bool | None]] = {
+        kind: [one.get(kind) if isinstance(one, dict) else None for one in verdicts] for kind in KINDS
+    }
     return correlations(columns)
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mmprobe.benchmarks.mirage.parsing import DIMENSIONS, KINDS, Match, Matches
+from mmprobe.benchmarks.mirage.parsing import DIMENSIONS, KINDS, Kind, Match, Matches
 from mmprobe.benchmarks.results import Metric, count_metric, mean_metric
 from mmprobe.errors import InputError
 
@@ -123,7 +123,7 @@ def _f(counts: np.ndarray) -> np.ndarray:
     return np.where(total == 0, 0.0, 2 * precision * recall / np.where(total == 0, 1, total))
 
 
-def hallucination_rates(verdicts: Sequence[Mapping[str, bool] | None]) -> dict[str, Metric]:
+def hallucination_rates(verdicts: Sequence[Mapping[Kind, bool] | None]) -> dict[str, Metric]:
     """Share of reasoning chains with each kind of hallucination (table 3), and with any.
 
     Args:
