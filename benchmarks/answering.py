@@ -110,6 +110,7 @@ def local(
 ) -> Answer:
     """Answers of a model that is loaded here, greedily; traced into `trace_to`, under the questions' own ids.
 
+    Questions without pictures are answered plainly where a method needs some, unless they are traced, which fails.
     Questions that depend on answers are traced into a run of their own, `trace_to` with `-follow-up` behind it.
 
     Example:
@@ -150,10 +151,10 @@ def _generated(
 ) -> Generator[tuple[str, str]]:
     # Some families cannot mix numbers of pictures in a batch; and like questions have answers of like length.
     in_turn = sorted(samples, key=lambda sample: (len(sample.images), sample.question))
-    for _, alike in groupby(in_turn, key=lambda sample: len(sample.images)):
-        group = list(alike)
+    for pictures, alike in groupby(in_turn, key=lambda sample: len(sample.images)):
+        group, acting = list(alike), [method for method in methods if pictures or not method.visual]
         for start in range(0, len(group), batch_size):
             together = group[start : start + batch_size]
-            answers = generate_batch(model, together, methods, max_new_tokens=max_new_tokens)
+            answers = generate_batch(model, together, acting or "plain", max_new_tokens=max_new_tokens)
             for sample, found in zip(together, answers, strict=True):
                 yield sample.id, found.text.strip()

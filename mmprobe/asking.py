@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ import mmprobe
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import settings as parameters_of
 from mmprobe.output import AsJson, say
+
+if TYPE_CHECKING:
+    from mmprobe.benchmarks.benchmark import Benchmark
 
 PAIRS = 24  # pairs of a benchmark's own set
 SEED = 1_000_001  # held out: the embedded model was trained on seeds below 1,000,000
@@ -141,12 +144,7 @@ def bench(
     if perturb not in (None, *KINDS):
         raise InputError(f"--perturb {perturb}: choose {', '.join(KINDS)}")
     benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
-    own = out / "data"
-    drawn = own / "samples.jsonl"
-    if data is not None:
-        truth = benchmark.read(data)
-    else:
-        truth = benchmark.read(drawn) if drawn.exists() else benchmark.draw(own, n, seed)
+    truth = _truth(benchmark, data, out / "data", n, seed)
     longest = max_new_tokens or benchmark.max_new_tokens
     if remote:
         answer = api(model, longest)
@@ -260,14 +258,7 @@ def compare(
 
     perturbations = [name.strip() for name in perturb.split(",")] if perturb else []
     who = contenders([name.strip() for name in methods.split(",")], ablate, sweep, perturbations)
-    if data is None:
-        drawn = out / "data" / "samples.jsonl"
-        if not drawn.exists():
-            from mmprobe.benchmarks.synthetic.pairs import make_pairs
-
-            make_pairs(out / "data", n, seed)
-        data = drawn
-    what = [(benchmark, benchmark.read(data)) for benchmark in wanted]
+    what = [(each, _truth(each, data, out / "data" / each.name, n, seed)) for each in wanted]
     loaded = mmprobe.load_model(model, device=device, dtype=dtype)
     ds = compared(loaded, who, what, out, batch_size, lambda text: typer.echo(text, err=True))
     files = [str(file) for file in export(ds, out)]
@@ -277,6 +268,14 @@ def compare(
     plot(ds).write_html(out / "compare.html", include_plotlyjs=True)
     files += [str(out / "compare.md"), str(out / "compare.html")]
     say({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
+
+
+def _truth(benchmark: Benchmark, data: Path | None, own: Path, n: int, seed: int) -> Any:
+    """What is asked: the user's data, or a set of its own, drawn unless an earlier call drew it."""
+    if data is not None:
+        return benchmark.read(data)
+    drawn = own / "samples.jsonl"
+    return benchmark.read(drawn) if drawn.exists() else benchmark.draw(own, n, seed)
 
 
 def _tell_unscored(judging: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.answering import run_benchmark
+from mmprobe.benchmarks.answering import local, run_benchmark
 from mmprobe.benchmarks.benchmark import NAMES, find_benchmark, read_responses
 from mmprobe.benchmarks.spd_faith.benchmark import published
 from mmprobe.benchmarks.spd_faith.truth import Difference, Pair
@@ -31,9 +31,9 @@ def metrics_of(folder: Path) -> dict:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
-    out = tmp_path / name
+    out, n = tmp_path / name, 1 if name == "mirage-effect" else 6  # which asks its 200 questions 20 times n
     said = json.loads(
-        invoke("bench", name, "--model", "tiny-spd", "--n", 6, "--batch-size", 8, "--out", out, "--json")
+        invoke("bench", name, "--model", "tiny-spd", "--n", n, "--batch-size", 8, "--out", out, "--json")
     )
     metrics = metrics_of(out)
     assert said["metrics"] == {metric: found["value"] for metric, found in metrics.items()}
@@ -204,3 +204,12 @@ def test_bad_requests_are_told_before_anything_is_loaded(arguments, message, tmp
             app, [*arguments, "--out", str(tmp_path / "out")], catch_exceptions=False, standalone_mode=False
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_questions_without_pictures_are_answered_plainly_by_methods_that_need_some(tiny_spd, tmp_path):
+    samples = find_benchmark("spd-faith").ask(find_benchmark("spd-faith").draw(tmp_path / "data", 1, 5))[:2]
+    blind = [sample.model_copy(update={"id": f"{sample.id}--text", "images": []}) for sample in samples]
+    found = dict(local(tiny_spd, 6, 4, method="vcd")([*samples, *blind]))
+    plain = dict(local(tiny_spd, 6, 4)(blind))
+    assert set(found) == {sample.id for sample in [*samples, *blind]}
+    assert {name: found[name] for name in plain} == plain

@@ -12,7 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 import mmprobe as mp
 from mmprobe.errors import InputError
-from mmprobe.interventions import generate, load_method, load_methods, method_names
+from mmprobe.interventions import generate, generate_batch, load_method, load_methods, method_names
 from mmprobe.interventions.answer import Generated
 from mmprobe.interventions.parameters import settings
 from mmprobe.interventions.prompting import PromptMethod, elected
@@ -325,3 +325,16 @@ def test_a_trace_shows_what_the_method_did(tiny_spd, pictures, tmp_path):
     assert len(posts) == len(mids) == steps
     for mid, post in zip(mids, posts, strict=True):
         assert torch.equal(mid[:, -1], post[:, -1])  # beta 0 takes the whole update of the FFN away
+
+
+@pytest.mark.parametrize("name", ["plain", "self-refine", "attention-prompting", "zoom-refine", "icd"])
+def test_a_batch_is_answered_as_its_samples_alone(tiny_spd, pictures, name):
+    asked = [
+        sample_of(pictures[:2]),
+        sample_of(pictures[1:3]).model_copy(update={"id": "other", "question": "Why?"}),
+    ]
+    together = generate_batch(tiny_spd, asked, name, max_new_tokens=12)
+    alone = [generate(tiny_spd, sample, name, max_new_tokens=12) for sample in asked]
+    assert [each.text for each in together] == [each.text for each in alone]
+    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+    assert together[0].diagnostics.keys() == alone[0].diagnostics.keys()
