@@ -1,6 +1,6 @@
 """Run all measurements, and write docs/performance.md.
 
-python perf/report.py                  # two CPU cores: about twenty minutes
+python perf/report.py                  # two CPU cores: about half an hour
 python perf/report.py --write
 """
 
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import disk
+import judging
 import memory
 import overhead
 import torch
@@ -20,6 +21,7 @@ import transformers
 from toys import parser
 
 import analyses
+import interventions
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 TEXT = """\
@@ -49,6 +51,20 @@ Peak memory of the process beyond that of plain `generate` of the same two promp
 ## Disk
 
 {disk}
+
+## Interventions
+
+Answers of a fixed length with each decoding-time method against plain `generate` of the same prompts with two images, in turn in
+one process, as above. Memory is the largest of the process beyond that of plain answers, the least of the rounds; a second
+path needs one more key-value cache, whose size stands beside it.
+
+{interventions}
+
+## Judging
+
+SPD-Faith's answers scored by the lexical judge on one core, from text to metrics with intervals and records.
+
+{judging}
 
 ## Analyses
 
@@ -93,6 +109,8 @@ def main() -> None:
         "overhead": overhead.table(arguments.device, quick, arguments.big),
         "memory": memory.table(quick),
         "disk": disk.table(quick),
+        "interventions": interventions.table(arguments.device, quick),
+        "judging": judging.table(quick),
         "analyses": analyses.table(quick),
     }
     written = page(arguments.device, tables, start_up(1 if quick else 11))
