@@ -157,10 +157,13 @@ def _scored(truth: Truth, answers: Mapping[str, str], labels: Sequence[Labels], 
         [is_answer(answers[name], question.answer) if name in answers else None for name in cases]
         for question, cases in zip(truth.questions, truth.cases, strict=True)
     ]
-    metrics = _metrics(truth, cited, labels) | self_heal(ends, "self_heal_answer")
+    healing = self_heal(ends, "self_heal_answer")
     if by_judge:
-        metrics |= self_heal([label.healed for label in labels])
-    metrics = of_samples(metrics, [question.id for question in truth.questions])
+        healing |= self_heal([label.healed for label in labels])
+    metrics = of_samples(_metrics(truth, cited, labels), [question.id for question in truth.questions])
+    metrics |= of_samples(
+        healing, [one.id for one, cases in zip(truth.questions, truth.cases, strict=True) if cases]
+    )
     records = [
         _record(question, answers, own, found, label)
         | {"self_heal": _heal_records(cases, answers, right, label.healed)}

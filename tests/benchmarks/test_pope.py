@@ -66,7 +66,7 @@ def test_reads_a_folder_of_all_settings_with_pictures(tmp_path):
     [
         ("", "holds no lines"),
         ("[1]\n", "line 1: not a JSON object"),
-        ("{oops\n", "line 1: not a JSON object"),
+        ("{oops\n", "line 1: not JSON"),
         (json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0]) + "\n", "line 2: question_id 1 was used"),
         (json.dumps(ROWS[0] | {"label": "maybe"}), "neither yes nor no"),
         (json.dumps({"question_id": 1, "image": "a.jpg", "label": "no"}), "has no 'text'"),
