@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.samples import check_image
+from mmprobe.samples import SAFE_ID, check_image
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -106,3 +106,24 @@ def check_path(file: Path, beside: str | Path, number: int, field: str) -> tuple
     """
     full = (Path(beside).parent / file).absolute()
     return full, check_image(full, f"{beside}, line {number}: field {field!r}")
+
+
+def check_further(where: str | Path, ids: Iterable[str], further: Iterable[tuple[str, str]]) -> None:
+    """Check the ids of questions that are asked beside those of a file.
+
+    Args:
+        ids: of the file.
+        further: the id of a question of the file, and the further one's that is made of it.
+
+    Raises:
+        InputError: a further id is taken, or is no id.
+
+    Example:
+        >>> check_further("questions.jsonl", ["1"], [("1", "1--text")])
+    """
+    taken = set(ids)
+    for name, made in further:
+        if made in taken or not SAFE_ID.fullmatch(made):
+            reason = "is taken" if made in taken else "is too long"
+            raise InputError(f"{where}: id {name!r}: {made!r}, which is asked too, {reason}; rename one")
+        taken.add(made)

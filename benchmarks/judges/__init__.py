@@ -5,7 +5,7 @@ A judge only labels; it never counts, averages or scores. What it cannot label i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
@@ -20,7 +20,10 @@ MATCH_ERRORS: tuple[MatchError, ...] = get_args(MatchError)
 
 Unscored = Literal["garbage", "refused", "timeout", "error", "disagreement"]
 
+LONGEST_ANSWER = 20_000  # characters that a judge is shown, ours; what goes on longer repeats itself
+
 Item = TypeVar("Item")
+Name = TypeVar("Name", bound=Hashable)
 Item_co = TypeVar("Item_co", covariant=True)
 
 
@@ -95,3 +98,19 @@ class Judge(Protocol):
 
     async def match(self, samples: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Judgement[Match]]:
         """For each sample's claims, which of its true differences each one tells."""
+
+
+async def ask_by_name(judge: Judge, questions: Mapping[Name, Asked[Item]]) -> dict[Name, Judgement[Item]]:
+    """What a judge makes of each question, under the question's name."""
+    found = await judge.ask(list(questions.values()))
+    return dict(zip(questions, found, strict=True))
+
+
+def first_item(judgement: Judgement[Item] | None) -> Item | None:
+    """The only label of a question that asks for one; None where there is none.
+
+    Example:
+        >>> first_item(Judgement(("right",))), first_item(Judgement(None, "refused"))
+        ('right', None)
+    """
+    return judgement.items[0] if judgement is not None and judgement.items else None

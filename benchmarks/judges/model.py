@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,13 +15,21 @@ import anyio
 from anyio.lowlevel import RunVar
 from tqdm import tqdm
 
-from mmprobe.benchmarks.judges import Asked, Item, JudgedClaim, Judgement, Match, PairLabel, Unscored
+from mmprobe.benchmarks.judges import (
+    LONGEST_ANSWER,
+    Asked,
+    Item,
+    JudgedClaim,
+    Judgement,
+    Match,
+    PairLabel,
+    Unscored,
+)
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
 from mmprobe.benchmarks.judges.prompts import CLAIMS, MATCHES, PAIRS, REPAIR, fence
 from mmprobe.benchmarks.judges.replies import Unusable, read_claims, read_labels, read_matches
 from mmprobe.errors import InputError
 
-LONGEST_ANSWER = 20_000  # characters that are judged, ours; what goes on longer repeats itself
 _SHOWN_REPLY = 4_000  # characters of a useless reply that its judge is shown again
 _REFUSED_KEY = (401, 403)
 
@@ -104,8 +112,8 @@ class ModelJudge:
         self._told: set[str] = set()
 
     async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
-        """The labels that each question asks for, of whatever benchmark."""
-        return await self._all([partial(self._ask, one.system, one.data, one.read) for one in questions])
+        """The labels that each question asks for, of whatever benchmark; texts go in up to 20,000 characters."""
+        return await self._all([partial(self._ask_shortened, one) for one in questions])
 
     async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:
         """The differences that each answer claims; an empty answer claims none, without a call.
@@ -131,6 +139,10 @@ class ModelJudge:
                 where nothing is true (every claim is then a fabrication), no call is needed.
         """
         return await self._all([partial(self._match, claims, truths) for claims, truths in samples])
+
+    async def _ask_shortened(self, question: Asked[Item]) -> Judgement[Item]:
+        data = _shortened(question.data)
+        return await self._ask(question.system, data, question.read, cut=data != question.data)
 
     async def _extract(self, answer: str) -> Judgement[JudgedClaim]:
         cut, answer = len(answer) > LONGEST_ANSWER, answer[:LONGEST_ANSWER]
@@ -261,6 +273,17 @@ class ModelJudge:
             loop = _Loop(model, anyio.Semaphore(self._concurrency))
             self._loop.set(loop)
         return loop
+
+
+def _shortened(data: Any) -> Any:
+    """Data for JSON, whose texts are cut to the longest that is judged."""
+    if isinstance(data, str):
+        return data[:LONGEST_ANSWER]
+    if isinstance(data, Mapping):
+        return {name: _shortened(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return type(data)(_shortened(value) for value in data)
+    return data
 
 
 def _numbered(texts: Sequence[str]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.benchmark import Benchmark, Scored, samples_only
 from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.lines import check_further
 from mmprobe.benchmarks.magic.answers import is_answer
 from mmprobe.benchmarks.magic.attention import attention_scores
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion, heal_cases, load_questions
@@ -39,19 +40,18 @@ def truth_of(questions: Sequence[MagicQuestion], where: str) -> Truth:
     Example:
         >>> truth_of(load_questions("numbered/samples.jsonl"), "numbered")          # doctest: +SKIP
     """
-    taken = {question.id for question in questions}
-    cases = []
     for question in questions:
         if not question.boxes:
             raise InputError(
                 f"{where}: question {question.id} has no 'boxes'; number_regions of "
                 "mmprobe.benchmarks.magic.numbering makes and draws them"
             )
-        own = {f"{question.id}-heal{number}": case for number, case in enumerate(heal_cases(question), 1)}
-        for name in own:
-            if name in taken or len(name) > 128:
-                raise InputError(f"{where}: question {question.id}: {name!r} is taken or too long; rename it")
-        cases.append(own)
+    cases = [
+        {f"{question.id}-heal{number}": case for number, case in enumerate(heal_cases(question), 1)}
+        for question in questions
+    ]
+    further = [(one.id, name) for one, own in zip(questions, cases, strict=True) for name in own]
+    check_further(where, [question.id for question in questions], further)
     return Truth(list(questions), cases)
 
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from mmprobe.benchmarks.judges import Asked, Judge, Judgement
+from mmprobe.benchmarks.judges import LONGEST_ANSWER, Asked, Judge, Judgement, ask_by_name
 from mmprobe.benchmarks.judges.replies import Unusable, _read, _Strict
 from mmprobe.benchmarks.magic.answers import is_answer, states
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion
 from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, STEPS
 from mmprobe.benchmarks.magic.steps import reasoning_steps, stated_answer
 from mmprobe.benchmarks.magic.world import holds
-
-LONGEST = 20_000  # characters of a response that a judge is shown, ours
 
 AnswerLabel = Literal["correct", "incorrect"]
 HealLabel = Literal["healed", "not_healed"]
@@ -153,7 +151,7 @@ async def label_by_judge(
             if text and text.strip():
                 tasks[index, f"healed {number + 1}"] = _asked_healed(question, case, text)
     found: list[dict[str, Judgement[Any]]] = [{} for _ in questions]
-    for (index, name), judgement in zip(tasks, await judge.ask(list(tasks.values())), strict=True):
+    for (index, name), judgement in (await ask_by_name(judge, tasks)).items():
         found[index][name] = judgement
     return [
         _labels(question, response, [text for _, text in cases], own)
@@ -167,9 +165,9 @@ def _of_answer(question: MagicQuestion, response: str | None) -> dict[str, Asked
     asked: dict[str, Asked[Any]] = {}
     for name, truth in (("short", question.answer), ("full", question.full_answer)):
         if truth:
-            data = {"question": question.question, "response": response[:LONGEST], "true_answer": truth}
+            data = {"question": question.question, "response": response, "true_answer": truth}
             asked[name] = Asked(ANSWER, data, read_answer)
-    steps = reasoning_steps(response[:LONGEST])
+    steps = reasoning_steps(response[:LONGEST_ANSWER])
     if steps:
         known = [step.text if step.correct else step.correction for step in question.steps]
         facts: dict[str, Any] = {
@@ -186,7 +184,7 @@ def _asked_healed(question: MagicQuestion, case: HealCase, text: str) -> Asked[A
         "question": question.question,
         "reasoning": case.injected,
         "corrections": case.corrections,
-        "continuation": text[:LONGEST],
+        "continuation": text,
     }
     return Asked(HEALED, data, read_healed)
 

@@ -6,20 +6,20 @@ questions, which it neither contains nor resembles.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.benchmark import Benchmark, Scored, samples_only
 from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.lines import check_further
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions
 from mmprobe.benchmarks.mirage.hints import has_hints, topic_by_rules, topic_of, topic_question, with_hints
 from mmprobe.benchmarks.mirage.labels import HINTED, TOPIC, Labels, by_rules, metrics_of, unscored
 from mmprobe.benchmarks.mirage.world import world_questions
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.benchmarks.synthetic.pairs import is_world, make_pairs
 from mmprobe.errors import InputError
-from mmprobe.samples import SAFE_ID, Sample, load_samples
+from mmprobe.samples import Sample, load_samples
 
 # Ours; the paper does not print its own.
 INSTRUCTION = (
@@ -49,27 +49,14 @@ def read(path: Path) -> Truth:
         >>> read(Path("mirage/questions.jsonl")).world                            # doctest: +SKIP
         False
     """
-    world = _is_world(path)
+    world = is_world(path)
     questions = world_questions(load_samples(path)) if world else load_questions(path)
-    names = {question.id for question in questions}
-    for question in filter(has_hints, questions):
-        for other in (question.id + HINTED, question.id + TOPIC):
-            if other in names or not SAFE_ID.fullmatch(other):
-                reason = "is taken" if other in names else "is too long"
-                raise InputError(f"{path}: id {question.id!r}: {other!r}, which its hints need, {reason}")
+    hinted = [question.id for question in questions if has_hints(question)]
+    further = [(name, name + end) for name in hinted for end in (HINTED, TOPIC)]
+    check_further(path, [question.id for question in questions], further)
     if not questions:
         raise InputError(f"{path}: holds no question that MIRAGE asks; use a whole file of make-pairs")
     return Truth(questions, world)
-
-
-def _is_world(path: Path) -> bool:
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            first = json.loads(next((line for line in lines if line.strip()), "null"))
-    except (OSError, ValueError, RecursionError):
-        return False  # whoever reads the file in earnest says what is wrong with it
-    metadata = first.get("metadata") if isinstance(first, dict) else None
-    return isinstance(metadata, dict) and "scene" in metadata
 
 
 def ask(truth: Truth) -> list[Sample]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mmprobe.benchmarks.judges import Asked, Judge, Judgement
+from mmprobe.benchmarks.judges import Asked, Judge, Judgement, ask_by_name, first_item
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.labels import HINTED, Labels, chain_of, references_of
 from mmprobe.benchmarks.mirage.metrics import Scores
@@ -23,7 +23,6 @@ from mmprobe.benchmarks.mirage.parsing import (
 )
 from mmprobe.benchmarks.mirage.prompts import CORRECT, EXTRACT, HALLUCINATIONS, MATCH, SCORES
 
-LONGEST = 20_000  # characters of a response that are judged, ours
 ASKED_FOR = ("correct", "hinted", "extraction", "steps", "claims", "kinds", "lhs")
 
 _Found = dict[str, Judgement[Any]]
@@ -55,10 +54,10 @@ def by_judge(
 async def _by_judge(
     questions: Sequence[MirageQuestion], responses: Mapping[str, str], rules: Sequence[Labels], judge: Judge
 ) -> list[Labels]:
-    said = {name: text[:LONGEST] for name, text in responses.items() if text.strip()}
+    said = {name: text for name, text in responses.items() if text.strip()}
     open_ones = [one for one in questions if one.type == "free_form"]
     told = [one for one in questions if one.id in said]
-    checked = await _ask(
+    checked = await ask_by_name(
         judge,
         {
             name: _check(one, said[name])
@@ -68,10 +67,12 @@ async def _by_judge(
         },
     )
     annotated = [one for one in told if one.steps or one.claims]
-    extracted = await _ask(members(judge)[0], {one.id: _extract(one, said[one.id]) for one in annotated})
+    extracted = await ask_by_name(
+        members(judge)[0], {one.id: _extract(one, said[one.id]) for one in annotated}
+    )
     listed = {name: found.items[0] for name, found in extracted.items() if found.items}
     matched = {
-        kind: await _ask(
+        kind: await ask_by_name(
             judge,
             {
                 one.id: _match(one.question, getattr(listed[one.id], kind), getattr(one, kind))
@@ -82,7 +83,7 @@ async def _by_judge(
         for kind in ("steps", "claims")
     }
     chained = [one for one in told if chain_of(one)]
-    kinds = await _ask(judge, {one.id: _kinds(one, said[one.id]) for one in chained})
+    kinds = await ask_by_name(judge, {one.id: _kinds(one, said[one.id]) for one in chained})
     scored = await _score(members(judge), chained, said)
     return [
         _labels(one, rule, responses, checked, extracted, matched, kinds, scored)
@@ -98,11 +99,6 @@ def members(judge: Judge) -> list[Judge]:
         1
     """
     return list(getattr(judge, "members", ())) or [judge]
-
-
-async def _ask(judge: Judge, questions: Mapping[str, Asked[Any]]) -> _Found:
-    found = await judge.ask(list(questions.values()))
-    return dict(zip(questions, found, strict=True))
 
 
 async def _score(
@@ -149,22 +145,18 @@ def _labels(
     empty = rule.answered and name not in extracted and (question.steps or question.claims)
     return Labels(
         answered=rule.answered,
-        correct=_first(checked[name]) if name in checked else rule.correct,
+        correct=first_item(checked[name]) if name in checked else rule.correct,
         answered_hinted=rule.answered_hinted,
-        correct_hinted=_first(checked[again]) if again in checked else rule.correct_hinted,
+        correct_hinted=first_item(checked[again]) if again in checked else rule.correct_hinted,
         topic=rule.topic,
         classified=rule.classified,
-        extraction=Extraction((), ()) if empty else _first(extracted.get(name)),
+        extraction=Extraction((), ()) if empty else first_item(extracted.get(name)),
         steps=rule.steps if empty else _matches(matched["steps"].get(name), len(question.steps)),
         claims=rule.claims if empty else _matches(matched["claims"].get(name), len(question.claims)),
         kinds=_verdicts(kinds.get(name)),
         scores=scores,
         unscored=unscored,
     )
-
-
-def _first(judgement: Judgement[Any] | None) -> Any:
-    return judgement.items[0] if judgement is not None and judgement.items else None
 
 
 def _matches(judgement: Judgement[Any] | None, true: int) -> Matches | None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mmprobe.benchmarks.judges import Asked, Judge, Unscored
+from mmprobe.benchmarks.judges import Asked, Judge, Unscored, ask_by_name
 from mmprobe.benchmarks.judges.prompts import _DATA
 from mmprobe.benchmarks.judges.replies import _read, _Strict
 from mmprobe.benchmarks.mirage_effect.judge import Labels
-
-LONGEST = 20_000  # characters of a response that a judge is shown, ours
 
 LABELS = (
     """\
@@ -79,12 +77,12 @@ async def label_by_judge(judge: Judge, answers: Mapping[str, tuple[str, str]]) -
         >>> asyncio.run(label_by_judge(judge, {"1": ("Who is this?", "A man in red.")}))    # doctest: +SKIP
     """
     whole = {name: pair for name, pair in answers.items() if pair[1].strip()}
-    asked = [
-        Asked(LABELS, {"question": question, "response": response[:LONGEST]}, read_labels)
-        for question, response in whole.values()
-    ]
+    asked = {
+        name: Asked(LABELS, {"question": question, "response": response}, read_labels)
+        for name, (question, response) in whole.items()
+    }
     found = {name: Judged(None) for name in answers}
-    for name, judgement in zip(whole, await judge.ask(asked), strict=True):
+    for name, judgement in (await ask_by_name(judge, asked)).items():
         labels = None if judgement.items is None else Labels(*judgement.items)
         found[name] = Judged(labels, judgement.unscored)
     return found

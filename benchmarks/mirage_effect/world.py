@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mmprobe.benchmarks.lines import json_lines
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, imageless_questions
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS
@@ -47,23 +46,6 @@ def draw_questions(out: Path, n: int, seed: int) -> Path:
         taken.setdefault(question.category, []).append(question)
     _write(out / "imageless.jsonl", [one for same in taken.values() for one in same[:n]])
     return samples
-
-
-def is_world(file: Path) -> bool:
-    """Whether a file is one that `make-pairs` wrote, by its first line.
-
-    Raises:
-        InputError: the file is missing, or the line is not JSON.
-
-    Example:
-        >>> is_world(Path("pairs/samples.jsonl"))                               # doctest: +SKIP
-        True
-    """
-    _, first = next(json_lines(file), (0, None))
-    if not isinstance(first, dict) or "choices" in first:
-        return False
-    metadata = first.get("metadata")
-    return isinstance(metadata, dict) and "scene" in metadata
 
 
 def world_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:

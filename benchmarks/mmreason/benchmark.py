@@ -6,21 +6,21 @@ the paper's exam questions, which it neither contains nor resembles.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.benchmark import Benchmark, Scored, samples_only
 from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.lines import check_further
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions, opened
 from mmprobe.benchmarks.mmreason.labels import TEXT, Labels, by_rules, metrics_of, unscored
 from mmprobe.benchmarks.mmreason.metrics import SCORES, step_score
 from mmprobe.benchmarks.mmreason.world import world_questions
 from mmprobe.benchmarks.results import mean_metric, of_samples
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.benchmarks.synthetic.pairs import is_world, make_pairs
 from mmprobe.errors import InputError
-from mmprobe.samples import SAFE_ID, Sample, load_samples
+from mmprobe.samples import Sample, load_samples
 
 # Ours; the paper encourages answers in several steps, in words that it does not print.
 INSTRUCTION = (
@@ -45,28 +45,14 @@ def read(path: Path) -> Truth:
         >>> read(Path("mmreason/questions.jsonl")).left_out                       # doctest: +SKIP
         []
     """
-    questions = world_questions(load_samples(path)) if _is_world(path) else load_questions(path)
-    names = {question.id for question in questions}
-    for question in questions:
-        alone = question.id + TEXT
-        if question.images and (alone in names or not SAFE_ID.fullmatch(alone)):
-            reason = "is taken" if alone in names else "is too long"
-            raise InputError(f"{path}: id {question.id!r}: {alone!r}, its name without pictures, {reason}")
+    questions = world_questions(load_samples(path)) if is_world(path) else load_questions(path)
+    further = [(question.id, question.id + TEXT) for question in questions if question.images]
+    check_further(path, [question.id for question in questions], further)
     forms = {question.id: opened(question) for question in questions}
     if not any(forms.values()):
         raise InputError(f"{path}: holds no question that can be asked without options")
     found = [question for question in forms.values() if question is not None]
     return Truth(found, [name for name, question in forms.items() if question is None])
-
-
-def _is_world(path: Path) -> bool:
-    try:
-        with path.open(encoding="utf-8-sig") as lines:
-            first = json.loads(next((line for line in lines if line.strip()), "null"))
-    except (OSError, ValueError, RecursionError):
-        return False  # whoever reads the file in earnest says what is wrong with it
-    metadata = first.get("metadata") if isinstance(first, dict) else None
-    return isinstance(metadata, dict) and "scene" in metadata
 
 
 def ask(truth: Truth) -> list[Sample]:

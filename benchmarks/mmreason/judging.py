@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from mmprobe.benchmarks.final_answers import same_text
-from mmprobe.benchmarks.judges import Asked, Judge, Judgement
+from mmprobe.benchmarks.judges import LONGEST_ANSWER, Asked, Judge, Judgement, ask_by_name, first_item
 from mmprobe.benchmarks.judges.replies import Unusable, _read, _squashed, _Strict
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.labels import TEXT, Labels
@@ -19,7 +19,6 @@ from mmprobe.benchmarks.mmreason.metrics import Judgement as StepLabel
 from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
 from mmprobe.benchmarks.mmreason.steps import sentences
 
-LONGEST = 20_000  # characters of a response that are judged, ours
 MOST_STEPS = 100  # pieces of a response that are graded, ours
 
 PieceLabel = Literal["correct", "unverifiable", "incorrect", "none"]
@@ -89,10 +88,12 @@ class _Verdict(NamedTuple):
 async def _verdicts(
     questions: Mapping[str, ReasonQuestion], responses: Mapping[str, str], judge: Judge
 ) -> dict[str, _Verdict]:
-    said = {name: text[:LONGEST] for name, text in responses.items() if text.strip()}
-    answers = await _ask(judge, {name: _read_off(questions[name], text) for name, text in said.items()})
-    given = {name: _first(found) for name, found in answers.items()}
-    compared = await _ask(
+    said = {name: text for name, text in responses.items() if text.strip()}
+    answers = await ask_by_name(
+        judge, {name: _read_off(questions[name], text) for name, text in said.items()}
+    )
+    given = {name: first_item(found) for name, found in answers.items()}
+    compared = await ask_by_name(
         judge,
         {
             name: _compare(questions[name], text)
@@ -104,7 +105,7 @@ async def _verdicts(
     for name in responses:
         unscored = next((one.unscored for one in (compared.get(name), answers.get(name)) if one), None)
         text = given.get(name)
-        right = (_first(compared[name]) if name in compared else True) if text is not None else False
+        right = (first_item(compared[name]) if name in compared else True) if text is not None else False
         verdicts[name] = _Verdict(text, None if unscored else right, unscored)
     return verdicts
 
@@ -115,10 +116,10 @@ async def _by_judge(
     whose = {question.id + end: question for question in questions for end in ("", TEXT)}
     verdicts = await _verdicts(whose, {name: responses[name] for name in whose if name in responses}, judge)
     solved = [one for one in questions if one.solution and _pieces(responses.get(one.id, ""))]
-    graded = await _ask(judge, {one.id: _grade(one, responses[one.id]) for one in solved})
+    graded = await ask_by_name(judge, {one.id: _grade(one, responses[one.id]) for one in solved})
     wrong = [one for one in questions if one.id in verdicts and verdicts[one.id].right is False]
     told = [one for one in wrong if responses[one.id].strip()]
-    errors = await _ask(judge, {one.id: _explain(one, responses[one.id]) for one in told})
+    errors = await ask_by_name(judge, {one.id: _explain(one, responses[one.id]) for one in told})
     found = []
     for one in questions:
         mine = verdicts.get(one.id, _Verdict(None, None))
@@ -137,20 +138,11 @@ async def _by_judge(
                 right=mine.right,
                 right_text=alone.right,
                 steps=_steps(one, responses, steps),
-                error=_first(error),
+                error=first_item(error),
                 unscored={what: reason for what, reason in reasons.items() if reason},
             )
         )
     return found
-
-
-async def _ask(judge: Judge, questions: Mapping[str, Asked[Any]]) -> dict[str, Judgement[Any]]:
-    found = await judge.ask(list(questions.values()))
-    return dict(zip(questions, found, strict=True))
-
-
-def _first(judgement: Judgement[Any] | None) -> Any:
-    return judgement.items[0] if judgement is not None and judgement.items else None
 
 
 def _steps(
@@ -167,7 +159,7 @@ def _steps(
 
 
 def _pieces(response: str) -> list[str]:
-    return sentences(response[:LONGEST])[:MOST_STEPS]
+    return sentences(response[:LONGEST_ANSWER])[:MOST_STEPS]
 
 
 def _read_off(question: ReasonQuestion, response: str) -> Asked[str | None]:
@@ -231,6 +223,6 @@ def _explain(question: ReasonQuestion, response: str) -> Asked[ErrorType]:
         "question": question.question,
         "true": question.answer,
         "solution": question.solution,
-        "response": response[:LONGEST],
+        "response": response,
     }
     return Asked(ERROR, data, lambda reply: (_read(reply, _Error).error,))

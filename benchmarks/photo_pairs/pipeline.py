@@ -39,7 +39,8 @@ from mmprobe.benchmarks.photo_pairs.planner import (
 )
 from mmprobe.benchmarks.photo_pairs.rejects import read_rejected, reject
 from mmprobe.benchmarks.photo_pairs.review import write_review
-from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
+from mmprobe.benchmarks.synthetic.pairs import check_options
+from mmprobe.benchmarks.synthetic.scene import Difficulty
 from mmprobe.errors import InputError
 
 _FORMAT = 1
@@ -98,7 +99,9 @@ def make_photo_pairs(
         100
     """
     images, annotations, out, rules = Path(images), Path(annotations), Path(out), rules or Rules()
-    _check_options(images, n, seed, differences, difficulty)
+    check_options(n, seed, differences, (1, MOST_EDITS), difficulty)
+    if not images.is_dir():
+        raise InputError(f"--images {images}: no such folder")
     listed = list_photos(annotations)
     model = _model_of(planner)
     fill = inpainter_of(inpainter) if isinstance(inpainter, str) else inpainter
@@ -126,22 +129,6 @@ def make_photo_pairs(
             f"{annotations}: none of its {len(listed)} pictures gave a pair; see {out / 'rejected.jsonl'}"
         )
     return Made(len(pair_folders(out)), rejected, samples, review)
-
-
-def _check_options(
-    images: Path, n: int, seed: int, differences: tuple[int, int], difficulty: str | None
-) -> None:
-    low, high = differences
-    if not 1 <= low <= high <= MOST_EDITS:
-        raise InputError(f"--differences {low}-{high}: must lie in 1-{MOST_EDITS}")
-    if difficulty not in (None, *DIFFICULTIES):
-        raise InputError(f"--difficulty {difficulty}: choose {', '.join(DIFFICULTIES)}")
-    if n < 1:
-        raise InputError(f"--n {n}: must be 1 or more")
-    if seed < 0:
-        raise InputError(f"--seed {seed}: must be 0 or more")
-    if not images.is_dir():
-        raise InputError(f"--images {images}: no such folder")
 
 
 def _open_folder(out: Path, options: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from mmprobe.benchmarks.lines import json_lines
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, ask_everything, describe_edit
 from mmprobe.benchmarks.synthetic.render import edit_boxes, render
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, MAX_DIFFERENCES, Difficulty, ScenePair, draw_pair
@@ -47,15 +48,7 @@ def make_pairs(
         PosixPath('pairs/samples.jsonl')
     """
     out = Path(out)
-    low, high = differences
-    if not 0 <= low <= high <= MAX_DIFFERENCES:
-        raise InputError(f"--differences {low}-{high}: must lie in 0-{MAX_DIFFERENCES}")
-    if difficulty not in (None, *DIFFICULTIES):
-        raise InputError(f"--difficulty {difficulty}: choose {', '.join(DIFFICULTIES)}")
-    if n < 1:
-        raise InputError(f"--n {n}: must be 1 or more")
-    if seed < 0:
-        raise InputError(f"--seed {seed}: must be 0 or more")
+    check_options(n, seed, differences, (0, MAX_DIFFERENCES), difficulty)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: exists and is not an empty folder; choose another --out")
     try:
@@ -67,7 +60,7 @@ def make_pairs(
     for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
         rng = np.random.default_rng([seed, index])
         level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
-        pair = draw_pair(rng, level, int(rng.integers(low, high + 1)))
+        pair = draw_pair(rng, level, int(rng.integers(differences[0], differences[1] + 1)))
         lines += _write_pair(out, f"{index:04d}", pair, ask_everything(rng, pair))
     samples = out / "samples.jsonl"
     samples.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -112,3 +105,43 @@ def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Quest
         }
         lines.append(line)
     return lines
+
+
+def is_world(path: Path) -> bool:
+    """Whether a file is one that `make_pairs` wrote, by its first line, and not questions of another form.
+
+    Raises:
+        InputError: the file is missing, or the line is not JSON.
+
+    Example:
+        >>> is_world(Path("pairs/samples.jsonl"))                   # doctest: +SKIP
+        True
+    """
+    _, first = next(json_lines(path), (0, None))
+    metadata = first.get("metadata") if isinstance(first, dict) and "choices" not in first else None
+    return isinstance(metadata, dict) and "scene" in metadata
+
+
+def check_options(
+    n: int, seed: int, differences: tuple[int, int], possible: tuple[int, int], difficulty: str | None
+) -> None:
+    """Check what every source of pairs is asked for.
+
+    Args:
+        differences: fewest and most of a pair; `possible`: what they must lie in.
+
+    Raises:
+        InputError: naming the option.
+
+    Example:
+        >>> check_options(3, 0, (1, 3), (0, 3), "hard")
+    """
+    (low, high), (least, most) = differences, possible
+    if not least <= low <= high <= most:
+        raise InputError(f"--differences {low}-{high}: must lie in {least}-{most}")
+    if difficulty not in (None, *DIFFICULTIES):
+        raise InputError(f"--difficulty {difficulty}: choose {', '.join(DIFFICULTIES)}")
+    if n < 1:
+        raise InputError(f"--n {n}: must be 1 or more")
+    if seed < 0:
+        raise InputError(f"--seed {seed}: must be 0 or more")

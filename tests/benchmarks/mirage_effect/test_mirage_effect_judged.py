@@ -8,12 +8,13 @@ import re
 import pytest
 
 from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.benchmarks.judges import LONGEST_ANSWER
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.prompts import fence
 from mmprobe.benchmarks.judges.replies import Unusable
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion
-from mmprobe.benchmarks.mirage_effect.judging import LABELS, LONGEST, read_labels
+from mmprobe.benchmarks.mirage_effect.judging import LABELS, read_labels
 from mmprobe.benchmarks.mirage_effect.questions import Truth
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
@@ -113,8 +114,8 @@ def test_an_answer_gives_no_orders(text):
 
 def test_endless_answers_are_cut():
     seen: list[list[str]] = []
-    BENCHMARK.judged(TRUTH, {"i0": "red " * LONGEST}, judge_of(by_words, seen))
-    assert len(seen[0][1]) < LONGEST + 500
+    BENCHMARK.judged(TRUTH, {"i0": "red " * LONGEST_ANSWER}, judge_of(by_words, seen))
+    assert len(seen[0][1]) < LONGEST_ANSWER + 500
 
 
 @pytest.mark.parametrize(

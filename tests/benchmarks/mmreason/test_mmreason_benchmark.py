@@ -95,7 +95,7 @@ def test_what_was_not_answered_lowers_the_coverage(file):
     [
         (
             [QUESTION | {"id": "a"}, QUESTION | {"id": "a--text"}],
-            "'a--text', its name without pictures, is taken",
+            "'a--text', which is asked too, is taken",
         ),
         ([QUESTION | {"id": "a" * 125}], "is too long"),
         ([LINES[2]], "no question that can be asked without options"),
