@@ -19,6 +19,8 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import check
+from mmprobe.interventions.second_path import SecondPath
+from mmprobe.interventions.together import reading_together
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import shifted_attention
 from mmprobe.models.listening import changing, listening
@@ -50,6 +52,12 @@ class Asked(NamedTuple):
 
 class Act:
     """What a method does while one batch is answered. This one does nothing; others override parts of it."""
+
+    path: SecondPath | None = None  # that it follows beside the answer, once there is one
+
+    def contrasts(self) -> bool:
+        """Whether there will be such a path."""
+        return False
 
     def layers(self) -> Sequence[int]:
         """Layers whose attention it wants to see or to shift."""
@@ -164,6 +172,10 @@ def intervening(
             act = method.begin(asked)
             acts.append((method.name, act))
             _put_in_place(model, act, stack)
+        contrasting = [act for _, act in acts if act.contrasts()]
+        if contrasting:
+            first = contrasting[0]  # of several, the others read by themselves
+            stack.enter_context(reading_together(model, lambda: first.path))
         processors = LogitsProcessorList(_Processor(act, asked.length) for _, act in acts)
         yield Intervention(processors, acts)
 

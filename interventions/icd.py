@@ -8,8 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from mmprobe.interventions.base import Act, Asked, Method
-from mmprobe.interventions.contrast import Contrast, SecondPath, plausible
+from mmprobe.interventions.contrast import Contrast, plausible
 from mmprobe.interventions.parameters import number, text
+from mmprobe.interventions.second_path import SecondPath
 from mmprobe.models.prompt import Chat, build_batch
 
 

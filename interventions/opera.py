@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmprobe.interventions.contrast import SecondPath
 from mmprobe.interventions.parameters import number, whole
 from mmprobe.interventions.prompting import Ask, PromptMethod
+from mmprobe.interventions.second_path import SecondPath
 from mmprobe.models import Model
 from mmprobe.models.attention import shifted_attention
 from mmprobe.models.prompt import Chat, build_batch

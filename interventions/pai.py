@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Act, Asked, Method
-from mmprobe.interventions.contrast import Contrast, SecondPath, plausible
+from mmprobe.interventions.contrast import Contrast, plausible
 from mmprobe.interventions.parameters import number, whole
+from mmprobe.interventions.second_path import SecondPath
 from mmprobe.interventions.visual import Cells
 from mmprobe.models.prompt import Chat, build_batch
 from mmprobe.models.shifts import LastQuery, Shift

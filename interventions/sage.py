@@ -14,8 +14,9 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Act, Asked, Method
-from mmprobe.interventions.contrast import SecondPath, changed_steps
+from mmprobe.interventions.contrast import changed_steps
 from mmprobe.interventions.parameters import choice, number, switch, whole
+from mmprobe.interventions.second_path import SecondPath
 from mmprobe.interventions.visual import AttentionMap, Cells, largest, painted, shown_by, with_pictures
 from mmprobe.models.prompt import build_batch
 from mmprobe.models.shifts import LastQuery, Shift
@@ -134,7 +135,6 @@ class _Sage(Act):
         self.normed: Tensor | None = (
             None  # what the unembedding reads at the prompt, [batch, position, hidden]
         )
-        self.path: SecondPath | None = None
         self.records: dict[str, list[Tensor]] = {
             "visual_attention": [],
             "alpha": [],
@@ -149,6 +149,9 @@ class _Sage(Act):
         """Whether this step's maps make the occlusion."""
         refresh = self.method.refresh
         return self.method.generates and (self.step == 0 or (refresh > 0 and self.step % refresh == 0))
+
+    def contrasts(self) -> bool:
+        return self.method.generates
 
     def layers(self) -> Sequence[int]:
         return range(self.layer_count) if self.method.sees or self.method.generates else ()

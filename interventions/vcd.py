@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from mmprobe.interventions.base import Act, Asked, Method
-from mmprobe.interventions.contrast import Contrast, SecondPath, plausible
+from mmprobe.interventions.contrast import Contrast, plausible
 from mmprobe.interventions.parameters import number, whole
+from mmprobe.interventions.second_path import SecondPath
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_batch
 

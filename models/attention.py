@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmprobe.models.listening import is_aside
+from mmprobe.models.listening import halves, is_aside
 from mmprobe.models.shifts import LastQuery, Shift, added, shifted_rows
 
 KERNEL = "mmprobe_sdpa"
@@ -54,23 +55,58 @@ def _observed_sdpa(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    observe, shifters = _observers.get(module), _shifters.get(module)
-    if is_aside() or (observe is None and not shifters):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    watched = not is_aside() and (module in _observers or module in _shifters)
+    both = halves()
+    if both is None or not (watched or any(both.skips)):
+        kernel = _watched_sdpa if watched else _sdpa
+        return kernel(module, query, key, value, attention_mask, options), None
+    outputs = []
+    for kernel, rows, skip in (
+        (_watched_sdpa, slice(None, both.rows), both.skips[0]),
+        (_sdpa, slice(both.rows, None), both.skips[1]),
+    ):
+        mask = attention_mask
+        if mask is not None:
+            mask = (mask if len(mask) == 1 else mask[rows])[..., skip:]
+        outputs.append(kernel(module, query[rows], key[rows, :, skip:], value[rows, :, skip:], mask, options))
+    return torch.cat(outputs), None
+
+
+def _sdpa(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor:
+    return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
+
+
+def _watched_sdpa(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """With the shifts of those who shift it; those who observe it are told."""
+    observe, shifters = _observers.get(module), _shifters.get(module, ())
     scale = options.get("scaling") or query.shape[-1] ** -0.5
     shifts: list[Shift] = []
     if shifters:
-        last = LastQuery.of(query, key, attention_mask, scale)
+        last = LastQuery.of(query, key, mask, scale)
         shifts = [shift for shifter in shifters if (shift := shifter(last)) is not None]
     if shifts:
-        output = shifted_rows(module, query, key, value, attention_mask, shifts, options | {"scaling": scale})
+        output = shifted_rows(module, query, key, value, mask, shifts, options | {"scaling": scale})
     else:
-        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        output = _sdpa(module, query, key, value, mask, options)
     if observe is not None:
         window = options.get("sliding_window")
         bias, everywhere = added(shifts), added([shift for shift in shifts if shift.everywhere])
-        observe(Call(query, key, value, attention_mask, scale, window, output, bias, everywhere))
-    return output, None
+        observe(Call(query, key, value, mask, scale, window, output, bias, everywhere))
+    return output
 
 
 AttentionInterface.register(KERNEL, _observed_sdpa)

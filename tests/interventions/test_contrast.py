@@ -12,9 +12,10 @@ from PIL import Image
 
 from mmprobe.interventions import load_method
 from mmprobe.interventions.base import Asked
-from mmprobe.interventions.contrast import SecondPath, plausible
+from mmprobe.interventions.contrast import plausible
 from mmprobe.interventions.icd import told
 from mmprobe.interventions.pai import without_pictures
+from mmprobe.interventions.second_path import SecondPath
 from mmprobe.interventions.vcd import kept_signal, noisy
 from mmprobe.interventions.visual import shown_by, with_pictures
 from mmprobe.models import Batch
