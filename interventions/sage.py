@@ -123,11 +123,14 @@ class _Sage(Act):
         own = asked.marked(lambda prompt: np.arange(len(prompt.ids)))
         self.visual, self.text = Cells(visual), Cells(own & ~visual)
         self.fixed: tuple[tuple[int, int], Shift] | None = None  # of the latest number of keys and step
+        self.alpha = torch.tensor(method.alpha, device=asked.model.device)
         self.inverse: dict[int, Tensor] = {}  # 1 / a_ref by layer, [batch, 1, 1, 1]
         self.attention: list[Tensor] = []  # of this step's deep layers, each [batch, 1, 1, 1]
         self.strengths: list[Tensor] = []
         self.conflicts: list[Tensor] = []  # of this step's layers, each [batch]
-        self.all_conflicts: list[Tensor] = []  # of earlier steps, each [batch, layer]
+        self.sorted: Tensor | None = (
+            None  # conflicts of earlier steps, each row's in order, [batch, layer and step]
+        )
         self.tau = torch.full((len(asked.chats),), torch.inf, device=asked.model.device)
         if method.tau is not None:
             self.tau.fill_(method.tau)
@@ -192,10 +195,9 @@ class _Sage(Act):
         if layer not in self.inverse:
             reference = attention if given is None else torch.full_like(attention, given)
             self.inverse[layer] = 1 / reference.clamp_min(1e-9)
-        decay = (1 - attention * self.inverse[layer]).clamp_(min=0)
-        found = decay.mul_(alpha)
-        if self.method.decay_map == "one_plus":
-            found = found.add_(alpha)
+        least = alpha if self.method.decay_map == "one_plus" else 0.0  # without decay
+        found = torch.addcmul(self.alpha + least, attention, self.inverse[layer], value=-alpha)
+        found.clamp_(min=least)
         self.attention.append(attention)
         self.strengths.append(found)
         return found
@@ -244,10 +246,18 @@ class _Sage(Act):
             self.records["conflict"].append(conflicts.mean(1))
             self.records["suppressed"].append((conflicts > self.tau[:, None]).float().mean(1))
             if self.method.tau is None:
-                self.all_conflicts.append(conflicts)
-                self.tau = torch.cat(self.all_conflicts, 1).quantile(self.method.tau_quantile, 1)
+                self.tau = self._quantile(conflicts)
         for measured in (self.attention, self.strengths, self.conflicts):
             measured.clear()
+
+    def _quantile(self, conflicts: Tensor) -> Tensor:
+        """Of all conflicts so far, [batch], with these [batch, layer]; a tenth of the time of torch's own."""
+        known = conflicts if self.sorted is None else torch.cat([self.sorted, conflicts], 1)
+        self.sorted = known.sort(1).values
+        last = known.shape[1] - 1
+        place = self.method.tau_quantile * last
+        low = int(place)
+        return torch.lerp(self.sorted[:, low], self.sorted[:, min(low + 1, last)], place - low)
 
     def _occlude(self, tokens: Tensor) -> SecondPath | None:
         """A path whose pictures lack what the tokens [batch] are seen in; None where the two maps share nothing."""
