@@ -80,6 +80,7 @@ def cache_mb(model: Model, chosen: list[Sample], new: int) -> float:
 
 def table(device: str = "cpu", quick: bool = False) -> str:
     rows = [HEADER]
+    print(HEADER)
     settings = [("tiny-spd", 1, 64), ("tiny-spd", 8, 64), ("12 layers", 1, 64), ("12 layers", 4, 64)]
     for name, batch, new in settings[:1] if quick else settings:
         rows += measure(name, toy(name, device), batch, 8 if quick else new, 1 if quick else 5)
@@ -89,6 +90,5 @@ def table(device: str = "cpu", quick: bool = False) -> str:
 if __name__ == "__main__":
     arguments = parser(__doc__).parse_args()
     began = time.perf_counter()
-    print(HEADER)
     table(arguments.device, arguments.quick)
     print(f"{time.perf_counter() - began:.0f} s")
