@@ -22,7 +22,9 @@ def agree(
     out: Annotated[Path, typer.Option(help="Folder for the table and the disagreements.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say how well two judges agree: Cohen's kappa with its interval, by question type and over all.
+    """Say how well two judges agree, by Cohen's kappa.
+
+    By question type and over all, with intervals.
 
     For spd-faith, "answer" is whether all that an answer claims is true (faithful), or not (unfaithful), or it
     claims nothing. "claim" is what is wrong with each claim, in the answers where both judges found the same claims.

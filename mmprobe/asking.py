@@ -48,7 +48,7 @@ def generate(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Answer one question with a decoding-time method against unfaithfulness.
+    """Answer one question with a method against unfaithfulness.
 
     \b
     Examples:
@@ -187,7 +187,9 @@ def score(
     judge: JudgeName = "lexical",
     as_json: AsJson = False,
 ) -> None:
-    """Score answers that any system gave: offline, unless a model judges them.
+    """Score answers that any system gave, offline.
+
+    Only --judge model:... asks a model, to judge them.
 
     \b
     Examples:
@@ -235,9 +237,9 @@ def compare(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Compare methods on benchmarks: every metric, with its paired difference to plain.
+    """Compare methods on benchmarks with plain answers.
 
-    What is finished in --out is kept, so a call that was interrupted goes on.
+    Every metric has its paired difference to plain, with its interval. What is finished in --out is kept, so a call that was interrupted goes on.
 
     \b
     Examples:

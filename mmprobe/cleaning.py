@@ -22,7 +22,9 @@ def clean(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """B-Clean: remove each question that any model answers rightly without its pictures, and rank the models anew.
+    """B-Clean: remove what is answered blindly, and rank anew.
+
+    Each question goes that any of the models answers rightly without its pictures.
 
     The result folder gets results.json, with the share that chance alone would remove and the rank changes, and
     samples.jsonl, which says of each question whether it is kept and who answers it.

@@ -36,7 +36,7 @@ def filter_by_votes(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier filter in --out.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the questions that models answer without seeing their pictures.
+    """Remove what models answer without seeing the pictures.
 
     Every voter is asked every question without its pictures, round by round; what anyone answers rightly even once
     is removed. Options are taken out of multiple-choice questions first. The result folder gets kept.jsonl and

@@ -40,9 +40,9 @@ def make_pairs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make pairs of pictures with known differences, and questions with true answers.
+    """Make picture pairs with known differences, and questions.
 
-    With --source coco a second call goes on where the first one was, up to --n pairs.
+    Each question has its true answer. With --source coco a second call goes on where the first one was, up to --n pairs.
 
     \b
     Examples:

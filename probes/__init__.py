@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from mmprobe.probes.attribution import attribute, compare_with_regions
     from mmprobe.probes.knockout import knock_out_attention, knock_out_run
     from mmprobe.probes.lens import logit_lens, logit_lens_run
-    from mmprobe.probes.linear import linear_probe, linear_probe_by_step, presence_of
+    from mmprobe.probes.linear import linear_probe, linear_probe_by_step
     from mmprobe.probes.patching import patch_residual
+    from mmprobe.probes.targets import presence_of
 
 _HOMES = {
     "attribute": "attribution",
@@ -27,7 +28,7 @@ _HOMES = {
     "logit_lens": "lens",
     "logit_lens_run": "lens",
     "patch_residual": "patching",
-    "presence_of": "linear",
+    "presence_of": "targets",
 }
 OF_A_RUN = ("linear_probe", "logit_lens", "attention_knockout")
 """Probes that `mmprobe analyze` runs beside the analyses; all but the first need the model."""

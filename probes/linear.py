@@ -9,26 +9,25 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import (
-    assign_folds,
-    draw_groups,
-    interval,
-    picture_groups,
-    quick,
-    shuffle_within_folds,
-    weighted_auc,
-)
-from mmprobe.cache import Run, Trace
+from mmprobe.analyses.held_out import shuffle_within_folds
+from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
-from mmprobe.errors import InputError, NotApplicable
+from mmprobe.errors import InputError
+from mmprobe.probes.classifying import (
+    MEASURES,
+    Split,
+    add_measures,
+    held_out,
+    measures_of,
+    split_samples,
+    with_interval,
+)
+from mmprobe.probes.targets import Target, labels_of, large_classes, name_of
 from mmprobe.samples import Sample
 
-Target = Literal["faithful", "difference_type"] | Callable[[Trace], Hashable | None]
 Stream = Literal["pre", "mid", "post"]
 MINIMUM = 20  # samples that each class needs, ours
 SHUFFLES = 50  # of the labels, for the chance level, ours
-STRENGTH = 0.01  # C of the logistic regression; small, a stream having more numbers than a run samples; ours
-MEASURES = ("accuracy", "balanced_accuracy", "auc")
 
 
 def linear_probe(
@@ -88,22 +87,22 @@ def linear_probe(
     """
     if reduce not in _REDUCTIONS:
         raise InputError(f"reduce {reduce!r}: choose {', '.join(_REDUCTIONS)}")
-    labels, path, needed = _labels(run, target), _path(stream), _needed(minimum, folds)
+    labels, path, needed = labels_of(run, target), _path(stream), _needed(minimum, folds)
     every_class = {str(label) for label in labels.values()}
-    classes = _large_classes(run, labels, target, needed)
+    classes = large_classes(run, labels, target, needed)
     found = _collect(run, [name for name in labels if labels[name] in classes], path, _REDUCTIONS[reduce])
     labels = {name: labels[name] for name in found.names}
-    classes = _large_classes(run, labels, target, needed, found.left_out)
+    classes = large_classes(run, labels, target, needed, found.left_out)
     split, rng = _split(run, found, labels, classes, folds, seed), np.random.default_rng(seed)
     shuffles = [shuffle_within_folds(split.truth, split.groups, split.fold, rng) for _ in range(SHUFFLES)]
     scores, chance = [], []
     for layer in tqdm(range(len(found.layers)), desc="linear_probe", unit="layer", disable=None):
         vectors = found.vectors[split.rows, layer]
-        told, *by_chance = _held_out(vectors, [split.truth, *shuffles], split.fold)
-        scores.append(_with_interval(told, split))
-        chance.append([_measures(odds, y)[:, 0] for odds, y in zip(by_chance, shuffles, strict=True)])
+        told, *by_chance = held_out(vectors, [split.truth, *shuffles], split.fold)
+        scores.append(with_interval(told, split))
+        chance.append([measures_of(odds, y)[:, 0] for odds, y in zip(by_chance, shuffles, strict=True)])
     out = xr.Dataset(coords={"layer": found.layers, "class": [str(name) for name in classes]})
-    _add_measures(out, np.array(scores), np.array(chance))
+    add_measures(out, np.array(scores), np.array(chance))
     counts = np.bincount(split.truth)
     out["n_class"], out["majority"] = ("class", counts), ((), counts.max() / counts.sum())
     out["n"], out["n_pictures"] = ((), int(counts.sum())), ((), split.drawn.shape[1])
@@ -151,8 +150,8 @@ def linear_probe_by_step(
     Example:
         >>> linear_probe_by_step(run, layers=[5]).auc.values        # doctest: +SKIP
     """
-    labels, path, needed = _labels(run, target), _path(stream), _needed(minimum, folds)
-    classes = _large_classes(run, labels, target, needed)
+    labels, path, needed = labels_of(run, target), _path(stream), _needed(minimum, folds)
+    classes = large_classes(run, labels, target, needed)
     captured = run[run.ids[0]].array(path)["layer"].values
     wanted = captured if layers is None else np.array(layers)
     if not np.isin(wanted, captured).all():
@@ -171,8 +170,8 @@ def linear_probe_by_step(
             continue
         split = _split(run, found, labels, classes, folds, seed)
         for layer in range(len(wanted)):
-            (told,) = _held_out(found.vectors[split.rows, layer], [split.truth], split.fold)
-            auc[:, layer, number] = _with_interval(told, split)[:, MEASURES.index("auc")]
+            (told,) = held_out(found.vectors[split.rows, layer], [split.truth], split.fold)
+            auc[:, layer, number] = with_interval(told, split)[:, MEASURES.index("auc")]
     out = xr.Dataset(coords={"layer": wanted, "step": list(steps), "class": [str(name) for name in classes]})
     for end, values in zip(("", "_low", "_high"), auc, strict=True):
         out["auc" + end] = (("layer", "step"), values)
@@ -191,15 +190,11 @@ def _about(run: Run, name: str, target: Target, stream: str, folds: int, seed: i
         "about": "How well a linear model reads a label off the residual stream, in samples it was not fitted on.",
         "run": str(run.path),
         "model": run.config["model"]["name"],
-        "target": _name(target),
+        "target": name_of(target),
         "stream": stream,
         "folds": folds,
         "seed": seed,
     }
-
-
-def _name(target: Target) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)
 
 
 def _path(stream: str) -> str:
@@ -213,74 +208,6 @@ def _needed(minimum: int, folds: int) -> int:
     if minimum < 2 or folds < 2:
         raise InputError(f"minimum {minimum} and folds {folds} must be 2 or more")
     return max(minimum, folds)
-
-
-def presence_of(thing: str) -> Callable[[Trace], str | None]:
-    """A target for `linear_probe`: whether any picture of a sample shows a thing, `present` or `absent`.
-
-    Pictures show what the sample's `metadata.objects` say, a list of descriptions for each picture, as `make-pairs`
-    writes them; a sample that says nothing of that is not used.
-
-    Args:
-        thing: a word, or several that follow each other, of such a description.
-
-    Example:
-        >>> ds = linear_probe(run, presence_of("star"), reduce="first")      # doctest: +SKIP
-    """
-
-    def presence(trace: Trace) -> str | None:
-        listed = trace.sample.metadata.get("objects")
-        if listed is None or not trace.sample.images:
-            return None
-        shown = listed[: len(trace.sample.images)]
-        there = any(f" {thing} " in f" {told} " for of_picture in shown for told in of_picture)
-        return "present" if there else "absent"
-
-    presence.__name__ = f"presence of {thing}"
-    return presence
-
-
-def _difference_type(trace: Trace) -> str | None:
-    sample = trace.sample
-    if "differences" not in sample.metadata or len(sample.images) < 2:
-        return None
-    types = {change["type"] for change in sample.metadata["differences"]}
-    return None if len(types) > 1 else next(iter(types), "none")
-
-
-def _labels(run: Run, target: Target) -> dict[str, Hashable]:
-    """The label of every sample that has one, by id in order."""
-    if not len(run):
-        raise InputError(f"{run.path}: holds no finished samples")
-    if target == "faithful":
-        faithful = {name: run.faithful(name) for name in sorted(run.ids)}
-        words = {True: "faithful", False: "unfaithful"}
-        return {name: words[is_] for name, is_ in faithful.items() if is_ is not None}
-    of_trace = _difference_type if target == "difference_type" else target
-    if not callable(of_trace):
-        raise InputError(f"target {target!r}: choose faithful, difference_type or a function of a trace")
-    found = {name: of_trace(run[name]) for name in sorted(run.ids)}
-    return {name: label for name, label in found.items() if label is not None}
-
-
-def _large_classes(
-    run: Run, labels: Mapping[str, Hashable], target: Target, needed: int, left_out: Sequence[str] = ()
-) -> list[Hashable]:
-    """The classes that hold as many samples as needed, in order."""
-    values = list(labels.values())
-    counts = {label: values.count(label) for label in sorted(set(values), key=str)}
-    large = [label for label, count in counts.items() if count >= needed]
-    if len(large) < 2:
-        said = ", ".join(f"{count} {label}" for label, count in counts.items()) or "no samples"
-        said += f" beside {len(left_out)} with values that are not finite" if left_out else ""
-        source = {
-            "faithful": "labels come from `faithful` in the samples file or from labels.jsonl in the run's folder",
-            "difference_type": "types come from `metadata.differences` in the samples file",
-        }.get(_name(target), "labels come from the function that was given")
-        raise NotApplicable(
-            f"{run.path}: {_name(target)} gives {said}; two classes of {needed} samples are needed; {source}"
-        )
-    return large
 
 
 class _Collected(NamedTuple):
@@ -337,17 +264,6 @@ _REDUCTIONS: dict[str, Callable[[xr.DataArray], np.ndarray | None]] = {
 }
 
 
-class _Split(NamedTuple):
-    """Which samples are used, and how they are divided: rows of the vectors, and of these the class, the set
-    of pictures and the fold [sample]; and bootstrap resamples [resample, group]."""
-
-    rows: np.ndarray
-    truth: np.ndarray
-    groups: np.ndarray
-    fold: np.ndarray
-    drawn: np.ndarray
-
-
 def _split(
     run: Run,
     found: _Collected,
@@ -355,71 +271,6 @@ def _split(
     classes: list[Hashable],
     folds: int,
     seed: int,
-) -> _Split:
-    rows = np.array([row for row, name in enumerate(found.names) if labels[name] in classes])
-    truth = np.array([classes.index(labels[found.names[row]]) for row in rows])
-    groups = picture_groups([found.samples[row] for row in rows])
-    fold = assign_folds(truth, groups, folds, seed, str(run.path))
-    return _Split(rows, truth, groups, fold, draw_groups(groups, seed))
-
-
-def _held_out(vectors: np.ndarray, labellings: Sequence[np.ndarray], fold: np.ndarray) -> np.ndarray:
-    """Probabilities [labelling, sample, class], each by the model that was fitted on the other folds.
-
-    An L2 penalty does not see rotations, so the fit is done where the training vectors lie: in at most as
-    many dimensions as there are of them. It is the same fit, once rotated and then quick.
-    """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
-
-    found = np.empty((len(labellings), len(vectors), int(labellings[0].max()) + 1))
-    for number in np.unique(fold):
-        train = fold != number
-        scaler = StandardScaler().fit(vectors[train].astype(float))
-        scaled = scaler.transform(vectors.astype(float))
-        if scaled.shape[1] > train.sum():
-            scaled = scaled @ np.linalg.svd(scaled[train], full_matrices=False)[2].T
-        for probabilities, labels in zip(found, labellings, strict=True):
-            model = LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=1000)
-            with quick():
-                model.fit(scaled[train], labels[train])
-                probabilities[~train] = model.predict_proba(scaled[~train])
-    return found
-
-
-def _measures(probabilities: np.ndarray, truth: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """`MEASURES` [measure, resample] of probabilities [sample, class]; NaN for resamples without a class.
-
-    Args:
-        weights: [resample, sample], how often each sample counts; None for one resample of all samples once.
-    """
-    weights = np.ones((1, len(truth))) if weights is None else weights
-    right = probabilities.argmax(1) == truth
-    classes = [truth == number for number in range(probabilities.shape[1])]
-    with np.errstate(invalid="ignore"):
-        recalls = [weights @ (right & mine) / (weights @ mine) for mine in classes]
-    aucs = [weighted_auc(score, mine, weights) for score, mine in zip(probabilities.T, classes, strict=True)]
-    return np.array([weights @ right / weights.sum(1), np.mean(recalls, 0), np.mean(aucs, 0)])
-
-
-def _with_interval(probabilities: np.ndarray, split: _Split) -> np.ndarray:
-    """`MEASURES` and their intervals: [value-low-high, measure]."""
-    ends = interval(lambda weights: _measures(probabilities, split.truth, weights), split.drawn, split.groups)
-    return np.stack([_measures(probabilities, split.truth)[:, 0], *ends])
-
-
-def _add_measures(out: xr.Dataset, scores: np.ndarray, chance: np.ndarray) -> None:
-    """Add the measures: scores [layer, value-low-high, measure], chance [layer, shuffle, measure]."""
-    for number, name in enumerate(MEASURES):
-        for end, values in zip(("", "_low", "_high"), scores[..., number].T, strict=True):
-            out[name + end] = ("layer", values)
-        out[f"{name}_shuffled"] = ("layer", chance[..., number].mean(1))
-        out[f"{name}_p"] = ("layer", _p(chance[..., number], scores[:, 0, number]))
-        if name == "auc":
-            largest = np.broadcast_to(chance[..., number].max(0), chance.shape[:2])
-            out["auc_p_max"] = ("layer", _p(largest, scores[:, 0, number]))
-
-
-def _p(chance: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Share of the shuffles [layer, shuffle] that do as well as what was found [layer]."""
-    return ((chance >= found[:, None]).sum(1) + 1) / (chance.shape[1] + 1)
+) -> Split:
+    own = [labels[name] for name in found.names]
+    return split_samples(found.samples, own, classes, folds, seed, str(run.path))
