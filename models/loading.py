@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -90,6 +91,25 @@ class Model:
             sorted((content for content in added if len(content.strip()) > 1), key=len, reverse=True)
         )
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within the block, without gradients of the weights, whose inputs would be kept in memory for nothing.
+
+        Example:
+            >>> model = load_model("tiny-spd")
+            >>> with model.frozen():
+            ...     any(weight.requires_grad for weight in model.hf.parameters())
+            False
+        """
+        free = [weight for weight in self.hf.parameters() if weight.requires_grad]
+        for weight in free:
+            weight.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for weight in free:
+                weight.requires_grad_(True)
+
     def prompt(self, sample: Sample) -> Prompt:
         """Token ids, groups and views of a sample."""
         return self.batch([sample]).prompts[0]
@@ -134,11 +154,11 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
     """
     where = _device(device)
     source, place = locate(name)
-    config = _from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
+    config = from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
     family = family_of(config)
     processor = _processor(name, place, revision, family)
     chosen = _dtype(dtype, where, config)
-    hf = _from_hub(
+    hf = from_hub(
         name,
         transformers.AutoModelForImageTextToText.from_pretrained,
         place,
@@ -167,7 +187,7 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
         8
     """
     source, place = locate(name)
-    config = _from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
+    config = from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
     family = family_of(config)
     processor = _processor(name, place, revision, family)
     chosen = _dtype(dtype, _device(device), config)
@@ -205,11 +225,25 @@ def _processor(name: str, place: str, revision: str | None, family: Family) -> A
         raise InputError(
             f"model {name!r}: its processor needs torchvision; install it with: pip install 'mmprobe[hub]'"
         )
-    return _from_hub(name, transformers.AutoProcessor.from_pretrained, place, revision=revision)
+    return from_hub(name, transformers.AutoProcessor.from_pretrained, place, revision=revision)
 
 
-def _from_hub(name: str, load: Any, place: str, **options: Any) -> Any:
-    """Call a `from_pretrained`, without remote code, and say in one line what went wrong."""
+def from_hub(name: str, load: Any, place: str, **options: Any) -> Any:
+    """Call a `from_pretrained`, without remote code, and say in one line what went wrong.
+
+    Args:
+        name: what errors call it.
+        load: such as `transformers.AutoConfig.from_pretrained`.
+        place: a local folder, or an id on the hub.
+        options: of `load`.
+
+    Raises:
+        InputError: it cannot be loaded.
+
+    Example:
+        >>> from_hub("tiny-spd", transformers.AutoConfig.from_pretrained, locate("tiny-spd")[1]).model_type
+        'qwen2_5_vl'
+    """
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()
     try:

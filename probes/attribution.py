@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -229,22 +228,9 @@ def _integrated(explained: Explained, places: int, n_steps: int, steps: int, mod
     """[step, place], integrated gradients along the line from no presence to full presence."""
     present, method = torch.ones(1, places, device=model.device), IntegratedGradients(explained)
     options = {"baselines": 0.0, "n_steps": n_steps, "internal_batch_size": 1}
-    with _frozen(model):
+    with model.frozen():
         found = [method.attribute(present, target=step, **options) for step in range(steps)]
     return torch.cat(found).detach().cpu().numpy().astype(float)
-
-
-@contextmanager
-def _frozen(model: Model) -> Iterator[None]:
-    """Without gradients of the weights, whose inputs would be kept in memory for nothing."""
-    free = [weight for weight in model.hf.parameters() if weight.requires_grad]
-    for weight in free:
-        weight.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for weight in free:
-            weight.requires_grad_(True)
 
 
 def _blocks(grids: Sequence[tuple[int, int]], side: int) -> np.ndarray:
