@@ -1,8 +1,11 @@
-"""Visual tokens among the keys, how much attention they get, and pictures with some of their patches painted over."""
+"""Visual tokens among the keys, how much attention they get and how much hangs on them, and pictures with some of their
+patches painted over."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +15,7 @@ from torch import Tensor
 
 from mmprobe.interventions.base import Asked
 from mmprobe.models import Prompt
+from mmprobe.models.listening import aside
 from mmprobe.models.prompt import Chat
 
 
@@ -66,6 +70,46 @@ class AttentionMap:
         """float32 [visual], of one row of the batch."""
         prompt = self.asked.batch.prompts[row]
         return self.total[row, torch.from_numpy(prompt.visual + prompt.padding)] / max(self.layers, 1)
+
+
+def logit_gradients(asked: Asked) -> list[Tensor]:
+    """How much the largest logit of the first token hangs on each visual token: the norm of its gradient.
+
+    The gradient is that with respect to what enters the first layer there (Simonyan et al., 2014, on pixels). It
+    costs one forward and one backward pass of the prompt through the unchanged model.
+
+    Args:
+        asked: the batch; its prompts must have visual tokens.
+
+    Returns:
+        float32 [visual], for each row of the batch.
+
+    Example:
+        >>> logit_gradients(Asked(model, chats, batch))[0].shape        # doctest: +SKIP
+        torch.Size([98])
+    """
+    hf, leaves = asked.model.hf, []
+
+    def as_leaf(layer: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any]:
+        states = args[0] if args else options["hidden_states"]
+        leaves.append(states.detach().requires_grad_())
+        return ((leaves[0], *args[1:]), options) if args else (args, options | {"hidden_states": leaves[0]})
+
+    first = asked.model.family.decoder(hf).layers[0]
+    only_last = {"logits_to_keep": 1} if hf._supports_logits_to_keep() else {}
+    with ExitStack() as stack:
+        stack.enter_context(aside())
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(asked.model.frozen())
+        stack.enter_context(first.register_forward_pre_hook(as_leaf, with_kwargs=True))
+        # autograd refuses tensors that were made in inference mode
+        inputs = {name: value.clone() for name, value in asked.batch.inputs.items()}
+        logits = hf(**inputs, **only_last, use_cache=False).logits[:, -1].float()
+        (gradient,) = torch.autograd.grad(logits.max(-1).values.sum(), leaves)
+    norms = gradient.float().norm(dim=-1)
+    prompts = asked.batch.prompts
+    return [norms[row, prompt.visual + prompt.padding] for row, prompt in enumerate(prompts)]
 
 
 def largest(values: Tensor | np.ndarray, share: float) -> np.ndarray:
