@@ -13,9 +13,10 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Act, Asked, Method
-from mmprobe.interventions.contrast import Contrast, SecondPath, plausible
+from mmprobe.interventions.contrast import Contrast, plausible
 from mmprobe.interventions.image_text_matching import Matcher, load_matcher, most_relevant, share_of
 from mmprobe.interventions.parameters import choice, number, text
+from mmprobe.interventions.second_path import SecondPath
 from mmprobe.interventions.visual import (
     AttentionMap,
     largest,
