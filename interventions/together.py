@@ -118,9 +118,10 @@ def _can_join(inputs: dict[str, Any], second: SecondPath) -> bool:
             return False
         if not all(type(layer) is DynamicLayer and layer.is_initialized for layer in cache.layers):
             return False
-    others = (value for name, value in inputs.items() if name not in _SAME)
+    others = (value for name, value in inputs.items() if name not in (*_SAME, "position_ids"))
     return all(
-        value is None or (isinstance(value, Tensor) and value.shape[-2] == len(ids)) for value in others
+        value is None or (isinstance(value, Tensor) and value.ndim == 2 and len(value) == len(ids))
+        for value in others
     )
 
 

@@ -73,11 +73,12 @@ def test_one_pass_gives_what_two_give(family, name, pictures, monkeypatch):
     torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("family", ["gemma3", "mllama"])
-def test_caches_of_other_kinds_are_read_apart(family, pictures):
+def test_caches_of_other_kinds_are_read_apart(family, count, pictures):
     """Sliding layers, and layers that look at pictures beside the text."""
     model = tiny(family)
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(pictures[:count]))
     with passes(model) as rows:
         run(model, [load_method("vcd")], chats, batch, STEPS)
     assert set(rows) == {1} and len(rows) == 2 * (STEPS - 1)
