@@ -11,12 +11,13 @@ import torch
 from tiny_patches import TINY_PATCHES
 from tiny_tiles import TINY_TILES
 from torch import Tensor
-from transformers import LogitsProcessorList
+from transformers import AttentionInterface, AttentionMaskInterface, LogitsProcessorList
 
 from mmprobe.interventions import intervening
 from mmprobe.interventions.base import Method
-from mmprobe.models import Batch, Model
+from mmprobe.models import Batch, Model, attention
 from mmprobe.models.families import family_of
+from mmprobe.models.listening import halves, is_aside
 from mmprobe.models.prompt import Chat, build_batch, chat_of
 from mmprobe.samples import Sample
 
@@ -81,7 +82,6 @@ def read_whole(model: Model, inputs: dict[str, Any], generated: Tensor) -> Tenso
 def attending(model: Model, attend: Callable[..., Tensor]) -> Iterator[None]:
     """Within the block, decoder layers attend as `attend(layer, query, key, value, mask, scale)` does, which gets
     whole matrices (keys repeated for each head, a mask to add) and returns [batch, head, position, dim]."""
-    from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
     def forward(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **options: Any) -> Any:
@@ -99,3 +99,21 @@ def attending(model: Model, attend: Callable[..., Tensor]) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation = before
+
+
+def left_behind(model: Model) -> tuple[Any, ...]:
+    """All places that a method could have written to."""
+    config = model.hf.config.get_text_config()
+    modules = list(model.hf.modules())
+    return (
+        [name for module in modules for name in vars(module) if name == "forward"],
+        sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules),
+        config._attn_implementation,
+        len(attention._shifters),
+        len(attention._observers),
+        sorted(AttentionInterface._global_mapping),
+        sorted(AttentionMaskInterface._global_mapping),
+        is_aside(),
+        halves(),
+        {name: value for name, value in vars(model.hf.generation_config).items() if not name.startswith("_")},
+    )

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from answering import STEPS, plain_tokens, read_whole, ready, run, sample_of, tiny
+from answering import STEPS, left_behind, plain_tokens, read_whole, ready, run, sample_of, tiny
 from PIL import Image
 from scipy import ndimage
-from test_methods import left_behind
 from tiny_blip import ENC, save_tiny_blip
 from transformers import BlipForConditionalGeneration, BlipForImageTextRetrieval, BlipProcessor
 from typer.testing import CliRunner
