@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import queue
+import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +19,8 @@ from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import VARIABLES
 
 DEPTH = 16  # blocks that may wait for the disk
+_IDLE = 0.25  # seconds without a block
+_NEAR_KB = 2**13
 
 
 class WritingFailed(RuntimeError):
@@ -67,7 +72,11 @@ class Background:
 
     def _work(self) -> None:
         while True:
-            job = self.jobs.get()
+            try:
+                job = self.jobs.get(timeout=_IDLE)
+            except queue.Empty:
+                give_back_memory()
+                continue
             try:
                 if job is None:
                     return
@@ -116,6 +125,34 @@ class BackgroundWriter:
 
     def put(self, name: str, values: Tensor, where: tuple[Any, ...], shape: tuple[int, ...]) -> None:
         self.background.do(lambda host: self.writer.put(name, to_disk(name, host), where, shape), values)
+
+
+def give_back_memory() -> None:
+    """Return what the process has freed to the system if it is about as large as it ever was.
+
+    Recording keeps small tensors that lie between large temporary ones. glibc cannot join what is freed around
+    them, so the process would take new memory for the next large ones and grow. Other systems go without.
+
+    Example:
+        >>> give_back_memory()
+    """
+    if _trim is None:
+        return
+    sizes = dict(re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", Path("/proc/self/status").read_text()))
+    if int(sizes["VmRSS"]) + _NEAR_KB > int(
+        sizes["VmHWM"]
+    ):  # what was trimmed must be cleared by the kernel again
+        _trim(0)
+
+
+def _malloc_trim() -> Callable[[int], int] | None:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # no glibc
+        return None
+
+
+_trim = _malloc_trim()
 
 
 def to_disk(name: str, values: Tensor) -> np.ndarray:

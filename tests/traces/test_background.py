@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -66,3 +68,44 @@ def test_any_other_failure_is_no_samples_fault(capsys):
         writing.do(broken)
         writing.do(print, "skipped: a file that failed is not written on")
     assert capsys.readouterr().out == ""
+
+
+FREED_AROUND_WHAT_STAYS = """
+import re
+from pathlib import Path
+from mmprobe.traces.background import give_back_memory
+def resident():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+kept = []
+for _ in range(1000):
+    large, small = bytearray(b"x" * 2**16), bytearray(b"x" * 1024)
+    kept.append((large, small))
+kept = [small for _, small in kept]
+del large
+before = resident()
+give_back_memory()
+print(before - resident(), all(small == b"x" * 1024 for small in kept))
+"""
+
+
+@pytest.mark.skipif(background._trim is None, reason="needs glibc")
+def test_what_lay_between_small_blocks_goes_back_to_the_system():
+    done = subprocess.run(
+        [sys.executable, "-c", FREED_AROUND_WHAT_STAYS], capture_output=True, text=True, check=True
+    )
+    less, whole = done.stdout.split()
+    assert float(less) > 40 and whole == "True"  # of 62 MB
+
+
+def test_memory_is_given_back_while_nothing_is_written(monkeypatch):
+    given = threading.Event()
+    monkeypatch.setattr(background, "give_back_memory", given.set)
+    with Background():
+        assert given.wait(30)
+
+
+def test_systems_without_trimming_go_without(monkeypatch):
+    monkeypatch.setattr(background.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(background, "_trim", background._malloc_trim())
+    background.give_back_memory()
+    assert background._trim is None
