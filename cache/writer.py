@@ -136,6 +136,12 @@ class TraceWriter:
             self.room.promise(data.bytes_touched(None, shape))
             data.fill(values)
 
+    def halves(self, name: str) -> bool:
+        """Whether a data set holds float16, or will when it is made."""
+        if name in self.data:
+            return self.data[name].dtype == np.float16
+        return self.half and VARIABLES[name].dtype == "f2"
+
     def _create(
         self,
         name: str,

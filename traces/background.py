@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import queue
-import re
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,10 +14,10 @@ from torch import Tensor
 
 from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import VARIABLES
+from mmprobe.traces.freed import give_back_memory
 
 DEPTH = 16  # blocks that may wait for the disk
-_IDLE = 0.25  # seconds without a block
-_NEAR_KB = 2**13
+_IDLE = 0.25  # seconds without a block, after which memory is given back
 
 
 class WritingFailed(RuntimeError):
@@ -118,48 +115,34 @@ class BackgroundWriter:
         self.writer, self.background = writer, background
 
     def append(self, name: str, values: Tensor) -> None:
-        self.background.do(lambda host: self.writer.append(name, to_disk(name, host)), values)
+        self.background.do(lambda host: self.writer.append(name, self._array(name, host)), values)
 
     def write(self, name: str, values: Tensor) -> None:
-        self.background.do(lambda host: self.writer.write(name, to_disk(name, host)), values)
+        self.background.do(lambda host: self.writer.write(name, self._array(name, host)), values)
 
     def put(self, name: str, values: Tensor, where: tuple[Any, ...], shape: tuple[int, ...]) -> None:
-        self.background.do(lambda host: self.writer.put(name, to_disk(name, host), where, shape), values)
+        self.background.do(lambda host: self.writer.put(name, self._array(name, host), where, shape), values)
+
+    def _array(self, name: str, values: Tensor) -> np.ndarray:
+        return to_disk(name, values, self.writer.halves(name))
 
 
-def give_back_memory() -> None:
-    """Return what the process has freed to the system if it is about as large as it ever was.
+def to_disk(name: str, values: Tensor, half: bool) -> np.ndarray:
+    """A tensor on the host as the numpy array that the format wants.
 
-    Recording keeps small tensors that lie between large temporary ones. glibc cannot join what is freed around
-    them, so the process would take new memory for the next large ones and grow. Other systems go without.
+    Args:
+        half: whether the data set holds float16; what does not fit into it stays as it is.
 
     Example:
-        >>> give_back_memory()
+        >>> to_disk("residual/mid", torch.tensor([[[0.1]]]), True).dtype
+        dtype('float16')
     """
-    if _trim is None:
-        return
-    sizes = dict(re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", Path("/proc/self/status").read_text()))
-    if int(sizes["VmRSS"]) + _NEAR_KB > int(
-        sizes["VmHWM"]
-    ):  # what was trimmed must be cleared by the kernel again
-        _trim(0)
-
-
-def _malloc_trim() -> Callable[[int], int] | None:
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # no glibc
-        return None
-
-
-_trim = _malloc_trim()
-
-
-def to_disk(name: str, values: Tensor) -> np.ndarray:
-    """A tensor on the host as the numpy array that the format wants, in single precision where it may be needed."""
     if name == "ffn/active":
         return np.packbits(values.numpy(), axis=-1)
-    wanted = np.dtype(VARIABLES[name].dtype)
-    if values.is_floating_point():
-        return values.float().numpy()
-    return values.numpy().astype(wanted)
+    if not values.is_floating_point():
+        return values.numpy().astype(VARIABLES[name].dtype)
+    if half:
+        rounded = values.half()  # numpy takes ten times as long
+        if not rounded.isinf().any():
+            return rounded.numpy()
+    return values.float().numpy()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
-from mmprobe.traces import background
-from mmprobe.traces.background import Background, WritingFailed
+from mmprobe.cache import Trace, TraceWriter
+from mmprobe.traces import background, freed
+from mmprobe.traces.background import Background, BackgroundWriter, WritingFailed, to_disk
 
 
 def test_jobs_are_done_in_order_by_another_thread():
@@ -73,7 +76,7 @@ def test_any_other_failure_is_no_samples_fault(capsys):
 FREED_AROUND_WHAT_STAYS = """
 import re
 from pathlib import Path
-from mmprobe.traces.background import give_back_memory
+from mmprobe.traces.freed import give_back_memory
 def resident():
     return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 kept = []
@@ -88,7 +91,7 @@ print(before - resident(), all(small == b"x" * 1024 for small in kept))
 """
 
 
-@pytest.mark.skipif(background._trim is None, reason="needs glibc")
+@pytest.mark.skipif(freed._trim is None, reason="needs glibc")
 def test_what_lay_between_small_blocks_goes_back_to_the_system():
     done = subprocess.run(
         [sys.executable, "-c", FREED_AROUND_WHAT_STAYS], capture_output=True, text=True, check=True
@@ -105,7 +108,36 @@ def test_memory_is_given_back_while_nothing_is_written(monkeypatch):
 
 
 def test_systems_without_trimming_go_without(monkeypatch):
-    monkeypatch.setattr(background.ctypes, "CDLL", lambda name: object())
-    monkeypatch.setattr(background, "_trim", background._malloc_trim())
-    background.give_back_memory()
-    assert background._trim is None
+    monkeypatch.setattr(freed.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(freed, "_trim", freed._malloc_trim())
+    freed.give_back_memory()
+    assert freed._trim is None
+
+
+def test_float16_is_the_nearest_and_what_it_cannot_hold_stays():
+    """All numbers of float16, those halfway between two, and their neighbours; ties go to the even one."""
+    halves = np.arange(0x7C00, dtype="u2").view("f2").astype("f4")
+    halfway = (halves[:-1] + halves[1:]) / 2
+    values = np.concatenate(
+        [halves, halfway, np.nextafter(halfway, 0), np.nextafter(halfway, np.float32(1e9))]
+    )
+    values = np.concatenate([values, -values])
+    found = to_disk("residual/mid", torch.from_numpy(values), True)
+    rounded = [struct.unpack("<e", struct.pack("<e", value))[0] for value in values.tolist()]
+    assert found.dtype == np.float16
+    assert found.view("u2").tolist() == np.array(rounded, "f2").view("u2").tolist()
+    for large in (1e5, np.inf):
+        assert to_disk("residual/mid", torch.tensor([1 / 3, large]), True).dtype == np.float32
+    assert to_disk("residual/mid", torch.tensor([1 / 3]), False).dtype == np.float32
+
+
+def test_once_a_number_was_too_large_all_that_follow_are_stored_as_they_are(tmp_path):
+    blocks = torch.full((3, 2, 1, 4), 1 / 3)
+    blocks[1, 0] = 1e5
+    with TraceWriter(tmp_path / "a.h5", {"layer": np.arange(1)}) as writer, Background() as writing:
+        for block in blocks:
+            BackgroundWriter(writer, writing).append("residual/mid", block)
+        writing.settle()
+    found = Trace(tmp_path / "a.h5").residual_mid.values
+    assert found.dtype == np.float32 and np.array_equal(found[2:], blocks[1:].flatten(0, 1).numpy())
+    assert np.array_equal(found[:2], blocks[0].half().float().numpy())
