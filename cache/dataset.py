@@ -6,6 +6,7 @@ A trace is many small data sets; through the upper level, making one takes three
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import h5py
@@ -48,21 +49,11 @@ class DataSet:
         filters: tuple[tuple[int, tuple[int, ...]], ...] = (),
     ):
         self.shape, self.dtype, self.chunk = shape, dtype, chunk
-        layout = h5p.create(h5p.DATASET_CREATE)
-        if chunk is not None:
-            layout.set_chunk(chunk)
-            for code, options in filters:
-                layout.set_filter(code, h5z.FLAG_OPTIONAL, options)
-            layout.set_fletcher32()
-        if dtype.kind == "f":
-            layout.set_fill_value(np.array(np.nan, dtype))
         limits = None
         if growing is not None:
             limits = tuple(h5s.UNLIMITED if grows else n for grows, n in zip(growing, shape, strict=True))
-        kind = h5t.py_create(dtype, logical=True)
-        self.id = h5d.create(
-            file, name.encode(), kind, h5s.create_simple(shape, limits), layout, _WITH_GROUPS
-        )
+        space, layout = h5s.create_simple(shape, limits), _layout(dtype, chunk, filters)
+        self.id = h5d.create(file, name.encode(), _kind(dtype), space, layout, _WITH_GROUPS)
 
     def resize(self, shape: tuple[int, ...]) -> None:
         if shape != self.shape:
@@ -99,6 +90,26 @@ class DataSet:
         most = np.finfo(np.float16).max
         large = (values > most) | (values < -most)
         return bool(large.any() and np.isfinite(values[large]).any())
+
+
+@lru_cache
+def _kind(dtype: np.dtype) -> h5t.TypeID:
+    return h5t.py_create(dtype, logical=True)
+
+
+@lru_cache
+def _layout(
+    dtype: np.dtype, chunk: tuple[int, ...] | None, filters: tuple[tuple[int, tuple[int, ...]], ...]
+) -> h5p.PropDCID:
+    layout = h5p.create(h5p.DATASET_CREATE)
+    if chunk is not None:
+        layout.set_chunk(chunk)
+        for code, options in filters:
+            layout.set_filter(code, h5z.FLAG_OPTIONAL, options)
+        layout.set_fletcher32()
+    if dtype.kind == "f":
+        layout.set_fill_value(np.array(np.nan, dtype))
+    return layout
 
 
 def bounds(where: Where, shape: tuple[int, ...]) -> list[tuple[int, int]]:
