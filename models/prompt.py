@@ -321,4 +321,6 @@ def _cells(view: View, number: int) -> np.ndarray:
 
 def token_texts(model: Model, ids: np.ndarray) -> list[str]:
     """Each token's own text; a token that is part of a character shows as the replacement character."""
-    return model.tokenizer.batch_decode(ids[:, None].tolist(), skip_special_tokens=False)
+    known, places = np.unique(ids, return_inverse=True)  # most of a prompt is one visual token many times
+    texts = model.tokenizer.batch_decode(known[:, None].tolist(), skip_special_tokens=False)
+    return [texts[place] for place in places]
