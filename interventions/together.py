@@ -34,11 +34,11 @@ class JointCache(DynamicCache):
 
     def __init__(self, main: DynamicCache, second: DynamicCache):
         super().__init__()
-        self.caches = main, second
-        self.rows = len(main.layers[0].keys)
+        self.parts: tuple[list[Any], list[Any]] = main.layers, second.layers  # those with keys and values
+        self.rows = len(self.parts[0][0].keys)
         lengths = main.get_seq_length(), second.get_seq_length()
         self.skips = max(lengths) - lengths[0], max(lengths) - lengths[1]
-        for layers in zip(main.layers, second.layers, strict=True):
+        for layers in zip(*self.parts, strict=True):
             joint = DynamicLayer()
             joint.lazy_initialization(layers[0].keys, layers[0].values)
             joint.keys = self._stacked([layer.keys for layer in layers])
@@ -53,26 +53,26 @@ class JointCache(DynamicCache):
 
     def holds(self, main: DynamicCache, second: DynamicCache) -> bool:
         """Whether it is that of these two, and neither has gone on without it."""
-        caches = main, second
+        given = main.layers, second.layers
         return all(
-            cache is own and cache.layers[0].keys is view
-            for cache, own, view in zip(caches, self.caches, self.views, strict=True)
+            layers is own and own[0].keys is view
+            for layers, own, view in zip(given, self.parts, self.views, strict=True)
         )
 
     def take(self) -> None:
         """Empty the two caches, whose views would keep what a pass replaces."""
         self.views: tuple[Tensor, ...] = ()
-        for cache in self.caches:
-            for layer in cache.layers:
-                layer.keys = layer.values = None
+        for layer in (layer for layers in self.parts for layer in layers):
+            layer.keys = layer.values = None
 
     def part(self) -> None:
         """Give each of the two caches its own rows again."""
-        for joint, *layers in zip(self.layers, *(cache.layers for cache in self.caches), strict=True):
-            rows = slice(None, self.rows), slice(self.rows, None)
-            for layer, own, skip in zip(layers, rows, self.skips, strict=True):
-                layer.keys, layer.values = joint.keys[own, :, skip:], joint.values[own, :, skip:]
-        self.views = tuple(cache.layers[0].keys for cache in self.caches)
+        whose = slice(None, self.rows), slice(self.rows, None)
+        joint: list[Any] = self.layers
+        for layers, rows, skip in zip(self.parts, whose, self.skips, strict=True):
+            for layer, both in zip(layers, joint, strict=True):
+                layer.keys, layer.values = both.keys[rows, :, skip:], both.values[rows, :, skip:]
+        self.views = tuple(layers[0].keys for layers in self.parts)
 
 
 @contextmanager

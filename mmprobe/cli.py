@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -105,9 +106,11 @@ def models(as_json: AsJson = False) -> None:
     say({"models": rows, "families": families}, "\n".join(lines), as_json)
 
 
-for command in (demo, models, trace, plan, analyze, report, verify, pack):
-    app.command()(command)
-for command in (make_pairs, generate, bench, score, compare, agree, clean):
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    *(demo, models, trace, plan, analyze, report, verify, pack),
+    *(make_pairs, generate, bench, score, compare, agree, clean),
+)
+for command in _COMMANDS:
     app.command()(command)
 app.command("filter")(filter_by_votes)
 
