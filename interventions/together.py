@@ -34,7 +34,7 @@ class JointCache(DynamicCache):
 
     def __init__(self, main: DynamicCache, second: DynamicCache):
         super().__init__()
-        self.parts: tuple[list[Any], list[Any]] = main.layers, second.layers  # those with keys and values
+        self.parts: Any = main.layers, second.layers  # each layer with keys and values
         self.rows = len(self.parts[0][0].keys)
         lengths = main.get_seq_length(), second.get_seq_length()
         self.skips = max(lengths) - lengths[0], max(lengths) - lengths[1]
