@@ -34,7 +34,7 @@ class JointCache(DynamicCache):
 
     def __init__(self, main: DynamicCache, second: DynamicCache):
         super().__init__()
-        self.parts: Any = main.layers, second.layers  # each layer with keys and values
+        self.parts = _layers(main), _layers(second)
         self.rows = len(self.parts[0][0].keys)
         lengths = main.get_seq_length(), second.get_seq_length()
         self.skips = max(lengths) - lengths[0], max(lengths) - lengths[1]
@@ -68,11 +68,15 @@ class JointCache(DynamicCache):
     def part(self) -> None:
         """Give each of the two caches its own rows again."""
         whose = slice(None, self.rows), slice(self.rows, None)
-        joint: list[Any] = self.layers
         for layers, rows, skip in zip(self.parts, whose, self.skips, strict=True):
-            for layer, both in zip(layers, joint, strict=True):
+            for layer, both in zip(layers, _layers(self), strict=True):
                 layer.keys, layer.values = both.keys[rows, :, skip:], both.values[rows, :, skip:]
         self.views = tuple(layers[0].keys for layers in self.parts)
+
+
+def _layers(cache: DynamicCache) -> list[Any]:
+    """All of them have keys and values, which transformers' types do not say."""
+    return cache.layers
 
 
 @contextmanager
