@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from h5py import h5ds
 
-from mmprobe.cache.dataset import CHUNK_BYTES, TEXT, DataSet, Where, bounds, chunk_of, filters, set_text
+from mmprobe.cache.dataset import TEXT, DataSet, Where, bounds, chunk_of, filters, set_text
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.cache.seal import SEAL_BYTES, seal
 
@@ -52,13 +52,7 @@ class TraceWriter:
         self.path, self.half = path, half
         self.filters = filters(compression)
         self.part = path.with_name(path.name + ".part")
-        self.file = h5py.File(
-            self.part,
-            "w",
-            libver=("v110", "v110"),
-            userblock_size=SEAL_BYTES,
-            rdcc_nbytes=CHUNK_BYTES,  # of each data set until the end; HDF5 2 would hold 8 MB
-        )
+        self.file = h5py.File(self.part, "w", libver=("v110", "v110"), userblock_size=SEAL_BYTES)
         self.room = _Room(self.part)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, DataSet] = {}
