@@ -17,6 +17,7 @@ from mmprobe.cache.schema import VARIABLES
 from mmprobe.traces.freed import give_back_memory
 
 DEPTH = 16  # blocks that may wait for the disk
+_ONE_THREAD = 2**14  # numbers; torch shares from 2**15 on
 _IDLE = 0.25  # seconds without a block, after which memory is given back
 
 
@@ -141,8 +142,18 @@ def to_disk(name: str, values: Tensor, half: bool) -> np.ndarray:
         return np.packbits(values.numpy(), axis=-1)
     if not values.is_floating_point():
         return values.numpy().astype(VARIABLES[name].dtype)
-    if half:
-        rounded = values.half()  # numpy takes ten times as long
-        if not rounded.isinf().any():
-            return rounded.numpy()
-    return values.float().numpy()
+    rounded = _rounded(values) if half and values.dtype == torch.float32 and values.is_contiguous() else None
+    return values.float().numpy() if rounded is None else rounded
+
+
+def _rounded(values: Tensor) -> np.ndarray | None:
+    """As float16, None if a number is too large for it; numpy takes ten times as long.
+
+    It goes in pieces too small for torch to use several threads, which would take turns with those that generate.
+    """
+    rounded = torch.empty(values.numel(), dtype=torch.float16)
+    pieces = zip(values.view(-1).split(_ONE_THREAD), rounded.split(_ONE_THREAD), strict=True)
+    for given, taken in pieces:
+        if taken.copy_(given).isinf().any():
+            return None
+    return rounded.view(values.shape).numpy()
