@@ -64,6 +64,7 @@ class SecondPath:
         with aside(), self._leaving_positions():
             if not self.read:
                 self._forward(is_first_iteration=True)
+                self.options.pop("pixel_values", None)  # what they show is in the cache
             fresh = generated[:, self.read - self.prompt :]
             if fresh.shape[1]:
                 self.ids = torch.cat([self.ids, fresh], 1)

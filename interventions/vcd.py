@@ -78,7 +78,8 @@ def noisy(asked: Asked, step: int) -> dict[str, Any]:
         noise[where] = _noise(asked.model, shape, torch.Generator().manual_seed(asked.seed))
         first += shape[0]
     kept = kept_signal(step)
-    mixed = kept**0.5 * pixels.float() + (1 - kept) ** 0.5 * noise.to(pixels.device)
+    # in place: the pixels of a batch take more memory than its cache
+    mixed = noise.to(pixels.device).mul_((1 - kept) ** 0.5).add_(pixels, alpha=kept**0.5)
     return {**asked.batch.inputs, "pixel_values": mixed.to(pixels.dtype)}
 
 

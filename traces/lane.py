@@ -70,12 +70,16 @@ class Lane:
         generated = torch.zeros(keys - len(self.membership), len(Group) + 1, device=self.device)
         generated[:, Group.GENERATED] = 1
         membership = torch.cat([self.membership, generated])
-        masses, visuals = [], []
+        masses: list[Tensor] = []
+        visuals: Tensor | None = None  # [step, layer, visual], or [step, layer, head, visual]
         for index, layer in enumerate(self.layers):
             rows = rows_of(layer)
             mass, visual = self._summed(rows, membership, steps)
             masses.append(mass)
-            visuals.append(visual)
+            by_step = visual.transpose(0, 1) if visual.ndim == 3 else visual
+            if visuals is None:
+                visuals = by_step.new_empty(steps, len(self.layers), *by_step.shape[1:])
+            visuals[:, index] = by_step
             if "attention/row" in self.spec.stored and rows is not None and not rows.crosses:
                 shape = (self.done, len(self.layers), len(self.heads), keys)
                 where = (slice(self.done - steps, self.done), index, slice(None), slice(0, keys))
@@ -83,12 +87,11 @@ class Lane:
         mass = torch.stack(masses, 1).permute(2, 1, 0, 3)  # [step, layer, head, group + leading]
         self.write("attention/mass", mass[..., :-1])
         self.write("attention/leading", mass[..., -1])
-        if visuals[0].ndim == 3:
-            by_head = torch.stack(visuals, 1).permute(2, 1, 0, 3)
-            self.write("attention/visual_head", by_head)
-            self.write("attention/visual", by_head.mean(2))
-        else:
-            self.write("attention/visual", torch.stack(visuals, 1))
+        if visuals is not None and visuals.ndim == 4:
+            self.write("attention/visual_head", visuals)
+            visuals = visuals.mean(2)
+        if visuals is not None:
+            self.write("attention/visual", visuals)
 
     def _chosen(self, weights: Tensor) -> Tensor:
         return weights if self.all_heads else weights[self.heads]
