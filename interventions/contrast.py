@@ -51,6 +51,7 @@ def plausible(combined: Tensor, main: Tensor, beta: float) -> Tensor:
     """Combined logits, -inf where the answer's own logit is below log(beta) + its largest; 0 leaves all.
 
     Example:
+        >>> import torch
         >>> plausible(torch.tensor([1.0, 5.0]), torch.tensor([3.0, 0.0]), 0.1)
         tensor([1., -inf])
     """
