@@ -58,41 +58,32 @@ def _observed_sdpa(
     watched = not is_aside() and (module in _observers or module in _shifters)
     both = halves()
     if both is None or not (watched or any(both.skips)):
-        kernel = _watched_sdpa if watched else _sdpa
-        return kernel(module, query, key, value, attention_mask, options), None
+        return _rows(module, query, key, value, attention_mask, options, watched), None
     outputs = []
-    for kernel, rows, skip in (
-        (_watched_sdpa, slice(None, both.rows), both.skips[0]),
-        (_sdpa, slice(both.rows, None), both.skips[1]),
+    for rows, skip, theirs in (
+        (slice(None, both.rows), both.skips[0], watched),
+        (slice(both.rows, None), both.skips[1], False),
     ):
         mask = attention_mask
         if mask is not None:
             mask = (mask if len(mask) == 1 else mask[rows])[..., skip:]
-        outputs.append(kernel(module, query[rows], key[rows, :, skip:], value[rows, :, skip:], mask, options))
+        own = query[rows], key[rows, :, skip:], value[rows, :, skip:]
+        outputs.append(_rows(module, *own, mask, options, theirs))
     return torch.cat(outputs), None
 
 
-def _sdpa(
+def _rows(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     options: dict[str, Any],
+    watched: bool,
 ) -> Tensor:
-    return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
-
-
-def _watched_sdpa(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    options: dict[str, Any],
-) -> Tensor:
-    """With the shifts of those who shift it; those who observe it are told."""
-    observe, shifters = _observers.get(module), _shifters.get(module, ())
+    """The kernel's output; if watched, with the shifts of those who shift it, and those who observe it are told."""
+    observe = _observers.get(module) if watched else None
+    shifters = _shifters.get(module, ()) if watched else ()
     scale = options.get("scaling") or query.shape[-1] ** -0.5
     shifts: list[Shift] = []
     if shifters:
@@ -101,7 +92,7 @@ def _watched_sdpa(
     if shifts:
         output = shifted_rows(module, query, key, value, mask, shifts, options | {"scaling": scale})
     else:
-        output = _sdpa(module, query, key, value, mask, options)
+        output, _ = sdpa_attention_forward(module, query, key, value, mask, **options)
     if observe is not None:
         window = options.get("sliding_window")
         bias, everywhere = added(shifts), added([shift for shift in shifts if shift.everywhere])

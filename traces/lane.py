@@ -71,13 +71,12 @@ class Lane:
         generated[:, Group.GENERATED] = 1
         membership = torch.cat([self.membership, generated])
         masses: list[Tensor] = []
-        visuals: Tensor | None = None  # [step, layer, visual], or [step, layer, head, visual]
         for index, layer in enumerate(self.layers):
             rows = rows_of(layer)
             mass, visual = self._summed(rows, membership, steps)
             masses.append(mass)
             by_step = visual.transpose(0, 1) if visual.ndim == 3 else visual
-            if visuals is None:
+            if not index:  # filled in, not stacked at the end, which would take twice the memory
                 visuals = by_step.new_empty(steps, len(self.layers), *by_step.shape[1:])
             visuals[:, index] = by_step
             if "attention/row" in self.spec.stored and rows is not None and not rows.crosses:
@@ -87,11 +86,10 @@ class Lane:
         mass = torch.stack(masses, 1).permute(2, 1, 0, 3)  # [step, layer, head, group + leading]
         self.write("attention/mass", mass[..., :-1])
         self.write("attention/leading", mass[..., -1])
-        if visuals is not None and visuals.ndim == 4:
+        if visuals.ndim == 4:  # [step, layer, head, visual]
             self.write("attention/visual_head", visuals)
             visuals = visuals.mean(2)
-        if visuals is not None:
-            self.write("attention/visual", visuals)
+        self.write("attention/visual", visuals)
 
     def _chosen(self, weights: Tensor) -> Tensor:
         return weights if self.all_heads else weights[self.heads]
