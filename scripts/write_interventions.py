@@ -213,6 +213,8 @@ of its hardest kind and differ in none to three ways. Parameters were chosen on 
 parameters and those with one of them changed, the best by `drf`, then `cf1`; the shipped ones where nothing was better. Under
 each value stands the difference to plain, each sample with itself, with its 95 % bootstrap interval over pairs; bold where it
 does not hold 0. With {n_methods} methods and {n_metrics} metrics, a few such differences are expected by chance alone.
+A value is of the answers that can be read; a difference is of the samples that both read, so where a method makes answers
+unreadable it is of fewer of them, and not the difference of the values.
 
 A small model that learned its world by heart has little to gain from looking harder: where a method helps or harms a large
 model, this page does not tell. It shows that each method runs, what it changes, and that harm is reported like help.
