@@ -71,14 +71,15 @@ class Keys:
         first, last = max(self.first, padding), position + query.shape[1]
         scores = _scores(query, held[:, first - self.first : last - self.first], self.scale)
         self._shift(scores, row, position, first)
-        queries = torch.arange(position, last, device=query.device)[:, None]
-        keys = torch.arange(first, last, device=query.device)
-        if self.window is None:
-            since = scores[:, :, -query.shape[1] :]  # keys before the first query are seen by all
-            since.masked_fill_(keys[-query.shape[1] :] > queries, float("-inf"))
-        else:
-            scores.masked_fill_((keys > queries) | (keys <= queries - self.window), float("-inf"))
-        return Rows(F.pad(scores.softmax(-1), (first - padding, 0)))
+        steps = query.shape[1]
+        later = torch.full((steps, steps), float("-inf"), device=query.device).triu_(1)
+        scores[:, :, -steps:] += later  # keys before the first query are seen by all
+        if self.window is not None:
+            queries = torch.arange(position, last, device=query.device)[:, None]
+            keys = torch.arange(first, last, device=query.device)
+            scores.masked_fill_(keys <= queries - self.window, float("-inf"))
+        weights = scores.softmax(-1)
+        return Rows(F.pad(weights, (first - padding, 0)) if first > padding else weights)
 
     def _shift(self, scores: Tensor, row: int, position: int, first: int) -> None:
         """Add to scores [head, step, key], whose keys begin at `first`, what a method added at each step."""

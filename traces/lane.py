@@ -43,7 +43,8 @@ class Lane:
         self.membership = F.one_hot(groups, len(Group) + 1).float()  # [prompt, group + leading]
         self.visual = torch.from_numpy(prompt.visual).to(self.device)
         keys = prompt.visual_keys
-        self.visual_keys = None if keys is None else torch.from_numpy(keys).to(self.device)
+        self.cells = _runs(prompt.visual if keys is None else keys)
+        self.crosses = keys is not None  # pictures are seen by cross-attention, in layers of its own
         first_image = int(prompt.visual[0]) if len(prompt.visual) else 0
         self.membership[:first_image, -1] = 1
 
@@ -98,24 +99,23 @@ class Lane:
         """Mass [head, step, group + leading] of a layer, and its weights on visual tokens: [head, step, visual]
         if they are wanted by head, else their mean over heads."""
         by_head = bool({"attention/visual_head", "prompt/attention_visual_head"} & self.spec.stored)
-        cells = self.visual if self.visual_keys is None else self.visual_keys
+        cells = sum(run.stop - run.start for run in self.cells)
         if rows is None:
             nan = torch.full(
-                (len(self.heads), steps, max(len(cells), len(Group) + 1)), torch.nan, device=self.device
+                (len(self.heads), steps, max(cells, len(Group) + 1)), torch.nan, device=self.device
             )
-            visual = nan[..., : len(cells)]
+            visual = nan[..., :cells]
             return nan[..., : len(Group) + 1], visual if by_head else visual[0]
         weights = self._chosen(rows.weights)
         if rows.crosses:
             mass = torch.zeros(*weights.shape[:2], len(Group) + 1, device=self.device)
             mass[..., Group.VISUAL] = weights.sum(-1)
-            visual = weights[:, :, self.visual_keys] if by_head else weights.mean(0)[:, self.visual_keys]
-            return mass, visual
+            return mass, _columns(weights if by_head else weights.mean(0), self.cells)
         mass = weights @ membership
-        if self.visual_keys is not None:
-            visual = torch.zeros(*weights.shape[:2], len(cells), device=self.device)
+        if self.crosses:
+            visual = torch.zeros(*weights.shape[:2], cells, device=self.device)
             return mass, visual if by_head else visual[0]
-        return mass, weights[:, :, self.visual] if by_head else weights.mean(0)[:, self.visual]
+        return mass, _columns(weights if by_head else weights.mean(0), self.cells)
 
     def residuals(self, stacked: dict[str, Tensor]) -> None:
         """The residual stream [step, layer, hidden] before, within and after each layer, by `pre`, `mid`, `post`."""
@@ -191,3 +191,14 @@ class Lane:
                 shape = (len(self.prompt.ids), len(self.layers), *rest)
                 where = (slice(first, first + queries), index, *(slice(0, size) for size in rest))
                 self.writer.put(f"prompt/attention_{name}", values, where, shape)
+
+
+def _runs(positions: np.ndarray) -> list[slice]:
+    """Ascending positions as slices, of which pictures need few."""
+    parts = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+    return [slice(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)] or [slice(0, 0)]
+
+
+def _columns(weights: Tensor, runs: list[slice]) -> Tensor:
+    """Weights [..., key] of some keys; by an index for each, this takes ten times as long."""
+    return torch.cat([weights[..., run] for run in runs], -1)

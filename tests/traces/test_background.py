@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import torch
 
 from mmprobe.cache import Trace, TraceWriter
 from mmprobe.traces import background, freed
-from mmprobe.traces.background import Background, BackgroundWriter, WritingFailed, to_disk
+from mmprobe.traces.background import Background, BackgroundWriter, WritingFailed
 
 
 def test_jobs_are_done_in_order_by_another_thread():
@@ -114,7 +115,7 @@ def test_systems_without_trimming_go_without(monkeypatch):
     assert freed._trim is None
 
 
-def test_float16_is_the_nearest_and_what_it_cannot_hold_stays():
+def test_float16_is_the_nearest(tmp_path):
     """All numbers of float16, those halfway between two, and their neighbours; ties go to the even one."""
     halves = np.arange(0x7C00, dtype="u2").view("f2").astype("f4")
     halfway = (halves[:-1] + halves[1:]) / 2
@@ -122,13 +123,34 @@ def test_float16_is_the_nearest_and_what_it_cannot_hold_stays():
         [halves, halfway, np.nextafter(halfway, 0), np.nextafter(halfway, np.float32(1e9))]
     )
     values = np.concatenate([values, -values])
-    found = to_disk("residual/mid", torch.from_numpy(values), True)
+    found = written(tmp_path, torch.from_numpy(values))
     rounded = [struct.unpack("<e", struct.pack("<e", value))[0] for value in values.tolist()]
     assert found.dtype == np.float16
     assert found.view("u2").tolist() == np.array(rounded, "f2").view("u2").tolist()
-    for large in (1e5, np.inf):
-        assert to_disk("residual/mid", torch.tensor([1 / 3, large]), True).dtype == np.float32
-    assert to_disk("residual/mid", torch.tensor([1 / 3]), False).dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_float16_cannot_hold_stays(tmp_path, dtype):
+    values = torch.tensor([1 / 3, -1e5], dtype=dtype)
+    found = written(tmp_path, values)
+    assert found.dtype == np.float32 and np.array_equal(found, values.float().numpy())
+
+
+def test_infinities_do_not_need_more_than_float16(tmp_path):
+    found = written(tmp_path, torch.tensor([1.0, np.inf, -np.inf, np.nan]))
+    assert found.dtype == np.float16 and np.array_equal(found, [1, np.inf, -np.inf, np.nan], equal_nan=True)
+
+
+def test_without_float16_nothing_is_rounded(tmp_path):
+    assert written(tmp_path, torch.tensor([1 / 3]), half=False).tolist() == [np.float32(1 / 3)]
+
+
+def written(folder: Path, values: torch.Tensor, half: bool = True) -> np.ndarray:
+    """Values as a trace gives them back."""
+    with TraceWriter(folder / "a.h5", {"layer": np.arange(1)}, half=half) as writer, Background() as writing:
+        BackgroundWriter(writer, writing).append("residual/mid", values.view(1, 1, -1))
+        writing.settle()
+    return Trace(folder / "a.h5").residual_mid.values.ravel()
 
 
 def test_once_a_number_was_too_large_all_that_follow_are_stored_as_they_are(tmp_path):
