@@ -23,6 +23,8 @@ _TEXT_TYPE = h5t.py_create(TEXT, logical=True)
 _SCALAR = h5s.create(h5s.SCALAR)
 _WITH_GROUPS = h5p.create(h5p.LINK_CREATE)
 _WITH_GROUPS.set_create_intermediate_group(True)
+_WHOLE_CHUNKS = h5p.create(h5p.DATASET_ACCESS)
+_WHOLE_CHUNKS.set_chunk_cache(0, 0, 1)  # what is written as a whole need not be copied first
 
 
 class DataSet:
@@ -33,7 +35,7 @@ class DataSet:
         name: its path.
         shape: its present shape.
         dtype: how it is stored; `TEXT` for texts.
-        chunk: shape of the blocks that it is stored and checked by; None for one unchecked piece.
+        chunk: shape of the blocks that it is stored by; None for one piece.
         growing: for each dimension whether it can grow; None if none can.
         filters: from `filters`.
     """
@@ -53,7 +55,9 @@ class DataSet:
         if growing is not None:
             limits = tuple(h5s.UNLIMITED if grows else n for grows, n in zip(growing, shape, strict=True))
         space, layout = h5s.create_simple(shape, limits), _layout(dtype, chunk, filters)
-        self.id = h5d.create(file, name.encode(), _kind(dtype), space, layout, _WITH_GROUPS)
+        long_rows = growing is not None and any(growing[1:])  # their chunks are written in parts
+        access = None if long_rows else _WHOLE_CHUNKS
+        self.id = h5d.create(file, name.encode(), _kind(dtype), space, layout, _WITH_GROUPS, access)
 
     def resize(self, shape: tuple[int, ...]) -> None:
         if shape != self.shape:
@@ -106,7 +110,6 @@ def _layout(
         layout.set_chunk(chunk)
         for code, options in filters:
             layout.set_filter(code, h5z.FLAG_OPTIONAL, options)
-        layout.set_fletcher32()
     if dtype.kind == "f":
         layout.set_fill_value(np.array(np.nan, dtype))
     return layout
@@ -123,13 +126,16 @@ def bounds(where: Where, shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def chunk_of(block: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """A block's shape, with less of its first dimensions if it is larger than a chunk should be."""
+    """A block's shape, with less of its first dimensions if it is larger than a chunk should be; a whole number of
+    chunks is a block if that makes them no smaller than half of what they may be."""
     chunk = [min(max(size, 1), CHUNK_BYTES) for size in block]
     for axis in range(len(chunk)):
         rest = itemsize * math.prod(chunk[axis + 1 :])
         if rest * chunk[axis] <= CHUNK_BYTES:
             break
-        chunk[axis] = max(CHUNK_BYTES // rest, 1)
+        most = max(CHUNK_BYTES // rest, 1)
+        even = (size for size in range(most, most // 2, -1) if chunk[axis] % size == 0)
+        chunk[axis] = next(even, most)
     return tuple(chunk)
 
 

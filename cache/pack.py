@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from mmprobe.cache.reader import open_run
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.seal import SEAL_BYTES, seal
+from mmprobe.cache.seal import checked, seal
 from mmprobe.cache.verify import require_unbroken
 from mmprobe.errors import InputError
 
@@ -35,13 +35,13 @@ def pack(path: str | Path, out: str | Path) -> Path:
         raise InputError(f"{out.parent}: no such folder")
     part = out.with_name(out.name + ".part")
     try:
-        with h5py.File(part, "w", libver=("v110", "v110"), userblock_size=SEAL_BYTES) as file:
+        with h5py.File(part, "w", libver=("v110", "v110")) as file:
             samples = file.create_group("samples")
             for name in tqdm(run.ids, desc="pack", unit="trace", disable=None):
                 trace = run[name]
                 require_unbroken(trace._file)
                 try:
-                    with h5py.File(trace._file, "r") as source:
+                    with checked(trace._file) as source:
                         _copy(source, samples.create_group(name))
                 except (OSError, RuntimeError) as error:
                     raise trace._damaged(error) from None

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
-from h5py import h5o, h5s
+from h5py import h5d, h5o, h5s
 from tqdm import tqdm
 from xarray.backends import BackendArray
 from xarray.core.indexing import (
@@ -25,6 +25,7 @@ from xarray.core.indexing import (
 )
 
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
+from mmprobe.cache.seal import checked
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
 
@@ -44,8 +45,8 @@ class _Array:
 class _Stored(BackendArray):
     """One data set on disk, read when it is indexed; damage that is found then is an InputError."""
 
-    def __init__(self, trace: Trace, data: h5py.Dataset):
-        self.trace, self.path = trace, data.name
+    def __init__(self, trace: Trace, path: str, data: h5d.DatasetID):
+        self.trace, self.path = trace, path.encode()
         self.shape, self.dtype = data.shape, data.dtype
 
     def __getitem__(self, key: ExplicitIndexer) -> Any:
@@ -53,7 +54,7 @@ class _Stored(BackendArray):
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
         with self.trace._opened() as root:
-            data = root.file[self.path]
+            data = h5py.Dataset(h5d.open(root.id, self.path))
             return data.asstr()[key] if self.dtype == object else data[key]
 
 
@@ -96,19 +97,17 @@ class Trace:
             if self._held is not None:
                 yield self._held
                 return
-            with h5py.File(self._file, "r") as file:
-                root = file[self._root]
-                if not self._attributes:
-                    found = dict(root.attrs)
-                    if found.get("mmprobe_format") != FORMAT_VERSION:
-                        raise InputError(
-                            f"{self._file}: trace format {found.get('mmprobe_format')}, this mmprobe reads {FORMAT_VERSION}"
-                        )
-                    self._attributes = found
+            with checked(self._file) as file:
+                root = file[self._root] if self._root != "/" else file
+                version = root.attrs.get("mmprobe_format")
+                if version != FORMAT_VERSION:
+                    raise InputError(
+                        f"{self._file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}"
+                    )
                 yield root
         except InputError:
             raise
-        except (OSError, KeyError, RuntimeError, ValueError) as error:
+        except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
             raise self._damaged(error) from None
 
     @contextmanager
@@ -131,8 +130,8 @@ class Trace:
     def _header(self) -> dict[str, Any]:
         """Texts about the whole trace."""
         if not self._attributes:
-            with self._opened():
-                pass
+            with self._opened() as root:
+                self._attributes = dict(root.attrs)
         return self._attributes
 
     def _damaged(self, error: Exception) -> InputError:
@@ -162,22 +161,22 @@ class Trace:
         """
         if path not in self._arrays:
             with self._opened() as root:
-                if path not in root:
+                try:
+                    self._array(root, path)
+                except KeyError:
                     raise NotCaptured(
                         f"trace {self.id}: {path} was not captured; --capture full records everything"
-                    )
-                self._array(root, path)
+                    ) from None
         return self._arrays[path]
 
     def _array(self, root: h5py.Group, path: str) -> xr.DataArray:
         if path not in self._arrays:
-            variable, data = VARIABLES[path], root[path]
+            variable, data = VARIABLES[path], h5d.open(root.id, path.encode())
             about = {"long_name": variable.long_name, "units": variable.units}
-            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_Stored(self, data))))  # type: ignore[arg-type]
-            coordinates = {dim: _labels(root, dim) for dim in variable.dims if dim in LABELLED}
+            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_Stored(self, path, data))))  # type: ignore[arg-type]
             self._arrays[path] = xr.DataArray(
                 xr.Variable(variable.dims, lazy, about),  # type: ignore[arg-type]
-                coordinates,
+                _coordinates(root, variable.dims),
                 name=path.rpartition("/")[2],
             )
         return self._arrays[path]
@@ -265,18 +264,22 @@ class Trace:
         self._groups.clear()
 
 
-def _labels(root: h5py.Group, dim: str) -> xr.IndexVariable:
-    stored = root[dim].id
+def _coordinates(root: h5py.Group, dims: tuple[str, ...]) -> xr.Coordinates:
+    return _labelled(tuple((dim, _labels(root, dim)) for dim in dims if dim in LABELLED))
+
+
+def _labels(root: h5py.Group, dim: str) -> tuple[Any, ...]:
+    stored = h5d.open(root.id, dim.encode())
     values = np.empty(stored.shape, stored.dtype)
     stored.read(h5s.ALL, h5s.ALL, values)
-    return _index(dim, tuple(value.decode() if dim == "group" else value for value in values.tolist()))
+    return tuple(value.decode() if dim == "group" else value for value in values.tolist())
 
 
-@lru_cache(
-    64
-)  # nearly all traces of a run have the same, and pandas takes longer to make one than HDF5 to read it
-def _index(dim: str, values: tuple[Any, ...]) -> xr.IndexVariable:
-    return xr.IndexVariable(dim, np.array(values, str if dim == "group" else np.int32))
+@lru_cache(64)  # nearly all traces of a run have the same, which take longer to make than to read
+def _labelled(labels: tuple[tuple[str, tuple[Any, ...]], ...]) -> xr.Coordinates:
+    return xr.Coordinates(
+        {dim: np.array(values, str if dim == "group" else np.int32) for dim, values in labels}
+    )
 
 
 class Run:
@@ -295,7 +298,7 @@ class Run:
     def ids(self) -> list[str]:
         """Ids of the finished samples, in the order of the run."""
         if self.packed:
-            with h5py.File(self.path, "r") as file:
+            with checked(self.path) as file:
                 done = set(file["samples"])
         else:
             done = {entry.name.removesuffix(".h5") for entry in (self.path / "samples").glob("*.h5")}
@@ -371,7 +374,7 @@ def open_run(path: str | Path) -> Run:
     path = Path(path)
     try:
         if path.is_file():
-            with h5py.File(path, "r") as file:
+            with checked(path) as file:
                 config, failures, labels = (
                     json.loads(file.attrs[name]) for name in ("run", "failures", "labels")
                 )

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from mmprobe.cache.reader import Run, Trace, open_run
 from mmprobe.cache.schema import VARIABLES
-from mmprobe.cache.seal import is_unbroken
+from mmprobe.cache.seal import checked, is_unbroken
 from mmprobe.errors import InputError
 
 MASS_TOLERANCE = 1e-3
@@ -19,9 +19,8 @@ MASS_TOLERANCE = 1e-3
 def verify(path: str | Path) -> list[str]:
     """Read every byte of every trace of a run and name what is wrong, in one line each.
 
-    The checksum of each file is verified first, since HDF5 may crash on a damaged one; then every data set is
-    read, shapes are compared with the dimensions, attention rows must sum to 1, and samples must be there or
-    among the failures.
+    The checksums of each file are compared first; then every data set is read, shapes are compared with the
+    dimensions, attention rows must sum to 1, and samples must be there or among the failures.
 
     Raises:
         InputError: `path` is no run at all.
@@ -30,10 +29,11 @@ def verify(path: str | Path) -> list[str]:
         >>> verify("runs/demo")                                     # doctest: +SKIP
         []
     """
+    path = Path(path)
+    if path.is_file() and h5py.is_hdf5(path) and not is_unbroken(path):
+        return [f"{path}: damaged (its checksums differ); pack it again"]
     run = open_run(path)
     problems = _missing(run)
-    if run.packed and not is_unbroken(run.path):
-        return [*problems, f"{run.path}: damaged (its checksum differs); pack it again"]
     for name in tqdm(run.ids, desc="verify", unit="trace", disable=None):
         try:
             problems += [f"{name}: {problem}" for problem in check_trace(run[name])]
@@ -51,13 +51,15 @@ def _missing(run: Run) -> list[str]:
 
 
 def require_unbroken(path: Path) -> None:
-    """Raise InputError unless a file is byte for byte as it was written; HDF5 may crash on one that is not."""
+    """Raise InputError unless a file is byte for byte as it was written."""
     try:
         unbroken = is_unbroken(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     if not unbroken:
-        raise InputError(f"{path}: damaged (its checksum differs); delete it and make it again")
+        raise InputError(
+            f"{path}: damaged, or changed since it was written (its checksums differ); delete it and make it again"
+        )
 
 
 def check_trace(trace: Trace) -> list[str]:
@@ -67,7 +69,7 @@ def check_trace(trace: Trace) -> list[str]:
     problems = []
     captured = trace.captured
     sizes: dict[str, int] = {}
-    with h5py.File(trace._file, "r") as file:
+    with checked(trace._file) as file:
         root = file[trace._root]
         for name in captured:
             try:

@@ -14,7 +14,7 @@ from h5py import h5ds
 
 from mmprobe.cache.dataset import TEXT, DataSet, Where, bounds, chunk_of, filters, set_text
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.seal import SEAL_BYTES, seal
+from mmprobe.cache.seal import seal
 
 _HEADER_BYTES = 2**18  # what HDF5 writes of its own: headers, indices, dimension scales
 _ROOM_BYTES = 2**20  # taken on the disk at a time
@@ -52,7 +52,7 @@ class TraceWriter:
         self.path, self.half = path, half
         self.filters = filters(compression)
         self.part = path.with_name(path.name + ".part")
-        self.file = h5py.File(self.part, "w", libver=("v110", "v110"), userblock_size=SEAL_BYTES)
+        self.file = h5py.File(self.part, "w", libver=("v110", "v110"))
         self.room = _Room(self.part)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, DataSet] = {}
@@ -187,7 +187,7 @@ class TraceWriter:
         self.file.close()
         with open(self.part, "r+b") as written, ThreadPoolExecutor(1) as beside:
             written.truncate(size)
-            if size > _LARGE:  # to the disk while the checksum is computed
+            if size > _LARGE:  # to the disk while checksums are computed
                 on_disk = beside.submit(os.fsync, written.fileno())
                 seal(written)
                 on_disk.result()

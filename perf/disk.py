@@ -59,7 +59,7 @@ def writing(folder: Path, quick: bool) -> str:
 def reading(
     folder: Path, count: int, name: str, shape: tuple[int, ...], rounds: int, cold: bool = False
 ) -> str:
-    """One data set of many traces, through `open_run` and as the bytes that it takes on the disk."""
+    """One data set of many traces, through `Run.stream` and as the bytes that it takes on the disk."""
     (folder / "samples").mkdir(parents=True)
     ids, kind = [f"s{index:04}" for index in range(count)], np.dtype(VARIABLES[name].dtype)
     values = np.random.default_rng(0).random(shape, np.float32).astype(kind)
@@ -77,7 +77,7 @@ def reading(
         chunks = [data.get_chunk_info(index) for index in range(data.get_num_chunks())]
 
     def through_run() -> None:
-        for trace in mp.open_run(folder):
+        for _, trace in mp.open_run(folder).stream("read"):
             assert trace.array(name).values.shape == shape
 
     def raw() -> None:

@@ -19,11 +19,11 @@ def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
 
 @pytest.fixture
 def damaged_residual(tmp_path, write_trace, chunk_ranges, flip):
-    """A trace in which only residual/pre is damaged, and what was written."""
+    """A trace in which only a page of residual/pre is damaged, and what was written."""
     path = tmp_path / "a.h5"
-    arrays = write_trace(path)
-    start = next(start for name, start, _ in chunk_ranges(path) if name == "residual/pre")
-    flip(path, start + 5)
+    arrays = write_trace(path, residual__pre=np.zeros((9, 3, 4096), np.float16))
+    start, size = next((start, size) for name, start, size in chunk_ranges(path) if name == "residual/pre")
+    flip(path, start + size // 2)
     return Trace(path), arrays
 
 
@@ -37,17 +37,18 @@ def test_one_array_is_read_without_the_others(damaged_residual):
 def test_an_array_is_not_read_before_it_is_used(damaged_residual):
     trace, _ = damaged_residual
     lazy = trace.residual_pre.isel(layer=0).transpose("hidden", "step")
-    assert lazy.shape == (16, 9)
+    assert lazy.shape == (4096, 9)
     with pytest.raises(InputError, match="damaged"):
         lazy.values  # noqa: B018
 
 
 def test_only_the_chunks_that_are_asked_for_are_read(tmp_path, chunk_ranges, flip):
-    path, values = tmp_path / "a.h5", np.arange(40 * 2 * 3, dtype="f4").reshape(40, 2, 3)
+    path, values = tmp_path / "a.h5", np.random.default_rng(0).random((40, 2, 4096)).astype(np.float16)
     with TraceWriter(path, {"layer": np.arange(2)}, {"sample": "{}"}) as writer:
         for start in range(0, 40, 16):
             writer.append("residual/pre", values[start : start + 16])
-    flip(path, max(start for name, start, _ in chunk_ranges(path) if name == "residual/pre"))
+    start, size = max((start, size) for name, start, size in chunk_ranges(path) if name == "residual/pre")
+    flip(path, start + size // 4)
     trace = Trace(path)
     np.testing.assert_array_equal(trace.residual_pre[:16].values, values[:16])
     np.testing.assert_array_equal(trace.residual_pre.isel(step=3, layer=[1, 0]).values, values[3, [1, 0]])

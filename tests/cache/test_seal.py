@@ -1,0 +1,70 @@
+"""Every page of a trace is checked before HDF5 sees it."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import h5py
+import numpy as np
+import pytest
+import xxhash
+
+from mmprobe.cache import open_run, verify
+from mmprobe.cache.reader import Trace
+from mmprobe.cache.seal import PAGE_BYTES, is_unbroken
+from mmprobe.errors import InputError
+
+
+def everything(trace: Trace) -> dict[str, object]:
+    found = {name: repr(trace.array(name).values.tolist()) for name in trace.captured if "/" in name}
+    return found | {"sample": trace.sample.model_dump(mode="json"), "answer": trace.answer}
+
+
+def test_the_sums_are_those_of_the_pages(tmp_path, write_trace):
+    write_trace(tmp_path / "a.h5", residual__pre=np.ones((9, 3, 4096), np.float16))
+    whole = (tmp_path / "a.h5").read_bytes()
+    mark, size, of_sums = struct.unpack("<16sQQ", whole[-32:])
+    sums, pages = whole[size:-32], [whole[at : min(at + 16384, size)] for at in range(0, size, 16384)]
+    assert len(pages) > 10 and mark == b"mmprobe xxh3 16K"
+    expected = [int.from_bytes(xxhash.xxh3_64(page).digest(), "big") for page in pages]
+    assert list(struct.unpack(f"<{len(pages)}Q", sums)) == expected
+    assert of_sums == int.from_bytes(xxhash.xxh3_64(sums).digest(), "big")
+
+
+def test_whatever_bit_flips_is_refused_or_harmless(tmp_path, write_trace, flip):
+    """Without a look at the whole file first: damaged texts and headers would crash HDF5, or be read as they are."""
+    path, rng = tmp_path / "a.h5", random.Random(0)
+    write_trace(path)
+    whole, good, refused = path.read_bytes(), everything(Trace(path)), 0
+    for _ in range(300):
+        flip(path, rng.randrange(len(whole)), rng.randrange(8))
+        try:
+            assert everything(Trace(path)) == good
+        except InputError as error:
+            refused += "\n" not in str(error)
+        path.write_bytes(whole)
+    assert refused > 250
+
+
+@pytest.mark.parametrize("left", [0, 100, PAGE_BYTES, -1, -32, -40])
+def test_a_shortened_file_is_refused_or_read_without_loss(tmp_path, write_trace, left):
+    path = tmp_path / "a.h5"
+    write_trace(path)
+    good = everything(Trace(path))
+    path.write_bytes(path.read_bytes()[:left])
+    assert not is_unbroken(path)
+    if left < 0:  # of the checksums only, as HDF5 leaves a file that it changed
+        assert everything(Trace(path)) == good
+    else:
+        with pytest.raises(InputError, match="damaged"):
+            everything(Trace(path))
+
+
+def test_what_somebody_changed_is_read_and_told(make_run):
+    folder = make_run(names=("a",))
+    with h5py.File(folder / "samples" / "a.h5", "r+") as file:
+        file["ffn/gate_sum"][0, 0] = 7
+    assert open_run(folder)["a"].ffn_gate_sum[0, 0] == 7
+    (problem,) = verify(folder)
+    assert "changed since it was written" in problem and "\n" not in problem
