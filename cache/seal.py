@@ -17,10 +17,11 @@ from pathlib import Path
 import h5py
 from xxhash import xxh3_64_intdigest
 
-PAGE_BYTES = 2**14
+PAGE_BYTES = 2**16
 _PIECE = 2**20
+_KEPT = 8  # pages
 _END = struct.Struct("<16sQQ")  # mark, bytes that were sealed, checksum of the checksums
-_MARK = b"mmprobe xxh3 16K"
+_MARK = b"mmprobe xxh3 64K"
 
 
 def seal(file: BufferedRandom) -> None:
@@ -69,19 +70,19 @@ class _Checked:
     """What `h5py.File` wants of a file, with pages that were checked."""
 
     def __init__(self, file: FileIO):
-        self.number = file.fileno()
+        self.file = file
         self.size, self.sums = self._seal()
         self.place = 0
-        self.good: set[int] = set()  # pages of which a part was read, and all was checked
+        self.kept: dict[int, memoryview] = {}  # pages of which a part was read
 
     def _seal(self) -> tuple[int, memoryview]:
         """How many bytes were sealed, and the checksums of their pages."""
-        size = os.fstat(self.number).st_size
-        end = os.pread(self.number, _END.size, max(size - _END.size, 0))
+        size = self.file.seek(0, os.SEEK_END)
+        end = self._bytes(max(size - _END.size, 0), size)
         if not end.startswith(_MARK):
             return size, memoryview(b"")
         _, sealed, expected = _END.unpack(end)
-        sums = os.pread(self.number, max(size - _END.size - sealed, 0), sealed)
+        sums = self._bytes(sealed, size - _END.size)
         if len(sums) != -(-sealed // PAGE_BYTES) * 8 or xxh3_64_intdigest(sums) != expected:
             raise _Damaged("its checksums are damaged")
         return sealed, memoryview(sums).cast("Q")
@@ -99,34 +100,50 @@ class _Checked:
 
     def readinto(self, target: bytearray | memoryview) -> int:
         """Fill the target from the present place, as far as there are bytes, and go on to behind them."""
-        first, end = self.place, min(self.place + len(target), self.size)
-        if end <= first:
-            return 0
-        into = memoryview(target)[: end - first]
-        done = os.preadv(self.number, [into], first)
-        if done < len(into):
-            raise _Damaged("it ends too early")
-        if self.sums:
-            self._check(into, first, end)
-        self.place = end
+        into, done = memoryview(target)[: max(self.size - self.place, 0)], 0
+        while done < len(into):
+            page, within = divmod(self.place, PAGE_BYTES)
+            whole = (len(into) - done) // PAGE_BYTES * PAGE_BYTES
+            if whole and not within:
+                piece = into[done : done + whole]
+                self._fill(piece, page)
+            else:
+                piece = self._page(page)[within : within + len(into) - done]
+                into[done : done + len(piece)] = piece
+            done += len(piece)
+            self.place += len(piece)
         return done
 
-    def _check(self, read: memoryview, first: int, end: int) -> None:
-        """Check the pages that these bytes, from `first` to `end`, lie in."""
-        whole, behind = -(-first // PAGE_BYTES), end // PAGE_BYTES
-        for page in {first // PAGE_BYTES, (end - 1) // PAGE_BYTES} - self.good:
-            if not whole <= page < behind:  # only a part of it was read
-                start = page * PAGE_BYTES
-                found = os.pread(self.number, min(PAGE_BYTES, self.size - start), start)
-                self._compare(page, xxh3_64_intdigest(found))
-                self.good.add(page)
-        inner = read[whole * PAGE_BYTES - first : behind * PAGE_BYTES - first] if behind > whole else read[:0]
-        for page, found in enumerate(_sums(inner), whole):
-            self._compare(page, found)
+    def _page(self, page: int) -> memoryview:
+        """A whole page; some are kept, since HDF5 reads its headers in small parts."""
+        if page not in self.kept:
+            if len(self.kept) == _KEPT:
+                self.kept.clear()
+            found = memoryview(bytearray(min(PAGE_BYTES, self.size - page * PAGE_BYTES)))
+            self._fill(found, page)
+            self.kept[page] = found
+        return self.kept[page]
 
-    def _compare(self, page: int, found: int) -> None:
-        if found != self.sums[page]:
-            raise _Damaged(f"bytes from {page * PAGE_BYTES:,} on are not what was written")
+    def _fill(self, into: memoryview, page: int) -> None:
+        """Read pages from this one on, and compare them with what was sealed."""
+        self._read(into, page * PAGE_BYTES)
+        if self.sums:
+            for number, found in enumerate(_sums(into), page):
+                if found != self.sums[number]:
+                    raise _Damaged(f"bytes from {number * PAGE_BYTES:,} on are not what was written")
+
+    def _bytes(self, first: int, end: int) -> bytearray:
+        found = bytearray(max(end - first, 0))
+        self._read(memoryview(found), first)
+        return found
+
+    def _read(self, into: memoryview, first: int) -> None:
+        self.file.seek(first)
+        while into:
+            count = self.file.readinto(into)
+            if not count:
+                raise _Damaged("it ends too early")
+            into = into[count:]
 
 
 def _sums(values: memoryview) -> Iterator[int]:
