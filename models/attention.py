@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +42,8 @@ class Call(NamedTuple):
 Observer = Callable[[Call], None]
 Shifter = Callable[[LastQuery], Shift | None]
 
-_observers: WeakKeyDictionary[nn.Module, Observer] = WeakKeyDictionary()
-_shifters: WeakKeyDictionary[nn.Module, list[Shifter]] = WeakKeyDictionary()
+_observers: dict[nn.Module, Observer] = {}
+_shifters: dict[nn.Module, list[Shifter]] = {}
 
 
 def _observed_sdpa(
@@ -94,8 +93,10 @@ def _rows(
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, mask, **options)
     if observe is not None:
+        bias = everywhere = None
+        if shifts:
+            bias, everywhere = added(shifts), added([shift for shift in shifts if shift.everywhere])
         window = options.get("sliding_window")
-        bias, everywhere = added(shifts), added([shift for shift in shifts if shift.everywhere])
         observe(Call(query, key, value, mask, scale, window, output, bias, everywhere))
     return output
 
