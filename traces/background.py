@@ -114,6 +114,10 @@ class BackgroundWriter:
     def __init__(self, writer: TraceWriter, background: Background):
         self.writer, self.background = writer, background
 
+    def halves(self, name: str) -> bool:
+        """Whether a data set holds float16."""
+        return self.writer.halves(name)
+
     def append(self, name: str, values: Tensor) -> None:
         self._later(self.writer.append, name, values)
 
@@ -126,11 +130,11 @@ class BackgroundWriter:
     def _later(self, write: Callable[..., None], name: str, values: Tensor, *where: Any) -> None:
         """Queue a write. What is stored in float16 is rounded at once, where the model is; if it turns out to be
         too large for that, the values themselves are written."""
-        rounds = self.writer.halves(name) and values.is_floating_point()
+        rounds = self.halves(name) and values.is_floating_point() and values.dtype != torch.float16
 
         def job(host: Tensor) -> None:
             array = to_disk(name, host)
-            if rounds and (_has_infinity(array) or not self.writer.halves(name)):
+            if rounds and (_has_infinity(array) or not self.halves(name)):
                 array = to_disk(name, values.cpu())
             write(name, array, *where)
 

@@ -72,14 +72,14 @@ class Lane:
         generated[:, Group.GENERATED] = 1
         membership = torch.cat([self.membership, generated])
         masses: list[Tensor] = []
+        visuals: dict[
+            str, Tensor
+        ] = {}  # filled in, not stacked at the end, which would take twice the memory
         for index, layer in enumerate(self.layers):
             rows = rows_of(layer)
             mass, visual = self._summed(rows, membership, steps)
             masses.append(mass)
-            by_step = visual.transpose(0, 1) if visual.ndim == 3 else visual
-            if not index:  # filled in, not stacked at the end, which would take twice the memory
-                visuals = by_step.new_empty(steps, len(self.layers), *by_step.shape[1:])
-            visuals[:, index] = by_step
+            self._fill_in(visuals, index, visual)
             if "attention/row" in self.spec.stored and rows is not None and not rows.crosses:
                 shape = (self.done, len(self.layers), len(self.heads), keys)
                 where = (slice(self.done - steps, self.done), index, slice(None), slice(0, keys))
@@ -87,10 +87,22 @@ class Lane:
         mass = torch.stack(masses, 1).permute(2, 1, 0, 3)  # [step, layer, head, group + leading]
         self.write("attention/mass", mass[..., :-1])
         self.write("attention/leading", mass[..., -1])
-        if visuals.ndim == 4:  # [step, layer, head, visual]
-            self.write("attention/visual_head", visuals)
-            visuals = visuals.mean(2)
-        self.write("attention/visual", visuals)
+        for name, values in visuals.items():
+            self.write(name, values)
+
+    def _fill_in(self, visuals: dict[str, Tensor], index: int, visual: Tensor) -> None:
+        """Put a layer's weights on visual tokens, as `_summed` gives them, into the blocks [step, layer, ...]."""
+        found = {"attention/visual": visual.mean(0) if visual.ndim == 3 else visual}
+        if visual.ndim == 3:
+            found["attention/visual_head"] = visual.transpose(0, 1)
+        for name, values in found.items():
+            if name not in self.spec.stored:
+                continue
+            if name not in visuals:  # weights always fit into float16
+                dtype = torch.float16 if self.writer.halves(name) else values.dtype
+                shape = len(values), len(self.layers), *values.shape[1:]
+                visuals[name] = values.new_empty(shape, dtype=dtype)
+            visuals[name][:, index] = values
 
     def _chosen(self, weights: Tensor) -> Tensor:
         return weights if self.all_heads else weights[self.heads]
