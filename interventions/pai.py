@@ -71,9 +71,8 @@ class _Pai(Contrast):
         return range(self.method.first_layer, self.layer_count) if self.method.alpha else ()
 
     def shift(self, layer: int, last: LastQuery) -> Shift:
-        scores = last._replace(mask=None).scores()
-        visual = self.cells.on_keys(scores.shape[-1], self.step)[:, None, None]
-        return Shift(torch.where(visual, self.method.alpha * scores.abs(), 0.0))
+        visual = self.cells.on_keys(last.key.shape[2], self.step)[:, None, None]
+        return Shift(torch.where(visual, self.method.alpha * last.scores.abs(), 0.0))
 
     def logits(self, generated: Tensor, scores: Tensor) -> Tensor:
         self.step += 1

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mmprobe.errors import InputError
@@ -123,27 +122,23 @@ class _Sage(Act):
         own = asked.marked(lambda prompt: np.arange(len(prompt.ids)))
         self.visual, self.text = Cells(visual), Cells(own & ~visual)
         self.fixed: tuple[tuple[int, int], Shift] | None = None  # of the latest number of keys and step
-        self.alpha = torch.tensor(method.alpha, device=asked.model.device)
-        self.inverse: dict[int, Tensor] = {}  # 1 / a_ref by layer, [batch, 1, 1, 1]
-        self.attention: list[Tensor] = []  # of this step's deep layers, each [batch, 1, 1, 1]
+        self.least = method.alpha if method.decay_map == "one_plus" else 0.0  # alpha without decay
+        self.most = torch.tensor(method.alpha + self.least, device=asked.model.device)
+        self.inverse: dict[int, Tensor] = {}  # 1 / a_ref by layer, a_ref summed over heads, [batch, 1, 1, 1]
+        # of the deep layers of all steps in turn, each [batch, 1, 1, 1]
+        self.attention: list[Tensor] = []
         self.strengths: list[Tensor] = []
-        self.conflicts: list[Tensor] = []  # of this step's layers, each [batch]
-        self.sorted: Tensor | None = (
-            None  # conflicts of earlier steps, each row's in order, [batch, layer and step]
-        )
-        self.tau = torch.full((len(asked.chats),), torch.inf, device=asked.model.device)
-        if method.tau is not None:
-            self.tau.fill_(method.tau)
+        self.heads = 1
+        # of this step's layers, each [batch, position, 1]; of earlier steps, each [batch, layer]
+        self.latest: list[Tensor] = []
+        self.conflicts: list[Tensor] = []
+        self.sorted = torch.empty(len(asked.chats), 0, device=asked.model.device)  # each row's earlier ones
+        given = torch.inf if method.tau is None else method.tau
+        self.taus = [torch.full((len(asked.chats), 1, 1), given, device=asked.model.device)]  # by step
         self.map = AttentionMap(asked)
         self.normed: Tensor | None = (
             None  # what the unembedding reads at the prompt, [batch, position, hidden]
         )
-        self.records: dict[str, list[Tensor]] = {
-            "visual_attention": [],
-            "alpha": [],
-            "conflict": [],
-            "suppressed": [],
-        }
         self.changed: list[Tensor] = []
         self.occluded: list[tuple[int, list[int]]] = []  # step, and visual tokens occluded by row
 
@@ -172,12 +167,10 @@ class _Sage(Act):
             self.map.add(weights, self.step)
         if not method.sees:
             return None
-        share = weights @ visual.mT  # [batch, head, 1, 1]
-        strength: Any = (
-            method.alpha if layer < self.shallow else self._alpha(layer, share.mean(1, keepdim=True))
-        )
+        share = (weights * visual).sum(-1, keepdim=True)  # [batch, head, 1, 1]
+        strength: Any = method.alpha if layer < self.shallow else self._alpha(layer, share)
         if method.rule == "take":
-            text = weights @ self.text.as_ones(keys, self.step).mT
+            text = (weights * self.text.as_ones(keys, self.step)).sum(-1, keepdim=True)
             strength = strength * text / share.clamp_min(1e-9)
         bias = visual * (math.log1p(strength) if isinstance(strength, float) else strength.log1p())
         return Shift(bias, method.prompt, None if method.renormalise else 1 + (strength * share)[..., 0])
@@ -189,15 +182,15 @@ class _Sage(Act):
             self.fixed = at, Shift(visual * math.log1p(self.method.alpha), self.method.prompt)
         return self.fixed[1]
 
-    def _alpha(self, layer: int, attention: Tensor) -> Tensor:
-        """A deep layer's alpha at this step, from its attention on visual tokens; both [batch, 1, 1, 1]."""
-        given, alpha = self.method.attention_reference, self.method.alpha
+    def _alpha(self, layer: int, share: Tensor) -> Tensor:
+        """A deep layer's alpha at this step, [batch, 1, 1, 1], from its heads' attention on visual tokens."""
+        attention = share.sum(1, keepdim=True)
         if layer not in self.inverse:
-            reference = attention if given is None else torch.full_like(attention, given)
+            given, self.heads = self.method.attention_reference, share.shape[1]
+            reference = attention if given is None else torch.full_like(attention, given * self.heads)
             self.inverse[layer] = 1 / reference.clamp_min(1e-9)
-        least = alpha if self.method.decay_map == "one_plus" else 0.0  # without decay
-        found = torch.addcmul(self.alpha + least, attention, self.inverse[layer], value=-alpha)
-        found.clamp_(min=least)
+        found = torch.addcmul(self.most, attention, self.inverse[layer], value=-self.method.alpha)
+        found.clamp_(min=self.least)
         self.attention.append(attention)
         self.strengths.append(found)
         return found
@@ -211,10 +204,11 @@ class _Sage(Act):
             pre, mid, own = pre[:, -1:], mid[:, -1:], post[:, -1:]
         of_ffn = own - mid
         attention, ffn = (mid - pre).float().log_softmax(-1), of_ffn.float().log_softmax(-1)
-        conflict = F.kl_div(ffn, attention, reduction="none", log_target=True).sum(-1)  # [batch, position]
-        self.conflicts.append(conflict[:, -1])
+        # torch's kl_div spends half its time on its options
+        conflict = attention.exp().mul_(attention - ffn).sum(-1, keepdim=True)  # [batch, position, 1]
+        self.latest.append(conflict)
         suppressed = torch.add(mid, of_ffn, alpha=self.method.beta)
-        own = torch.where((conflict > self.tau[:, None])[..., None], suppressed, own)
+        own = torch.where(conflict > self.taus[-1], suppressed, own)
         return own if own.shape[1] == post.shape[1] else torch.cat([post[:, :-1], own], 1)
 
     def wants_states(self) -> bool:
@@ -225,7 +219,8 @@ class _Sage(Act):
             self.normed = normed
 
     def logits(self, generated: Tensor, scores: Tensor) -> Tensor:
-        self._note()
+        if self.latest:
+            self._note(torch.cat(self.latest, -1)[:, -1])
         if self.method.generates:
             if self.due:
                 self.path = self._occlude(scores.argmax(-1))
@@ -236,25 +231,17 @@ class _Sage(Act):
         self.step += 1
         return scores
 
-    def _note(self) -> None:
-        """End a step: what was measured in it, and tau of the next one."""
-        if self.attention:
-            self.records["visual_attention"].append(torch.cat(self.attention, 1).mean((1, 2, 3)))
-            self.records["alpha"].append(torch.cat(self.strengths, 1).mean((1, 2, 3)))
-        if self.conflicts:
-            conflicts = torch.stack(self.conflicts, 1)
-            self.records["conflict"].append(conflicts.mean(1))
-            self.records["suppressed"].append((conflicts > self.tau[:, None]).float().mean(1))
-            if self.method.tau is None:
-                self.tau = self._quantile(conflicts)
-        for measured in (self.attention, self.strengths, self.conflicts):
-            measured.clear()
+    def _note(self, conflicts: Tensor) -> None:
+        """End a step with its conflicts, [batch, layer], which give tau of the next one."""
+        self.latest.clear()
+        self.conflicts.append(conflicts)
+        tau = self.taus[-1] if self.method.tau is not None else self._quantile(conflicts)[:, None, None]
+        self.taus.append(tau)
 
     def _quantile(self, conflicts: Tensor) -> Tensor:
         """Of all conflicts so far, [batch], with these [batch, layer]; a tenth of the time of torch's own."""
-        known = conflicts if self.sorted is None else torch.cat([self.sorted, conflicts], 1)
-        self.sorted = known.sort(1).values
-        last = known.shape[1] - 1
+        self.sorted = torch.cat([self.sorted, conflicts], 1).sort(1).values
+        last = self.sorted.shape[1] - 1
         place = self.method.tau_quantile * last
         low = int(place)
         return torch.lerp(self.sorted[:, low], self.sorted[:, min(low + 1, last)], place - low)
@@ -283,9 +270,18 @@ class _Sage(Act):
         """By step: attention on visual tokens and alpha (mean over deep layers), conflict (mean over layers, in nat),
         suppressed (share of the layers); steps whose most likely token became another; and how many visual tokens
         were occluded from which step on."""
-        found: dict[str, Any] = {
-            name: [float(values[row]) for values in kept] for name, kept in self.records.items() if kept
-        }
+        found: dict[str, Any] = {}
+        if self.attention:
+            attention, alpha = (
+                torch.cat(kept, 1)[row].view(-1, len(self.inverse)).mean(1)
+                for kept in (self.attention, self.strengths)
+            )
+            found |= {"visual_attention": (attention / self.heads).tolist(), "alpha": alpha.tolist()}
+        if self.conflicts:
+            conflicts = torch.stack([each[row] for each in self.conflicts])  # [step, layer]
+            taus = torch.stack([tau[row, 0] for tau in self.taus[:-1]])
+            found["conflict"] = conflicts.mean(1).tolist()
+            found["suppressed"] = (conflicts > taus).float().mean(1).tolist()
         if self.method.generates:
             found["changed"] = changed_steps(self.changed, row)
             found["occluded"] = {step: counts[row] for step, counts in self.occluded}

@@ -86,10 +86,10 @@ def _rows(
     scale = options.get("scaling") or query.shape[-1] ** -0.5
     shifts: list[Shift] = []
     if shifters:
-        last = LastQuery.of(query, key, mask, scale)
+        last = LastQuery(query, key, mask, scale)
         shifts = [shift for shifter in shifters if (shift := shifter(last)) is not None]
     if shifts:
-        output = shifted_rows(module, query, key, value, mask, shifts, options | {"scaling": scale})
+        output = shifted_rows(module, query, key, value, mask, last, shifts, options | {"scaling": scale})
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, mask, **options)
     if observe is not None:

@@ -8,6 +8,7 @@ more dimension of the keys, by which every query is 1, and the kernel keeps its 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -18,29 +19,34 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 WIDER = 8  # dimensions more, of which one is used: kernels want multiples of 8
 
 
-class LastQuery(NamedTuple):
-    """The last query of a call of the kernel, which predicts the next token: query [batch, head, 1, dim], key
-    [batch, kv_head, key, dim], mask broadcastable to [batch, head, 1, key] or None, and the scale of the scores."""
+class LastQuery:
+    """The last query of a call of the kernel, which predicts the next token.
 
-    query: Tensor
-    key: Tensor
-    mask: Tensor | None
-    scale: float
+    Args:
+        query: all of them, [batch, head, position, dim].
+        key: [batch, kv_head, key, dim].
+        mask: broadcastable to [batch, head, position, key], or None.
+        scale: of the scores.
+    """
 
-    @classmethod
-    def of(cls, query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> LastQuery:
-        return cls(query[:, :, -1:], key, None if mask is None else mask[..., -1:, :], scale)
+    def __init__(self, query: Tensor, key: Tensor, mask: Tensor | None, scale: float):
+        self.query, self.key, self.scale = query[:, :, -1:], key, scale
+        self.mask = None if mask is None else mask[..., -1:, :]
 
+    @cached_property
     def scores(self) -> Tensor:
-        """What goes into the softmax, float32 [batch, head, 1, key]."""
+        """query times key times scale, without the mask, float32 [batch, head, 1, key]."""
         batch, heads, _, dim = self.query.shape
-        grouped = (self.query.float() * self.scale).reshape(batch, self.key.shape[1], -1, dim)
-        scores = (grouped @ self.key.float().transpose(2, 3)).reshape(batch, heads, 1, -1)
-        return scores if self.mask is None else masked(scores, self.mask)
+        groups, keys = self.key.shape[1:3]
+        # heads that share keys stand as queries, so keys need not be repeated
+        query = self.query.reshape(batch, groups, heads // groups, dim).float()
+        scaled = query * _number(self.scale, query.device)
+        return (scaled @ self.key.float().mT).view(batch, heads, 1, keys)
 
-    def weights(self) -> Tensor:
-        """The softmax row, float32 [batch, head, 1, key]."""
-        return self.scores().softmax(-1)
+    def weights(self, bias: Tensor | None = None) -> Tensor:
+        """The softmax row, float32 [batch, head, 1, key], with something added to the scores."""
+        scores = self.scores if bias is None else self.scores + bias
+        return (scores if self.mask is None else masked(scores, self.mask)).softmax(-1)
 
 
 class Shift(NamedTuple):
@@ -55,6 +61,13 @@ class Shift(NamedTuple):
     bias: Tensor
     everywhere: bool = False
     gain: Tensor | None = None
+
+
+@cache
+def _number(value: float, device: torch.device) -> Tensor:
+    """As a tensor, by which torch multiplies in half the time."""
+    with torch.inference_mode(False):
+        return torch.tensor(value, device=device)
 
 
 def masked(scores: Tensor, mask: Tensor) -> Tensor:
@@ -78,16 +91,18 @@ def shifted_rows(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
+    last: LastQuery,
     shifts: Sequence[Shift],
     options: dict[str, Any],
 ) -> Tensor:
     """The kernel's output with all shifts, [batch, position, head, dim].
 
     Args:
+        last: the last of the queries.
         options: of the kernel; `scaling` must be among them.
     """
     if query.shape[2] == 1:
-        return _last_row(query, key, value, mask, shifts, options["scaling"])
+        return _last_row(last, value, shifts)
     everywhere = added([shift for shift in shifts if shift.everywhere])
     if everywhere is not None:
         output = _widened(module, query, key, value, mask, everywhere, options)
@@ -95,7 +110,7 @@ def shifted_rows(
         output, _ = sdpa_attention_forward(module, query, key, value, mask, **options)
     if any(not shift.everywhere or shift.gain is not None for shift in shifts):
         output = output.clone()
-        output[:, -1:] = _last_row(query, key, value, mask, shifts, options["scaling"])
+        output[:, -1:] = _last_row(last, value, shifts)
     return output
 
 
@@ -115,23 +130,13 @@ def _widened(
     return output[..., : value.shape[-1]].contiguous()
 
 
-def _last_row(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, shifts: Sequence[Shift], scale: float
-) -> Tensor:
-    """[batch, 1, head, dim]; heads that share keys stand as queries, so keys need not be repeated."""
-    batch, heads, _, dim = query.shape
-    groups = key.shape[1]
-    bias = added(shifts)
-    assert bias is not None
-    if mask is not None:
-        bias = masked(bias, mask[..., -1:, :])
-    if bias.shape[1] > 1:
-        bias = bias.expand(batch, heads, 1, -1).reshape(batch, groups, heads // groups, -1)
-    grouped = query[:, :, -1:].reshape(batch, groups, heads // groups, dim)
-    bias = bias.to(query.dtype).expand(batch, -1, -1, key.shape[2])
-    output = F.scaled_dot_product_attention(grouped, key, value, attn_mask=bias, scale=scale)
-    output = output.reshape(batch, heads, 1, -1).transpose(1, 2)
+def _last_row(last: LastQuery, value: Tensor, shifts: Sequence[Shift]) -> Tensor:
+    """[batch, 1, head, dim]; most shifters know the scores, so this is less than the kernel would do."""
+    batch, heads = last.query.shape[:2]
+    groups = value.shape[1]
+    weights = last.weights(added(shifts)).view(batch, groups, heads // groups, -1).to(value.dtype)
+    output = (weights @ value).view(batch, 1, heads, -1)
     for shift in shifts:
         if shift.gain is not None:
             output = output * shift.gain.to(output.dtype)[:, None]
-    return output.contiguous()
+    return output

@@ -41,7 +41,8 @@ def mixed(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 def shifted(query, key, value, mask, *shifts):
-    return shifted_rows(Module(), query, key, value, mask, shifts, {"scaling": SCALE})
+    last = LastQuery(query, key, mask, SCALE)
+    return shifted_rows(Module(), query, key, value, mask, last, shifts, {"scaling": SCALE})
 
 
 def scaled(weights: torch.Tensor, visual: torch.Tensor, factor: float) -> torch.Tensor:
@@ -104,13 +105,13 @@ def test_shifts_differ_by_head_and_add_up_and_gains_multiply():
 
 def test_the_row_that_shifters_see_is_the_kernels():
     query, key, value = tensors()
-    last = LastQuery.of(query, key, None, SCALE)
+    last = LastQuery(query, key, None, SCALE)
     torch.testing.assert_close(last.weights(), weights_of(query, key)[:, :, -1:])
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_a_prompt_keeps_the_causal_kernel_without_a_matrix(monkeypatch, everywhere):
-    """No mask of queries by keys is ever made: the prompt's call has none and is causal, the last row's has a row."""
+    """No mask of queries by keys is ever made: the prompt's call has none and is causal, and it is the only one."""
     calls = []
     plain = F.scaled_dot_product_attention
 
@@ -121,6 +122,4 @@ def test_a_prompt_keeps_the_causal_kernel_without_a_matrix(monkeypatch, everywhe
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
     query, key, value = tensors()
     shifted(query, key, value, None, Shift(LOG_BIAS, everywhere))
-    prompt = [(KEYS, True, None)]
-    row = [(HEADS // GROUPS, False, (2, 1, 1, KEYS))]
-    assert calls == (prompt if everywhere else prompt + row)
+    assert calls == [(KEYS, True, None)]
