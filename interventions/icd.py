@@ -42,11 +42,10 @@ class Icd(Method):
         return self.alpha == 0
 
     def begin(self, asked: Asked) -> Act:
-        def second() -> SecondPath:
-            chats = [told(chat, self.instruction) for chat in asked.chats]
-            return SecondPath(asked.model, build_batch(asked.model, chats).inputs)
-
-        return Contrast(second, self.combine)
+        chats = [told(chat, self.instruction) for chat in asked.chats]
+        # now, and with the same pixels: beside a cache they would be held twice
+        inputs = build_batch(asked.model, chats).inputs | {"pixel_values": asked.batch.inputs["pixel_values"]}
+        return Contrast(lambda: SecondPath(asked.model, inputs), self.combine)
 
     def combine(self, main: Tensor, second: Tensor) -> Tensor:
         """New logits from the answer's and the second path's, each [batch, vocabulary]."""
