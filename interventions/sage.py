@@ -20,6 +20,10 @@ from mmprobe.interventions.visual import AttentionMap, Cells, largest, painted, 
 from mmprobe.models.prompt import build_batch
 from mmprobe.models.shifts import LastQuery, Shift
 
+_APART = (
+    2**12
+)  # measurements that are kept apart, which is cheap while the model answers, before they are joined
+
 
 @dataclass(frozen=True)
 class Sage(Method):
@@ -228,6 +232,8 @@ class _Sage(Act):
             if self.path is not None:
                 scores = self.method.combine(scores, self.path.follow(generated))
             self.changed.append(scores.argmax(-1) != before)
+        if len(self.attention) > _APART:
+            self.attention, self.strengths = [torch.cat(self.attention, 1)], [torch.cat(self.strengths, 1)]
         self.step += 1
         return scores
 

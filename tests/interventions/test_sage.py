@@ -13,6 +13,7 @@ from torch import Tensor
 
 import mmprobe as mp
 from mmprobe.interventions import intervening, load_method
+from mmprobe.interventions import sage as sage_module
 from mmprobe.interventions.sage import Sage
 from mmprobe.interventions.visual import painted, shown_by, with_pictures
 from mmprobe.models import Model
@@ -262,6 +263,15 @@ def test_what_the_report_says_of_decay(pictures):
         found["alpha"], 0.4 * (1 + np.maximum(1 - attention / attention[0], 0)), rtol=1e-5
     )
     assert len(attention) == STEPS and (attention < attention[0]).any()
+
+
+def test_the_report_is_the_same_when_measurements_were_joined_on_the_way(pictures, monkeypatch):
+    model = tiny(SMALL)
+    found = []
+    for apart in (sage_module._APART, 3):
+        monkeypatch.setattr(sage_module, "_APART", apart)
+        found.append(run(model, [load_method("sage")], *ready(model, sample_of(pictures[:2])))[2](0)["sage"])
+    assert found[0] == found[1] and len(found[0]["alpha"]) == STEPS
 
 
 @pytest.mark.parametrize(
