@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from mmprobe.cache.reader import open_run
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.seal import checked, seal
+from mmprobe.cache.seal import seal
 from mmprobe.cache.verify import require_unbroken
 from mmprobe.errors import InputError
 
@@ -41,7 +41,7 @@ def pack(path: str | Path, out: str | Path) -> Path:
                 trace = run[name]
                 require_unbroken(trace._file)
                 try:
-                    with checked(trace._file) as source:
+                    with h5py.File(trace._file, "r") as source:
                         _copy(source, samples.create_group(name))
                 except (OSError, RuntimeError) as error:
                     raise trace._damaged(error) from None

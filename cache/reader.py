@@ -161,12 +161,11 @@ class Trace:
         """
         if path not in self._arrays:
             with self._opened() as root:
-                try:
-                    self._array(root, path)
-                except KeyError:
+                if path.encode() not in root.id:
                     raise NotCaptured(
                         f"trace {self.id}: {path} was not captured; --capture full records everything"
-                    ) from None
+                    )
+                self._array(root, path)
         return self._arrays[path]
 
     def _array(self, root: h5py.Group, path: str) -> xr.DataArray:

@@ -1,6 +1,6 @@
 """Checksums of a file's pages behind its end, and a way to read it that looks at them first.
 
-HDF5 checks its own headers, but neither texts nor, unless it is slow about it, numbers; and damaged texts can crash it.
+HDF5 checks its own headers, but not texts, and numbers only by a sum that makes reading slow; damaged texts can crash it.
 So every page is checked before HDF5 sees it. HDF5 does not mind what follows its data, and cuts it off when it changes a
 file: a trace that somebody has edited has no checksums any more, rather than wrong ones.
 """

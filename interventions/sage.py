@@ -20,9 +20,7 @@ from mmprobe.interventions.visual import AttentionMap, Cells, largest, painted, 
 from mmprobe.models.prompt import build_batch
 from mmprobe.models.shifts import LastQuery, Shift
 
-_APART = (
-    2**12
-)  # measurements that are kept apart, which is cheap while the model answers, before they are joined
+_APART = 2**12  # measurements that stay single tensors; to join them costs time, to keep more costs memory
 
 
 @dataclass(frozen=True)

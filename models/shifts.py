@@ -8,7 +8,7 @@ more dimension of the keys, by which every query is 1, and the kernel keeps its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -40,8 +40,7 @@ class LastQuery:
         groups, keys = self.key.shape[1:3]
         # heads that share keys stand as queries, so keys need not be repeated
         query = self.query.reshape(batch, groups, heads // groups, dim).float()
-        scaled = query * _number(self.scale, query.device)
-        return (scaled @ self.key.float().mT).view(batch, heads, 1, keys)
+        return (query * self.scale @ self.key.float().mT).view(batch, heads, 1, keys)
 
     def weights(self, bias: Tensor | None = None) -> Tensor:
         """The softmax row, float32 [batch, head, 1, key], with something added to the scores."""
@@ -61,13 +60,6 @@ class Shift(NamedTuple):
     bias: Tensor
     everywhere: bool = False
     gain: Tensor | None = None
-
-
-@cache
-def _number(value: float, device: torch.device) -> Tensor:
-    """As a tensor, by which torch multiplies in half the time."""
-    with torch.inference_mode(False):
-        return torch.tensor(value, device=device)
 
 
 def masked(scores: Tensor, mask: Tensor) -> Tensor:

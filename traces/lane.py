@@ -72,9 +72,7 @@ class Lane:
         generated[:, Group.GENERATED] = 1
         membership = torch.cat([self.membership, generated])
         masses: list[Tensor] = []
-        visuals: dict[
-            str, Tensor
-        ] = {}  # filled in, not stacked at the end, which would take twice the memory
+        visuals: dict[str, Tensor] = {}  # filled in: stacking at the end takes twice the memory
         for index, layer in enumerate(self.layers):
             rows = rows_of(layer)
             mass, visual = self._summed(rows, membership, steps)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmprobe.cache import Trace, TraceWriter
+from mmprobe.cache.dataset import chunk_of
 from mmprobe.cache.schema import GROUP_NAMES, VARIABLES
 from mmprobe.samples import Sample
 
@@ -242,3 +243,16 @@ def test_xarray_opens_every_group_by_itself(tmp_path, write_trace, group):
         for name in names:
             assert found[name].dims == VARIABLES[f"{group}/{name}"].dims
             np.testing.assert_array_equal(found[name].values, arrays[f"{group}/{name}"])
+
+
+@pytest.mark.parametrize(
+    ("block", "chunk"),
+    [
+        ((64, 12, 8, 578), (8, 12, 8, 578)),  # 9 rows would fit, 8 divide 64
+        ((64, 28, 28, 1000), (1, 14, 28, 1000)),  # a row is too large, half of its layers fit
+        ((997, 1000), (524, 1000)),  # a prime number of rows: as many as fit
+        ((45, 3), (45, 3)),
+    ],
+)
+def test_a_block_is_a_whole_number_of_chunks_where_they_stay_large(block, chunk):
+    assert chunk_of(block, 2) == chunk

@@ -17,7 +17,8 @@ from mmprobe.errors import InputError
 
 
 def everything(trace: Trace) -> dict[str, object]:
-    found = {name: repr(trace.array(name).values.tolist()) for name in trace.captured if "/" in name}
+    arrays = {name: trace.array(name).values for name in trace.captured if "/" in name}
+    found = {name: repr(a.tolist()) if a.dtype == object else a.tobytes() for name, a in arrays.items()}
     return found | {"sample": trace.sample.model_dump(mode="json"), "answer": trace.answer}
 
 
@@ -35,7 +36,9 @@ def test_the_sums_are_those_of_the_pages(tmp_path, write_trace):
 def test_whatever_bit_flips_is_refused_or_harmless(tmp_path, write_trace, flip):
     """Without a look at the whole file first: damaged texts and headers would crash HDF5, or be read as they are."""
     path, rng = tmp_path / "a.h5", random.Random(0)
-    write_trace(path)
+    write_trace(
+        path, residual__pre=np.random.default_rng(0).random((9, 3, 4096)).astype("f2")
+    )  # several pages
     whole, good, refused = path.read_bytes(), everything(Trace(path)), 0
     for _ in range(300):
         flip(path, rng.randrange(len(whole)), rng.randrange(8))
