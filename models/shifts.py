@@ -39,8 +39,10 @@ class LastQuery:
         batch, heads, _, dim = self.query.shape
         groups, keys = self.key.shape[1:3]
         # heads that share keys stand as queries, so keys need not be repeated
-        query = self.query.reshape(batch, groups, heads // groups, dim).float()
-        return (query * self.scale @ self.key.float().mT).view(batch, heads, 1, keys)
+        query = self.query.float().reshape(batch * groups, heads // groups, dim)
+        key = self.key.float().reshape(batch * groups, keys, dim)
+        nothing = query.new_empty(1)  # baddbmm scales as it multiplies, in half the time of two steps
+        return torch.baddbmm(nothing, query, key.mT, beta=0, alpha=self.scale).view(batch, heads, 1, keys)
 
     def weights(self, bias: Tensor | None = None) -> Tensor:
         """The softmax row, float32 [batch, head, 1, key], with something added to the scores."""
