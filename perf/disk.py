@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
+from paired import Paired, in_turn
 from toys import parser
 
 import mmprobe as mp
@@ -21,8 +21,8 @@ from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, GROUP_NAMES, VARIABLES
 
 HEADER = """\
-| what | MB | MB/s | raw MB/s | ratio | goal |
-|---|---|---|---|---|---|"""
+| what | MB | MB/s | raw MB/s | ratio | middle half | rounds | goal |
+|---|---|---|---|---|---|---|---|"""
 STEPS, LAYERS, HIDDEN = 512, 28, 3584
 
 
@@ -43,17 +43,11 @@ def write_raw(path: Path, block: np.ndarray, blocks: int) -> None:
 def writing(folder: Path, quick: bool) -> str:
     hidden = 256 if quick else HIDDEN
     block = np.random.default_rng(0).standard_normal((BLOCK_STEPS, LAYERS, hidden)).astype(np.float16)
-    blocks, times = STEPS // BLOCK_STEPS, {write_trace: [], write_raw: []}
-    for round_ in range(-1, 1 if quick else 7):
-        for way in times:
-            (folder / "file").unlink(missing_ok=True)  # to replace one takes longer than to write it
-            began = time.perf_counter()
-            way(folder / "file", block, blocks)
-            if round_ >= 0:
-                times[way].append(time.perf_counter() - began)
-    return row(
-        "writing one trace, residuals", block.nbytes * blocks, times[write_trace], times[write_raw], "0.80"
-    )
+    blocks, path = STEPS // BLOCK_STEPS, folder / "file"
+    ways = {"raw": partial(write_raw, path, block, blocks), "own": partial(write_trace, path, block, blocks)}
+    # to replace a file takes longer than to write it
+    found = in_turn(ways, 1 if quick else 7, before=partial(path.unlink, missing_ok=True))
+    return row("writing one trace, residuals", block.nbytes * blocks, found, "0.80")
 
 
 def reading(
@@ -87,18 +81,12 @@ def reading(
                     file.seek(chunk.byte_offset)
                     np.frombuffer(file.read(chunk.size), np.uint8)
 
-    times: dict = {through_run: [], raw: []}
-    for round_ in range(-1, rounds):
-        for way in times:
-            if cold:
-                forget(folder)
-            began = time.perf_counter()
-            way()
-            if round_ >= 0:
-                times[way].append(time.perf_counter() - began)
+    found = in_turn(
+        {"raw": raw, "own": through_run}, rounds, before=partial(forget, folder) if cold else None
+    )
     where = "disk" if cold else "the page cache"
     what = f"reading {name} of {count} traces from {where}, {values.nbytes / 1e6:.2f} MB each"
-    return row(what, values.nbytes * count, times[through_run], times[raw], "0.50")
+    return row(what, values.nbytes * count, found, "0.50")
 
 
 def forget(folder: Path) -> None:
@@ -109,9 +97,11 @@ def forget(folder: Path) -> None:
         os.close(file)
 
 
-def row(what: str, count: int, ours: list[float], raw: list[float], goal: str) -> str:
-    own, floor = count / statistics.median(ours) / 1e6, count / statistics.median(raw) / 1e6
-    line = f"| {what} | {count / 1e6:.0f} | {own:.0f} | {floor:.0f} | {own / floor:.2f} | {goal} |"
+def row(what: str, count: int, found: dict[str, Paired], goal: str) -> str:
+    raw, own = found["raw"], found["own"]
+    rates = f"{count / own.seconds / 1e6:.0f} | {count / raw.seconds / 1e6:.0f}"
+    ratio = f"{1 / own.ratio:.2f} | {1 / own.high:.2f}-{1 / own.low:.2f} | {own.rounds}"
+    line = f"| {what} | {count / 1e6:.0f} | {rates} | {ratio} | {goal} |"
     print(line, flush=True)
     return line
 

@@ -1,6 +1,6 @@
 """Time of answering with each decoding-time method against plain `generate` of the same prompts, in turn in one process.
 
-    python perf/interventions.py                     # two CPU cores: about eight minutes
+    python perf/interventions.py                     # two CPU cores: about twelve minutes
 
 Answers of random weights and of a fixed length. Memory is the largest of the process beyond that of plain `generate`;
 one more key-value cache is what a second path needs.
@@ -8,13 +8,14 @@ one more key-value cache is what a second path needs.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from paired import in_turn
 from toys import parser, samples, toy
 
 from mmprobe.interventions import generate_batch, load_method
@@ -24,8 +25,8 @@ from mmprobe.models import Model
 from mmprobe.samples import Sample
 
 HEADER = """\
-| model | prompt | new | batch | method | s | ratio | middle half | goal | extra MB | a cache, MB |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+| model | prompt | new | batch | method | s | ratio | middle half | rounds | goal | extra MB | a cache, MB |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
 SEE = {"generate": False}
 METHODS: dict[str, tuple[Method, float]] = {
     "plain": (load_method("plain"), 1.0),
@@ -40,32 +41,25 @@ METHODS: dict[str, tuple[Method, float]] = {
 
 
 def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> list[str]:
+    memory = {way: float("nan") for way in METHODS}
+
+    def answered(way: str) -> None:
+        with measuring(model) as cost:
+            generate_batch(model, chosen, METHODS[way][0], max_new_tokens=new)
+        memory[way] = np.nanmin([memory[way], cost.extra_mb])
+
     with tempfile.TemporaryDirectory() as folder:
         chosen = samples(Path(folder), batch)
-        names, times = list(METHODS), {way: [] for way in METHODS}
-        memory = {way: float("nan") for way in METHODS}
-        for round_ in range(-1, rounds):
-            for way in names[round_ % len(names) :] + names[: round_ % len(names)]:
-                with measuring(model) as cost:
-                    generate_batch(model, chosen, METHODS[way][0], max_new_tokens=new)
-                    if model.device.type == "cuda":
-                        torch.cuda.synchronize()
-                if round_ >= 0:
-                    times[way].append(cost.seconds)
-                    memory[way] = np.nanmin([memory[way], cost.extra_mb])
-        prompt = len(model.prompt(chosen[0]).ids)
-        cache = cache_mb(model, chosen, new)
-    plain, rows = times["plain"], []
-    for way in names:
-        ratios = [own / floor for own, floor in zip(times[way], plain, strict=True)]
-        low, high = np.percentile(ratios, [25, 75])
-        ratio = statistics.median(times[way]) / statistics.median(plain)
+        found = in_turn({way: partial(answered, way) for way in METHODS}, rounds)
+        prompt, cache = len(model.prompt(chosen[0]).ids), cache_mb(model, chosen, new)
+    rows = []
+    for way, paired in found.items():
         goal = f"{METHODS[way][1]:.2f}" if way not in ("plain", "agla") else ""
+        extra = memory[way] - memory["plain"]
         rows.append(
-            f"| {name} | {prompt} | {new} | {batch} | {way} | {statistics.median(times[way]):.3f} | {ratio:.2f} "
-            f"| {low:.2f}-{high:.2f} | {goal} | {memory[way] - memory['plain']:.0f} | {cache:.1f} |"
+            f"| {name} | {prompt} | {new} | {batch} | {way} | {paired} | {goal} | {extra:.0f} | {cache:.1f} |"
         )
-        print(rows[-1], flush=True)
+    print(*rows, sep="\n", flush=True)
     return rows
 
 
@@ -83,7 +77,7 @@ def table(device: str = "cpu", quick: bool = False) -> str:
     print(HEADER)
     settings = [("tiny-spd", 1, 64), ("tiny-spd", 8, 64), ("12 layers", 1, 64), ("12 layers", 4, 64)]
     for name, batch, new in settings[:1] if quick else settings:
-        rows += measure(name, toy(name, device), batch, 8 if quick else new, 1 if quick else 5)
+        rows += measure(name, toy(name, device), batch, 8 if quick else new, 1 if quick else 9)
     return "\n".join(rows)
 
 

@@ -2,23 +2,21 @@
 
 All run in turn in one process, in another order each round.
 
-    python perf/overhead.py                          # two CPU cores: about ten minutes
+    python perf/overhead.py                          # two CPU cores: about twenty minutes
     python perf/overhead.py --device cuda --big      # adds a random model of the size of Qwen2.5-VL-7B
 """
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nnsight
-import numpy as np
 import torch
 from nnsight import NNsight
+from paired import in_turn
 from toys import LONG_SIDE, parser, samples, toy
 
 import mmprobe as mp
@@ -27,10 +25,11 @@ from mmprobe.samples import Sample
 from mmprobe.traces.collected import sharing_copy
 
 HEADER = """\
-| model | prompt | new | batch | batches | method | s | ratio | middle half | goal |
-|---|---|---|---|---|---|---|---|---|---|"""
+| model | prompt | new | batch | batches | method | s | ratio | middle half | rounds | goal |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 PEER_CAPTURE = mp.CaptureSpec(datasets=["attention/row", "residual/pre", "residual/mid", "residual/post"])
 GOALS = {"default": "1.10", "full": "1.35", "peers' tensors": "nnsight's", "TransformerLens": ""}
+SECONDS = 75  # of each setting at least, in more rounds if they are short
 GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 
 
@@ -90,32 +89,23 @@ def methods(
 
 
 def measure(
-    name: str, model: Model, batch: int, new: int, rounds: int, peers: bool, batches: int = 1
+    name: str,
+    model: Model,
+    batch: int,
+    new: int,
+    rounds: int,
+    peers: bool,
+    batches: int = 1,
+    seconds: float = SECONDS,
 ) -> list[str]:
-    """A row a method: median time, its ratio to plain's, and the middle half of the paired ratios."""
+    """A row a method: its time, and that against plain's."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = samples(Path(folder), batch * batches)
-        ways = methods(model, chosen, batch, new, Path(folder), peers)
-        names, times = list(ways), {way: [] for way in ways}
-        for round_ in range(-1, rounds):
-            for way in names[round_ % len(names) :] + names[: round_ % len(names)]:
-                began = time.perf_counter()
-                ways[way]()
-                if model.hf.device.type == "cuda":
-                    torch.cuda.synchronize()
-                if round_ >= 0:
-                    times[way].append(time.perf_counter() - began)
-        prompt, rows = len(model.prompt(chosen[0]).ids), []
-    plain = times["plain sdpa"]
-    for way in names:
-        ratios = [own / floor for own, floor in zip(times[way], plain, strict=True)]
-        low, high = np.percentile(ratios, [25, 75])
-        ratio = statistics.median(times[way]) / statistics.median(plain)
-        rows.append(
-            f"| {name} | {prompt} | {new} | {batch} | {batches} | {way} | {statistics.median(times[way]):.3f} | {ratio:.2f} "
-            f"| {low:.2f}-{high:.2f} | {GOALS.get(way, '')} |"
-        )
-        print(rows[-1], flush=True)
+        found = in_turn(methods(model, chosen, batch, new, Path(folder), peers), rounds, seconds)
+        prompt = len(model.prompt(chosen[0]).ids)
+    setting = f"| {name} | {prompt} | {new} | {batch} | {batches}"
+    rows = [f"{setting} | {way} | {paired} | {GOALS.get(way, '')} |" for way, paired in found.items()]
+    print(*rows, sep="\n", flush=True)
     return rows
 
 
@@ -123,13 +113,13 @@ def table(device: str = "cpu", quick: bool = False, big: bool = False, rounds: i
     rows = [HEADER]
     print(HEADER)
     if quick:
-        return "\n".join(rows + measure("tiny-spd", toy("tiny-spd", device), 1, 4, 1, peers=True))
+        return "\n".join(rows + measure("tiny-spd", toy("tiny-spd", device), 1, 4, 1, peers=True, seconds=0))
     for name, new in (("tiny-spd", 64), ("12 layers", 64), ("28 layers", 100)):
         model = toy(name, device)
         rows += measure(name, model, 1, new, rounds, peers=True)
         rows += measure(name, model, 1, new, rounds, peers=False, batches=4)
-        rows += measure(name, model, 8, new, 2, peers=False, batches=3)
-    rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 1, 16, 2, peers=True)
+        rows += measure(name, model, 8, new, rounds, peers=False, batches=3)
+    rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 1, 16, rounds, peers=True)
     if big:
         rows += measure("7B", toy("7B", device), 1, 64, rounds, peers=False, batches=3)
     return "\n".join(rows)

@@ -62,8 +62,8 @@ SECTIONS = {
         """\
 Traced generation, written to disk and fsynced, and its peers, against plain sdpa `generate` of the same prompts with two
 images, in turn in one process. A file is finished while the next batch is answered, so a run of one batch has nothing to
-hide it behind; the runs of several are what users have. The ratio is that of the medians; beside it the middle half of the
-ratios of one round, which shows how much of it is the machine's noise. The toys have random weights. "peers' tensors" is
+hide it behind; the runs of several are what users have. The ratio is the median of each round's own; beside it their middle
+half, which shows how much of it is the machine's noise. The toys have random weights. "peers' tensors" is
 the native engine on what the peers record: attention rows of each step's query and the residual stream before, within and
 after each layer. HF's flags are eager `generate` with attentions and hidden states; nnsight's cache keeps inputs of the
 norms and outputs of layers and attention; both keep them in memory. TransformerLens is the engine of that name, which

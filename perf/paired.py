@@ -1,0 +1,59 @@
+"""Ways to do the same thing, timed in turn in one process, each against the first."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+
+class Paired(NamedTuple):
+    """Median seconds of a way; the median, and the middle half, of its ratio to the first way of the same round; rounds."""
+
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.3f} | {self.ratio:.2f} | {self.low:.2f}-{self.high:.2f} | {self.rounds}"
+
+
+def in_turn(
+    ways: Mapping[str, Callable[[], Any]],
+    least: int,
+    seconds: float = 0,
+    before: Callable[[], Any] | None = None,
+) -> dict[str, Paired]:
+    """Time all ways in rounds, in another order each, after a round that does not count.
+
+    Args:
+        least: rounds; more are made until all of them together have taken `seconds`.
+        before: called before each way, outside its time.
+    """
+    names, times = list(ways), {way: [] for way in ways}
+    round_ = -1
+    while round_ < least or sum(map(sum, times.values())) < seconds:
+        for way in names[round_ % len(names) :] + names[: round_ % len(names)]:
+            if before is not None:
+                before()
+            began = time.perf_counter()
+            ways[way]()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if round_ >= 0:
+                times[way].append(time.perf_counter() - began)
+        round_ += 1
+    first = times[names[0]]
+    return {way: _paired(times[way], first) for way in names}
+
+
+def _paired(times: list[float], first: list[float]) -> Paired:
+    ratios = [own / floor for own, floor in zip(times, first, strict=True)]
+    low, high = np.percentile(ratios, [25, 75])
+    return Paired(statistics.median(times), statistics.median(ratios), float(low), float(high), len(times))
