@@ -3,7 +3,8 @@
 from contextlib import suppress
 
 from mmprobe.cache.pack import pack
-from mmprobe.cache.reader import Run, Trace, open_run
+from mmprobe.cache.run import Run, open_run
+from mmprobe.cache.trace import Trace
 from mmprobe.cache.verify import verify
 from mmprobe.cache.writer import TraceWriter
 

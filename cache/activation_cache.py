@@ -12,7 +12,7 @@ from transformer_lens import ActivationCache
 from mmprobe.errors import NotCaptured
 
 if TYPE_CHECKING:
-    from mmprobe.cache.reader import Trace
+    from mmprobe.cache.trace import Trace
 
 RESIDUALS = {"pre": "hook_resid_pre", "mid": "hook_resid_mid", "post": "hook_resid_post"}
 

@@ -8,9 +8,10 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.cache.reader import Run, Trace, open_run
+from mmprobe.cache.run import Run, open_run
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.cache.seal import is_unbroken
+from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
 
 MASS_TOLERANCE = 1e-3

@@ -11,16 +11,17 @@ import xarray as xr
 
 if TYPE_CHECKING:
     from mmprobe.models import Model
-    from mmprobe.probes.attribution import attribute, compare_with_regions
+    from mmprobe.probes.attribution import attribute
     from mmprobe.probes.knockout import knock_out_attention, knock_out_run
     from mmprobe.probes.lens import logit_lens, logit_lens_run
     from mmprobe.probes.linear import linear_probe, linear_probe_by_step
+    from mmprobe.probes.on_regions import compare_with_regions
     from mmprobe.probes.patching import patch_residual
     from mmprobe.probes.targets import presence_of
 
 _HOMES = {
     "attribute": "attribution",
-    "compare_with_regions": "attribution",
+    "compare_with_regions": "on_regions",
     "knock_out_attention": "knockout",
     "knock_out_run": "knockout",
     "linear_probe": "linear",

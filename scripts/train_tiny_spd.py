@@ -15,136 +15,24 @@ holds the folder that mmprobe ships as models/tiny_spd.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tiny_spd_data import CELLS, QUESTION_WEIGHTS, Batches, Encoder, SceneBatches
+from tiny_spd_model import build_model, build_tokenizer, image_processor, save
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
-from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers import Qwen2_5_VLForConditionalGeneration
 
-from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, SYSTEM, ask_at_random, ask_everything
+from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES
 from mmprobe.benchmarks.synthetic.render import render
-from mmprobe.benchmarks.synthetic.scene import (
-    COLOURS,
-    DIFFICULTIES,
-    GRID,
-    IMAGE_PIXELS,
-    SHAPES,
-    Scene,
-    ScenePair,
-    draw_pair,
-)
+from mmprobe.benchmarks.synthetic.scene import COLOURS, GRID, IMAGE_PIXELS, SHAPES, draw_pair
 
-CELLS = GRID * GRID
-SPECIAL_TOKENS = [
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>",
-    "<|image_pad|>", "<|video_pad|>",
-]  # fmt: skip
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% if message.content is string %}{{ message.content }}"
-    "{% else %}{% for part in message.content %}"
-    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
-    "{% elif part.type == 'text' %}{{ part.text }}{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-QUESTION_WEIGHTS = dict(
-    same=0.13, different=0.13, count=0.14, find=0.13, exists=0.11, colour=0.11, describe=0.08, steps=0.17
-)
-DIFFERENCE_WEIGHTS = (0.31, 0.27, 0.22, 0.2)
-DIFFICULTY_WEIGHTS = np.array((0.2, 0.35, 0.45))
-QUESTIONS_PER_PAIR = 4
 HELD_OUT_SEED = 10**6  # training draws from seeds below, every evaluation from seeds at or above it
-
-
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE that knows every word of the world as one token and can spell anything else."""
-    rng = np.random.default_rng(0)
-    corpus = [SYSTEM, "system", "user", "assistant"]
-    for index in range(3000):
-        for question in ask_everything(rng, draw_pair(rng, DIFFICULTIES[index % 3], index % 4)):
-            corpus += [question.text, question.answer]
-    tokenizer = Tokenizer(models.BPE())
-    words = Regex(r" ?[\p{L}\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(words, "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=4096,
-        min_frequency=1,
-        special_tokens=SPECIAL_TOKENS,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(corpus, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=SPECIAL_TOKENS[1:],
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2_5_VLForConditionalGeneration:
-    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in SPECIAL_TOKENS}
-    hidden = 192
-    config = Qwen2_5_VLConfig(
-        text_config=dict(
-            vocab_size=len(tokenizer),
-            hidden_size=hidden,
-            intermediate_size=512,
-            num_hidden_layers=8,
-            num_attention_heads=6,
-            num_key_value_heads=2,
-            max_position_embeddings=4096,
-            rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[4, 6, 6]),
-            bos_token_id=None,
-            eos_token_id=ids["<|im_end|>"],
-            pad_token_id=ids["<|endoftext|>"],
-        ),
-        vision_config=dict(
-            depth=4,
-            hidden_size=128,
-            intermediate_size=256,
-            num_heads=4,
-            patch_size=14,
-            spatial_merge_size=2,
-            temporal_patch_size=2,
-            window_size=IMAGE_PIXELS,
-            out_hidden_size=hidden,
-            fullatt_block_indexes=[1, 3],
-        ),
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-    )
-    model = Qwen2_5_VLForConditionalGeneration(config)
-    model.generation_config.eos_token_id = ids["<|im_end|>"]
-    model.generation_config.pad_token_id = ids["<|endoftext|>"]
-    model.generation_config.bos_token_id = None
-    return model
-
-
-def image_processor() -> Qwen2VLImageProcessorPil:
-    pixels = IMAGE_PIXELS**2
-    return Qwen2VLImageProcessorPil(size={"shortest_edge": pixels, "longest_edge": pixels})
 
 
 def patches(images: Tensor) -> Tensor:
@@ -191,122 +79,6 @@ def see(tower: nn.Module, images: Tensor) -> Tensor:
         states = states + block.attn.proj(mixed.transpose(1, 2).reshape(count * tokens, -1))
         states = states + block.mlp(block.norm2(states))
     return tower.merger(states).reshape(count, CELLS, -1)
-
-
-@dataclass
-class Encoder:
-    """Turns a question into token ids and mRoPE positions the way the processor and the model do."""
-
-    tokenizer: PreTrainedTokenizerFast
-
-    def render(self, text: str, images: int, system: bool) -> str:
-        head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if system else ""
-        picture = "<|vision_start|>" + "<|image_pad|>" * CELLS + "<|vision_end|>"
-        return f"{head}<|im_start|>user\n{picture * images}{text}<|im_end|>\n<|im_start|>assistant\n"
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        return [found.ids for found in self.tokenizer.backend_tokenizer.encode_batch(texts)]
-
-    def positions(self, ids: np.ndarray) -> np.ndarray:
-        """int64 [3, token]: time, height and width; an image advances the clock by its larger side."""
-        pad = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
-        out = np.zeros((3, len(ids)), np.int64)
-        clock, index = 0, 0
-        cell = np.arange(CELLS)
-        while index < len(ids):
-            if ids[index] == pad:
-                out[:, index : index + CELLS] = clock + np.stack([0 * cell, cell // GRID, cell % GRID])
-                clock, index = clock + GRID, index + CELLS
-            else:
-                out[:, index] = clock
-                clock, index = clock + 1, index + 1
-        return out
-
-
-class Batches(Dataset):
-    """Batch number `step`: images uint8 [pair, 2, 112, 112, 3], ids, positions, labels and owner of each row."""
-
-    def __init__(self, encoder: Encoder, seed: int, batch: int, steps: int):
-        self.encoder, self.seed, self.batch, self.steps = encoder, seed, batch, steps
-        self.pad = encoder.tokenizer.pad_token_id
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def _pairs(self, rng: np.random.Generator, progress: float) -> list[ScenePair]:
-        known = 1 if progress < 0.05 else 2 if progress < 0.12 else 3
-        weights = DIFFICULTY_WEIGHTS[:known] / DIFFICULTY_WEIGHTS[:known].sum()
-        count = self.batch // QUESTIONS_PER_PAIR
-        return [
-            draw_pair(rng, DIFFICULTIES[level], int(differences))
-            for level, differences in zip(
-                rng.choice(known, count, p=weights), rng.choice(4, count, p=DIFFERENCE_WEIGHTS), strict=True
-            )
-        ]
-
-    def __getitem__(self, step: int) -> dict[str, Tensor]:
-        rng = np.random.default_rng([self.seed, step])
-        pairs = self._pairs(rng, step / self.steps)
-        images = np.stack([np.stack([render(pair.first), render(pair.second)]) for pair in pairs])
-        prompts, answers, owners = [], [], []
-        chance = list(QUESTION_WEIGHTS.values())
-        for owner, pair in enumerate(pairs):
-            for kind in rng.choice(list(QUESTION_WEIGHTS), QUESTIONS_PER_PAIR, replace=False, p=chance):
-                question = ask_at_random(rng, str(kind), pair)
-                prompts.append(self.encoder.render(question.text, len(question.images), rng.random() < 0.9))
-                answers.append(question.answer + "<|im_end|>")
-                owners.append(owner)
-        prompt_ids, answer_ids = self.encoder.encode(prompts), self.encoder.encode(answers)
-        longest = max(len(p) + len(a) for p, a in zip(prompt_ids, answer_ids, strict=True))
-        width = -(-longest // 32) * 32
-        ids = np.full((len(prompts), width), self.pad, np.int64)
-        labels = np.full((len(prompts), width), -100, np.int64)
-        places = np.zeros((3, len(prompts), width), np.int64)
-        for row, (prompt, answer) in enumerate(zip(prompt_ids, answer_ids, strict=True)):
-            whole = np.array(prompt + answer)
-            ids[row, : len(whole)] = whole
-            labels[row, len(prompt) - 1 : len(whole) - 1] = answer
-            places[:, row, : len(whole)] = self.encoder.positions(whole)
-        order = np.argsort(
-            [len(p) + len(a) for p, a in zip(prompt_ids, answer_ids, strict=True)], kind="stable"
-        )
-        return {
-            "images": torch.from_numpy(images),
-            "ids": torch.from_numpy(ids[order]),
-            "labels": torch.from_numpy(labels[order]),
-            "positions": torch.from_numpy(places[:, order]),
-            "owners": torch.from_numpy(np.array(owners)[order]),
-        }
-
-
-class SceneBatches(Dataset):
-    """Batch number `step` of single scenes with the shape and colour in each cell (0: empty)."""
-
-    def __init__(self, seed: int, batch: int, steps: int):
-        self.seed, self.batch, self.steps = seed, batch, steps
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __getitem__(self, step: int) -> dict[str, Tensor]:
-        rng = np.random.default_rng([self.seed, 1, step])
-        scenes = [draw_pair(rng, DIFFICULTIES[rng.integers(3)], 0).first for _ in range(self.batch)]
-        content = np.stack([cell_content(scene) for scene in scenes])
-        return {
-            "images": torch.from_numpy(np.stack([render(scene) for scene in scenes])),
-            "content": torch.from_numpy(content),
-        }
-
-
-def cell_content(scene: Scene) -> np.ndarray:
-    """int64 [cell, 2]: one more than the index of each cell's shape and colour, 0 where it is empty."""
-    content = np.zeros((CELLS, 2), np.int64)
-    for thing in scene.objects:
-        content[thing.row * GRID + thing.column] = (
-            SHAPES.index(thing.shape) + 1,
-            list(COLOURS).index(thing.colour) + 1,
-        )
-    return content
 
 
 def answer_loss(model: Qwen2_5_VLForConditionalGeneration, batch: dict[str, Tensor]) -> Tensor:
@@ -441,23 +213,6 @@ def train(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder, args: arg
         if spent:
             print(f"time is up at step {step + 1} of {args.steps}", flush=True)
             return
-
-
-def save(model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write the shipped folder; weights are stored in half precision and loaded in single."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = model.config
-    config.dtype = "float32"
-    config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    image_processor().save_pretrained(folder)
-    described = json.loads((folder / "preprocessor_config.json").read_text())
-    described["processor_class"] = "PilQwenProcessor"
-    (folder / "preprocessor_config.json").write_text(json.dumps(described, indent=2) + "\n")
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    weights = {name: value.half().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def check_against_transformers(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder) -> None:

@@ -88,7 +88,9 @@ class Background:
     def _host(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or value.device.type != "cuda":
             return value.cpu() if isinstance(value, Tensor) else value
-        stream = self.streams.setdefault(value.device, torch.cuda.Stream(value.device))
+        if value.device not in self.streams:
+            self.streams[value.device] = torch.cuda.Stream(value.device)
+        stream = self.streams[value.device]
         stream.wait_stream(torch.cuda.current_stream(value.device))
         with torch.cuda.stream(stream):
             pinned = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from mmprobe.cache import open_run, verify
-from mmprobe.cache.reader import Trace
+from mmprobe.cache import Trace, open_run, verify
 from mmprobe.cache.seal import is_unbroken
 from mmprobe.errors import InputError
 

@@ -20,7 +20,8 @@ from PIL import Image
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.families import family_of
-from mmprobe.probes.attribution import attribute, compare_with_regions
+from mmprobe.probes.attribution import attribute
+from mmprobe.probes.on_regions import compare_with_regions
 from mmprobe.probes.patching import force
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.attribution import panels

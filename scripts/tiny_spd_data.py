@@ -1,0 +1,147 @@
+"""What the embedded model learns from: scenes and questions, drawn as training goes, each batch by its number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from mmprobe.benchmarks.synthetic.questions import SYSTEM, ask_at_random
+from mmprobe.benchmarks.synthetic.render import render
+from mmprobe.benchmarks.synthetic.scene import (
+    COLOURS,
+    DIFFICULTIES,
+    GRID,
+    SHAPES,
+    Scene,
+    ScenePair,
+    draw_pair,
+)
+
+CELLS = GRID * GRID
+QUESTION_WEIGHTS = dict(
+    same=0.13, different=0.13, count=0.14, find=0.13, exists=0.11, colour=0.11, describe=0.08, steps=0.17
+)
+DIFFERENCE_WEIGHTS = (0.31, 0.27, 0.22, 0.2)
+DIFFICULTY_WEIGHTS = np.array((0.2, 0.35, 0.45))
+QUESTIONS_PER_PAIR = 4
+
+
+@dataclass
+class Encoder:
+    """Turns a question into token ids and mRoPE positions the way the processor and the model do."""
+
+    tokenizer: PreTrainedTokenizerFast
+
+    def render(self, text: str, images: int, system: bool) -> str:
+        head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if system else ""
+        picture = "<|vision_start|>" + "<|image_pad|>" * CELLS + "<|vision_end|>"
+        return f"{head}<|im_start|>user\n{picture * images}{text}<|im_end|>\n<|im_start|>assistant\n"
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        return [found.ids for found in self.tokenizer.backend_tokenizer.encode_batch(texts)]
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        """int64 [3, token]: time, height and width; an image advances the clock by its larger side."""
+        pad = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+        out = np.zeros((3, len(ids)), np.int64)
+        clock, index = 0, 0
+        cell = np.arange(CELLS)
+        while index < len(ids):
+            if ids[index] == pad:
+                out[:, index : index + CELLS] = clock + np.stack([0 * cell, cell // GRID, cell % GRID])
+                clock, index = clock + GRID, index + CELLS
+            else:
+                out[:, index] = clock
+                clock, index = clock + 1, index + 1
+        return out
+
+
+class Batches(Dataset):
+    """Batch number `step`: images uint8 [pair, 2, 112, 112, 3], ids, positions, labels and owner of each row."""
+
+    def __init__(self, encoder: Encoder, seed: int, batch: int, steps: int):
+        self.encoder, self.seed, self.batch, self.steps = encoder, seed, batch, steps
+        self.pad = encoder.tokenizer.pad_token_id
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def _pairs(self, rng: np.random.Generator, progress: float) -> list[ScenePair]:
+        known = 1 if progress < 0.05 else 2 if progress < 0.12 else 3
+        weights = DIFFICULTY_WEIGHTS[:known] / DIFFICULTY_WEIGHTS[:known].sum()
+        count = self.batch // QUESTIONS_PER_PAIR
+        return [
+            draw_pair(rng, DIFFICULTIES[level], int(differences))
+            for level, differences in zip(
+                rng.choice(known, count, p=weights), rng.choice(4, count, p=DIFFERENCE_WEIGHTS), strict=True
+            )
+        ]
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        rng = np.random.default_rng([self.seed, step])
+        pairs = self._pairs(rng, step / self.steps)
+        images = np.stack([np.stack([render(pair.first), render(pair.second)]) for pair in pairs])
+        prompts, answers, owners = [], [], []
+        chance = list(QUESTION_WEIGHTS.values())
+        for owner, pair in enumerate(pairs):
+            for kind in rng.choice(list(QUESTION_WEIGHTS), QUESTIONS_PER_PAIR, replace=False, p=chance):
+                question = ask_at_random(rng, str(kind), pair)
+                prompts.append(self.encoder.render(question.text, len(question.images), rng.random() < 0.9))
+                answers.append(question.answer + "<|im_end|>")
+                owners.append(owner)
+        prompt_ids, answer_ids = self.encoder.encode(prompts), self.encoder.encode(answers)
+        longest = max(len(p) + len(a) for p, a in zip(prompt_ids, answer_ids, strict=True))
+        width = -(-longest // 32) * 32
+        ids = np.full((len(prompts), width), self.pad, np.int64)
+        labels = np.full((len(prompts), width), -100, np.int64)
+        places = np.zeros((3, len(prompts), width), np.int64)
+        for row, (prompt, answer) in enumerate(zip(prompt_ids, answer_ids, strict=True)):
+            whole = np.array(prompt + answer)
+            ids[row, : len(whole)] = whole
+            labels[row, len(prompt) - 1 : len(whole) - 1] = answer
+            places[:, row, : len(whole)] = self.encoder.positions(whole)
+        order = np.argsort(
+            [len(p) + len(a) for p, a in zip(prompt_ids, answer_ids, strict=True)], kind="stable"
+        )
+        return {
+            "images": torch.from_numpy(images),
+            "ids": torch.from_numpy(ids[order]),
+            "labels": torch.from_numpy(labels[order]),
+            "positions": torch.from_numpy(places[:, order]),
+            "owners": torch.from_numpy(np.array(owners)[order]),
+        }
+
+
+class SceneBatches(Dataset):
+    """Batch number `step` of single scenes with the shape and colour in each cell (0: empty)."""
+
+    def __init__(self, seed: int, batch: int, steps: int):
+        self.seed, self.batch, self.steps = seed, batch, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        rng = np.random.default_rng([self.seed, 1, step])
+        scenes = [draw_pair(rng, DIFFICULTIES[rng.integers(3)], 0).first for _ in range(self.batch)]
+        content = np.stack([cell_content(scene) for scene in scenes])
+        return {
+            "images": torch.from_numpy(np.stack([render(scene) for scene in scenes])),
+            "content": torch.from_numpy(content),
+        }
+
+
+def cell_content(scene: Scene) -> np.ndarray:
+    """int64 [cell, 2]: one more than the index of each cell's shape and colour, 0 where it is empty."""
+    content = np.zeros((CELLS, 2), np.int64)
+    for thing in scene.objects:
+        content[thing.row * GRID + thing.column] = (
+            SHAPES.index(thing.shape) + 1,
+            list(COLOURS).index(thing.colour) + 1,
+        )
+    return content
