@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -18,7 +19,7 @@ from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch, load_methods
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, check_image
 
 Answer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
 """Answers questions in any order; each answer is told as soon as it is there."""
@@ -31,6 +32,7 @@ def run_benchmark(
     out: Path,
     about: Mapping[str, Any],
     resume: bool = False,
+    traced: bool = False,
 ) -> Scored:
     """Ask every question, those that depend on answers last, and write the result folder.
 
@@ -43,13 +45,14 @@ def run_benchmark(
         answer: who is asked.
         out: the result folder.
         about: written into `results.json`: model, method, seeds.
-        resume: go on with an earlier run in `out`.
+        resume: go on with an earlier run in `out`, of the same model, method and questions.
+        traced: who answers keeps a run of all questions, so is given also those that were answered.
 
     Returns:
         Metrics and records, as in `out/results.json` and `out/samples.jsonl`.
 
     Raises:
-        InputError: `out` holds an earlier run and resume is off, or holds answers to other questions.
+        InputError: `out` holds an earlier run and resume is off, or it was another model's or asked something else.
 
     Example:
         >>> run_benchmark(find_benchmark("pope"), truth, local(model), Path("out"), {})      # doctest: +SKIP
@@ -59,12 +62,16 @@ def run_benchmark(
     if file.exists() and not resume:
         raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")
     responses = _earlier(file)
+    _note_asked(out, benchmark.ask(truth), about, bool(responses))
     for questions in (benchmark.ask, lambda truth: benchmark.follow_up(truth, responses)):
-        left = [sample for sample in questions(truth) if sample.id not in responses]
+        asked = questions(truth)
+        left = [sample for sample in asked if sample.id not in responses]
         with open(file, "a", encoding="utf-8") as lines:
-            answers = answer(left)
+            answers = answer(asked if traced and left else left)
             try:
                 for name, text in tqdm(answers, benchmark.name, len(left), unit="answer", disable=None):
+                    if name in responses:
+                        continue
                     responses[name] = text
                     lines.write(json.dumps({"id": name, "response": text}, ensure_ascii=False) + "\n")
                     lines.flush()
@@ -73,6 +80,53 @@ def run_benchmark(
     metrics, records = benchmark.score(truth, responses)
     write_results(out, benchmark.name, metrics, records, about)
     return metrics, records
+
+
+def check_questions(benchmark: Benchmark, truth: Any) -> None:
+    """Check that there are the pictures that will be shown.
+
+    Raises:
+        InputError: one is missing or cannot be read, or a question of a benchmark about pictures has none.
+
+    Example:
+        >>> check_questions(find_benchmark("pope"), truth)          # doctest: +SKIP
+    """
+    for sample in benchmark.ask(truth):
+        if benchmark.visual and not sample.images:
+            raise InputError(
+                f"{benchmark.name}: question {sample.id!r} has no picture; put the pictures beside the data, as "
+                "docs/benchmarks.md says"
+            )
+        for path in sample.images:
+            check_image(path, f"question {sample.id!r}")
+
+
+def _note_asked(out: Path, samples: Sequence[Sample], about: Mapping[str, Any], answered: bool) -> None:
+    """Write down who is asked what; where some were answered, compare it with what the earlier call wrote."""
+    questions = [
+        [
+            sample.id,
+            sample.system,
+            sample.question,
+            *((path.name, path.stat().st_size) for path in sample.images),
+        ]
+        for sample in samples
+    ]
+    wanted = {
+        part: about.get(part) for part in ("model", "method", "parameters", "perturbation", "max_new_tokens")
+    }
+    wanted["questions"] = hashlib.sha256(json.dumps(questions).encode()).hexdigest()
+    file = out / "asked.json"
+    if answered and file.exists():
+        earlier = json.loads(file.read_text(encoding="utf-8"))
+        for part, value in json.loads(json.dumps(wanted)).items():
+            if earlier.get(part) != value:
+                other = "other questions" if part == "questions" else f"another {part.replace('_', ' ')}"
+                raise InputError(f"{out}: holds answers of {other}; choose another --out")
+        return
+    part_file = out / "asked.json.part"
+    part_file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+    os.replace(part_file, file)
 
 
 def label_run(run: Path, faithful: Mapping[str, bool]) -> None:

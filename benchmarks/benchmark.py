@@ -60,6 +60,7 @@ class Benchmark:
             model did inside beside what it said; None if there is nothing to say.
         read_answers: answers in the benchmark's own published form, None if it is the usual lines alone.
         max_new_tokens: longest answer.
+        visual: whether every question is about pictures.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Benchmark:
     traced: Callable[[Any, Sequence[Mapping[str, Any]], Run], Scored] | None = None
     read_answers: Callable[[Path, Any], dict[str, str] | None] | None = None
     max_new_tokens: int = 128
+    visual: bool = True
 
 
 def find_benchmark(name: str) -> Benchmark:

@@ -35,6 +35,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolChoice, ToolInfo
 from inspect_ai.util import LimitExceededError
 
+from mmprobe.benchmarks.answering import check_questions
 from mmprobe.benchmarks.api import messages_of
 from mmprobe.benchmarks.benchmark import Benchmark, find_benchmark
 from mmprobe.benchmarks.judges.opening import LEXICAL, with_judge
@@ -97,6 +98,7 @@ def _task(name: str, data: str | None, n: int, seed: int, judge: str) -> Task:
     benchmark, judging = with_judge(find_benchmark(name), judge)
     with tempfile.TemporaryDirectory() as folder:  # pictures go into the messages
         truth = benchmark.read(Path(data)) if data else benchmark.draw(Path(folder), n, seed)
+        check_questions(benchmark, truth)
         asked = [
             Asked(id=sample.id, input=messages_of(sample), target=sample.answer or "")
             for sample in benchmark.ask(truth)

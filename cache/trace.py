@@ -161,7 +161,7 @@ class Trace:
             with self._opened() as root:
                 if path.encode() not in root.id:
                     raise NotCaptured(
-                        f"trace {self.id}: {path} was not captured; --capture full records everything"
+                        f"trace {self.id}: {path} was not captured; name it in a capture file, or see whether --capture full has it"
                     )
                 self._array(root, path)
         return self._arrays[path]

@@ -136,7 +136,7 @@ def bench(
         load_methods(method, **chosen)
         locate(model)
 
-    from mmprobe.benchmarks.answering import label_run, local, run_benchmark
+    from mmprobe.benchmarks.answering import check_questions, label_run, local, run_benchmark
     from mmprobe.benchmarks.perturbing import KINDS, perturbed
     from mmprobe.benchmarks.results import write_results
     from mmprobe.cache import open_run
@@ -145,6 +145,7 @@ def bench(
         raise InputError(f"--perturb {perturb}: choose {', '.join(KINDS)}")
     benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
     truth = _truth(benchmark, data, out / "data", n, seed)
+    check_questions(benchmark, truth)
     longest = max_new_tokens or benchmark.max_new_tokens
     if remote:
         answer = api(model, longest)
@@ -165,11 +166,16 @@ def bench(
         "max_new_tokens": longest,
         "temperature": 0.0,
     }
-    metrics, records = run_benchmark(benchmark, truth, answer, out, about, resume)
+    metrics, records = run_benchmark(benchmark, truth, answer, out, about, resume, traced=trace)
     _tell_unscored(judging)
     for folder in (out / "run", out / "run-follow-up") if trace else ():
         if (folder / "run.json").exists():
             label_run(folder, benchmark.faithful(truth, records))
+            if failed := len(open_run(folder).failures):
+                note = folder / "failures.jsonl"
+                typer.echo(
+                    f"mmprobe: {failed} questions failed, see {note}; --resume asks them again", err=True
+                )
     if trace and benchmark.traced is not None and (out / "run" / "run.json").exists():
         inside, records = benchmark.traced(truth, records, open_run(out / "run"))
         metrics |= inside
@@ -254,6 +260,7 @@ def compare(
     locate(model)
 
     from mmprobe.analyses import export
+    from mmprobe.benchmarks.answering import check_questions
     from mmprobe.benchmarks.comparing import compare as compared
     from mmprobe.benchmarks.comparing import contenders, markdown
     from mmprobe.viz import plot
@@ -261,6 +268,8 @@ def compare(
     perturbations = [name.strip() for name in perturb.split(",")] if perturb else []
     who = contenders([name.strip() for name in methods.split(",")], ablate, sweep, perturbations)
     what = [(each, _truth(each, data, out / "data" / each.name, n, seed)) for each in wanted]
+    for each, truth in what:
+        check_questions(each, truth)
     loaded = mmprobe.load_model(model, device=device, dtype=dtype)
     ds = compared(loaded, who, what, out, batch_size, lambda text: typer.echo(text, err=True))
     files = [str(file) for file in export(ds, out)]
@@ -276,8 +285,17 @@ def _truth(benchmark: Benchmark, data: Path | None, own: Path, n: int, seed: int
     """What is asked: the user's data, or a set of its own, drawn unless an earlier call drew it."""
     if data is not None:
         return benchmark.read(data)
-    drawn = own / "samples.jsonl"
-    return benchmark.read(drawn) if drawn.exists() else benchmark.draw(own, n, seed)
+    drawn, note = own / "samples.jsonl", own / "drawn.json"
+    if not drawn.exists():
+        truth = benchmark.draw(own, n, seed)
+        note.write_text(json.dumps({"n": n, "seed": seed}) + "\n", encoding="utf-8")
+        return truth
+    earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+    if earlier not in ({}, {"n": n, "seed": seed}):
+        raise InputError(
+            f"{own}: was drawn with --n {earlier['n']} --seed {earlier['seed']}; give the same, or choose another --out"
+        )
+    return benchmark.read(drawn)
 
 
 def _tell_unscored(judging: dict[str, Any]) -> None:

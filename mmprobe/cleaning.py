@@ -38,6 +38,7 @@ def clean(
 
     found = b_clean_folders(results, text_only)
     about = {"method": "B-Clean", "models": found.models, "folders": [str(folder) for folder in results]}
+    about |= {"text_only": str(text_only)} if text_only else {}
     write_results(out, "mirage-effect", found.metrics, found.records, about)
     lines = [f"{len(found.kept)} of {len(found.records)} questions kept"]
     for name, metric in found.metrics.items():

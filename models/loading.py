@@ -168,8 +168,14 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         use_safetensors=True,
     )
     commit = getattr(hf.config, "_commit_hash", None) if not Path(place).is_dir() else None
-    hf = hf.to(where).eval()
-    check(hf, family, name)
+    try:
+        hf = hf.to(where).eval()
+        check(hf, family, name)
+    except torch.OutOfMemoryError:
+        raise InputError(
+            f"model {name!r}: does not fit into the memory of {where}; choose a smaller model, --dtype bfloat16 or "
+            "--device cpu"
+        ) from None
     return Model(name, source, commit or revision, hf, processor, family)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +18,7 @@ from mmprobe.cache.schema import VARIABLES
 from mmprobe.traces.freed import give_back_memory
 
 DEPTH = 16  # blocks that may wait for the disk
+_SMALL = ("attention/", "prompt/attention")  # weights always fit into float16
 _IDLE = 0.25  # seconds without a block, after which memory is given back
 
 
@@ -25,7 +27,7 @@ class WritingFailed(RuntimeError):
 
 
 class Background:
-    """A thread that does what it is given, in order. What fails there is raised at the next call here.
+    """A thread that does what it is given, in order, until something fails, which is raised at each later call here.
 
     Example:
         >>> with Background() as background:
@@ -61,10 +63,10 @@ class Background:
         self.jobs.join()
 
     def _raise(self) -> None:
-        if self.error is not None:
-            error, self.error = self.error, None
-            if isinstance(error, OSError):
-                raise error
+        error = self.error  # stays, so that nothing that was queued behind it is done
+        if isinstance(error, OSError):
+            raise error
+        if error is not None:
             raise WritingFailed(f"writing failed ({type(error).__name__}: {error})") from error
 
     def _work(self) -> None:
@@ -72,7 +74,8 @@ class Background:
             try:
                 job = self.jobs.get(timeout=_IDLE)
             except queue.Empty:
-                give_back_memory()
+                with suppress(OSError):
+                    give_back_memory()
                 continue
             try:
                 if job is None:
@@ -83,6 +86,7 @@ class Background:
             except BaseException as error:
                 self.error = error
             finally:
+                job = call = arguments = None  # lets go of tensors before it waits for the next ones
                 self.jobs.task_done()
 
     def _host(self, value: Any) -> Any:
@@ -133,11 +137,12 @@ class BackgroundWriter:
         """Queue a write. What is stored in float16 is rounded at once, where the model is; if it turns out to be
         too large for that, the values themselves are written."""
         rounds = self.halves(name) and values.is_floating_point() and values.dtype != torch.float16
+        whole = values if rounds and not name.startswith(_SMALL) else None
 
         def job(host: Tensor) -> None:
             array = to_disk(name, host)
-            if rounds and (_has_infinity(array) or not self.halves(name)):
-                array = to_disk(name, values.cpu())
+            if whole is not None and (_has_infinity(array) or not self.halves(name)):
+                array = to_disk(name, whole.cpu())
             write(name, array, *where)
 
         self.background.do(job, values.half() if rounds else values)

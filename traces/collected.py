@@ -68,15 +68,15 @@ def _padded(rows: list[Tensor], keys: int) -> Rows:
     """Rows of consecutive queries [head, query, key]; a sliding window's lack the first keys, all lack the later."""
     count = len(rows)
     ends = [keys - count + 1 + index for index in range(count)]
-    return Rows(
-        torch.stack(
-            [
-                F.pad(row.float(), (end - row.shape[-1], keys - end))
-                for row, end in zip(rows, ends, strict=True)
-            ],
-            1,
-        )
-    )
+    padded = [
+        F.pad(_whole(row), (end - row.shape[-1], keys - end)) for row, end in zip(rows, ends, strict=True)
+    ]
+    return Rows(torch.stack(padded, 1))
+
+
+def _whole(row: Tensor) -> Tensor:
+    """A row in single precision that sums to 1, which one that the model rounded does not."""
+    return row if row.dtype == torch.float32 else row.float() / row.float().sum(-1, keepdim=True)
 
 
 def sharing_copy(hf: nn.Module) -> Any:

@@ -17,6 +17,7 @@ import nnsight
 import torch
 from nnsight import NNsight, TransformersModel
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from mmprobe.models import Batch, Model
 from mmprobe.traces.capture import CaptureSpec
@@ -51,6 +52,8 @@ def record(
         ids = output[0, len(lanes[0].prompt.ids) :].to(model.device)
         if len(kept.logits) < len(ids):
             raise RuntimeError(f"nnsight read {len(kept.logits)} of {len(ids)} steps")
+        if remote:  # what comes from a cluster is on the CPU
+            kept = Collected(**tree_map_only(Tensor, lambda value: value.to(model.device), vars(kept)))
         kept.hand_over(lanes[0], ids)
     return output
 

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -91,9 +92,15 @@ def _resumed(out: Path, config: dict[str, Any]) -> set[str]:
                 f"{out}: was traced with another {part.replace('_', ' ')}; --resume needs the same, or use --overwrite"
             )
     (out / "failures.jsonl").unlink(missing_ok=True)
-    for torn in (out / "samples").glob("*.part"):
-        torn.unlink()
+    remove_torn(out)
     return set(earlier.ids)
+
+
+def remove_torn(out: Path) -> None:
+    """Remove what was begun and not finished."""
+    for torn in (out / "samples").glob("*.part"):
+        with suppress(OSError):
+            torn.unlink()
 
 
 def check_space(out: Path, needed: int) -> None:

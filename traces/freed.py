@@ -22,7 +22,7 @@ def give_back_memory() -> None:
     if _trim is None:
         return
     sizes = dict(re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", Path("/proc/self/status").read_text()))
-    if int(sizes["VmRSS"]) + _NEAR_KB > int(sizes["VmHWM"]):
+    if "VmHWM" in sizes and int(sizes["VmRSS"]) + _NEAR_KB > int(sizes["VmHWM"]):  # some systems do not tell
         _trim(0)
 
 

@@ -128,7 +128,7 @@ class Recorder(StoppingCriteria):
         """
         first = self.length + self.done
         steps = length - first
-        if not steps or self.ids is None:
+        if steps <= 0 or self.ids is None:
             return
         chosen = self.ids[:, first:length]
         logits = torch.cat(self.logits[:steps], 1)
@@ -165,10 +165,7 @@ class Recorder(StoppingCriteria):
 
     def _lasting(self, chosen: Tensor) -> list[int]:
         """How many of these steps belong to each lane's answer, which ends with its first end-of-sequence token."""
-        ends = self.model.ends
-        if len(self.lanes) == 1:
-            return [chosen.shape[1]]
-        counts = []
+        ends, counts = self.model.ends, []
         for lane, ids in zip(self.lanes, chosen.tolist(), strict=True):
             at = next((step for step, token in enumerate(ids) if token in ends), None)
             counts.append(0 if lane.ended else len(ids) if at is None else at + 1)

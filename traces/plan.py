@@ -71,7 +71,7 @@ def plan(
     here = weights if model.hf.device.type == "cpu" else 0  # is in the process already
     return Plan(
         disk=samples * on_disk,
-        host=peak_bytes() + (0 if on_gpu else weights - here + working),
+        host=peak_bytes() + weights - here + (0 if on_gpu else working),  # weights pass through on their way
         device=weights + working if on_gpu else 0,
         seconds=None,
         assumed=(

@@ -50,7 +50,7 @@ def probe(
             )
         disk = sum(path.stat().st_size for path in run.path.glob("samples/*.h5")) / len(tried)
         lengths = [trace.steps.sizes["step"] for trace in run]
-    device = torch.cuda.max_memory_allocated() if model.hf.device.type == "cuda" else 0
+    device = torch.cuda.max_memory_reserved(model.hf.device) if model.hf.device.type == "cuda" else 0
     return Plan(
         disk=int(samples * disk),
         host=peak_bytes(),

@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from mmprobe.cache import Run, TraceWriter, open_run
+from mmprobe.cache.dataset import filters
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, intervening
@@ -29,7 +30,7 @@ from mmprobe.samples import Sample
 from mmprobe.traces.background import Background, BackgroundWriter, WritingFailed
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import available, load_engine
-from mmprobe.traces.folder import check_space, describe, note_failure, open_folder
+from mmprobe.traces.folder import check_space, describe, note_failure, open_folder, remove_torn
 from mmprobe.traces.lane import Lane
 from mmprobe.traces.plan import most_bytes
 
@@ -94,7 +95,9 @@ def trace(
     if len(set(ids)) != len(ids):
         raise InputError("samples: two have the same id")
     spec = available(load_capture(capture), model, engine, batch_size, remote)
-    check_space(out, len(ids) * most_bytes(model, spec, max_new_tokens))
+    filters(spec.compression)  # before a model works in vain
+    finished = len(list(out.glob("samples/*.h5"))) if resume else 0
+    check_space(out, max(len(ids) - finished, 0) * most_bytes(model, spec, max_new_tokens))
     methods = _methods(method, parameters or {}, engine)
     asked: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     if methods:
@@ -106,16 +109,19 @@ def trace(
         with Background() as background, progress, _stopping_after_a_batch() as interrupted:
             of_engine = {"remote": remote} if remote else {}
             job = _Job(model, out, spec, engine, options, seed, background, methods, of_engine)
+            fits = batch_size
             for batch in _batches(model, samples, batch_size):
                 unfinished = [sample for sample in batch if sample.id not in done]
                 if unfinished:
-                    job.trace(batch, batch_size)  # as a whole, since padding shows in the last digits
+                    fits = job.trace(batch, fits)  # as a whole, since padding shows in the last digits
                     progress.update(len(unfinished))
                 if interrupted():
                     raise KeyboardInterrupt
     except OSError as error:
         kept = "finished samples are kept, go on with --resume"
         raise OSError(error.errno, f"{error.strerror or error}; {kept}", error.filename or str(out)) from None
+    finally:
+        remove_torn(out)
     return open_run(out)
 
 
@@ -145,8 +151,16 @@ class _Job(NamedTuple):
     methods: Sequence[Method]
     of_engine: dict[str, Any]
 
-    def trace(self, samples: Sequence[Sample], at_most: int) -> None:
-        """Trace samples together, fewer at a time when memory runs out, one by one when one of them fails."""
+    def trace(self, samples: Sequence[Sample], fits: int) -> int:
+        """Trace samples together, fewer at a time when memory runs out, one by one when one of them fails.
+
+        Args:
+            fits: how many at a time memory was enough for so far.
+
+        Returns:
+            The same, now.
+        """
+        at_most = fits
         chats = {}
         for sample in samples:
             try:
@@ -166,12 +180,13 @@ class _Job(NamedTuple):
                 if size == 1:
                     note_failure(self.out, pending.pop(0)[0].id, error)
                 elif out_of_memory:
-                    at_most = size // 2
+                    fits = at_most = size // 2
                     log.warning("out of memory with %d samples at a time; going on with %d", size, at_most)
                 else:
                     at_most = 1
             if torch.cuda.is_available() and at_most < size:
                 torch.cuda.empty_cache()
+        return fits
 
     def _together(self, chats: Sequence[tuple[Sample, Chat]]) -> None:
         torch.manual_seed(self.seed)

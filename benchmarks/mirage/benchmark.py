@@ -176,6 +176,13 @@ def _record(question: MirageQuestion, label: Labels, answers: Mapping[str, str])
     }
 
 
+def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Whether each question's answer is right, and that to the same question with hints."""
+    found = {record["id"]: record["correct"] for record in records}
+    found |= {record["id"] + HINTED: record["correct_hinted"] for record in records}
+    return {name: right for name, right in found.items() if right is not None}
+
+
 def _matched(label: Labels, kind: str, true: Sequence[str]) -> dict[str, Any] | None:
     found = getattr(label, kind)
     if found is None:
@@ -196,6 +203,8 @@ BENCHMARK = Benchmark(
     score=score,
     judged=judged,
     follow_up=follow_up,
+    faithful=faithful,
     headline=("accuracy", "f_step", "f_claim", "lhs", "any_rate", "accuracy_hinted", "hint_gain"),
     max_new_tokens=128,
+    visual=False,
 )

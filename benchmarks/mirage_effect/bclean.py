@@ -36,7 +36,7 @@ def b_clean(
     ids: Sequence[str],
     right_without: Mapping[str, Sequence[bool | None]],
     options: Sequence[int | None],
-    by_text_model: Collection[str] = (),
+    by_text_model: Collection[str] | None = None,
 ) -> Cleaned:
     """Remove each question that any candidate model answers rightly without its picture (steps 1 to 3).
 
@@ -45,7 +45,7 @@ def b_clean(
         right_without: by model, whether it answered each question rightly; None if it was not scored.
         options: how many each question has; None for an open one.
         by_text_model: ids that a model trained on text alone answers rightly, which go as well (step 3,
-            optional).
+            optional); None without such a model.
 
     Raises:
         InputError: no model, or lists of different lengths, or an id twice.
@@ -66,12 +66,12 @@ def b_clean(
         model: [name for name, is_right in zip(ids, right, strict=True) if is_right]
         for model, right in right_without.items()
     }
-    gone = set(by_text_model).union(*compromised.values())
+    gone = set(by_text_model or ()).union(*compromised.values())
     return Cleaned(
         kept=[name for name in ids if name not in gone],
         compromised=compromised,
         removed=mean_metric([float(name in gone) for name in ids], "neither"),
-        removed_by_chance=chance_share(options, len(right_without)),
+        removed_by_chance=chance_share(options, len(right_without) + (by_text_model is not None)),
         unscored={
             model: sum(is_right is None for is_right in right) for model, right in right_without.items()
         },

@@ -90,4 +90,5 @@ BENCHMARK = Benchmark(
     ),
     faithful=faithful,
     max_new_tokens=128,
+    visual=False,
 )

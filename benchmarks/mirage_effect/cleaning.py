@@ -80,11 +80,11 @@ def b_clean_folders(folders: Sequence[str | Path], text_only: str | Path | None 
         {name: [_right(one.questions[q], kind) for q in ids] for name, one in zip(names, models, strict=True)}
         for kind in ("absent", "present")
     )
-    by_text = {q for one in text for q in ids if _right(one.questions[q], "absent")}
+    by_text = {q for one in text for q in ids if _right(one.questions[q], "absent")} if text else None
     cleaned = b_clean(ids, without, options, by_text)
     kept = set(cleaned.kept)
     gone = [float(name not in kept) for name in ids]
-    chance = [1 - (1 - 1 / count) ** len(models) if count else 0.0 for count in options]
+    chance = [1 - (1 - 1 / count) ** len(results) if count else 0.0 for count in options]
     metrics = {
         "removed": mean_metric(gone, "neither"),
         "removed_by_chance": mean_metric(chance, "neither"),
