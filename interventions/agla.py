@@ -159,6 +159,6 @@ class _Agla(Contrast):
             for (relevance, _), share, picture in zip(found, shares, chat.pictures, strict=True)
         ]
 
-    def report(self, row: int) -> dict[str, Any]:
+    def report(self, row: int, steps: int) -> dict[str, Any]:
         """`changed`; and `kept`, the visual tokens left, or by BLIP `scores` and `shares` of the pictures."""
-        return super().report(row) | self.told[row]
+        return super().report(row, steps) | self.told[row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,8 +95,12 @@ def generate_batch(
     methods = load_methods(method, **parameters)
     if max_new_tokens < 1:
         raise InputError(f"--max-new-tokens {max_new_tokens}: must be 1 or more")
-    if temperature < 0:
-        raise InputError(f"--temperature {temperature}: must be 0 or more")
+    if not 0 <= temperature < math.inf:
+        raise InputError(f"--temperature {temperature}: must be a number of 0 or more")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: must be 0 or more, and less than 2 to the power of 63")
+    if not samples:
+        return []
     prompting = [each for each in methods if isinstance(each, PromptMethod)]
     if len(prompting) > 1:
         names = " and ".join(each.name for each in prompting)
@@ -134,10 +139,10 @@ def _answer(
     batch = build_batch(model, chats)
     options = generate_options(model, max_new_tokens, temperature)
     with torch.inference_mode(), intervening(model, methods, chats, batch, seed) as intervention:
-        output = model.hf.generate(**batch.inputs, **options, logits_processor=intervention.processors)
+        output = model.hf.generate(**batch.inputs, **options, **intervention.options)
     found = []
     for row, ids in enumerate(output[:, batch.inputs["input_ids"].shape[1] :].tolist()):
         end = next((place for place, each in enumerate(ids, 1) if each in model.ends), len(ids))
         text = model.tokenizer.decode(ids[:end], skip_special_tokens=True)
-        found.append(Generated(text, ids[:end], intervention.report(row)))
+        found.append(Generated(text, ids[:end], intervention.report(row, end)))
     return found

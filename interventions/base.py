@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import check
@@ -86,8 +86,8 @@ class Act:
         """The next token's logits, from the tokens so far [batch, step] and the logits [batch, vocabulary]."""
         return scores
 
-    def report(self, row: int) -> dict[str, Any]:
-        """What can be said afterwards of one row of the batch; plain numbers and lists."""
+    def report(self, row: int, steps: int) -> dict[str, Any]:
+        """What can be said afterwards of one row of the batch, of so many steps; plain numbers and lists."""
         return {}
 
 
@@ -136,9 +136,15 @@ class Intervention(NamedTuple):
     processors: LogitsProcessorList
     acts: list[tuple[str, Act]]
 
-    def report(self, row: int = 0) -> dict[str, Any]:
-        """Each method's report of one row of the batch."""
-        return {name: found for name, act in self.acts if (found := act.report(row))}
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of `generate`. A checkpoint's penalty of repetitions is among the processors, behind the methods: before
+        them, one of the paths that they compare would have it and the other not."""
+        return {"logits_processor": self.processors, "repetition_penalty": 1.0} if self.acts else {}
+
+    def report(self, row: int, steps: int) -> dict[str, Any]:
+        """Each method's report of one row of the batch, whose answer has so many steps."""
+        return {name: found for name, act in self.acts if (found := act.report(row, steps))}
 
 
 @contextmanager
@@ -159,7 +165,7 @@ def intervening(
 
     Example:
         >>> with intervening(model, [method], [chat], batch) as intervention:      # doctest: +SKIP
-        ...     model.hf.generate(**batch.inputs, logits_processor=intervention.processors)
+        ...     model.hf.generate(**batch.inputs, **intervention.options)
     """
     asked = Asked(model, chats, batch, seed)
     active = [method for method in methods if not method.neutral]
@@ -177,6 +183,10 @@ def intervening(
             first = contrasting[0]  # of several, the others read by themselves
             stack.enter_context(reading_together(model, lambda: first.path))
         processors = LogitsProcessorList(_Processor(act, asked.length) for _, act in acts)
+        penalty = model.hf.generation_config.repetition_penalty
+        if penalty not in (None, 1.0):
+            padding = batch.inputs["attention_mask"].argmax(1)
+            processors.append(RepetitionPenaltyLogitsProcessor(penalty, prompt_ignore_length=padding))
         yield Intervention(processors, acts)
 
 

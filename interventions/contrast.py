@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mmprobe.interventions.base import Act
@@ -37,14 +38,14 @@ class Contrast(Act):
         self.changed.append(combined.argmax(-1) != scores.argmax(-1))
         return combined
 
-    def report(self, row: int) -> dict[str, Any]:
+    def report(self, row: int, steps: int) -> dict[str, Any]:
         """`changed`: the steps whose most likely token became another."""
-        return {"changed": changed_steps(self.changed, row)}
+        return {"changed": changed_steps(self.changed[:steps], row)}
 
 
 def changed_steps(changed: list[Tensor], row: int) -> list[int]:
     """Steps, of bools [batch] each, at which a row's is true."""
-    return [step for step, rows in enumerate(changed) if bool(rows[row])]
+    return torch.stack(changed)[:, row].nonzero()[:, 0].tolist() if changed else []
 
 
 def plausible(combined: Tensor, main: Tensor, beta: float) -> Tensor:

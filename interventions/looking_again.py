@@ -45,7 +45,7 @@ class _Watching(Act):
         self.step += 1
         return scores
 
-    def report(self, row: int) -> dict[str, Any]:
+    def report(self, row: int, steps: int) -> dict[str, Any]:
         return {"attention": self.map.of(row).tolist()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import field, fields
 from difflib import get_close_matches
 from typing import Any
@@ -48,9 +49,10 @@ def check(method: Any) -> None:
         value, meta = getattr(method, each.name), each.metadata
         if value is None and each.default is None:
             continue
-        if meta["kind"] == "number" and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-            object.__setattr__(method, each.name, value)
+        if meta["kind"] == "number" and isinstance(value, int | str) and not isinstance(value, bool):
+            with suppress(ValueError):  # YAML reads 1e-3 as a text
+                value = float(value)
+                object.__setattr__(method, each.name, value)
         if not _fits(value, meta):
             raise InputError(f"method {method.name}: {each.name}={value!r}: must be {allowed(meta)}")
 

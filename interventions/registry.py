@@ -58,7 +58,7 @@ def method_class(name: str) -> type[Method]:
     return getattr(import_module(f"mmprobe.interventions.{module}"), kind)
 
 
-def load_method(source: str | Path | Method, **parameters: Any) -> Method:
+def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:
     """A method by its name, or from a YAML file that holds `method` and `parameters`.
 
     Args:
@@ -83,7 +83,7 @@ def load_method(source: str | Path | Method, **parameters: Any) -> Method:
     return kind(**given | parameters)
 
 
-def load_methods(source: str | Path | Method | Sequence[Any], **parameters: Any) -> list[Method]:
+def load_methods(source: str | Path | Method | Sequence[Any], /, **parameters: Any) -> list[Method]:
     """One or several methods, to be put in place together.
 
     Args:

@@ -143,6 +143,9 @@ class _Sage(Act):
         )
         self.changed: list[Tensor] = []
         self.occluded: list[tuple[int, list[int]]] = []  # step, and visual tokens occluded by row
+        self.painted: Tensor = torch.empty(
+            0
+        )  # [batch, 1], whether the second path's pictures are others at all
 
     @property
     def due(self) -> bool:
@@ -228,7 +231,8 @@ class _Sage(Act):
                 self.path = self._occlude(scores.argmax(-1))
             before = scores.argmax(-1)
             if self.path is not None:
-                scores = self.method.combine(scores, self.path.follow(generated))
+                combined = self.method.combine(scores, self.path.follow(generated))
+                scores = torch.where(self.painted, combined, scores)
             self.changed.append(scores.argmax(-1) != before)
         if len(self.attention) > _APART:
             self.attention, self.strengths = [torch.cat(self.attention, 1)], [torch.cat(self.strengths, 1)]
@@ -266,27 +270,28 @@ class _Sage(Act):
             )
         self.map = AttentionMap(self.asked)
         self.occluded.append((self.step, counts))
+        self.painted = torch.tensor(counts, device=tokens.device)[:, None] > 0
         return (
             SecondPath(self.asked.model, build_batch(self.asked.model, chats).inputs) if any(counts) else None
         )
 
-    def report(self, row: int) -> dict[str, Any]:
+    def report(self, row: int, steps: int) -> dict[str, Any]:
         """By step: attention on visual tokens and alpha (mean over deep layers), conflict (mean over layers, in nat),
         suppressed (share of the layers); steps whose most likely token became another; and how many visual tokens
         were occluded from which step on."""
         found: dict[str, Any] = {}
         if self.attention:
             attention, alpha = (
-                torch.cat(kept, 1)[row].view(-1, len(self.inverse)).mean(1)
+                torch.cat(kept, 1)[row].view(-1, len(self.inverse))[:steps].mean(1)
                 for kept in (self.attention, self.strengths)
             )
             found |= {"visual_attention": (attention / self.heads).tolist(), "alpha": alpha.tolist()}
         if self.conflicts:
-            conflicts = torch.stack([each[row] for each in self.conflicts])  # [step, layer]
-            taus = torch.stack([tau[row, 0] for tau in self.taus[:-1]])
+            conflicts = torch.stack([each[row] for each in self.conflicts[:steps]])  # [step, layer]
+            taus = torch.stack([tau[row, 0] for tau in self.taus[: len(conflicts)]])
             found["conflict"] = conflicts.mean(1).tolist()
             found["suppressed"] = (conflicts > taus).float().mean(1).tolist()
         if self.method.generates:
-            found["changed"] = changed_steps(self.changed, row)
-            found["occluded"] = {step: counts[row] for step, counts in self.occluded}
+            found["changed"] = changed_steps(self.changed[:steps], row)
+            found["occluded"] = {step: counts[row] for step, counts in self.occluded if step < steps}
         return found

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def generate_options(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
-    """Options of transformers' `generate`: greedy at temperature 0, sampling above it.
+    """Options of transformers' `generate`: greedy at temperature 0, above it sampling from the 50 most likely tokens.
+
+    These 50 are transformers' default. What checkpoints bring along can make sampling greedy: one of Qwen2-VL's keeps
+    a single token.
 
     Example:
         >>> generate_options(model, 64)["do_sample"]                # doctest: +SKIP
@@ -17,7 +20,7 @@ def generate_options(model: Model, max_new_tokens: int, temperature: float = 0.0
     """
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": temperature > 0}
     if temperature > 0:
-        options["temperature"] = temperature
+        options |= {"temperature": temperature, "top_k": 50, "top_p": 1.0}
     else:
         options |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
     if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +67,7 @@ def trace(
         max_new_tokens: longest answer.
         engine: `native`, `nnsight` or `transformer_lens`.
         batch_size: samples that are answered together, padded on the left; halved when memory runs out.
-        temperature: 0 answers greedily; above 0 samples, seeded anew for each batch.
+        temperature: 0 answers greedily; above 0 samples from the 50 most likely tokens, seeded anew for each batch.
         seed: of the sampling.
         resume: keep what an earlier, equal call finished in `out`, and do the rest.
         overwrite: delete an earlier run in `out` first.
@@ -89,8 +90,10 @@ def trace(
     for name, value, least in (("max-new-tokens", max_new_tokens, 1), ("batch-size", batch_size, 1)):
         if value < least:
             raise InputError(f"--{name} {value}: must be {least} or more")
-    if temperature < 0:
-        raise InputError(f"--temperature {temperature}: must be 0 or more")
+    if not 0 <= temperature < math.inf:
+        raise InputError(f"--temperature {temperature}: must be a number of 0 or more")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: must be 0 or more, and less than 2 to the power of 63")
     ids = [sample.id for sample in samples]
     if len(set(ids)) != len(ids):
         raise InputError("samples: two have the same id")
@@ -203,10 +206,8 @@ class _Job(NamedTuple):
             record = load_engine(self.engine).record
             acting = intervening(self.model, self.methods, [chat for _, chat in chats], batch, self.seed)
             with torch.inference_mode(), acting as intervention:
-                processors = {"logits_processor": intervention.processors} if self.methods else {}
-                output = record(
-                    self.model, batch, lanes, self.spec, self.options | processors, **self.of_engine
-                )
+                options = self.options | intervention.options
+                output = record(self.model, batch, lanes, self.spec, options, **self.of_engine)
             for lane, writer, row in zip(lanes, writers, output.cpu().numpy(), strict=True):
                 padded = lane.prompt.padding + len(lane.prompt.ids)
                 self.background.do(_finish, self.model, lane.prompt, row[padded : padded + lane.done], writer)
