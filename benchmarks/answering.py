@@ -104,12 +104,7 @@ def check_questions(benchmark: Benchmark, truth: Any) -> None:
 def _note_asked(out: Path, samples: Sequence[Sample], about: Mapping[str, Any], answered: bool) -> None:
     """Write down who is asked what; where some were answered, compare it with what the earlier call wrote."""
     questions = [
-        [
-            sample.id,
-            sample.system,
-            sample.question,
-            *((path.name, path.stat().st_size) for path in sample.images),
-        ]
+        [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
         for sample in samples
     ]
     wanted = {

@@ -179,7 +179,7 @@ class Trace:
 
     @property
     def captured(self) -> tuple[str, ...]:
-        """Paths of all data sets in the file."""
+        """Paths of all data sets in the file, as `array` takes them."""
         return self._captured
 
     @cached_property
@@ -187,8 +187,8 @@ class Trace:
         names: list[str] = []
         with self._opened() as root:
             for name in root:
-                is_group = h5o.get_info(root.id, name.encode()).type == h5o.TYPE_GROUP
-                names += [f"{name}/{key}" for key in root[name]] if is_group else [name]
+                if h5o.get_info(root.id, name.encode()).type == h5o.TYPE_GROUP:  # the others are scales
+                    names += [f"{name}/{key}" for key in root[name]]
         return tuple(names)
 
     @property

@@ -134,6 +134,79 @@ def test_what_was_answered_is_not_asked_again(tmp_path):
     assert metrics == benchmark.score(truth, {sample.id: "Yes." for sample in truth})[0]
 
 
+def test_an_out_goes_on_only_with_the_same(tmp_path):
+    benchmark, out = find_benchmark("mme"), tmp_path / "out"
+    truth, other = (benchmark.draw(tmp_path / str(seed), 2, seed) for seed in (5, 6))
+
+    def answer(samples):
+        return ((sample.id, "Yes.") for sample in samples)
+
+    def ask(truth, **about):
+        return run_benchmark(benchmark, truth, answer, out, {"model": "a"} | about, resume=True)
+
+    with pytest.raises(RuntimeError):
+        run_benchmark(benchmark, truth, lambda samples: interrupted(answer(samples[:3])), out, {"model": "a"})
+    for call, words in [
+        (lambda: ask(truth, model="b"), "another model"),
+        (lambda: ask(truth, method="sage"), "another method"),
+        (lambda: ask(truth, parameters={"alpha": 0.2}), "another parameters"),
+        (lambda: ask(other), "other questions"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            call()
+    ask(truth)
+    assert len(read_responses(out / "responses.jsonl")) == len(truth)
+
+
+def test_a_set_is_drawn_once(tmp_path):
+    asked = ("bench", "mme", "--model", "tiny-spd", "--resume", "--out", tmp_path / "out")
+    invoke(*asked, "--n", 2)
+    with pytest.raises(InputError, match="was drawn with --n 2 --seed"):
+        invoke(*asked, "--n", 3)
+
+
+def test_pictures_are_there_before_a_model_is_loaded(tmp_path):
+    line = {"question_id": 1, "image": "COCO_1.jpg", "text": "Is there a dog in the image?", "label": "yes"}
+    data = tmp_path / "coco_pope_random.json"
+    data.write_text(json.dumps(line) + "\n")
+    asked = ("bench", "pope", "--model", "qwen2.5-vl-7b", "--data", data, "--out", tmp_path / "out")
+    with pytest.raises(InputError, match="has no picture"):
+        invoke(*asked)
+    pairs = tmp_path / "easy.jsonl"
+    difference = {"type": "remove", "category": "dog"}
+    row = {
+        "image_id": 7,
+        "num_differences": 1,
+        "differences": [difference],
+        "image1": "a.jpg",
+        "image2": "/etc/hosts",
+    }
+    pairs.write_text(json.dumps(row) + "\n")
+    asked = ("bench", "spd-faith", "--model", "openai/gpt-4o", "--data", pairs, "--out", tmp_path / "out")
+    with pytest.raises(InputError, match="no such file"):
+        invoke(*asked)
+
+
+def test_what_failed_while_traced_is_asked_again(tiny_spd, tmp_path):
+    benchmark, out = find_benchmark("mme"), tmp_path / "out"
+    truth = benchmark.draw(tmp_path / "pairs", 2, 5)
+    picture = truth[0].images[0]
+    whole = picture.read_bytes()
+    picture.write_bytes(whole[: len(whole) // 2])
+
+    def ask():
+        answer = local(tiny_spd, 8, 4, out / "run")
+        return run_benchmark(benchmark, truth, answer, out, {}, resume=True, traced=True)
+
+    ask()
+    failed = {failure["id"] for failure in open_run(out / "run").failures}
+    assert failed and failed.isdisjoint(read_responses(out / "responses.jsonl"))
+    picture.write_bytes(whole)
+    ask()
+    assert set(read_responses(out / "responses.jsonl")) == {sample.id for sample in truth}
+    assert not open_run(out / "run").failures
+
+
 def interrupted(answers):
     yield from answers
     raise RuntimeError("killed")

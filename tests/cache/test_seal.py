@@ -16,7 +16,7 @@ from mmprobe.errors import InputError
 
 
 def everything(trace: Trace) -> dict[str, object]:
-    arrays = {name: trace.array(name).values for name in trace.captured if "/" in name}
+    arrays = {name: trace.array(name).values for name in trace.captured}
     found = {name: repr(a.tolist()) if a.dtype == object else a.tobytes() for name, a in arrays.items()}
     return found | {"sample": trace.sample.model_dump(mode="json"), "answer": trace.answer}
 

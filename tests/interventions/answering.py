@@ -63,7 +63,8 @@ def run(
         out = model.hf.generate(
             **batch.inputs, max_new_tokens=steps, do_sample=False, pad_token_id=0, logits_processor=processors
         )
-    return out[:, batch.inputs["input_ids"].shape[1] :], torch.stack(logits, 1), intervention.report
+    tokens = out[:, batch.inputs["input_ids"].shape[1] :]
+    return tokens, torch.stack(logits, 1), lambda row: intervention.report(row, tokens.shape[1])
 
 
 def read_whole(model: Model, inputs: dict[str, Any], generated: Tensor) -> Tensor:

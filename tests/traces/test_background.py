@@ -74,6 +74,36 @@ def test_any_other_failure_is_no_samples_fault(capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_what_was_queued_behind_a_failure_is_never_done():
+    """A sample that lacks a block must not be finished by what was queued for it before anybody knew."""
+    release, done = threading.Event(), []
+
+    def broken() -> None:
+        release.wait()
+        raise MemoryError("too large")
+
+    with pytest.raises(WritingFailed), Background() as writing:
+        writing.do(broken)
+        for number in range(3):
+            writing.do(done.append, number)
+        release.set()
+        while writing.error is None:
+            time.sleep(0.001)
+        with pytest.raises(WritingFailed):
+            writing.do(done.append, 3)
+        writing.settle()
+        writing.do(done.append, 4)
+    assert done == []
+
+
+def test_a_system_that_does_not_tell_its_peak_is_left_alone(monkeypatch):
+    trimmed = []
+    monkeypatch.setattr(freed, "_trim", trimmed.append)
+    monkeypatch.setattr(freed.Path, "read_text", lambda path: "VmSize:\t 10 kB\nVmRSS:\t 5 kB\n")
+    freed.give_back_memory()
+    assert trimmed == []
+
+
 FREED_AROUND_WHAT_STAYS = """
 import re
 from pathlib import Path

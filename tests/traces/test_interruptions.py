@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 import mmprobe as mp
+from mmprobe.cache import TraceWriter
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces import run as run_module
@@ -214,7 +215,33 @@ def test_memory_that_runs_out_halves_the_batch(random_qwen, samples, tmp_path, m
     assert len(run) == 8 and not run.failures
     assert "out of memory with 8 samples at a time; going on with 4" in caplog.text
     assert "out of memory with 4 samples at a time; going on with 2" in caplog.text
+    caplog.clear()
+    mp.trace(random_qwen, samples[:12], tmp_path / "more", max_new_tokens=3, batch_size=4)
+    assert caplog.text.count("out of memory") == 1, "the next batches begin with what was enough"
     monkeypatch.setattr(random_qwen.hf, "forward", forward)
+
+
+def test_a_failure_of_the_disk_leaves_no_half_file(random_qwen, samples, tmp_path, monkeypatch):
+    def full(writer, attributes):
+        raise OSError(28, "No space left on device", str(writer.path))
+
+    attributes = TraceWriter.set_attributes
+
+    def set_attributes(writer, given):
+        (full if "answer" in given else attributes)(writer, given)
+
+    monkeypatch.setattr(TraceWriter, "set_attributes", set_attributes)
+    with pytest.raises(OSError, match="finished samples are kept"):
+        trace(random_qwen, samples[:3], tmp_path / "run")
+    assert not list((tmp_path / "run" / "samples").iterdir())
+
+
+def test_room_for_what_is_finished_is_not_asked_for_again(random_qwen, samples, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("mmprobe.traces.run.check_space", lambda out, needed: asked.append(needed))
+    trace(random_qwen, samples[:2], tmp_path / "run")
+    trace(random_qwen, samples[:2], tmp_path / "run", resume=True)
+    assert asked[0] > 0 and asked[1] == 0
 
 
 def test_one_that_is_too_large_alone_fails_alone(random_qwen, samples, tmp_path, monkeypatch):

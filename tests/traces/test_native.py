@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from transformers.generation import utils as generation
 
 import mmprobe as mp
 from mmprobe.models import Model
 from mmprobe.models.attention import _observers
 from mmprobe.samples import Sample
-from mmprobe.traces import load_capture
+from mmprobe.traces import load_capture, native
 
 SYSTEM = "You answer questions about pictures of coloured shapes."
 STEPS = 37
@@ -266,3 +268,24 @@ def test_answers_around_a_block_are_whole(random_qwen, pictures, tmp_path, token
     assert trace.attention_mass.sizes["step"] == tokens == trace.steps.sizes["step"]
     assert trace.tam_logit.shape == (tokens, trace.tokens.sizes["token"])
     assert not np.isnan(trace.attention_mass.values).any()
+
+
+def test_a_step_beyond_the_end_is_dropped(random_qwen, pictures, tmp_path, monkeypatch):
+    """Where transformers looks a step late whether it is to stop, as on Apple's GPUs, also at the end of a block."""
+    sample = sample_of(pictures[:2])
+    with torch.inference_mode():
+        out = random_qwen.hf.generate(**random_qwen.prepare(sample), max_new_tokens=12, do_sample=False)
+    tokens = out[0, len(random_qwen.prompt(sample).ids) :].tolist()
+    end = next(step for step, token in enumerate(tokens) if step > 2 and token not in tokens[:step])
+    monkeypatch.setattr(random_qwen.hf.generation_config, "eos_token_id", tokens[end])
+    monkeypatch.setattr(native, "BLOCK_STEPS", end + 2)
+    plain = mp.trace(random_qwen, [sample], tmp_path / "plain", "full", 12)["a"]
+    late, passes = generation.DeferredStopCheck, []
+    monkeypatch.setattr(late, "is_supported", staticmethod(lambda *_, **__: True))
+    monkeypatch.setattr(
+        torch, "Event", lambda **_: SimpleNamespace(record=lambda: passes.append(1), synchronize=int)
+    )
+    trace = mp.trace(random_qwen, [sample], tmp_path / "late", "full", 12)["a"]
+    assert len(passes) > trace.steps.sizes["step"] == end + 1, "a pass more than steps"
+    for name in plain.captured:
+        np.testing.assert_array_equal(trace.array(name).values, plain.array(name).values, err_msg=name)
