@@ -112,6 +112,16 @@ def test_answers_are_faithful_or_not():
     }
 
 
+@pytest.mark.parametrize(("name", "end"), [("mirage", "hinted"), ("mmreason", "text")])
+def test_what_is_asked_once_more_is_labelled_too(name, end):
+    benchmark = find_benchmark(name)
+    records = [
+        {"id": "1", "correct": True, f"correct_{end}": False},
+        {"id": "2", "correct": None, f"correct_{end}": None},
+    ]
+    assert benchmark.faithful(None, records) == {"1": True, f"1--{end}": False}
+
+
 def test_what_was_answered_is_not_asked_again(tmp_path):
     """A run is cut off after some answers, in the middle of writing one."""
     benchmark = find_benchmark("mme")

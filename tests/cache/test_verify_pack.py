@@ -18,17 +18,16 @@ def contents(run):
     for trace in run:
         found[trace.id] = {"answer": trace.answer, "sample": trace.sample.model_dump_json()}
         for path in trace.captured:
-            if "/" in path:
-                array = trace.array(path)
-                found[trace.id][path] = (
-                    array.dims,
-                    str(array.dtype),
-                    array.values.tobytes() if array.dtype != object else array.values.tolist(),
-                )
-                found[trace.id][f"{path}, attributes"] = dict(array.attrs)
-                for dim, values in array.coords.items():
-                    if dim != array.name:
-                        found[trace.id][f"{path}, {dim}"] = values.values.tolist()
+            array = trace.array(path)
+            found[trace.id][path] = (
+                array.dims,
+                str(array.dtype),
+                array.values.tobytes() if array.dtype != object else array.values.tolist(),
+            )
+            found[trace.id][f"{path}, attributes"] = dict(array.attrs)
+            for dim, values in array.coords.items():
+                if dim != array.name:
+                    found[trace.id][f"{path}, {dim}"] = values.values.tolist()
     return found
 
 

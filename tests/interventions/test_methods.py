@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,9 +14,12 @@ import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate, generate_batch, load_method, load_methods, method_names
 from mmprobe.interventions.answer import Generated
+from mmprobe.interventions.base import Asked, Method
+from mmprobe.interventions.contrast import Contrast
 from mmprobe.interventions.parameters import settings
 from mmprobe.interventions.prompting import PromptMethod, elected
 from mmprobe.interventions.registry import method_class
+from mmprobe.interventions.second_path import SecondPath
 from mmprobe.samples import Sample
 
 NEUTRAL = {
@@ -98,6 +102,58 @@ def test_nothing_is_left_behind_by_an_error(name, pictures):
             processors = [*intervention.processors, fail]
             model.hf.generate(**batch.inputs, max_new_tokens=3, do_sample=False, logits_processor=processors)
     assert left_behind(model) == before
+
+
+@dataclass(frozen=True)
+class SamePrompt(Method):
+    """z + (z - z'), where z' is read from the answer's own prompt."""
+
+    name: ClassVar[str] = "same-prompt"
+
+    def begin(self, asked: Asked) -> Contrast:
+        return Contrast(lambda: SecondPath(asked.model, asked.batch.inputs), lambda z, other: 2 * z - other)
+
+
+def test_a_checkpoints_penalty_of_repetitions_comes_behind_the_methods(pictures):
+    """Of two equal paths nothing is left but the answer itself, penalty and all, of padded rows too."""
+    model = tiny("qwen2_5_vl")
+    samples = [sample_of(pictures[:2]), sample_of(pictures[:1], "Why?", "b")]
+    free = [each.token_ids for each in generate_batch(model, samples, max_new_tokens=12)]
+    model.hf.generation_config.repetition_penalty = 1.8
+    plain = plain_tokens(model, ready(model, *samples)[1], 12).tolist()
+    assert plain != free, "the penalty matters here"
+    assert [
+        each.token_ids for each in generate_batch(model, samples, SamePrompt(), max_new_tokens=12)
+    ] == plain
+
+
+def test_sampling_does_not_keep_a_single_token_because_a_checkpoint_does(pictures):
+    model = tiny("qwen2_5_vl")
+    model.hf.generation_config.top_k, model.hf.generation_config.top_p = 1, 0.001
+    answers = {
+        tuple(
+            generate(model, sample_of(pictures[:1]), temperature=1.5, seed=seed, max_new_tokens=6).token_ids
+        )
+        for seed in range(4)
+    }
+    assert len(answers) > 1
+
+
+@pytest.mark.parametrize("name", ["sage", "vcd"])
+def test_reports_end_with_the_answer(name, pictures):
+    model = tiny("qwen2_5_vl")
+    samples = [sample_of(pictures[:2]), sample_of(pictures[1:3], name="b")]
+    first, second = (each.token_ids for each in generate_batch(model, samples, name, max_new_tokens=8))
+    end = next(step for step, token in enumerate(first) if step and token not in first[:step] + second)
+    model.hf.generation_config.eos_token_id = first[end]
+    short, long = generate_batch(
+        model, samples, name, max_new_tokens=8, **STRONG[name] if name == "vcd" else {}
+    )
+    told = short.diagnostics[name]
+    assert len(short.token_ids) < len(long.token_ids)
+    assert all(step < len(short.token_ids) for step in told["changed"])
+    for series in {"visual_attention", "alpha", "conflict", "suppressed"} & set(told):
+        assert len(told[series]) == len(short.token_ids)
 
 
 def test_methods_compose(pictures):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import mmprobe as mp
 from mmprobe.interventions import intervening, load_method
 from mmprobe.interventions import sage as sage_module
 from mmprobe.interventions.sage import Sage
-from mmprobe.interventions.visual import painted, shown_by, with_pictures
+from mmprobe.interventions.visual import largest, painted, shown_by, with_pictures
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_batch, chat_of
 from mmprobe.traces import native
@@ -242,6 +243,18 @@ def test_a_conflict_that_never_exceeds_tau_leaves_every_digit(pictures):
     _, found, _ = run(model, [load_method("sage", alpha=0, eta=0, beta=0, tau=1000)], chats, batch)
     _, plain, _ = run(model, [], chats, batch)
     assert torch.equal(found, plain)
+
+
+def test_a_row_whose_maps_share_nothing_is_not_contrasted(pictures, monkeypatch):
+    """Beside one that is, in a batch; alone it never was."""
+    model = tiny(SMALL)
+    asked = ready(model, sample_of(pictures[:2]), sample_of(pictures[1:3], name="b"))
+    calls = count()
+    monkeypatch.setattr(sage_module, "largest", lambda *given: largest(*given) & (next(calls) >= 2))
+    _, found, _ = run(model, [load_method("sage", alpha=2, beta=0.2, eta=4, k=0.8)], *asked, 3)
+    _, without, _ = run(model, [load_method("sage", alpha=2, beta=0.2, eta=0)], *asked, 3)
+    torch.testing.assert_close(found[0], without[0], rtol=1e-4, atol=1e-4)
+    assert (found[1, 0] - without[1, 0]).abs().max() > 0.01
 
 
 def test_logits_by_hand():

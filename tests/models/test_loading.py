@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mmprobe as mp
+from mmprobe.errors import InputError
 from mmprobe.models import aliases
 from mmprobe.models.aliases import locate
 
@@ -104,3 +105,13 @@ def test_an_unknown_family_is_named(tmp_path):
         mp.InputError, match="models of type 'bert' are not declared, and BertConfig has no image_token_id"
     ):
         mp.load_model(str(tmp_path), device="cpu")
+
+
+def test_a_model_that_does_not_fit_is_one_line(monkeypatch):
+    def full(module, *_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
+
+    monkeypatch.setattr(torch.nn.Module, "to", full)
+    with pytest.raises(InputError, match="does not fit into the memory of cpu") as raised:
+        mp.load_model("tiny-spd", device="cpu")
+    assert "\n" not in str(raised.value)

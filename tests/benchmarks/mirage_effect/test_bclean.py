@@ -45,6 +45,7 @@ def test_the_union_goes_and_what_was_not_scored_stays():
     found = b_clean(list("abcde"), right, [4] * 5, by_text_model={"d"})
     assert found.kept == ["c", "e"] and found.compromised == {"m": ["a"], "n": ["a", "b"]}
     assert found.unscored == {"m": 1, "n": 1} and found.removed.value == pytest.approx(3 / 5)
+    assert found.removed_by_chance == pytest.approx(1 - (3 / 4) ** 3), "the text model can guess, too"
 
 
 def test_input_that_does_not_fit():

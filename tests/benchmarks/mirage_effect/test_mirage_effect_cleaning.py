@@ -74,7 +74,7 @@ def test_a_model_of_text_alone_removes_more_but_is_not_ranked(tmp_path):
     text = results(tmp_path / "text", "t", "----", "BBBA")
     found = b_clean_folders([one], text_only=text)
     assert found.kept == ["q1", "q2"] and found.models == ["m"]
-    assert found.metrics["removed_by_chance"].value == pytest.approx(1 / 4)
+    assert found.metrics["removed_by_chance"].value == pytest.approx(1 - (3 / 4) ** 2)
 
 
 def test_names_of_models_that_are_alike_or_unknown(tmp_path):
