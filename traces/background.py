@@ -81,12 +81,11 @@ class Background:
                 if job is None:
                     return
                 if self.error is None:
-                    call, arguments = job
-                    call(*(value() if isinstance(value, _Copy) else value for value in arguments))
+                    _do(*job)
             except BaseException as error:
                 self.error = error
             finally:
-                job = call = arguments = None  # lets go of tensors before it waits for the next ones
+                job = None  # lets go of tensors before it waits for the next ones
                 self.jobs.task_done()
 
     def _host(self, value: Any) -> Any:
@@ -101,6 +100,10 @@ class Background:
             pinned.copy_(value, non_blocking=True)
             value.record_stream(stream)
             return _Copy(pinned, stream.record_event())
+
+
+def _do(call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    call(*(value() if isinstance(value, _Copy) else value for value in arguments))
 
 
 class _Copy:
