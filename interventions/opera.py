@@ -194,15 +194,15 @@ class _Search:
         ended = list(state.ended)
         going: list[int] = []
         order = total.argsort(descending=True, stable=True).tolist()
-        tokens, beams = ids.tolist(), beam_of.tolist()
+        tokens, beams, totals = ids.tolist(), beam_of.tolist(), total.tolist()
         for rank, index in enumerate(order):
-            if len(going) == self.method.beams or total[index] == float("-inf"):
+            if len(going) == self.method.beams or totals[index] == float("-inf"):
                 break
             if tokens[index] not in self.ends:
                 going.append(index)
             elif rank < self.method.beams:
                 whole_answer = [*state.tokens[beams[index]].tolist(), tokens[index]]
-                ended.append((float(total[index]) / len(whole_answer), whole_answer))
+                ended.append((totals[index] / len(whole_answer), whole_answer))
         self.chosen.append({(beams[index], tokens[index]) for index in going})
         self.penalties.append(float(penalty[order[0]]))
         chosen = torch.tensor(going, dtype=torch.long, device=ids.device)
@@ -227,7 +227,8 @@ class _Beams(SecondPath):
             yield
 
     def _see(self, last: LastQuery) -> None:
-        self.row = last.weights().amax(1)[:, 0]
+        row = last.weights().amax(1)[:, 0]
+        self.row = F.pad(row, (self.ids.shape[1] - row.shape[1], 0))  # a sliding layer has no older keys
 
     def logits(self) -> Tensor:
         """Of the next token of each beam, float32 [beam, vocabulary]."""

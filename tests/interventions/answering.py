@@ -72,9 +72,9 @@ def read_whole(model: Model, inputs: dict[str, Any], generated: Tensor) -> Tenso
     more = dict(inputs)
     more["input_ids"] = torch.cat([inputs["input_ids"], generated], 1)
     more["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones_like(generated)], 1)
-    if "mm_token_type_ids" in inputs:
-        kinds = inputs["mm_token_type_ids"]
-        more["mm_token_type_ids"] = torch.cat([kinds, kinds.new_zeros(generated.shape)], 1)
+    for name in ("mm_token_type_ids", "token_type_ids"):
+        if name in inputs:
+            more[name] = torch.cat([inputs[name], inputs[name].new_zeros(generated.shape)], 1)
     with torch.no_grad():
         return model.hf(**more, use_cache=False).logits.float()
 

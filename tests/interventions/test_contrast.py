@@ -66,7 +66,7 @@ def test_steps_equal_whole_passes_over_the_other_prompt(model, single, name):
     """Logits of every step, against passes without any cache over the answer's prompt and the other one."""
     if name == "pai" and model.crosses:
         pytest.skip("no visual tokens in the prompt")
-    if model.family.name in ("gemma3", "mllama"):
+    if model.family.name == "mllama":
         pytest.skip("the slow reference does not lengthen the inputs of this family")
     chats, batch = single
     method = load_method(name, **({"alpha": 0, "gamma": 1.6} if name == "pai" else {"alpha": 0.7}), beta=0)
