@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
 from mmprobe.interventions.base import Act, Asked, Method
 from mmprobe.interventions.parameters import number, text, whole
@@ -33,20 +35,29 @@ class _Watch(Method):
 
 class _Watching(Act):
     def __init__(self, asked: Asked):
-        self.map, self.layer_count, self.step = AttentionMap(asked), asked.model.layer_count, 0
+        self.asked, self.step = asked, 0
+        self.ends = torch.tensor(sorted(asked.model.ends), device=asked.model.device)
+        self.map = AttentionMap(asked)  # of the step that is being read
+        self.total = torch.zeros_like(self.map.total)
+        self.count = torch.zeros(len(self.total), device=asked.model.device)  # layers and steps of each row
 
     def layers(self) -> Sequence[int]:
-        return range(self.layer_count)
+        return range(self.asked.model.layer_count)
 
     def shift(self, layer: int, last: LastQuery) -> None:
         self.map.add(last.weights(), self.step)
 
-    def logits(self, generated: Any, scores: Any) -> Any:
-        self.step += 1
+    def logits(self, generated: Tensor, scores: Tensor) -> Tensor:
+        going = ~(generated[..., None] == self.ends).any((1, 2))  # the others read padding
+        self.total += torch.where(going[:, None], self.map.total, 0)
+        self.count += going * self.map.layers
+        self.map, self.step = AttentionMap(self.asked), self.step + 1
         return scores
 
     def report(self, row: int, steps: int) -> dict[str, Any]:
-        return {"attention": self.map.of(row).tolist()}
+        prompt = self.asked.batch.prompts[row]
+        visual = torch.from_numpy(prompt.visual + prompt.padding)
+        return {"attention": (self.total[row, visual] / self.count[row]).tolist()}
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from answering import ready, run, sample_of, tiny
+from answering import STEPS, plain_tokens, ready, run, sample_of, tiny
 from PIL import Image
 
 from mmprobe.interventions import load_method
-from mmprobe.interventions.looking_again import crop_box, heat_maps
+from mmprobe.interventions.looking_again import _Watch, crop_box, heat_maps
 from mmprobe.interventions.visual import AttentionMap, Cells, largest, painted, shown_by
 from mmprobe.models import Prompt
 from mmprobe.models.families import View
@@ -84,6 +84,20 @@ def test_the_map_of_attention_is_the_mean_over_heads_and_layers(keys):
     found.add(torch.stack([full, full])[None, :, None], 2)
     first = {6: [2 * 3, 2 * 4], 4: [2 * 3, 2 * 4], 1: [0, 0]}[keys]
     assert found.of(0).tolist() == [(first[0] + 3) / 2, (first[1] + 4) / 2]
+
+
+def test_the_map_of_an_answer_ends_with_it(pictures):
+    """A row that ends two steps in is watched as alone, where nothing is read behind its end."""
+    model = tiny("qwen2_5_vl")
+    samples = [sample_of(pictures[:2]), sample_of(pictures[1:], "Is there a star in one of these two?", "b")]
+    first, second = plain_tokens(model, ready(model, *samples)[1]).tolist()
+    assert first[1] != first[0] and first[1] not in second, "the case is void: both end together"
+    model.hf.generation_config.eos_token_id = first[1]
+    _, logits, report = run(model, [_Watch()], *ready(model, *samples))
+    assert logits.shape[1] == STEPS
+    for row, sample in enumerate(samples):
+        _, _, alone = run(model, [_Watch()], *ready(model, sample))
+        assert report(row)["watch"]["attention"] == pytest.approx(alone(0)["watch"]["attention"], rel=1e-4)
 
 
 def test_a_sliding_window_that_has_left_the_pictures_behind(pictures):
