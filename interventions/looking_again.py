@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmprobe.interventions.base import Act, Asked, Method
 from mmprobe.interventions.parameters import number, text, whole
-from mmprobe.interventions.prompting import Ask, PromptMethod, followed, noting
+from mmprobe.interventions.prompting import Ask, PromptMethod, followed, noting, whole_answer
 from mmprobe.interventions.visual import AttentionMap, largest, shown_by, with_pictures
 from mmprobe.models import Model, Prompt
 from mmprobe.models.prompt import Chat, build_batch
@@ -73,7 +73,7 @@ class _Looking(PromptMethod):
         for chat, first in zip(chats, watched, strict=True):
             attention = np.array(first.diagnostics["watch"]["attention"])  # float64 [visual]
             prompt = build_batch(model, [chat]).prompts[0]
-            asked, of_look = self.look_again(chat, prompt, first.text, attention)
+            asked, of_look = self.look_again(chat, prompt, whole_answer(model, chat, first), attention)
             again.append(asked)
             told.append({"first": first.text} | of_look)
         return [noting(each, self, mine) for each, mine in zip(ask(again), told, strict=True)]
@@ -157,7 +157,8 @@ class ZoomRefine(_Looking):
     """The question again with the answer and with a crop of where it looked.
 
     The crop is the smallest rectangle around the most attended visual tokens of the picture that holds most of them.
-    The original asks the model for a box; here the attention gives it.
+    The original asks the model for a box; here the attention gives it. A prefill is part of the answer that is shown,
+    and the new answer begins with it too.
 
     Parameters:
         rounds: 0 or 1; 0 is the model's own answer.

@@ -119,6 +119,9 @@ def _f1(one: Sequence[str], other: Sequence[str]) -> float:
 class SelfRefine(PromptMethod):
     """The model criticises its answer and answers anew.
 
+    A sample's prefill is part of the answer that is criticised, and each new answer begins with it too, since an answer
+    is what follows the prefill; the feedback does not.
+
     Parameters:
         rounds: 0 to 10; ours, 1. 0 is the model's own answer.
         criticise, refine: what is asked, behind the question and the answer; ours.
@@ -139,9 +142,14 @@ class SelfRefine(PromptMethod):
         found = ask(chats)
         told: list[dict[str, list[str]]] = [{"answers": [], "feedback": []} for _ in chats]
         for _ in range(self.rounds):
-            stated = [f"Answer: {each.text}" for each in found]
+            stated = [
+                f"Answer: {whole_answer(model, chat, each)}" for chat, each in zip(chats, found, strict=True)
+            ]
             criticised = ask(
-                [followed(chat, answer, self.criticise) for chat, answer in zip(chats, stated, strict=True)]
+                [
+                    followed(chat, answer, self.criticise)._replace(prefill="")
+                    for chat, answer in zip(chats, stated, strict=True)
+                ]
             )
             for mine, answer, feedback in zip(told, found, criticised, strict=True):
                 mine["answers"].append(answer.text)
@@ -153,6 +161,14 @@ class SelfRefine(PromptMethod):
                 ]
             )
         return [noting(each, self, mine) for each, mine in zip(found, told, strict=True)]
+
+
+def whole_answer(model: Model, chat: Chat, found: Generated) -> str:
+    """An answer's text behind the chat's prefill, decoded together, since some tokenizers drop a blank at the start."""
+    if not chat.prefill:
+        return found.text
+    begun = model.tokenizer(chat.prefill, add_special_tokens=False)["input_ids"]
+    return model.tokenizer.decode([*begun, *found.token_ids], skip_special_tokens=True)
 
 
 def followed(chat: Chat, *texts: str) -> Chat:

@@ -212,6 +212,27 @@ def test_zoom_refine_shows_a_part_of_a_picture(tiny_spd, pictures):
     assert 0 <= left < right <= 140 and 0 <= top < bottom <= 112
 
 
+@pytest.mark.parametrize(
+    ("name", "begun"), [("self-refine", ["So", "", "So"]), ("zoom-refine", ["So", "So"])]
+)
+def test_a_prefill_is_part_of_the_answer_that_is_refined(name, begun, tiny_spd, pictures):
+    sample = sample_of(pictures[:1]).model_copy(update={"prefill": "So"})
+    (chat,), batch = ready(tiny_spd, sample)
+    ids = tiny_spd.tokenizer(" it is.", add_special_tokens=False)["input_ids"]
+    watched = {"watch": {"attention": [1.0] * len(batch.prompts[0].visual)}}
+    asked = []
+
+    def ask(chats, **options):
+        asked.extend(chats)
+        return [Generated(" it is.", ids, watched)]
+
+    (found,) = load_method(name).answer(tiny_spd, [chat], ask, 0, 4)
+    assert found.text == " it is." and [each.prefill for each in asked] == begun
+    for each in asked[1:]:
+        (text,) = [part["text"] for part in each.messages[-1]["content"] if part["type"] == "text"]
+        assert "\nAnswer: So it is.\n" in text
+
+
 def test_sampling_is_by_the_seed(tiny_spd, pictures):
     sample = sample_of(pictures[:2])
     one, same = (
