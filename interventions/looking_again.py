@@ -194,9 +194,12 @@ class ZoomRefine(_Looking):
 
 
 def crop_box(prompt: Prompt, attention: np.ndarray, k: float) -> tuple[int, tuple[int, int, int, int]]:
-    """Which picture holds most of the attended pixels, and the rectangle (left, top, right, bottom) around them."""
+    """Which picture holds most of the attended pixels, and the rectangle (left, top, right, bottom) around them; all of
+    the first picture where the attended tokens show none, as those of padding do."""
     shown = shown_by(prompt, largest(attention, k))
     picture = max(range(len(shown)), key=lambda index: int(shown[index].sum()))
+    if not shown[picture].any():
+        shown[picture][:] = True
     rows, columns = np.flatnonzero(shown[picture].any(1)), np.flatnonzero(shown[picture].any(0))
     return picture, (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
 

@@ -123,3 +123,5 @@ def test_heat_is_the_mean_of_views_between_0_and_1():
 def test_the_crop_holds_what_was_attended():
     assert crop_box(TWO, np.array([0, 9, 0, 8, 0, 0, 0, 0.0]), 0.25) == (0, (0, 0, 4, 4))
     assert crop_box(TWO, np.array([0, 0, 0, 0, 0, 0, 0, 5.0]), 0.1) == (1, (0, 0, 2, 2))
+    padded = prompt_of([View((3, 3), (0, -3, 9, 9))], [0], [(3, 9)])
+    assert crop_box(padded, np.array([9.0, 8, 0, 0, 1, 0, 0, 0, 0]), 0.2) == (0, (0, 0, 9, 3))
