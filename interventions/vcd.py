@@ -67,20 +67,29 @@ def kept_signal(step: int) -> float:
 
 
 def noisy(asked: Asked, step: int) -> dict[str, Any]:
-    """The batch's inputs with noise on the pictures; each row's is that of its sample alone, by the seed."""
-    pixels = asked.batch.inputs["pixel_values"]
-    shapes = [pixels.shape]
+    """The batch's inputs with noise on the pictures; each row's is that of its sample alone, by the seed.
+
+    Where a family reads pictures in several sizes, each size has noise of its own.
+    """
+    inputs = dict(asked.batch.inputs)
+    names = [name for name in inputs if name.endswith("pixel_values")]
+    shapes = [{name: inputs[name].shape for name in names}]
     if len(asked.chats) > 1:  # some processors pad the pictures of a batch
-        shapes = [build_batch(asked.model, [chat]).inputs["pixel_values"].shape for chat in asked.chats]
-    noise, first = torch.zeros(pixels.shape), 0
-    for shape in shapes:
-        where = (slice(first, first + shape[0]), *(slice(0, size) for size in shape[1:]))
-        noise[where] = _noise(asked.model, shape, torch.Generator().manual_seed(asked.seed))
-        first += shape[0]
+        alone = (build_batch(asked.model, [chat]).inputs for chat in asked.chats)
+        shapes = [{name: own[name].shape for name in names} for own in alone]
+    generators = [torch.Generator().manual_seed(asked.seed) for _ in shapes]
     kept = kept_signal(step)
-    # in place: the pixels of a batch take more memory than its cache
-    mixed = noise.to(pixels.device).mul_((1 - kept) ** 0.5).add_(pixels, alpha=kept**0.5)
-    return {**asked.batch.inputs, "pixel_values": mixed.to(pixels.dtype)}
+    for name in names:
+        pixels = inputs[name]
+        noise, first = torch.zeros(pixels.shape), 0
+        for shape, generator in zip((own[name] for own in shapes), generators, strict=True):
+            where = (slice(first, first + shape[0]), *(slice(0, size) for size in shape[1:]))
+            noise[where] = _noise(asked.model, shape, generator)
+            first += shape[0]
+        # in place: the pixels of a batch take more memory than its cache
+        mixed = noise.to(pixels.device).mul_((1 - kept) ** 0.5).add_(pixels, alpha=kept**0.5)
+        inputs[name] = mixed.to(pixels.dtype)
+    return inputs
 
 
 def _noise(model: Model, shape: torch.Size, generator: torch.Generator) -> Tensor:

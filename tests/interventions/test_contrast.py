@@ -158,6 +158,18 @@ def test_the_noise_is_that_of_the_diffusion():
     assert not torch.equal(found, noisy(Asked(model, [None], batch, seed=1), 500)["pixel_values"])
 
 
+def test_pictures_in_several_sizes_are_all_noisy():
+    low, high = torch.zeros(1, 3, 32, 32), torch.zeros(1, 3, 64, 64)
+    batch = Batch({"pixel_values": low, "high_res_pixel_values": high, "attention_mask": low}, [])
+    found = noisy(Asked(tiny("llava"), [None], batch), 500)
+    spread = (1 - kept_signal(500)) ** 0.5
+    assert all(found[name].std().item() == pytest.approx(spread, abs=0.05) for name in list(found)[:2])
+    assert not torch.equal(
+        found["high_res_pixel_values"].flatten()[: low.numel()], found["pixel_values"].flatten()
+    )
+    assert found["attention_mask"] is low
+
+
 def test_both_frames_of_a_picture_get_the_same_noise(pictures):
     model = tiny("qwen2_5_vl")
     chats, batch = ready(model, sample_of(pictures[:1]))
