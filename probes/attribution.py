@@ -14,7 +14,7 @@ from torch import Tensor
 from mmprobe.analyses.token_activation import on_grids
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
-from mmprobe.probes.forcing import GROUPS, MAX_NEW_TOKENS, Answer, Forced, force
+from mmprobe.probes.forcing import GROUPS, MAX_NEW_TOKENS, Answer, Forced, fine_logits, force
 from mmprobe.samples import Sample
 
 METHODS = ("occlusion", "integrated_gradients", "feature_ablation")
@@ -85,24 +85,27 @@ def attribute(
     prompt, chosen = forced.prompt, _chosen_steps(steps, len(forced.ids))
     if method != "feature_ablation" and not len(prompt.visual):
         raise NotApplicable(f"sample {sample.id}: its prompt has no visual tokens")
-    inputs = decoder_inputs(forced)
-    places = np.arange(len(prompt.ids)) if method == "feature_ablation" else prompt.visual
-    explained = by_presence(forced, inputs, places, baseline, chosen)
-    out = xr.Dataset(coords={"step": chosen})
-    if method == "feature_ablation":
-        of_pictures = by_presence(forced, inputs, prompt.visual, baseline, chosen)
-        total = _add_groups(out, forced, explained, of_pictures if len(prompt.visual) else None)
-    else:
-        if method == "occlusion":
-            squares = _blocks(prompt.grids, block)
-            values = _ablated(explained, squares, model) / np.bincount(squares)[squares]
+    with fine_logits(model):
+        inputs = decoder_inputs(forced)
+        places = np.arange(len(prompt.ids)) if method == "feature_ablation" else prompt.visual
+        explained = by_presence(forced, inputs, places, baseline, chosen)
+        out = xr.Dataset(coords={"step": chosen})
+        if method == "feature_ablation":
+            of_pictures = by_presence(forced, inputs, prompt.visual, baseline, chosen)
+            total = _add_groups(out, forced, explained, of_pictures if len(prompt.visual) else None)
         else:
-            values = _integrated(explained, len(places), n_steps, len(chosen), model)
-        out["attribution"] = (("step", "image", "y", "x"), on_grids(values, prompt.grids))
-        total = values.sum(1)
-    with torch.no_grad():
-        everything = torch.ones(1, len(places), device=model.device)
-        full, gone = (explained(part)[0].cpu().numpy().astype(float) for part in (everything, 0 * everything))
+            if method == "occlusion":
+                squares = _blocks(prompt.grids, block)
+                values = _ablated(explained, squares, model) / np.bincount(squares)[squares]
+            else:
+                values = _integrated(explained, len(places), n_steps, len(chosen), model)
+            out["attribution"] = (("step", "image", "y", "x"), on_grids(values, prompt.grids))
+            total = values.sum(1)
+        with torch.no_grad():
+            everything = torch.ones(1, len(places), device=model.device)
+            full, gone = (
+                explained(part)[0].cpu().numpy().astype(float) for part in (everything, 0 * everything)
+            )
     out["logprob"], out["logprob_baseline"] = ("step", full), ("step", gone)
     out["delta"] = ("step", np.abs(total - (full - gone)))
     out["token"] = ("step", forced.texts()[chosen])

@@ -6,7 +6,8 @@ makes of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.generating import generate_options
 from mmprobe.models.prompt import token_texts
+from mmprobe.probes.lens import in_float32
 from mmprobe.samples import Sample
 
 GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
@@ -85,6 +87,30 @@ def force(
         longer = model.hf._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=False)
     longer["input_ids"] = torch.cat([inputs["input_ids"], ids[None]], 1)
     return Forced(model, longer, prompt, ids)
+
+
+@contextmanager
+def fine_logits(model: Model) -> Iterator[None]:
+    """Within the block the model's unembedding, and what scales or caps its logits, compute in float32.
+
+    Large logits in bfloat16 are 0.125 apart, more than what one token of a prompt adds. Weights in half precision are
+    copied for as long as the block lasts, which takes 2.2 GB for a 7B. An answer is generated outside of it, or it might
+    not be the model's own.
+
+    Example:
+        >>> with fine_logits(model):                                # doctest: +SKIP
+        ...     logprobs = forced.logprobs()
+    """
+    unembedding = model.hf.get_output_embeddings()
+    fine = in_float32(unembedding)
+    if fine is unembedding:
+        yield
+        return
+    handle = unembedding.register_forward_hook(lambda module, args, output: fine(args[0].float()))
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def positions_of(model: Model, prompt: Prompt, groups: Sequence[str]) -> np.ndarray:

@@ -31,6 +31,7 @@ from mmprobe.probes.forcing import (
     Answer,
     Forced,
     by_layer_and_step,
+    fine_logits,
     force,
     layer_indices,
     positions_of,
@@ -136,7 +137,8 @@ def knock_out_attention(
     if model.crosses:
         raise NotApplicable(f"in {model.family.name} pictures are seen by cross-attention, not as tokens")
     forced = force(model, sample, answer, max_new_tokens)
-    before, changes = _knocked_out(forced, group, chosen, window)
+    with fine_logits(model):
+        before, changes = _knocked_out(forced, group, chosen, window)
     out = by_layer_and_step(forced, chosen, before, changes)
     about = {"analysis": "attention_knockout", "model": model.name, "sample": sample.id}
     out.attrs = about | {"group": group, "window": window}

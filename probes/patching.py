@@ -17,6 +17,7 @@ from mmprobe.probes.forcing import (
     MAX_NEW_TOKENS,
     Answer,
     by_layer_and_step,
+    fine_logits,
     force,
     layer_indices,
     positions_of,
@@ -78,16 +79,17 @@ def patch_residual(
     modules = model.family.decoder(model.hf).layers
     side = "inputs" if stream == "pre" else "outputs"
     kept: dict[int, Tensor] = {}
-    with ExitStack() as stack:
-        for layer in chosen:
-            stack.enter_context(changing(modules[layer], **{side: _keeping(kept, layer, positions)}))
-        of_source = other.logprobs()
-    before = mine.logprobs()
     changes = torch.full((len(chosen), len(mine.ids)), torch.nan)
-    for row, layer in enumerate(chosen):
-        if layer in kept:
-            with changing(modules[layer], **{side: _putting(kept[layer], positions)}):
-                changes[row] = mine.logprobs() - before
+    with fine_logits(model):
+        with ExitStack() as stack:
+            for layer in chosen:
+                stack.enter_context(changing(modules[layer], **{side: _keeping(kept, layer, positions)}))
+            of_source = other.logprobs()
+        before = mine.logprobs()
+        for row, layer in enumerate(chosen):
+            if layer in kept:
+                with changing(modules[layer], **{side: _putting(kept[layer], positions)}):
+                    changes[row] = mine.logprobs() - before
     out = by_layer_and_step(mine, chosen, before, changes)
     out["logprob_source"] = ("step", of_source.cpu().numpy())
     out.attrs = {

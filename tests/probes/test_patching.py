@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from PIL import Image
 
 import mmprobe as mp
@@ -208,6 +209,22 @@ def test_nothing_is_left_behind(random_qwen, sample, source):
             assert config._attn_implementation == knockout.KERNEL
             hf(**random_qwen.prepare(sample))
         assert state() == before
+
+
+@pytest.mark.parametrize("probe", ["attribute", "knock_out_attention", "patch_residual"])
+def test_half_precision_does_not_round_log_probabilities(probe, random_qwen, sample, source):
+    """As from a model whose unembedding is in single precision itself."""
+    half, fine = (replace(random_qwen, hf=copy.deepcopy(random_qwen.hf).bfloat16()) for _ in range(2))
+    head = fine.hf.lm_head
+    head.weight = torch.nn.Parameter(head.weight.float())
+    head.register_forward_pre_hook(lambda module, args: (args[0].float(),))
+    vars(fine)["has_plain_logits"] = True  # which it finds out with weights and states of one precision
+    more = {"source": source} if probe == "patch_residual" else {"steps": [0]} if probe == "attribute" else {}
+    found, wanted = (
+        getattr(mp.probes, probe)(model, sample, answer="The first one.", **more) for model in (half, fine)
+    )
+    xr.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert not half.hf.lm_head._forward_hooks and half.hf.lm_head.weight.dtype == torch.bfloat16
 
 
 def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, pictures):
