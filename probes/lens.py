@@ -240,8 +240,8 @@ def _blocks(model: Model, trace: Trace, lens: Lens) -> Iterator[tuple[slice, int
 
 
 def _rank(logprobs: Tensor, own: Tensor) -> np.ndarray:
-    rank = (logprobs > own).sum(1).double()
-    return rank.masked_fill(own[:, 0].isnan(), torch.nan).cpu().numpy()
+    rank = (logprobs > own).sum(1).cpu().double()  # MPS has no float64
+    return rank.masked_fill(own[:, 0].isnan().cpu(), torch.nan).numpy()
 
 
 def _entropy(logprobs: Tensor) -> np.ndarray:
