@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,11 +12,13 @@ import xarray as xr
 
 from mmprobe.benchmarks.answering import local, run_benchmark
 from mmprobe.benchmarks.benchmark import Benchmark
+from mmprobe.benchmarks.lines import json_lines
 from mmprobe.benchmarks.paired import paired_difference
 from mmprobe.benchmarks.perturbing import KINDS, perturbed
 from mmprobe.benchmarks.results import Metric
 from mmprobe.errors import InputError
 from mmprobe.interventions.cost import Cost, measuring
+from mmprobe.interventions.parameters import parameter_value
 from mmprobe.models import Model
 
 SAGE_STAGES = {  # paper 003, table 14: cumulative
@@ -51,7 +52,7 @@ def contenders(
         perturbations: of the questions, answered plainly, one contender each (`mmprobe.benchmarks.perturbing`).
 
     Raises:
-        InputError: an unknown method, parameter, ablation or perturbation.
+        InputError: an unknown method, parameter, ablation or perturbation, or two contenders of one name or folder.
 
     Example:
         >>> [each.name for each in contenders(["vcd"], sweep="sage.alpha=0,0.1")]
@@ -70,7 +71,8 @@ def contenders(
             raise InputError(f"--sweep {sweep}: give METHOD.PARAMETER=VALUE,VALUE, such as sage.alpha=0,0.1")
         method, parameter, values = parts.groups()
         for value in values.split(","):
-            found.append(Contender(f"{method} {parameter}={value}", method, {parameter: json.loads(value)}))
+            given = {parameter: parameter_value(value, f"--sweep {sweep}")}
+            found.append(Contender(f"{method} {parameter}={value}", method, given))
     for kind in perturbations:
         if kind not in KINDS:
             raise InputError(f"--perturb {kind}: choose {', '.join(KINDS)}")
@@ -78,8 +80,13 @@ def contenders(
     if "plain" not in [each.name for each in found]:
         found.insert(0, Contender("plain", "plain", {}))
     found.sort(key=lambda each: each.name != "plain")
+    folders: dict[str, str] = {}
     for each in found:
         load_methods(each.method, **each.parameters)
+        if slug(each.name) in folders:
+            other = folders[slug(each.name)]
+            raise InputError(f"compare: {each.name!r} and {other!r} would share a folder; give each once")
+        folders[slug(each.name)] = each.name
     return found
 
 
@@ -158,7 +165,7 @@ def slug(name: str) -> str:
 
 
 def _tokens(model: Model, responses: Path) -> int:
-    texts = [json.loads(line)["response"] for line in responses.read_text(encoding="utf-8").splitlines()]
+    texts = [line["response"] for _, line in json_lines(responses)]
     return sum(len(ids) for ids in model.tokenizer(texts)["input_ids"]) if texts else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import field, fields
@@ -113,8 +114,26 @@ def settings(pairs: Iterable[str]) -> dict[str, Any]:
             raise InputError(f"--set {pair}: write NAME=VALUE, such as eta=0.25")
         if name in found:
             raise InputError(f"--set {pair}: {name} is set twice")
-        try:
-            found[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise InputError(f"--set {pair}: the value cannot be read") from None
+        found[name] = parameter_value(value, f"--set {pair}")
     return found
+
+
+def parameter_value(text: str, where: str) -> Any:
+    """A parameter's value from text, as YAML has it.
+
+    Args:
+        where: named in the error.
+
+    Raises:
+        InputError: the text cannot be read.
+
+    Example:
+        >>> [parameter_value(text, "--set") for text in (".05", "true", "mean", "1e-3")]
+        [0.05, True, 'mean', 0.001]
+    """
+    if re.fullmatch(r"\s*[-+]?[0-9]+[eE][-+]?[0-9]+\s*", text):  # text to YAML 1.1, which wants a point
+        return float(text)
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise InputError(f"{where}: the value {text!r} cannot be read") from None

@@ -12,7 +12,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.benchmark import Benchmark, find_benchmark
-from mmprobe.benchmarks.comparing import _dataset, contenders, markdown, slug
+from mmprobe.benchmarks.comparing import _dataset, _tokens, contenders, markdown, slug
 from mmprobe.benchmarks.paired import paired_difference
 from mmprobe.benchmarks.results import count_metric, mean_metric, of_samples, ratio
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -158,11 +158,48 @@ def test_who_is_compared():
         ({"methods": ["plain"], "ablate": "vcd"}, "only sage"),
         ({"methods": ["plain"], "sweep": "sage.alpha"}, "give METHOD.PARAMETER"),
         ({"methods": ["plain"], "sweep": "sage.alhpa=1"}, "alpha"),
+        (
+            {"methods": ["plain"], "sweep": "sage.alpha=0,2024-13-45"},
+            "--sweep .* '2024-13-45' cannot be read",
+        ),
+        ({"methods": ["sage", "sage"]}, "'sage' and 'sage' would share a folder"),
+        ({"methods": ["plain"], "sweep": "sage.alpha=0,0"}, "'sage alpha=0' and 'sage alpha=0'"),
+        ({"methods": ["plain"], "perturbations": ["explicit", "explicit"]}, "'plain, explicit'"),
     ],
 )
 def test_bad_requests(options, message):
     with pytest.raises(InputError, match=message):
         contenders(**options)
+
+
+def test_files_of_almost_one_name_do_not_share_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("my sage.yaml", "my-sage.yaml")):
+        Path(name).write_text(f"method: sage\nparameters: {{alpha: 0.{number}}}\n")
+    with pytest.raises(InputError, match=r"'my-sage\.yaml' and 'my sage\.yaml' would share a folder"):
+        contenders(["my sage.yaml", "my-sage.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("sweep", "wanted"),
+    [
+        ("sage.alpha=.05,1e-1", [0.05, 0.1]),
+        ("sage.fill=mean,black", ["mean", "black"]),
+        ("sage.see=True,false", [True, False]),
+    ],
+)
+def test_swept_values_are_read_as_set_ones_are(sweep, wanted):
+    swept = contenders([], sweep=sweep)[1:]
+    assert [value for each in swept for value in each.parameters.values()] == wanted
+
+
+def test_the_tokens_of_answers_with_breaks_inside(tiny_spd, tmp_path):
+    """Breaks that JSON leaves as they are, though they end a line elsewhere."""
+    texts = ["One\u2028two", "One\u2029two", "One\x85two"]
+    lines = [json.dumps({"id": text, "response": text}, ensure_ascii=False) + "\n" for text in texts]
+    (tmp_path / "responses.jsonl").write_text("".join(lines), encoding="utf-8")
+    wanted = sum(len(tiny_spd.tokenizer(text)["input_ids"]) for text in texts)
+    assert _tokens(tiny_spd, tmp_path / "responses.jsonl") == wanted > 0
 
 
 def test_the_command_compares_and_goes_on(tmp_path):

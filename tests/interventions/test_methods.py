@@ -309,6 +309,7 @@ def test_settings_of_a_command_line():
         (["eta"], "write NAME=VALUE"),
         (["a=1", "a=2"], "set twice"),
         (["a=["], "cannot be read"),
+        (["a=2024-13-45"], "--set a=2024-13-45: the value '2024-13-45' cannot be read"),
     ):
         with pytest.raises(InputError, match=message):
             settings(pairs)
