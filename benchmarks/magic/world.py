@@ -15,6 +15,7 @@ from PIL import Image
 from mmprobe.benchmarks.magic.data import AnnotatedStep, MagicQuestion
 from mmprobe.benchmarks.magic.numbering import with_boxes, write_questions
 from mmprobe.benchmarks.magic.regions import Box, draw_regions
+from mmprobe.benchmarks.synthetic.pairs import drawing_into
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import (
@@ -26,7 +27,6 @@ from mmprobe.benchmarks.synthetic.scene import (
     SceneObject,
     draw_scene,
 )
-from mmprobe.errors import InputError
 
 _SHAPES, _COLOURS = "|".join(SHAPES), "|".join(COLOURS)
 _AT = re.compile(rf"\bthe ({_SHAPES}) is at ([A-D][1-4])\b", re.IGNORECASE)
@@ -56,20 +56,20 @@ def draw_questions(out: Path, n: int, seed: int) -> Path:
         >>> draw_questions(Path("magic"), 8, seed=0)                            # doctest: +SKIP
         PosixPath('magic/samples.jsonl')
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: exists and is not an empty folder; choose another --out")
-    (out / "images").mkdir(parents=True, exist_ok=True)
     made = []
-    for index in range(n):
-        rng = np.random.default_rng([seed, index])
-        scene = draw_scene(rng, DIFFICULTIES[index % len(DIFFICULTIES)])
-        picture = Image.fromarray(render(scene))
-        for question in _questions(scene, f"{index:04d}", rng):
-            asked = _named(with_boxes(question, picture.size, seed), scene)
-            drawn = draw_regions(picture, [box.box for box in asked.boxes])
-            drawn.save(out / "images" / f"{asked.id}.png")
-            made.append(asked)
-    return write_questions(made, out)
+    with drawing_into(out) as part:
+        (part / "images").mkdir()
+        for index in range(n):
+            rng = np.random.default_rng([seed, index])
+            scene = draw_scene(rng, DIFFICULTIES[index % len(DIFFICULTIES)])
+            picture = Image.fromarray(render(scene))
+            for question in _questions(scene, f"{index:04d}", rng):
+                asked = _named(with_boxes(question, picture.size, seed), scene)
+                drawn = draw_regions(picture, [box.box for box in asked.boxes])
+                drawn.save(part / "images" / f"{asked.id}.png")
+                made.append(asked)
+        write_questions(made, part)
+    return out / "samples.jsonl"
 
 
 def _questions(scene: Scene, name: str, rng: np.random.Generator) -> list[MagicQuestion]:

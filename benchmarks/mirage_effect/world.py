@@ -7,12 +7,11 @@ pictures. It is none of the sets that the paper cleans: whoever answers it witho
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, imageless_questions
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.benchmarks.synthetic.pairs import drawing_into, make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS
 from mmprobe.benchmarks.yes_no import yes_no
 from mmprobe.errors import InputError
@@ -40,12 +39,14 @@ def draw_questions(out: Path, n: int, seed: int) -> Path:
         >>> draw_questions(Path("drawn"), 8, seed=0)                            # doctest: +SKIP
         PosixPath('drawn/samples.jsonl')
     """
-    samples = make_pairs(out, n, seed)
-    taken: dict[str, list[ImagelessQuestion]] = {}
-    for question in imageless_questions():
-        taken.setdefault(question.category, []).append(question)
-    _write(out / "imageless.jsonl", [one for same in taken.values() for one in same[:n]])
-    return samples
+    with drawing_into(out) as part:
+        make_pairs(part, n, seed)
+        taken: dict[str, list[ImagelessQuestion]] = {}
+        for question in imageless_questions():
+            taken.setdefault(question.category, []).append(question)
+        lines = [json.dumps(one._asdict()) + "\n" for same in taken.values() for one in same[:n]]
+        (part / "imageless.jsonl").write_text("".join(lines), encoding="utf-8")
+    return out / "samples.jsonl"
 
 
 def world_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
@@ -92,9 +93,3 @@ def world_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
             "mirage-effect: no sample is of the type 'exists' or 'colour'; make-pairs writes some"
         )
     return found
-
-
-def _write(path: Path, questions: Iterable[ImagelessQuestion]) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text("".join(json.dumps(one._asdict()) + "\n" for one in questions), encoding="utf-8")
-    os.replace(part, path)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +51,52 @@ def make_pairs(
     """
     out = Path(out)
     check_options(n, seed, differences, (0, MAX_DIFFERENCES), difficulty)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    lines = []
+    with drawing_into(out) as part:
+        (part / "images").mkdir()
+        (part / "scenes").mkdir()
+        for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
+            rng = np.random.default_rng([seed, index])
+            level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
+            pair = draw_pair(rng, level, int(rng.integers(differences[0], differences[1] + 1)))
+            lines += _write_pair(part, f"{index:04d}", pair, ask_everything(rng, pair))
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (part / "samples.jsonl").write_text(text, encoding="utf-8")
+    return out / "samples.jsonl"
+
+
+@contextmanager
+def drawing_into(out: Path) -> Iterator[Path]:
+    """A folder to draw a set in, `out/.part`, whose content moves to `out` when all is there.
+
+    It is removed if the drawing fails or is interrupted, and one that a killed call left is replaced. `samples.jsonl`
+    moves last, so that where it is, the set is whole. A folder beside `out` would not do: it cannot take the place of
+    one that is a link, a mount or where the user stands, and might be the user's.
+
+    Args:
+        out: folder to make; must not exist or be empty.
+
+    Raises:
+        InputError: `out` is not empty, or cannot be made.
+
+    Example:
+        >>> with drawing_into(Path("drawn")) as part:                           # doctest: +SKIP
+        ...     (part / "samples.jsonl").write_text("")
+    """
+    part = out / ".part"
+    if out.exists() and (not out.is_dir() or any(found != part for found in out.iterdir())):
         raise InputError(f"{out}: exists and is not an empty folder; choose another --out")
+    shutil.rmtree(part, ignore_errors=True)
     try:
-        (out / "images").mkdir(parents=True, exist_ok=True)
-        (out / "scenes").mkdir(exist_ok=True)
+        part.mkdir(parents=True)
     except OSError as error:
         raise InputError(f"{out}: cannot be made ({error.strerror})") from None
-    lines = []
-    for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
-        rng = np.random.default_rng([seed, index])
-        level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
-        pair = draw_pair(rng, level, int(rng.integers(differences[0], differences[1] + 1)))
-        lines += _write_pair(out, f"{index:04d}", pair, ask_everything(rng, pair))
-    samples = out / "samples.jsonl"
-    samples.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return samples
+    try:
+        yield part
+        for made in sorted(part.iterdir(), key=lambda made: made.name == "samples.jsonl"):
+            made.replace(out / made.name)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Question]) -> list[dict[str, Any]]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from mmprobe.benchmarks.magic.world import draw_questions as draw_magic
+from mmprobe.benchmarks.mirage_effect.world import draw_questions as draw_imageless
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -234,3 +237,43 @@ def test_a_file_in_the_way_is_left_as_it_is(tmp_path):
 
 def test_an_empty_folder_may_be_filled(tmp_path):
     assert make_pairs(tmp_path, n=1, seed=0) == tmp_path / "samples.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("draw", "stopped"),
+    [
+        (partial(make_pairs, seed=5), "mmprobe.benchmarks.synthetic.pairs.describe_edit"),
+        (partial(draw_imageless, seed=5), "mmprobe.benchmarks.mirage_effect.world.imageless_questions"),
+        (partial(draw_magic, seed=5), "mmprobe.benchmarks.magic.world.draw_regions"),
+    ],
+)
+def test_an_interrupted_drawing_leaves_nothing_and_is_drawn_anew(draw, stopped, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(stopped, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            draw(out, 4)
+    assert not files_of(out)
+    (out / ".part" / "images").mkdir(parents=True)  # of a call that was killed
+    (out / ".part" / "samples.jsonl").write_text("cut o")
+    assert draw(out, 4) == out / "samples.jsonl"
+    draw(tmp_path / "whole", 4)
+    assert files_of(out) == files_of(tmp_path / "whole")
+    assert not (out / ".part").exists()
+
+
+def interrupt(*arguments):
+    raise KeyboardInterrupt
+
+
+def test_where_the_user_stands_and_what_is_beside_are_kept(tmp_path, monkeypatch):
+    """No folder but the one that was asked for is touched, not even one that is named as if it were a part of it."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out.part").mkdir()
+    (tmp_path / "out.part" / "precious.txt").write_text("keep")
+    (tmp_path / "link").symlink_to("out")
+    monkeypatch.chdir(tmp_path / "out")
+    assert len(load_samples(make_pairs(".", n=1, seed=0))) == len(
+        load_samples(tmp_path / "link" / "samples.jsonl")
+    )
+    assert (tmp_path / "out.part" / "precious.txt").read_text() == "keep"
