@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmprobe.output import AsJson, say
+from mmprobe.output import AsJson, check_out, say
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.results import Metric
@@ -39,6 +39,7 @@ def agree(
     from mmprobe.benchmarks.judges.labelled import compare_judges
     from mmprobe.benchmarks.results import write_results
 
+    check_out(out, (first, second))
     found = compare_judges(first, second)
     metrics: dict[str, Metric] = {}
     lines = ["| labels | kappa [95 %] | agreement [95 %] | n | coverage |", "|---|---|---|---|---|"]

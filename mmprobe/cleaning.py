@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.output import AsJson, say
+from mmprobe.output import AsJson, check_out, say
 
 
 def clean(
@@ -36,6 +36,7 @@ def clean(
     from mmprobe.benchmarks.mirage_effect.cleaning import b_clean_folders
     from mmprobe.benchmarks.results import write_results
 
+    check_out(out, [*results, *([text_only] if text_only is not None else [])])
     found = b_clean_folders(results, text_only)
     about = {"method": "B-Clean", "models": found.models, "folders": [str(folder) for folder in results]}
     about |= {"text_only": str(text_only)} if text_only else {}

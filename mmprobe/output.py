@@ -1,13 +1,31 @@
-"""How commands tell their results."""
+"""What commands share: options of one meaning, where they may write, and how they tell their results."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from mmprobe.errors import InputError
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+LARGEST_SEED = 2**63 - 1  # that a model's sampling takes
+
+
+def check_out(out: Path, given: Iterable[Path]) -> None:
+    """Refuse to write the results into one of the folders that they are made of.
+
+    Raises:
+        InputError: naming the folder.
+
+    Example:
+        >>> check_out(Path("results/agreement"), [Path("results/a"), Path("results/b")])
+    """
+    if out.resolve() in {folder.resolve() for folder in given}:
+        raise InputError(f"--out {out}: is read, too, and would be overwritten; choose another")
 
 
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:

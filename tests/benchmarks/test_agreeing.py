@@ -142,3 +142,13 @@ def test_folders_that_cannot_be_compared(tmp_path):
     with pytest.raises(InputError, match="pope is scored by rules"):
         told(pope, pope, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_read_is_not_overwritten(tmp_path):
+    one = folder(tmp_path / "a", "lexical", [record("0", find=answer([DOG], [None]))])
+    two = folder(tmp_path / "b", "model:x/y", [record("0", find=answer([DOG], ["fabrication"]))])
+    before = (one / "samples.jsonl").read_bytes()
+    for out in (one, two / ".." / "a", two):
+        with pytest.raises(InputError, match="--out .*is read, too"):
+            told(one, two, out)
+    assert (one / "samples.jsonl").read_bytes() == before

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from mmprobe.benchmarks.benchmark import find_benchmark
 from mmprobe.benchmarks.mirage_effect.bclean import rank_changes
@@ -15,6 +16,7 @@ from mmprobe.benchmarks.mirage_effect.cleaning import b_clean_folders
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.benchmarks.mirage_effect.questions import Truth
 from mmprobe.benchmarks.results import write_results
+from mmprobe.cli import app
 from mmprobe.errors import InputError
 
 BENCHMARK = find_benchmark("mirage-effect")
@@ -162,3 +164,12 @@ def test_intervals_of_rank_changes_against_the_slow_way():
             (low[index], high[index]), abs=0.51
         )  # ranks move by halves
     json.dumps([change.change_interval for change in found.values()])
+
+
+def test_what_is_read_is_not_overwritten(tmp_path):
+    one, text = (results(tmp_path / name, name, "AAAA", "BBBB") for name in ("one", "text"))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json*")}
+    for out in (one, tmp_path / "x" / ".." / "text"):
+        done = CliRunner().invoke(app, ["clean", str(one), "--text-only", str(text), "--out", str(out)])
+        assert isinstance(done.exception, InputError) and "is read, too" in str(done.exception)
+    assert {path: path.read_bytes() for path in before} == before
