@@ -19,7 +19,7 @@ from mmprobe.benchmarks.coco import mentions
 from mmprobe.benchmarks.objects import coco_objects
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_image, load_samples
+from mmprobe.samples import Sample, check_id, check_image, load_samples
 
 QUESTION = "Please describe this image in detail."
 
@@ -55,6 +55,10 @@ def _read(path: Path) -> _Truth:
         pictures = [folder / file] if folder.is_dir() else []
         for picture in pictures:
             check_image(picture, str(files[0]))
+        try:
+            check_id(name)
+        except ValueError as error:
+            raise InputError(f"{files[0]}: an image's id {name!r} {error}") from None
         samples.append(Sample(id=name, images=pictures, question=QUESTION))
     return _Truth(samples, objects, mentions)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ def coco_objects(
         key: what to call a picture.
 
     Raises:
-        InputError: not such a file.
+        InputError: not such a file, or two of its pictures are called the same.
 
     Example:
         >>> coco_objects("instances_val2014.json")["COCO_val2014_000000000042.jpg"]  # doctest: +SKIP
@@ -33,13 +34,18 @@ def coco_objects(
         shown: dict[Any, set[str]] = {image["id"]: set() for image in data["images"]}
         for annotation in data["annotations"]:
             shown[annotation["image_id"]].add(names[annotation["category_id"]])
-        return {str(image[key]): frozenset(shown[image["id"]]) for image in data["images"]}
+        found = [(str(image[key]), frozenset(shown[image["id"]])) for image in data["images"]]
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (KeyError, TypeError, RecursionError, ValueError, OSError) as error:
         raise InputError(
             f"{path}: not a COCO instances file with images, annotations and categories ({error!r:.80})"
         ) from None
+    counted = Counter(name for name, _ in found)
+    if len(counted) < len(found):
+        name, count = counted.most_common(1)[0]
+        raise InputError(f"{path}: {count} images have the {key} {name!r}; each must have its own")
+    return dict(found)
 
 
 def synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[str, str, str]]]:

@@ -45,7 +45,7 @@ def _score(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
 
 def _answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
     """The official form has lines with `question` and `answer`, and no ids."""
-    head = path.read_text(encoding="utf-8-sig")[:2000] if path.is_file() else ""
+    head = path.read_text(encoding="utf-8-sig", errors="replace")[:2000] if path.is_file() else ""
     return read_pope_answers(path, samples) if '"answer"' in head and '"response"' not in head else None
 
 

@@ -11,7 +11,7 @@ import typer
 import mmprobe
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import settings as parameters_of
-from mmprobe.output import AsJson, say
+from mmprobe.output import LARGEST_SEED, AsJson, say
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.benchmark import Benchmark
@@ -43,7 +43,7 @@ def generate(
     settings: Setting = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of whatever is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of whatever is drawn.", min=0, max=LARGEST_SEED)] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
     as_json: AsJson = False,

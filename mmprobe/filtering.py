@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mmprobe.errors import InputError
-from mmprobe.output import AsJson, say
+from mmprobe.output import LARGEST_SEED, AsJson, say
 
 
 def filter_by_votes(
@@ -22,7 +22,10 @@ def filter_by_votes(
     out: Annotated[Path, typer.Option(help="The result folder.")],
     rounds: Annotated[int, typer.Option(help="How often each voter is asked.", min=1)] = 2,
     temperature: Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)] = 0.7,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling; each round adds its number.", min=0)] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(help="Seed of the sampling; each round adds its number.", min=0, max=LARGEST_SEED),
+    ] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 1024,
     batch_size: Annotated[int, typer.Option(help="Questions a local model answers together.", min=1)] = 1,
     judge: Annotated[

@@ -63,7 +63,7 @@ def make_pairs(
         say(found._asdict(), text, as_json)
         return
     low, dash, high = (differences or ("0-3" if source == "synthetic" else "1-5")).partition("-")
-    if not (low.isdigit() and (high.isdigit() if dash else not high)):
+    if not (low.isdecimal() and (high.isdecimal() if dash else not high)):
         raise InputError(f"--differences {differences}: give a number or a range such as 1-3")
     wanted = int(low), int(high or low)
     if source == "coco":

@@ -17,7 +17,16 @@ MAX_IMAGE_PIXELS = 100_000_000
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-def _names_a_file(value: str) -> str:
+def check_id(value: str) -> str:
+    """The id itself, if a file can have it as its name.
+
+    Raises:
+        ValueError: saying what an id must be; who calls says whose it is.
+
+    Example:
+        >>> check_id("0001-same")
+        '0001-same'
+    """
     if not SAFE_ID.fullmatch(value) or ".." in value:
         raise ValueError(
             "must be 1 to 128 letters, digits, '.', '_' or '-', begin with a letter or digit and hold no '..'"
@@ -25,7 +34,7 @@ def _names_a_file(value: str) -> str:
     return value
 
 
-Id = Annotated[str, AfterValidator(_names_a_file)]
+Id = Annotated[str, AfterValidator(check_id)]
 """A name that a file can have."""
 
 

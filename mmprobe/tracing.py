@@ -9,7 +9,7 @@ import typer
 
 from mmprobe.asking import Setting
 from mmprobe.errors import InputError
-from mmprobe.output import AsJson, say
+from mmprobe.output import LARGEST_SEED, AsJson, say
 
 _TRIED = 8  # samples that a plan looks at
 
@@ -25,7 +25,9 @@ def trace(
     batch_size: Annotated[int, typer.Option(help="Samples answered together.")] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling, set anew for each batch.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the sampling, set anew for each batch.", min=0, max=LARGEST_SEED)
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,

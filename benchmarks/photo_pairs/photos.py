@@ -15,7 +15,7 @@ from PIL import Image
 
 from mmprobe.benchmarks.photo_pairs.masks import BadMask, Mask, mask_of
 from mmprobe.errors import InputError
-from mmprobe.samples import SAFE_ID, check_image
+from mmprobe.samples import check_id, check_image
 
 Pixels = NDArray[np.uint8]
 _MOST_PIXELS = 20_000_000  # of a picture, ours: every instance's mask is held in memory at once
@@ -118,10 +118,12 @@ def list_photos(path: str | Path) -> list[Listed]:
             raise InputError(f"{path}: category {category[:60]!r} is no name of 1 to 60 letters")
     seen: set[str] = set()
     for photo in photos.values():
-        if not SAFE_ID.fullmatch(photo.name) or ".." in photo.name:
+        try:
+            check_id(f"{photo.name}-different")  # the longest id of a question about the pair
+        except ValueError:
             raise InputError(
                 f"{path}: image {photo.name[:60]!r}: a pair cannot be called so; rename the file"
-            )
+            ) from None
         if photo.name in seen:
             raise InputError(f"{path}: two images are called {photo.name!r}; their pairs would be, too")
         seen.add(photo.name)

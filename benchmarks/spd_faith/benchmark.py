@@ -88,7 +88,7 @@ def of_photos(samples: list[Sample]) -> Truth:
 def _read(path: Path) -> Truth:
     """A samples file of `make-pairs`, or the published rows or folder."""
     if path.suffix == ".jsonl" and path.is_file():
-        first = path.read_text(encoding="utf-8-sig").lstrip()[:4000]
+        first = path.read_text(encoding="utf-8-sig", errors="replace").lstrip()[:4000]
         if '"question"' in first:
             samples = load_samples(path)
             return of_photos(samples) if "image_id" in samples[0].metadata else of_world(samples)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,10 @@ from mmprobe.benchmarks.lines import json_lines
 from mmprobe.benchmarks.spd_faith.claims import Claim, parse_claims
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES, EditType
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, check_id
 
 Box = tuple[float, float, float, float]
+_FAR = 1e9  # pixels; no picture is as large, and what is not a number is not below it
 _SPELLINGS: dict[str, EditType] = {
     **dict.fromkeys(("color", "colour", "color change", "colour change", "recolor"), "color"),
     **dict.fromkeys(("remove", "removal", "removed", "object removal"), "remove"),
@@ -126,6 +126,11 @@ def pair_of_row(row: Mapping[str, Any], where: str = "row") -> Pair:
     name = row.get("image_id", row.get("id"))
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise InputError(f"{where}: field 'image_id' is missing or no text or number")
+    longest = f"{name}-different"  # of the ids of the questions about the pair
+    try:
+        check_id(longest)
+    except ValueError as error:
+        raise InputError(f"{where}: field 'image_id': {longest!r}, a question's id, {error}") from None
     items = _items(row.get("differences"), where)
     said = row.get("num_differences", len(items))
     if said != len(items):
@@ -168,14 +173,16 @@ def _published_difference(item: Mapping[str, Any], where: str) -> Difference:
 def _box(item: Mapping[str, Any], where: str) -> Box | None:
     numbers = [item.get(f"bbox_{side}") for side in "xywh"]
     if any(number is None for number in numbers):
-        numbers = list(item.get("bbox") or ())
-    if not numbers:
+        numbers = item.get("bbox") or []
+    if numbers == []:
         return None
-    if len(numbers) != 4 or not all(
-        isinstance(number, int | float) and math.isfinite(number) for number in numbers
+    if (
+        not isinstance(numbers, list)
+        or len(numbers) != 4
+        or not all(isinstance(number, int | float) and abs(number) < _FAR for number in numbers)
     ):
         raise InputError(f"{where}: its box must be four numbers, x, y, width and height")
-    x, y, width, height = (float(number) for number in numbers)  # type: ignore[arg-type]
+    x, y, width, height = (float(number) for number in numbers)
     return x, y, width, height
 
 

@@ -296,3 +296,27 @@ def test_questions_without_pictures_are_answered_plainly_by_methods_that_need_so
     plain = dict(local(tiny_spd, 6, 4)(blind))
     assert set(found) == {sample.id for sample in [*samples, *blind]}
     assert {name: found[name] for name in plain} == plain
+
+
+@pytest.mark.parametrize("name", ["spd-faith", "pope"])
+def test_files_that_are_no_text_are_named(name, tmp_path):
+    (tmp_path / "data.jsonl").write_bytes(b'{"question": "\xff"}\n')
+    with pytest.raises(InputError, match="data.jsonl: cannot be read as UTF-8 text"):
+        find_benchmark(name).read(tmp_path / "data.jsonl")
+    pope = find_benchmark("pope")
+    (tmp_path / "answers.jsonl").write_bytes(b'{"id": "a", "response": "\xff"}\n')
+    assert pope.read_answers(tmp_path / "answers.jsonl", []) is None
+    with pytest.raises(InputError, match="answers.jsonl: cannot be read as UTF-8 text"):
+        read_responses(tmp_path / "answers.jsonl")
+
+
+@pytest.mark.parametrize("command", ["generate", "trace", "filter"])
+@pytest.mark.parametrize("seed", ["100000000000000000000", "-1"])
+def test_seeds_that_no_model_takes(command, seed, tmp_path):
+    arguments = {
+        "generate": ["--model", "tiny-spd", "--prompt", "?"],
+        "trace": ["--model", "tiny-spd", "--data", "none.jsonl", "--out", str(tmp_path / "out")],
+        "filter": ["--voters", "tiny-spd", "--data", "none.jsonl", "--out", str(tmp_path / "out")],
+    }
+    done = CliRunner().invoke(app, [command, *arguments[command], "--seed", seed])
+    assert done.exit_code == 2 and "Invalid value for '--seed'" in done.output

@@ -14,6 +14,7 @@ from mmprobe.benchmarks.chair import (
     shape_mentions,
     synthetic_truth,
 )
+from mmprobe.benchmarks.chair_benchmark import BENCHMARK
 from mmprobe.benchmarks.coco import mentions as coco_mentions
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -112,3 +113,21 @@ def test_the_synthetic_world(tmp_path):
     assert (metrics["chair_s"].value, metrics["chair_i"].value, metrics["recall"].value) == (0, 0, 1)
     with pytest.raises(InputError, match="asks for a description"):
         synthetic_truth([Sample(id="1", question="?")])
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([("1", "a.jpg"), ("2", "a.jpg")], "2 images have the file_name 'a.jpg'"),
+        ([("1", "a.jpg"), (1, "b.jpg")], "2 images have the id '1'"),
+        ([("val 1", "a.jpg")], "an image's id 'val 1' must be"),
+        ([("../x", "a.jpg")], "an image's id '../x' must be"),
+        ([(-3, "a.jpg")], "an image's id '-3' must be"),
+    ],
+)
+def test_instances_whose_pictures_cannot_be_told_apart_or_named(images, message, tmp_path):
+    content = {"images": [{"id": name, "file_name": file} for name, file in images]}
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(content | {"annotations": [], "categories": []}))
+    with pytest.raises(InputError, match=message):
+        BENCHMARK.read(path)

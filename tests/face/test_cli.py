@@ -264,6 +264,7 @@ def test_unknown_analysis(run):
 
 
 @pytest.mark.parametrize("bad", [["--n", "0"], ["--n", "2", "--differences", "4"], ["--n", "2", "--differences", "x"],
+                                 ["--n", "2", "--differences", "²"],
                                  ["--n", "2", "--difficulty", "absurd"], ["--n", "2", "--source", "dreams"]])  # fmt: skip
 def test_bad_pairs(bad, tmp_path):
     fails("-", "make-pairs", "--out", tmp_path / "pairs", *bad)

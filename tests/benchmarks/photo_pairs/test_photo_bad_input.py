@@ -102,6 +102,10 @@ def test_only_the_wanted_difficulty_is_kept(coco, tmp_path):
             "cannot be called",
         ),
         (
+            f'{{"images": [{{"id": 1, "file_name": "{"x" * 119}"}}], "annotations": [], "categories": []}}',
+            "cannot be called",
+        ),
+        (
             '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [],'
             ' "categories": [{"id": 1, "name": "<b>"}]}',
             "is no name",

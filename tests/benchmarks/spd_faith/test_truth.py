@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mmprobe.benchmarks.spd_faith.benchmark import QUESTIONS, published
 from mmprobe.benchmarks.spd_faith.truth import Difference, pair_of_row, read_pairs, synthetic_pairs
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -83,6 +84,11 @@ def test_a_pair_may_have_no_differences() -> None:
     ("changes", "message"),
     [
         ({"image_id": None}, "image_id"),
+        ({"image_id": "val 1"}, "image_id.*'val 1-different', a question's id, must be"),
+        ({"image_id": "a/b"}, "image_id"),
+        ({"image_id": "../x"}, "image_id"),
+        ({"image_id": -3}, "image_id"),
+        ({"image_id": "x" * 120}, "image_id"),
         ({"num_differences": 3}, "num_differences is 3, but 2"),
         ({"differences": "none"}, "list of objects"),
         ({"differences": {"type": ["color"], "category": []}}, "several lengths"),
@@ -94,6 +100,13 @@ def test_a_pair_may_have_no_differences() -> None:
         (
             {"num_differences": 1, "differences": [{"type": "color", "category": "car", "bbox": [1, 2]}]},
             "four numbers",
+        ),
+        *(
+            (
+                {"num_differences": 1, "differences": [{"type": "color", "category": "car", "bbox": box}]},
+                "four",
+            )
+            for box in (5, "1234", [1, 2, 3, float("nan")], [1, 2, 3, 10**400])
         ),
         ({"difficulty": 3}, "difficulty"),
     ],
@@ -142,3 +155,11 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(InputError, match=message):
             read_pairs(file)
+
+
+def test_an_id_may_be_as_long_as_those_of_its_questions(tmp_path: Path) -> None:
+    assert {len(sample.id) for sample in published([pair_of_row(row(image_id="x" * 118))]).samples} == {
+        len(kind) + 119 for kind in QUESTIONS
+    }
+    with pytest.raises(InputError, match="image_id"):
+        pair_of_row(row(image_id="x" * 119))
