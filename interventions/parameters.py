@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import field, fields
@@ -128,11 +127,9 @@ def parameter_value(text: str, where: str) -> Any:
         InputError: the text cannot be read.
 
     Example:
-        >>> [parameter_value(text, "--set") for text in (".05", "true", "mean", "1e-3")]
-        [0.05, True, 'mean', 0.001]
+        >>> [parameter_value(text, "--set") for text in (".05", "true", "mean")]
+        [0.05, True, 'mean']
     """
-    if re.fullmatch(r"\s*[-+]?[0-9]+[eE][-+]?[0-9]+\s*", text):  # text to YAML 1.1, which wants a point
-        return float(text)
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):

@@ -11,7 +11,7 @@ import typer
 import mmprobe
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import settings as parameters_of
-from mmprobe.output import LARGEST_SEED, AsJson, say
+from mmprobe.output import LARGEST_SEED, AsJson, check_out, say
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.benchmark import Benchmark
@@ -125,6 +125,7 @@ def bench(
     benchmark = find_benchmark(name)
     if (out / "responses.jsonl").exists() and not resume:
         raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")
+    check_out(out, [data] if data else [])
     chosen = parameters_of(settings or [])
     remote = is_api(model)
     if remote and (trace or method != "plain"):
@@ -208,6 +209,7 @@ def score(
     from mmprobe.benchmarks.results import write_results
 
     benchmark = find_benchmark(name)
+    check_out(out, [data])
     truth = benchmark.read(data)
     found = benchmark.read_answers(responses, truth) if benchmark.read_answers else None
     if found is None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mmprobe.errors import InputError
-from mmprobe.output import LARGEST_SEED, AsJson, say
+from mmprobe.output import LARGEST_SEED, AsJson, check_out, say
 
 
 def filter_by_votes(
@@ -58,6 +58,7 @@ def filter_by_votes(
 
     if (out / VOTES).exists() and not resume:
         raise InputError(f"{out}: holds votes already; use --resume to go on, or choose another --out")
+    check_out(out, [data])
     names = [name.strip() for name in voters.split(",")]
     truth = read(data)
 

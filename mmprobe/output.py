@@ -16,7 +16,10 @@ LARGEST_SEED = 2**63 - 1  # that a model's sampling takes
 
 
 def check_out(out: Path, given: Iterable[Path]) -> None:
-    """Refuse to write the results into one of the folders that they are made of.
+    """Refuse to write the results into one of the folders that they are made of, or over a file of data.
+
+    Args:
+        given: folders of results, and files of data.
 
     Raises:
         InputError: naming the folder.
@@ -24,7 +27,8 @@ def check_out(out: Path, given: Iterable[Path]) -> None:
     Example:
         >>> check_out(Path("results/agreement"), [Path("results/a"), Path("results/b")])
     """
-    if out.resolve() in {folder.resolve() for folder in given}:
+    folders = {path.parent if path.name == "samples.jsonl" else path for path in given}
+    if out.resolve() in {folder.resolve() for folder in folders}:
         raise InputError(f"--out {out}: is read, too, and would be overwritten; choose another")
 
 

@@ -168,6 +168,21 @@ def test_an_out_goes_on_only_with_the_same(tmp_path):
     assert len(read_responses(out / "responses.jsonl")) == len(truth)
 
 
+def test_data_are_not_written_over(tmp_path):
+    pairs = tmp_path / "pairs"
+    invoke("make-pairs", "--source", "synthetic", "--out", pairs, "--n", 1)
+    data = pairs / "samples.jsonl"
+    before = data.read_bytes()
+    for asked in (
+        ("bench", "mme", "--model", "tiny-spd"),
+        ("score", "mme", "--responses", data),
+        ("filter", "--voters", "tiny-spd"),
+    ):
+        with pytest.raises(InputError, match="would be overwritten"):
+            invoke(*asked, "--data", data, "--out", pairs)
+    assert data.read_bytes() == before
+
+
 def test_a_set_is_drawn_once(tmp_path):
     asked = ("bench", "mme", "--model", "tiny-spd", "--resume", "--out", tmp_path / "out")
     invoke(*asked, "--n", 2)
