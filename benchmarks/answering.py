@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.benchmarks.benchmark import Benchmark, Scored, read_responses
+from mmprobe.benchmarks.lines import write_whole
 from mmprobe.benchmarks.results import write_results
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
@@ -119,9 +119,7 @@ def _note_asked(out: Path, samples: Sequence[Sample], about: Mapping[str, Any], 
                 other = "other questions" if part == "questions" else f"another {part.replace('_', ' ')}"
                 raise InputError(f"{out}: holds answers of {other}; choose another --out")
         return
-    part_file = out / "asked.json.part"
-    part_file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
-    os.replace(part_file, file)
+    write_whole(file, json.dumps(wanted, indent=1) + "\n")
 
 
 def label_run(run: Path, faithful: Mapping[str, bool]) -> None:
@@ -132,9 +130,7 @@ def label_run(run: Path, faithful: Mapping[str, bool]) -> None:
     """
     traced = set(open_run(run).ids)
     lines = [json.dumps({"id": name, "faithful": is_}) for name, is_ in faithful.items() if name in traced]
-    part = run / "labels.jsonl.part"
-    part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    os.replace(part, run / "labels.jsonl")
+    write_whole(run / "labels.jsonl", "".join(line + "\n" for line in lines))
 
 
 def _earlier(file: Path) -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""Records from JSON lines, checked one by one; what is wrong is named by file, line and field."""
+"""Records from JSON lines, checked one by one, what is wrong named by file, line and field; and files written whole."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -127,3 +128,16 @@ def check_further(where: str | Path, ids: Iterable[str], further: Iterable[tuple
             reason = "is taken" if made in taken else "is too long"
             raise InputError(f"{where}: id {name!r}: {made!r}, which is asked too, {reason}; rename one")
         taken.add(made)
+
+
+def write_whole(file: Path, text: str) -> Path:
+    """Write a file so that it is there whole or not at all.
+
+    Example:
+        >>> write_whole(Path("out/labels.jsonl"), "")               # doctest: +SKIP
+        PosixPath('out/labels.jsonl')
+    """
+    part = file.with_name(file.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, file)
+    return file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mmprobe.analyses.statistics import CONFIDENCE, RESAMPLES, bootstrap_mean
+from mmprobe.benchmarks.lines import write_whole
 
 Direction = Literal["higher", "lower", "neither"]
 
@@ -208,23 +208,16 @@ def write_results(
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(sample, ensure_ascii=False, allow_nan=False) + "\n" for sample in samples)
-    _write(out / "samples.jsonl", lines)
+    write_whole(out / "samples.jsonl", lines)
     content = {
         "benchmark": benchmark,
         "metrics": {name: _written(metric) for name, metric in metrics.items()},
         **(about or {}),
     }
-    return _write(
+    return write_whole(
         out / "results.json", json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     )
 
 
 def _written(metric: Metric) -> dict[str, Any]:
     return {each.name: getattr(metric, each.name) for each in fields(metric) if each.name != "parts"}
-
-
-def _write(path: Path, text: str) -> Path:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
-    return path

@@ -285,12 +285,14 @@ def compare(
 
 def _truth(benchmark: Benchmark, data: Path | None, own: Path, n: int, seed: int) -> Any:
     """What is asked: the user's data, or a set of its own, drawn unless an earlier call drew it."""
+    from mmprobe.benchmarks.lines import write_whole
+
     if data is not None:
         return benchmark.read(data)
     drawn, note = own / "samples.jsonl", own / "drawn.json"
     if not drawn.exists():
         truth = benchmark.draw(own, n, seed)
-        note.write_text(json.dumps({"n": n, "seed": seed}) + "\n", encoding="utf-8")
+        write_whole(note, json.dumps({"n": n, "seed": seed}) + "\n")
         return truth
     earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
     if earlier not in ({}, {"n": n, "seed": seed}):

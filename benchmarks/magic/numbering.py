@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from mmprobe.benchmarks.lines import write_whole
 from mmprobe.benchmarks.magic.data import MagicQuestion, MarkedBox, load_questions
 from mmprobe.benchmarks.magic.regions import (
     ADVERSARIAL,
@@ -122,8 +122,4 @@ def write_questions(questions: list[MagicQuestion], out: Path) -> Path:
     for question in questions:
         line = question.model_dump(mode="json", exclude_defaults=True)
         lines.append(json.dumps(line | {"image": f"images/{question.id}.png"}, ensure_ascii=False) + "\n")
-    file = out / "samples.jsonl"
-    part = file.with_name(file.name + ".part")
-    part.write_text("".join(lines), encoding="utf-8")
-    os.replace(part, file)
-    return file
+    return write_whole(out / "samples.jsonl", "".join(lines))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.lines import write_whole
 from mmprobe.benchmarks.mmreason.benchmark import Truth, ask
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
 from mmprobe.benchmarks.mmreason.metrics import by_value, final_accuracy, relevance_rate
@@ -170,6 +171,4 @@ def _line(question: ReasonQuestion, out: Path, removed: Mapping[str, Any] | None
 
 
 def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
-    os.replace(part, path)
+    write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from mmprobe.benchmarks.lines import write_whole
 from mmprobe.benchmarks.photo_pairs.colours import colour_of
 from mmprobe.benchmarks.photo_pairs.masks import box_of, shifted
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels
@@ -90,14 +91,6 @@ def encode(pixels: Pixels, file: Path) -> Pixels:
 def write_metadata(folder: Path, row: Row) -> None:
     """A pair's `metadata.json`, written whole."""
     write_whole(folder / "metadata.json", json.dumps(row, indent=1, ensure_ascii=False) + "\n")
-
-
-def write_whole(file: Path, text: str) -> Path:
-    """Write a file so that it is there whole or not at all."""
-    part = file.with_name(file.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, file)
-    return file
 
 
 def pair_folders(out: Path) -> dict[str, Path]:

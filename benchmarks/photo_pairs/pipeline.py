@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from mmprobe.benchmarks.lines import write_whole
 from mmprobe.benchmarks.photo_pairs.check import check_files, check_pixels
 from mmprobe.benchmarks.photo_pairs.edits import apply_edits
 from mmprobe.benchmarks.photo_pairs.inpainting import Inpainter, inpainter_of
@@ -27,7 +28,6 @@ from mmprobe.benchmarks.photo_pairs.layout import (
     row_of,
     write_lists,
     write_metadata,
-    write_whole,
 )
 from mmprobe.benchmarks.photo_pairs.photos import Listed, Photo, Rejected, list_photos, read_photo
 from mmprobe.benchmarks.photo_pairs.planner import (

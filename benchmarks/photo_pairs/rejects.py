@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+from mmprobe.benchmarks.lines import write_whole
 from mmprobe.benchmarks.photo_pairs.photos import Rejected
 from mmprobe.errors import InputError
 
@@ -28,9 +28,7 @@ def read_rejected(out: Path) -> list[dict[str, str]]:
         return []
     whole, _, rest = file.read_text(encoding="utf-8").rpartition("\n")
     if rest:
-        part = file.with_name(file.name + ".part")
-        part.write_text(whole + "\n" if whole else "", encoding="utf-8")
-        os.replace(part, file)
+        write_whole(file, whole + "\n" if whole else "")
     rows = []
     for number, line in enumerate(whole.split("\n") if whole else [], 1):
         try:

@@ -12,12 +12,12 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mmprobe.benchmarks.lines import write_whole
 from mmprobe.benchmarks.photo_pairs.layout import (
     pair_folders,
     read_row,
     write_lists,
     write_metadata,
-    write_whole,
 )
 from mmprobe.benchmarks.photo_pairs.photos import Rejected
 from mmprobe.benchmarks.photo_pairs.rejects import read_rejected, reject

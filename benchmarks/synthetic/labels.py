@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 
+from mmprobe.benchmarks.lines import write_whole
 from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
@@ -37,7 +37,5 @@ def label_run(run: Run) -> dict[str, Verdict]:
         json.dumps({"id": name, "faithful": found.faithful, "correct": found.correct, "errors": found.errors})
         for name, found in verdicts.items()
     ]
-    part = run.path / "labels.jsonl.part"
-    part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    os.replace(part, run.path / "labels.jsonl")
+    write_whole(run.path / "labels.jsonl", "".join(line + "\n" for line in lines))
     return verdicts
