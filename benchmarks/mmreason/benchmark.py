@@ -138,13 +138,6 @@ def _record(question: ReasonQuestion, label: Labels, answers: Mapping[str, str])
     }
 
 
-def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Whether each question's answer is right, and that to the same question without its pictures."""
-    found = {record["id"]: record["correct"] for record in records}
-    found |= {record["id"] + TEXT: record["correct_text"] for record in records}
-    return {name: right for name, right in found.items() if right is not None}
-
-
 BENCHMARK = Benchmark(
     name="mmreason",
     about="Open questions that take several steps, with their pictures and without (paper 004).",
@@ -153,7 +146,6 @@ BENCHMARK = Benchmark(
     ask=ask,
     score=score,
     judged=judged,
-    faithful=faithful,
     headline=("s_final", "s_final_text", "relevance_rate", "s_inter"),
     max_new_tokens=128,
     visual=False,

@@ -183,7 +183,7 @@ def test_files_of_almost_one_name_do_not_share_a_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("sweep", "wanted"),
     [
-        ("sage.alpha=.05,1e-1", [0.05, 0.1]),
+        ("sage.alpha=.05,1", [0.05, 1]),
         ("sage.fill=mean,black", ["mean", "black"]),
         ("sage.see=True,false", [True, False]),
     ],

@@ -154,6 +154,11 @@ def test_reports_end_with_the_answer(name, pictures):
         assert len(told[series]) == len(short.token_ids)
 
 
+def test_a_number_may_have_an_exponent():
+    """YAML takes 1e-3 for a text."""
+    assert load_method("sage", **settings(["alpha=1e-3"])).alpha == 0.001
+
+
 def test_methods_compose(pictures):
     """Logits of two contrasts follow each other, the first one's being the second one's own."""
     model = tiny("qwen2_5_vl")
