@@ -1,6 +1,6 @@
 """Run all measurements, or some of them, and print them or write them into docs/performance.md.
 
-python perf/report.py                                # two CPU cores: about forty minutes
+python perf/report.py                                # two CPU cores: about an hour
 python perf/report.py --write --only disk memory     # their sections alone; the others stay as they are
 """
 
