@@ -112,14 +112,18 @@ def _note_asked(out: Path, samples: Sequence[Sample], about: Mapping[str, Any], 
     }
     wanted["questions"] = hashlib.sha256(json.dumps(questions).encode()).hexdigest()
     file = out / "asked.json"
-    if answered and file.exists():
-        earlier = json.loads(file.read_text(encoding="utf-8"))
-        for part, value in json.loads(json.dumps(wanted)).items():
-            if earlier.get(part) != value:
-                other = "other questions" if part == "questions" else f"another {part.replace('_', ' ')}"
-                raise InputError(f"{out}: holds answers of {other}; choose another --out")
+    if not answered:
+        write_whole(file, json.dumps(wanted, indent=1) + "\n")
         return
-    write_whole(file, json.dumps(wanted, indent=1) + "\n")
+    try:
+        earlier = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(
+            f"{out}: does not say whose answers it holds (asked.json); choose another --out"
+        ) from None
+    for part, value in json.loads(json.dumps(wanted)).items():
+        if earlier.get(part) != value:
+            raise InputError(f"{out}: holds answers of another call, by its {part}; choose another --out")
 
 
 def label_run(run: Path, faithful: Mapping[str, bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from mmprobe.interventions.base import Method, intervening
 from mmprobe.interventions.prompting import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model
-from mmprobe.models.generating import generate_options
+from mmprobe.models.generating import check_generation, generate_options
 from mmprobe.models.prompt import Chat, build_batch, chat_of
 from mmprobe.samples import Sample
 
@@ -93,12 +92,7 @@ def generate_batch(
         ['Yes.', 'No. The star was removed.']
     """
     methods = load_methods(method, **parameters)
-    if max_new_tokens < 1:
-        raise InputError(f"--max-new-tokens {max_new_tokens}: must be 1 or more")
-    if not 0 <= temperature < math.inf:
-        raise InputError(f"--temperature {temperature}: must be a number of 0 or more")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: must be 0 or more, and less than 2 to the power of 63")
+    check_generation(max_new_tokens, temperature, seed)
     if not samples:
         return []
     prompting = [each for each in methods if isinstance(each, PromptMethod)]

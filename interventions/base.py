@@ -184,7 +184,7 @@ def intervening(
             stack.enter_context(reading_together(model, lambda: first.path))
         processors = LogitsProcessorList(_Processor(act, asked.length) for _, act in acts)
         penalty = model.hf.generation_config.repetition_penalty
-        if penalty not in (None, 1.0):
+        if acts and penalty not in (None, 1.0):
             padding = batch.inputs["attention_mask"].argmax(1)
             processors.append(RepetitionPenaltyLogitsProcessor(penalty, prompt_ignore_length=padding))
         yield Intervention(processors, acts)

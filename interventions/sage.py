@@ -143,9 +143,8 @@ class _Sage(Act):
         )
         self.changed: list[Tensor] = []
         self.occluded: list[tuple[int, list[int]]] = []  # step, and visual tokens occluded by row
-        self.painted: Tensor = torch.empty(
-            0
-        )  # [batch, 1], whether the second path's pictures are others at all
+        # [batch, 1], whether the second path's pictures are others at all
+        self.painted = torch.empty(0, dtype=torch.bool)
 
     @property
     def due(self) -> bool:

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
+
+from mmprobe.errors import InputError
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
+
+
+def check_generation(max_new_tokens: int, temperature: float, seed: int) -> None:
+    """Check what every way of answering is asked for.
+
+    Raises:
+        InputError: naming the option.
+
+    Example:
+        >>> check_generation(64, 0.7, 0)
+    """
+    if max_new_tokens < 1:
+        raise InputError(f"--max-new-tokens {max_new_tokens}: must be 1 or more")
+    if not 0 <= temperature < math.inf:
+        raise InputError(f"--temperature {temperature}: must be a number of 0 or more")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed {seed}: must be 0 or more, and less than 2 to the power of 63")
 
 
 def generate_options(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:

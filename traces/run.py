@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from mmprobe.interventions.base import Method, intervening
 from mmprobe.interventions.prompting import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model, Prompt
-from mmprobe.models.generating import generate_options
+from mmprobe.models.generating import check_generation, generate_options
 from mmprobe.models.prompt import Chat, build_batch, chat_of, token_texts
 from mmprobe.samples import Sample
 from mmprobe.traces.background import Background, BackgroundWriter, WritingFailed
@@ -87,13 +86,9 @@ def trace(
         >>> run = mp.trace(model, samples, out="runs/demo")          # doctest: +SKIP
     """
     out = Path(out)
-    for name, value, least in (("max-new-tokens", max_new_tokens, 1), ("batch-size", batch_size, 1)):
-        if value < least:
-            raise InputError(f"--{name} {value}: must be {least} or more")
-    if not 0 <= temperature < math.inf:
-        raise InputError(f"--temperature {temperature}: must be a number of 0 or more")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: must be 0 or more, and less than 2 to the power of 63")
+    check_generation(max_new_tokens, temperature, seed)
+    if batch_size < 1:
+        raise InputError(f"--batch-size {batch_size}: must be 1 or more")
     ids = [sample.id for sample in samples]
     if len(set(ids)) != len(ids):
         raise InputError("samples: two have the same id")

@@ -155,13 +155,18 @@ def test_an_out_goes_on_only_with_the_same(tmp_path):
     with pytest.raises(RuntimeError):
         run_benchmark(benchmark, truth, lambda samples: interrupted(answer(samples[:3])), out, {"model": "a"})
     for call, words in [
-        (lambda: ask(truth, model="b"), "another model"),
-        (lambda: ask(truth, method="sage"), "another method"),
-        (lambda: ask(truth, parameters={"alpha": 0.2}), "another parameters"),
-        (lambda: ask(other), "other questions"),
+        (lambda: ask(truth, model="b"), "another call, by its model"),
+        (lambda: ask(truth, method="sage"), "another call, by its method"),
+        (lambda: ask(truth, parameters={"alpha": 0.2}), "another call, by its parameters"),
+        (lambda: ask(other), "another call, by its questions"),
     ]:
         with pytest.raises(InputError, match=words):
             call()
+    note = (out / "asked.json").read_text()
+    (out / "asked.json").write_text("torn")
+    with pytest.raises(InputError, match="does not say whose"):
+        ask(truth)
+    (out / "asked.json").write_text(note)
     ask(truth)
     assert len(read_responses(out / "responses.jsonl")) == len(truth)
 
