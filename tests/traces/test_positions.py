@@ -100,7 +100,8 @@ def test_chosen_heads_are_those_of_all(random_qwen, pictures, tmp_path, traced):
     assert trace.attention_mass["head"].values.tolist() == [1, 3]
     for name in ("attention/mass", "attention/visual_head", "attention/row", "prompt/attention_row"):
         wanted = traced[0].array(name).sel(head=[1, 3], layer=[0, 2]).values
-        np.testing.assert_array_equal(trace.array(name).values, wanted)
+        # sums over fewer heads may be in another order, which is the processor's affair
+        np.testing.assert_allclose(trace.array(name).values, wanted, rtol=1e-6, atol=1e-7)
     by_head = trace.array("attention/visual_head").mean("head").values
     np.testing.assert_allclose(trace.attention_visual.values, by_head, atol=1e-6)
     with pytest.raises(mp.InputError, match="head 4 is not one of the model's 4"):
