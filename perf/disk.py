@@ -53,7 +53,7 @@ def writing(folder: Path, quick: bool) -> str:
 def reading(
     folder: Path, count: int, name: str, shape: tuple[int, ...], rounds: int, cold: bool = False
 ) -> str:
-    """One data set of many traces, through `Run.stream` and as the bytes that it takes on the disk."""
+    """One data set of many traces as an array each, through `Run.stream` and from where its bytes are on the disk."""
     (folder / "samples").mkdir(parents=True)
     ids, kind = [f"s{index:04}" for index in range(count)], np.dtype(VARIABLES[name].dtype)
     values = np.random.default_rng(0).random(shape, np.float32).astype(kind)
@@ -76,10 +76,12 @@ def reading(
 
     def raw() -> None:
         for sample in ids:
-            with open(folder / "samples" / f"{sample}.h5", "rb") as file:
+            array, done = memoryview(np.empty(sum(chunk.size for chunk in chunks), np.uint8)), 0
+            with open(folder / "samples" / f"{sample}.h5", "rb", buffering=0) as file:
                 for chunk in chunks:
                     file.seek(chunk.byte_offset)
-                    np.frombuffer(file.read(chunk.size), np.uint8)
+                    done += file.readinto(array[done : done + chunk.size])
+            assert done == values.nbytes
 
     found = in_turn(
         {"raw": raw, "own": through_run}, rounds, before=partial(forget, folder) if cold else None
