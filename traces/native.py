@@ -1,7 +1,7 @@
 """The native engine: record while the model generates with its own fast kernel.
 
-Each step only keeps references to what the forward pass computed for its queries; every
-`BLOCK_STEPS` steps they are reduced together and written. Keys of earlier positions never
+Each step only keeps what the forward pass computed for its queries; every `BLOCK_STEPS` steps
+they are reduced together and written. Keys of earlier positions never
 change, so the softmax rows of a block of queries can be computed at its end; one layer's block
 of rows is all of the attention that ever exists at once. Some devices run one forward pass past
 the end of an answer; what it left is dropped, since a block is as long as its tokens.
@@ -9,6 +9,7 @@ the end of an answer; what it left is dropped, since a block is as long as its t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -44,14 +45,8 @@ class Recorder(StoppingCriteria):
         self.length = lanes[0].prompt.padding + len(lanes[0].prompt.ids)  # of the padded prompt
         self.done = 0  # steps handed over
         self.ids: Tensor | None = None  # [batch, token], None until the prompt has been read
-        self.queries: dict[int, list[Tensor]] = {
-            layer: [] for layer in self.layers
-        }  # each [batch, head, 1, dim]
         self.keys = {layer: Keys(self.parts[layer].crosses) for layer in self.layers}
-        self.residuals: dict[str, dict[int, list[Tensor]]] = {
-            name: {layer: [] for layer in self.layers} for name in ("pre", "mid", "post")
-        }  # each [batch, 1, hidden]
-        self.gates: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}  # each [batch, 1, neuron]
+        self.passes = Passes()
         self.logits: list[Tensor] = []  # each [batch, 1, vocabulary]
         self.normed: list[Tensor] = []  # each [batch, position, hidden]
 
@@ -75,7 +70,7 @@ class Recorder(StoppingCriteria):
                     listeners.enter_context(listening(module, pre, post))
                     listeners.enter_context(listening(parts.mid, inputs=mid))
                 if spec.wants("ffn/") and parts.activation is not None:
-                    keep = partial(_keep_last, self.gates[layer])
+                    keep = partial(self.passes.keep, "gate", layer)
                     listeners.enter_context(listening(parts.activation, outputs=keep))
             listeners.enter_context(listening(self.model.hf, outputs=self._keep_logits))
             if spec.wants("tam/"):
@@ -87,10 +82,10 @@ class Recorder(StoppingCriteria):
             yield
 
     def _keep_logits(self, output: Any) -> None:
-        _keep_last(self.logits, output.logits)
+        self.logits.append(_last(output.logits))
+        self.passes.end()
 
     def _residual(self, name: str, layer: int) -> Callable[[Tensor], None]:
-        kept = self.residuals[name][layer]
         for_steps = self.spec.wants("residual/", "update/")
         for_prompt = f"prompt/residual_{name}" in self.spec.stored
 
@@ -99,12 +94,12 @@ class Recorder(StoppingCriteria):
                 for row, lane in enumerate(self.lanes):
                     lane.prompt_residual(name, layer, values[row, lane.prompt.padding :].clone())
             if for_steps:
-                _keep_last(kept, values)
+                self.passes.keep(name, layer, values)
 
         return keep
 
     def _observer(self, layer: int) -> Callable[[Call], None]:
-        queries, keys = self.queries[layer], self.keys[layer]
+        keys = self.keys[layer]
         for_steps = self.spec.wants("attention/")
         for_prompt = self.spec.wants("prompt/attention")
 
@@ -114,8 +109,7 @@ class Recorder(StoppingCriteria):
                     for first, rows in prompt_rows(call, row, lane.prompt.padding, keys.crosses):
                         lane.prompt_attention(layer, first, rows)
             if for_steps:
-                query = call.query
-                queries.append(query if query.shape[2] == 1 else query[:, :, -1:].clone())
+                self.passes.keep(f"query of {call.query.shape[-1]}", layer, call.query.transpose(1, 2))
                 keys.see(call)
 
         return observe
@@ -132,9 +126,17 @@ class Recorder(StoppingCriteria):
             return
         chosen = self.ids[:, first:length]
         logits = torch.cat(self.logits[:steps], 1)
-        residuals = self._stacked_residuals(steps)
-        gates = self._stacked(self.gates, steps) if self.spec.wants("ffn/") else None
-        queries = {layer: torch.cat(kept[:steps], 2) for layer, kept in self.queries.items() if kept}
+        taken = self.passes.take(steps)
+        queries = {
+            layer: part[:, :, index]
+            for name, (layers, part) in taken.items()
+            if name.startswith("query")
+            for index, layer in enumerate(layers)
+        }
+        wide = {
+            name: self._every_layer(*taken[name]) for name in ("pre", "mid", "post", "gate") if name in taken
+        }
+        gates = wide.pop("gate", None)
         if self.normed:
             self.normed[:] = [torch.cat(self.normed, 1)[:, : length - 1]]
         for row, (lane, count) in enumerate(zip(self.lanes, self._lasting(chosen), strict=True)):
@@ -143,15 +145,14 @@ class Recorder(StoppingCriteria):
             lane.steps(chosen[row, :count], logits[row, :count])
             if self.spec.wants("attention/"):
                 lane.attention(partial(self._rows, queries, row, count), count)
-            if residuals:
-                lane.residuals({name: values[row, :count] for name, values in residuals.items()})
+            if wide:
+                lane.residuals({name: values[row, :count] for name, values in wide.items()})
             if gates is not None:
                 lane.gates(gates[row, :count])
             if "tam/logit" in self.spec.stored:
                 last = length - 1 - steps + count
                 lane.tam(self.normed[0][row, lane.prompt.padding : last], chosen[row, :count])
-        for kept in (self.logits, *self.queries.values(), *self.gates.values()):
-            kept.clear()
+        self.logits.clear()
         for keys in self.keys.values():
             keys.advance()
         self.done += steps
@@ -160,7 +161,10 @@ class Recorder(StoppingCriteria):
         if layer not in queries:
             return None
         return self.keys[layer].rows(
-            queries[layer][row, :, :count], row, self.length + self.done - 1, self.lanes[row].prompt.padding
+            queries[layer][row, :count].transpose(0, 1),
+            row,
+            self.length + self.done - 1,
+            self.lanes[row].prompt.padding,
         )
 
     def _lasting(self, chosen: Tensor) -> list[int]:
@@ -172,19 +176,13 @@ class Recorder(StoppingCriteria):
             lane.ended = lane.ended or at is not None
         return counts
 
-    def _stacked_residuals(self, steps: int) -> dict[str, Tensor]:
-        if not self.spec.wants("residual/", "update/"):
-            return {}
-        return {name: self._stacked(kept, steps) for name, kept in self.residuals.items()}
-
-    def _stacked(self, kept: dict[int, list[Tensor]], steps: int) -> Tensor:
-        """[batch, step, layer, ...]; NaN for layers that did not run."""
-        joined = {layer: torch.cat(values[:steps], 1) for layer, values in kept.items() if values}
-        some = next(iter(joined.values()))
-        for values in kept.values():
-            values.clear()
-        missing = torch.full_like(some, torch.nan) if len(joined) < len(kept) else some
-        return torch.stack([joined.get(layer, missing) for layer in self.layers], 2)
+    def _every_layer(self, layers: list[int], part: Tensor) -> Tensor:
+        """[batch, step, layer, ...] with NaN for layers that did not run."""
+        if layers == self.layers:
+            return part
+        whole = part.new_full((*part.shape[:2], len(self.layers), *part.shape[3:]), torch.nan)
+        whole[:, :, [self.layers.index(layer) for layer in layers]] = part
+        return whole
 
     def finish(self, length: int) -> None:
         """Hand over the last block and what belongs to the answers as a whole."""
@@ -215,6 +213,36 @@ def record(
     return output
 
 
-def _keep_last(kept: list[Tensor], values: Tensor) -> None:
+class Passes:
+    """What layers compute at the last position of each forward pass, as one tensor a pass and name.
+
+    Many small tensors that stay would leave the allocator little to use again, which costs more than to join them.
+    """
+
+    def __init__(self) -> None:
+        self.latest: dict[str, dict[int, Tensor]] = defaultdict(dict)  # of the pass under way, by layer
+        self.joined: dict[str, list[Tensor]] = defaultdict(list)  # each [batch, 1, layer, ...]
+        self.layers: dict[str, list[int]] = {}  # that ran
+
+    def keep(self, name: str, layer: int, values: Tensor) -> None:
+        """Note a layer's values [batch, position, ...]."""
+        self.latest[name][layer] = _last(values)
+
+    def end(self) -> None:
+        """End a forward pass."""
+        for name, found in self.latest.items():
+            self.layers[name] = list(found)
+            self.joined[name].append(torch.stack(list(found.values()), 2))
+        self.latest.clear()
+
+    def take(self, steps: int) -> dict[str, tuple[list[int], Tensor]]:
+        """Layers and values [batch, step, layer, ...] of the first passes by name; then begin anew."""
+        found = {}
+        for name in list(self.joined):
+            found[name] = self.layers[name], torch.cat(self.joined.pop(name)[:steps], 1)
+        return found
+
+
+def _last(values: Tensor) -> Tensor:
     """The last position of [batch, position, ...], copied where a view would keep a whole prompt alive."""
-    kept.append(values if values.shape[1] == 1 else values[:, -1:].clone())
+    return values if values.shape[1] == 1 else values[:, -1:].clone()
