@@ -66,10 +66,10 @@ def nouns_of(sample: Sample) -> set[str]:
         >>> nouns_of(Sample(id="a", question="?", metadata=found))
         {'star'}
     """
-    differences = sample.metadata.get("differences") or []
+    differences = sample.metadata.get("differences")
     return {
         str(difference[key]).lower()
-        for difference in differences
+        for difference in (differences if isinstance(differences, list) else [])  # a number of them, perhaps
         if isinstance(difference, dict)
         for key in ("shape", "category", "object")
         if key in difference

@@ -37,11 +37,11 @@ def presence_of(thing: str) -> Callable[[Trace], str | None]:
 
 
 def _difference_type(trace: Trace) -> str | None:
-    sample = trace.sample
-    if "differences" not in sample.metadata or len(sample.images) < 2:
+    differences = trace.sample.metadata.get("differences")
+    if not isinstance(differences, list) or len(trace.sample.images) < 2:  # a number of them, perhaps
         return None
-    types = {change["type"] for change in sample.metadata["differences"]}
-    return None if len(types) > 1 else next(iter(types), "none")
+    types = {str(change.get("type", "")) if isinstance(change, dict) else "" for change in differences}
+    return None if len(types) > 1 or "" in types else next(iter(types), "none")
 
 
 def labels_of(run: Run, target: Target) -> dict[str, Hashable]:

@@ -7,9 +7,10 @@ import pytest
 from planted import peak, planted_run
 
 from mmprobe.analyses import localisation
-from mmprobe.analyses.localisation import obj_iou, otsu_threshold
+from mmprobe.analyses.localisation import nouns_of, obj_iou, otsu_threshold
 from mmprobe.analyses.token_activation import token_activation
 from mmprobe.errors import NotApplicable
+from mmprobe.samples import Sample
 
 
 def slow_otsu(values: np.ndarray) -> float:
@@ -66,3 +67,9 @@ def test_answers_that_name_nothing_are_refused(tmp_path):
         localisation(run)
     ds = localisation(run, nouns=lambda sample: {"t18"}, function_words=frozenset())
     assert np.isnan(ds.func_iou).all() and int(ds.n_func) == 0
+
+
+@pytest.mark.parametrize("differences", [2, "two", None, ["a star"], [{"shape": "Star"}]])
+def test_metadata_of_ones_own_need_not_list_differences(differences):
+    wanted = {"star"} if differences == [{"shape": "Star"}] else set()
+    assert nouns_of(Sample(id="a", question="?", metadata={"differences": differences})) == wanted

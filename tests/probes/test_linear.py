@@ -253,6 +253,21 @@ def test_the_type_of_the_differences(tmp_path):
         linear_probe(run, "difference_type", minimum=11)
 
 
+def test_differences_of_another_form_have_no_type(tmp_path):
+    """A number of them, none, words, an object without a type; one in six has the form that is read."""
+    forms = [[{"type": "color"}], 2, None, ["color"], [{"category": "cat"}], []]
+    streams = noise(60, layers=1)
+    metadata = {name: {"differences": forms[i % 6]} for i, name in enumerate(streams)}
+    pictures = {name: [f"{i}a.png", f"{i}b.png"] for i, name in enumerate(streams)}
+    ds = linear_probe(
+        write_run(tmp_path / "run", streams, metadata=metadata, images=pictures),
+        "difference_type",
+        minimum=10,
+    )
+    assert ds["class"].values.tolist() == ["color", "none"]
+    assert ds.n_class.values.tolist() == [10, 10]
+
+
 def test_any_function_and_small_classes(planted):
     """Two large classes, a small one and samples without a label."""
 
