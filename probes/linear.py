@@ -12,7 +12,7 @@ from tqdm import tqdm
 from mmprobe.analyses.held_out import shuffle_within_folds
 from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes.classifying import (
     MEASURES,
     Split,
@@ -139,7 +139,7 @@ def linear_probe_by_step(
 
         - auc (layer, step), with _low, _high: as in `linear_probe`, over the samples that reach the step
         - n (step), n_class (step, class): how many those are. AUC is NaN where a class has fewer than the
-          minimum. Samples that reach a late step are others than those of the first.
+          minimum, or too few sets of pictures. Samples that reach a late step are others than those of the first.
 
         attrs["left_out"] names samples that have at one of the steps a value that is not finite, and are not
         in the numbers of that step; n_left_out counts them.
@@ -162,16 +162,23 @@ def linear_probe_by_step(
     shape = (len(wanted), len(steps))
     auc, counts = np.full((3, *shape), np.nan), np.zeros((len(steps), len(classes)), int)
     left_out: set[str] = set()
+    refused: NotApplicable | None = None
     for number, step in enumerate(tqdm(steps, desc="linear_probe_by_step", unit="step", disable=None)):
         found = _collect(run, labels, path, _at(step), wanted)
         left_out |= set(found.left_out)
         counts[number] = [sum(labels[name] == label for name in found.names) for label in classes]
         if counts[number].min() < needed:
             continue
-        split = _split(run, found, labels, classes, folds, seed)
+        try:
+            split = _split(run, found, labels, classes, folds, seed)
+        except NotApplicable as error:  # too few pictures reach this step; others may do
+            refused = error
+            continue
         for layer in range(len(wanted)):
             (told,) = held_out(found.vectors[split.rows, layer], [split.truth], split.fold)
             auc[:, layer, number] = with_interval(told, split)[:, MEASURES.index("auc")]
+    if refused and np.isnan(auc).all():
+        raise refused
     out = xr.Dataset(coords={"layer": wanted, "step": list(steps), "class": [str(name) for name in classes]})
     for end, values in zip(("", "_low", "_high"), auc, strict=True):
         out["auc" + end] = (("layer", "step"), values)

@@ -85,7 +85,7 @@ def _by_step(ds: xr.Dataset) -> Panel:
         styled(figure),
         f"A logistic regression on the residual stream ({ds.attrs['stream']}) of single steps, in samples whose pictures "
         f"it was not fitted on{_rest(ds)}. {shown} the 95 % bootstrap intervals over sets of pictures. Samples that reach a "
-        f"step: {reach}; no number where a class has too few. Dotted: chance, {ds.attrs['model']}. {remarks(ds)}".strip(),
+        f"step: {reach}; no number where a class or its pictures are too few. Dotted: chance, {ds.attrs['model']}. {remarks(ds)}".strip(),
     )
 
 

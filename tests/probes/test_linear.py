@@ -281,6 +281,18 @@ def test_any_function_and_small_classes(planted):
     assert ds.auc.sel(layer=2) > 0.9
 
 
+def test_a_step_that_few_pictures_reach_has_no_number(tmp_path):
+    """Ten pictures at the first step, four at the second: enough samples, too few pictures for five folds."""
+    streams = {name: values[: 2 if i < 24 else 1] for i, (name, values) in enumerate(noise(60).items())}
+    run = write_run(tmp_path / "run", streams, **in_turn(streams, a_pair=6))
+    ds = linear_probe_by_step(run, minimum=10)
+    assert ds.n.values.tolist() == [60, 24]
+    assert np.isfinite(ds.auc.sel(step=0)).all()
+    assert np.isnan(ds.auc.sel(step=1)).all()
+    with pytest.raises(NotApplicable, match="over 4 sets of pictures, 5 folds need 5"):
+        linear_probe_by_step(run, steps=[1], minimum=10)
+
+
 def test_samples_that_are_not_finite_are_left_out_and_named(tmp_path):
     streams = noise(24, layers=1)
     streams["s005"][1, 0, 3] = np.inf
