@@ -20,7 +20,7 @@ def attention_decay(run: Run) -> xr.Dataset:
     how many those are.
 
     Args:
-        run: traces with `attention/mass`.
+        run: traces with `attention/mass`; `attention/leading` for the authors' form.
 
     Returns:
         A data set with dimensions `step`, `layer`, `group`, `label` (all, faithful, unfaithful):
@@ -28,7 +28,8 @@ def attention_decay(run: Run) -> xr.Dataset:
         - mass (layer, step, group): attention summed over the group, mean over heads and samples; rows sum to 1
         - mass_per_token: the same, divided by the number of tokens in the group at that step
         - mass_authors (layer, step, authors_group): the authors' form: system is all before the first image, user
-          the rest of the prompt, renormalised over the three so that generated tokens are left out; samples with an image only
+          the rest of the prompt, renormalised over the three so that generated tokens are left out; samples with an image only;
+          NaN without `attention/leading`
         - visual_share (layer), with _low, _high: share of attention on visual tokens, over each sample's steps
         - slope (layer), with _low, _high: least-squares slope of that share over steps, mean over samples
         - visual_by_label (label, layer, step), slope_by_label (label, layer) with _low, _high
@@ -173,11 +174,12 @@ def _of_sample(trace: Trace) -> dict[str, np.ndarray] | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         per_token = np.where(per_step[:, None, None] > 0, mass / per_step[:, None, None], np.nan)
     visual = mass[..., 2]
-    leading = trace.attention_leading.values.astype(float)
-    rest = mass[..., :4].sum(-1) - leading - visual
-    authors = np.stack([leading, visual, rest], -1)
-    with np.errstate(invalid="ignore"):
-        authors = authors / authors.sum(-1, keepdims=True) if sizes[2] else np.full_like(authors, np.nan)
+    authors = np.full((*visual.shape, len(AUTHORS_GROUPS)), np.nan)
+    if sizes[2] and "attention/leading" in trace.captured:
+        leading = trace.attention_leading.values.astype(float)
+        three = np.stack([leading, visual, mass[..., :4].sum(-1) - leading - visual], -1)
+        with np.errstate(invalid="ignore"):
+            authors = three / three.sum(-1, keepdims=True)
     seen = visual.mean(-1) if sizes[2] else np.full(visual.shape[:2], np.nan)
     return {"mass": mass, "mass_per_token": per_token, "mass_authors": authors, "visual": seen}
 

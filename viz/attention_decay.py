@@ -12,7 +12,9 @@ from mmprobe.viz.panel import GROUP_COLOURS, LABEL_COLOURS, Panel, band, styled
 
 def panels(ds: xr.Dataset) -> list[Panel]:
     shown = ds.isel(step=_reached(ds["n"]))
-    found = [_by_group(shown), _layer_by_step(shown), _per_token(shown), _layers(ds), _authors(shown)]
+    found = [_by_group(shown), _layer_by_step(shown), _per_token(shown), _layers(ds)]
+    if shown["mass_authors"].notnull().any():
+        found.append(_authors(shown))
     if (ds["n_label"].sel(label=["faithful", "unfaithful"]) > 0).any():
         found.append(_by_label(shown))
     return found

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 import mmprobe as mp
 from mmprobe.analyses import export
@@ -105,6 +106,24 @@ def test_authors_form_leaves_generated_tokens_out(tmp_path):
     ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}, {}))
     system, visual, user = ds.mass_authors.sel(layer=0, step=0).values
     assert (system, visual, user) == pytest.approx((0.3 / 0.8, 0.4 / 0.8, 0.1 / 0.8), abs=1e-6)
+
+
+def test_attention_by_group_is_enough_but_for_the_authors_form(tmp_path, monkeypatch):
+    mass = np.tile(np.array(row(0.4, 0.2)), (2, 1, 1, 1))
+    whole = mp.analyses.attention_decay(write_run(tmp_path / "whole", {"a": mass}, {}))
+    plain = TraceWriter.append
+    monkeypatch.setattr(
+        TraceWriter,
+        "append",
+        lambda self, name, block: None if name == "attention/leading" else plain(self, name, block),
+    )
+    run = write_run(tmp_path / "run", {"a": mass}, {})
+    assert "attention/leading" not in run["a"].captured
+    ds = mp.analyses.attention_decay(run)
+    assert np.isnan(ds.mass_authors).all()
+    others = [name for name in ds.data_vars if name != "mass_authors"]
+    xr.testing.assert_equal(ds[others], whole[others])
+    assert len(figures(ds)) == len(figures(whole)) - 1
 
 
 def test_heads_are_averaged_and_kept(tmp_path):
