@@ -39,7 +39,8 @@ def attention_decay(run: Run) -> xr.Dataset:
           in the others; below 0 where early layers look less
         - share_of_sample, slope_of_sample (sample, layer): that share and slope of each sample, NaN for samples
           without pictures, and the slope of fewer than two steps
-        - n (step), n_by_label (label, step), n_label (label), n_slope (label): numbers of samples
+        - n (step), n_label (label): numbers of samples; with pictures alone n_by_label (label, step), n_share (label),
+          and of two steps or more n_slope (label)
         - mass_head (layer, head, step, group): mass with the heads apart
 
         Intervals are 95 % percentile bootstraps over samples, NaN where fewer than two samples carry the number.
@@ -72,7 +73,7 @@ def attention_decay(run: Run) -> xr.Dataset:
             mean.add(arrays[kind])
         for label, member in zip(LABELS, (True, faithful is True, faithful is False), strict=True):
             members[label].append(member)
-            if member:
+            if member and not np.isnan(arrays["visual"]).all():
                 visual[label].add(arrays["visual"])
         shares.append(arrays["visual"].mean(0))
         slopes.append(slope_over_steps(arrays["visual"]))
@@ -80,7 +81,7 @@ def attention_decay(run: Run) -> xr.Dataset:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in attention/mass")
     out = _over_steps(means, run[names[0]].attention_mass)
     steps = out.sizes["step"]
-    out["n"] = ("step", visual["all"].reached(steps))
+    out["n"] = ("step", means["mass"].reached(steps))
     out["n_by_label"] = (("label", "step"), np.array([visual[label].reached(steps) for label in LABELS]))
     layers = out.sizes["layer"]
     by_label = [visual[label].mean(steps, (layers,)).T for label in LABELS]
@@ -210,8 +211,9 @@ def _add_per_sample(
     deep = share[:, third:].mean(1) if share.shape[1] > third else np.full(len(share), np.nan)
     early = share[:, :third].mean(1) - deep
     out["n_label"] = ("label", [int(members[label].sum()) for label in LABELS])
-    has_slope = ~np.isnan(slope).any(1)
-    out["n_slope"] = ("label", [int((members[label] & has_slope).sum()) for label in LABELS])
+    for name, values in (("n_share", share), ("n_slope", slope)):
+        known = ~np.isnan(values).any(1)
+        out[name] = ("label", [int((members[label] & known).sum()) for label in LABELS])
     everyone = {"all": members["all"]}
     for name, values, chosen, dims in (
         ("visual_share", share, everyone, ("layer",)),

@@ -15,7 +15,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     found = [_by_group(shown), _layer_by_step(shown), _per_token(shown), _layers(ds)]
     if shown["mass_authors"].notnull().any():
         found.append(_authors(shown))
-    if (ds["n_label"].sel(label=["faithful", "unfaithful"]) > 0).any():
+    if (ds["n_share"].sel(label=["faithful", "unfaithful"]) > 0).any():
         found.append(_by_label(shown))
     return found
 
@@ -124,7 +124,7 @@ def _layers(ds: xr.Dataset) -> Panel:
     return Panel(
         "Share of attention on the images by layer, and its decay",
         styled(figure),
-        f"Mean over samples with its 95 % bootstrap interval (share: n = {int(ds['n_label'].sel(label='all'))}, slope: "
+        f"Mean over samples with its 95 % bootstrap interval (share: n = {int(ds['n_share'].sel(label='all'))}, slope: "
         f"n = {int(ds['n_slope'].sel(label='all'))} answers of two tokens or more). A slope below 0 is decay. "
         f"Early suppression, the visual share in the first third of the layers minus the rest: "
         f"{_interval(ds.sel(label='all'), 'early_suppression')}.",
@@ -151,13 +151,13 @@ def _authors(ds: xr.Dataset) -> Panel:
 def _by_label(ds: xr.Dataset) -> Panel:
     titles = ("attention on the images, over steps", "decay slope by layer, per step")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
-    present = [label for label in ("faithful", "unfaithful") if int(ds["n_label"].sel(label=label))]
+    present = [label for label in ("faithful", "unfaithful") if int(ds["n_share"].sel(label=label))]
     for label in present:
         mine, colour = ds.sel(label=label), LABEL_COLOURS[label]
         figure.add_scatter(
             x=ds["step"].values,
             y=mine["visual_by_label"].mean("layer").values,
-            name=f"{label} (n = {int(mine['n_label'])})",
+            name=f"{label} (n = {int(mine['n_share'])})",
             mode="lines",
             line={"color": colour, "width": 2.2},
             customdata=mine["n_by_label"].values,

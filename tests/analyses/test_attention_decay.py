@@ -178,6 +178,30 @@ def test_samples_without_images_have_no_visual_share(tmp_path, monkeypatch):
     assert figures(ds)
 
 
+def test_samples_without_images_are_not_counted_where_they_add_nothing(tmp_path, monkeypatch):
+    """Three samples with pictures, of 2, 2 and 1 steps; one without, of 3, which is unfaithful."""
+    seen = {
+        name: np.tile(np.array(row(0.4)), (steps, 2, 1, 1))
+        for name, steps in zip("abc", (2, 2, 1), strict=True)
+    }
+    labels = {"a": True, "b": False, "c": False, "d": False}
+    run = write_run(tmp_path / "run", seen, labels)
+    monkeypatch.setitem(globals(), "PROMPT", [0, 1, 3, 0])
+    blind = write_run(tmp_path / "blind", {"d": np.tile(np.array(row(0)), (3, 2, 1, 1))}, labels)
+    (blind.path / "samples" / "d.h5").rename(run.path / "samples" / "d.h5")
+    run.config["order"].append("d")
+    ds = mp.analyses.attention_decay(mp.Run(run.path, run.config, [], {}))
+    assert ds.n.values.tolist() == [4, 3, 1]
+    assert ds.n_label.values.tolist() == [4, 1, 3]
+    assert ds.n_by_label.values.tolist() == [[3, 2, 0], [1, 1, 0], [2, 1, 0]]
+    assert ds.n_share.values.tolist() == [3, 1, 2]
+    assert ds.n_slope.values.tolist() == [2, 1, 1]
+    captions = " ".join(panel.caption for panel in figures(ds))
+    assert "share: n = 3, slope: n = 2" in captions
+    names = [trace.name for panel in figures(ds) for trace in panel.figure.data]
+    assert "unfaithful (n = 2)" in names
+
+
 def test_csv_rows_name_their_coordinates(two_samples, tmp_path):
     ds = mp.analyses.attention_decay(two_samples)
     table = pd.read_csv(export(ds, tmp_path)[1])
