@@ -125,15 +125,23 @@ def _layers(ds: xr.Dataset) -> Panel:
         "Share of attention on the images by layer, and its decay",
         styled(figure),
         f"Mean over samples with its 95 % bootstrap interval (share: n = {int(ds['n_share'].sel(label='all'))}, slope: "
-        f"n = {int(ds['n_slope'].sel(label='all'))} answers of two tokens or more). A slope below 0 is decay. "
-        f"Early suppression, the visual share in the first third of the layers minus the rest: "
-        f"{_interval(ds.sel(label='all'), 'early_suppression')}.",
+        f"n = {int(ds['n_slope'].sel(label='all'))} answers of two tokens or more). A slope below 0 is decay."
+        f"{_early(ds, ['all'])}",
     )
 
 
-def _interval(ds: xr.Dataset, name: str) -> str:
-    value, low, high = (float(ds[f"{name}{end}"]) for end in ("", "_low", "_high"))
-    return f"{value:+.3f}" + ("" if np.isnan(low) else f" [{low:+.3f}, {high:+.3f}]")
+def _early(ds: xr.Dataset, labels: list[str]) -> str:
+    """Early suppression in words; nothing where it is not known, as of a single layer."""
+    said = []
+    for label in labels:
+        value, low, high = (
+            float(ds[f"early_suppression{end}"].sel(label=label)) for end in ("", "_low", "_high")
+        )
+        if not np.isnan(value):
+            name = "" if label == "all" else f"{label} "
+            said.append(f"{name}{value:+.3f}" + ("" if np.isnan(low) else f" [{low:+.3f}, {high:+.3f}]"))
+    about = "Early suppression, the visual share in the first third of the layers minus the rest"
+    return f" {about}: {'; '.join(said)}." if said else ""
 
 
 def _authors(ds: xr.Dataset) -> Panel:
@@ -179,11 +187,10 @@ def _by_label(ds: xr.Dataset) -> Panel:
     figure.update_xaxes(title="layer", row=1, col=2)
     figure.update_yaxes(rangemode="tozero", row=1, col=1)
     figure.add_hline(y=0, line={"width": 1, "dash": "dot", "color": "#888888"}, row=1, col=2)
-    early = "; ".join(f"{label} {_interval(ds.sel(label=label), 'early_suppression')}" for label in present)
     return Panel(
         "Faithful and unfaithful answers",
         styled(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
         f"Attention on all visual tokens, mean over layers, heads and the samples of each label, and its slope with a 95 % "
-        f"bootstrap interval. Early suppression: {early}. The two groups may differ in questions and length; this is a "
+        f"bootstrap interval.{_early(ds, present)} The two groups may differ in questions and length; this is a "
         "description, not a test.",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -68,12 +70,22 @@ def _heads(ds: xr.Dataset) -> Panel:
         f"{layer}.{head} ({float(ds['head_ratio'].sel(layer=layer, head=head)):.1f})"
         for layer, head in zip(ds["head_layer"].values[:5].tolist(), ds["head_number"].values[:5].tolist(), strict=True)
     )  # fmt: skip
-    stable, low, high = (float(ds[f"head_stability{end}"]) for end in ("", "_low", "_high"))
     return Panel(
         "Visual heads",
         styled(figure, height=420),
-        f"The attention ratio of each head, mean over {ds.sizes['sample']} samples. The largest, as layer.head: {top}. Ranks of "
-        f"the heads in two halves of the data, no pictures in both, correlate by {stable:.2f} [{low:.2f}, {high:.2f}].",
+        f"The attention ratio of each head, mean over {ds.sizes['sample']} samples. The largest, as layer.head: {top}."
+        f"{_stability(ds)}",
+    )
+
+
+def _stability(ds: xr.Dataset) -> str:
+    """How stable the ranking is, in words; nothing where one set of pictures or one head cannot tell."""
+    stable, low, high = (float(ds[f"head_stability{end}"]) for end in ("", "_low", "_high"))
+    if math.isnan(stable):
+        return ""
+    return (
+        " Ranks of the heads in two halves of the data, no pictures in both, correlate by "
+        f"{stable:.2f} [{low:.2f}, {high:.2f}]."
     )
 
 

@@ -134,12 +134,13 @@ def _entropy(ds: xr.Dataset) -> Panel:
     )
     figure.update_xaxes(title="pictures")
     figure.update_yaxes(title="entropy of the first token (nat)", rangemode="tozero")
-    change = [float(ds[f"entropy_difference{end}"]) for end in ("", "_low", "_high")]
+    change, *ends = (float(ds[f"entropy_difference{end}"]) for end in ("", "_low", "_high"))
+    interval = "" if np.isnan(ends[0]) else f" [{ends[0]:+.3f}, {ends[1]:+.3f}]"
     return Panel(
         "How sure the model is of its first token",
         styled(figure),
         f"Entropy of the distribution of the first token, a line a question; mean with its 95 % bootstrap interval, "
-        f"{_count(ds)}. Without minus with pictures: {change[0]:+.3f} [{change[1]:+.3f}, {change[2]:+.3f}] nat. A model "
+        f"{_count(ds)}. Without minus with pictures: {change:+.3f}{interval} nat. A model "
         "that notices what is missing has reason to be less sure.",
     )
 

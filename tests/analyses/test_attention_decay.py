@@ -83,6 +83,15 @@ def test_early_suppression_by_hand(two_samples):
     assert by_label.sel(label="all").item() == pytest.approx(0.1, abs=1e-6)
 
 
+def test_early_suppression_is_told_where_it_is_known(two_samples, tmp_path):
+    captions = [panel.caption for panel in figures(mp.analyses.attention_decay(two_samples))]
+    assert "minus the rest: +0.100 [+0.100, +0.100]." in captions[3]
+    assert "minus the rest: faithful +0.100; unfaithful +0.100." in captions[5]
+    one_layer = np.array([[[row(0.8)]], [[row(0.6)]]])
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "one", {"a": one_layer}, {"a": True}))
+    assert not any("nan" in panel.caption or "minus the rest" in panel.caption for panel in figures(ds))
+
+
 def test_labels_part_the_samples(two_samples):
     ds = mp.analyses.attention_decay(two_samples)
     assert ds.n_label.values.tolist() == [2, 1, 1]

@@ -9,6 +9,7 @@ from planted import HEADS, LAYERS, SIDE, peak, planted_run
 from mmprobe.analyses import attention_ratio
 from mmprobe.analyses.attention_ratio import ratio_on
 from mmprobe.errors import NotApplicable
+from mmprobe.viz import figures
 
 
 def test_ratio_by_hand_and_whatever_the_scale():
@@ -65,6 +66,15 @@ def test_the_stability_of_noise_is_about_0(tmp_path):
     found = _stability(rng.random((60, 48)), [(str(number),) for number in range(60)])
     assert abs(np.mean(found)) < 0.2
     assert _stability(rng.random((4, 8)), [("same",)] * 4) == []  # nothing to halve
+
+
+def test_heads_over_one_set_of_pictures_have_no_stability(tmp_path):
+    by_head = np.random.default_rng(0).random((3, LAYERS, HEADS, SIDE * SIDE))
+    sample = {"attention": by_head.mean((1, 2)), "raw": peak(0, 0), "cell": (1, 1), "by_head": by_head}
+    ds = attention_ratio(planted_run(tmp_path / "r", [sample]))
+    assert np.isnan(ds.head_stability)
+    (caption,) = (panel.caption for panel in figures(ds) if panel.title == "Visual heads")
+    assert "layer.head" in caption and "nan" not in caption
 
 
 def test_samples_without_regions_or_numbers(tmp_path):
