@@ -37,7 +37,7 @@ def _lines(ds: xr.Dataset, values: xr.DataArray, dim: str, colours: dict[str, st
             x=ds["step"].values,
             y=values.sel({dim: name}).values,
             name=name,
-            mode="lines",
+            mode=_mode(ds),
             line={"color": colours[name], "width": 2.5 if name == "visual" else 1.8},
             customdata=ds["n"].values,
             hovertemplate=f"{name}<br>step %{{x}}: %{{y:.3f}}<br>n = %{{customdata}}<extra></extra>",
@@ -45,6 +45,10 @@ def _lines(ds: xr.Dataset, values: xr.DataArray, dim: str, colours: dict[str, st
         for name in values[dim].values.tolist()
         if values.sel({dim: name}).notnull().any()
     ]
+
+
+def _mode(ds: xr.Dataset) -> str:
+    return "lines" if ds.sizes["step"] > 1 else "markers"  # a line through one point is not drawn
 
 
 def _over_steps(ds: xr.Dataset, values: xr.DataArray, dim: str, y_title: str, log: bool = False) -> go.Figure:
@@ -166,7 +170,7 @@ def _by_label(ds: xr.Dataset) -> Panel:
             x=ds["step"].values,
             y=mine["visual_by_label"].mean("layer").values,
             name=f"{label} (n = {int(mine['n_share'])})",
-            mode="lines",
+            mode=_mode(ds),
             line={"color": colour, "width": 2.2},
             customdata=mine["n_by_label"].values,
             hovertemplate="step %{x}: %{y:.3f}<br>n = %{customdata}<extra></extra>",

@@ -99,6 +99,18 @@ def test_labels_part_the_samples(two_samples):
     assert np.isnan(ds.visual_by_label.sel(label="unfaithful", layer=0)[1:]).all()
 
 
+def test_answers_of_one_token_are_drawn_as_points(tmp_path):
+    def modes(run: mp.Run) -> set[str]:
+        panels = figures(mp.analyses.attention_decay(run))
+        over_steps = [trace for number in (0, 2, 4, 5) for trace in panels[number].figure.data]
+        return {trace.mode for trace in over_steps if trace.name}
+
+    mass = np.array([[[row(0.8)], [row(0.5)]]])
+    one = write_run(tmp_path / "one", {"a": mass, "b": mass}, {"a": True, "b": False})
+    assert modes(one) == {"markers"}
+    assert modes(write_run(tmp_path / "two", {"a": mass.repeat(2, 0)}, {"a": True})) == {"lines"}
+
+
 def test_mass_per_token_divides_by_the_tokens_there_are(tmp_path):
     """Four visual tokens, two template ones, one system; of the generated ones as many as the step's number."""
     mass = np.tile(np.array(row(0.4, 0.3)), (3, 1, 1, 1))
