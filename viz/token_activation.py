@@ -39,7 +39,9 @@ def panels(ds: xr.Dataset) -> list[Panel]:
                 )
                 figure.add_trace(heat, 2 * image + offset + 1, column)
     figure.update_xaxes(visible=False, constrain="domain")
-    figure.update_yaxes(visible=False, autorange="reversed", scaleanchor="x", constrain="domain")
+    figure.update_yaxes(visible=False, autorange="reversed", constrain="domain")
+    for heat in figure.data:  # square cells on every map, whatever the grids of the others
+        figure.layout[heat.yaxis.replace("y", "yaxis")].scaleanchor = heat.xaxis
     bar = {"thickness": 10, "len": 0.45}
     styled(figure, height=120 + 240 * images).update_layout(
         margin={"t": 56, "r": 96},

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 import mmprobe as mp
 from mmprobe.analyses.token_activation import (
@@ -19,6 +20,7 @@ from mmprobe.analyses.token_activation import (
 )
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
+from mmprobe.viz import plot
 
 
 def slow_filter(grid: list[list[float]]) -> list[list[float]]:
@@ -224,3 +226,21 @@ def test_logits_that_are_not_finite_are_refused(tiny_spd, pictures, tmp_path):
         file["tam/prompt"][0, 0] = np.inf
     with pytest.raises(InputError, match="not finite"):
         token_activation(run["a"])
+
+
+def test_every_map_is_drawn_in_square_cells():
+    """Of two views with unlike grids, each map's rows and columns have one scale."""
+    maps = np.full((2, 2, 4, 4), np.nan)
+    maps[:, 0], maps[:, 1, :2, :3] = 0.5, 0.25
+    ds = xr.Dataset(
+        {name: (("step", "image", "y", "x"), maps) for name in ("tam", "raw")}
+        | {"token": ("step", ["one", "two"])},
+        attrs={"analysis": "token_activation", "sample": "a", "answer": "one two"},
+    )
+    figure = plot(ds)
+    assert [heat.z.shape for heat in figure.data] == [(4, 4)] * 4 + [(2, 3)] * 4
+    anchors = {
+        heat.xaxis: figure.layout[heat.yaxis.replace("y", "yaxis")].scaleanchor for heat in figure.data
+    }
+    assert len(anchors) == 8
+    assert all(x == anchor for x, anchor in anchors.items())
