@@ -25,7 +25,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         column_titles=columns,
         row_titles=[f"{name} {image + 1}" for image in range(images) for name in ("full", "plain")],
         horizontal_spacing=0.02,
-        vertical_spacing=0.03,
+        vertical_spacing=min(0.03, 0.1 / images),  # of tiles there can be dozens, and all gaps must fit
     )
     for image in range(images):
         for offset, (name, axis) in enumerate((("tam", "coloraxis"), ("raw", "coloraxis2"))):

@@ -244,3 +244,12 @@ def test_every_map_is_drawn_in_square_cells():
     }
     assert len(anchors) == 8
     assert all(x == anchor for x, anchor in anchors.items())
+
+
+def test_dozens_of_views_are_drawn():
+    maps = np.random.default_rng(0).random((1, 34, 2, 2))
+    ds = xr.Dataset(
+        {name: (("step", "image", "y", "x"), maps) for name in ("tam", "raw")} | {"token": ("step", ["one"])},
+        attrs={"analysis": "token_activation", "sample": "a", "answer": "one"},
+    )
+    assert len(plot(ds).data) == 68
