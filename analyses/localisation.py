@@ -82,7 +82,7 @@ def localisation(
     function_words: frozenset[str] = FUNCTION_WORDS,
     seed: int = 0,
 ) -> xr.Dataset:
-    """How well token activation maps tell objects from the rest: the metrics of TAM (formulas, section 3).
+    """How well token activation maps tell objects from the rest: the metrics of TAM (Li et al., 2025).
 
     A generated token that is a noun should light up its object: its map, thresholded by Otsu's method, against
     the sample's regions is its Obj-IoU. A function word should light up nothing: the share of its map below the

@@ -53,7 +53,7 @@ def slow_filter(grid: list[list[float]]) -> list[list[float]]:
 
 
 def slow_maps(z: np.ndarray, ids: list[int], users: list[int], visual: list[int], prompt: int, grids: list):
-    """Section 3 of the formulas, token by token, from logits z [position, class]."""
+    """The maps of TAM (Li et al., 2025), token by token, from logits z [position, class]."""
     z = np.maximum(z, 0)
     generated = ids[prompt:]
     raw = {("u", i): z[visual, ids[position]] for i, position in enumerate(users)}
