@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
+from mmprobe.analyses.held_out import picture_groups
 from mmprobe.analyses.regions import mask_of, patches_of, random_masks
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -67,7 +68,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    rows, names, pictures, left_out, without = [], [], [], [], 0
+    rows, samples, left_out, without = [], [], [], 0
     for name, trace in run.stream("attention_ratio"):
         patches = patches_of(trace) if trace.images.sizes.get("image", 0) else []
         if not patches:
@@ -76,12 +77,12 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         row = _of_sample(trace, draws, seed)
         if all(np.isfinite(values).all() for values in row.values()):
             rows.append(row)
-            names.append(name)
-            pictures.append(tuple(map(str, trace.sample.images)))
+            samples.append(trace.sample)
         else:
             left_out.append(name)
     if not rows:
         raise NotApplicable(f"{run.path}: no sample has `regions` on its pictures and finite values")
+    names = [sample.id for sample in samples]
     first = run[names[0]]
     out = xr.Dataset(
         coords={"sample": names, "layer": first.attention_visual["layer"].values, "label": list(LABELS)}
@@ -90,7 +91,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     _sinks(out, rows)
     if "head_ratio" in rows[0]:
         out["head"] = ("head", first.attention_visual_head["head"].values)
-        _heads(out, np.array([row["head_ratio"] for row in rows]), pictures)
+        _heads(out, np.array([row["head_ratio"] for row in rows]), picture_groups(samples))
     out.attrs = {
         "analysis": "attention_ratio",
         "run": str(run.path),
@@ -171,8 +172,12 @@ def _sinks(out: xr.Dataset, rows: list[dict[str, np.ndarray]]) -> None:
     out["border_area"] = ((), float(np.mean([row["border_area"] for row in rows])))
 
 
-def _heads(out: xr.Dataset, ratio: np.ndarray, pictures: list[tuple[str, ...]]) -> None:
-    """Add the heads' ratios [sample, layer, head], their ranking, and how stable it is."""
+def _heads(out: xr.Dataset, ratio: np.ndarray, pictures: np.ndarray) -> None:
+    """Add the heads' ratios [sample, layer, head], their ranking, and how stable it is.
+
+    Args:
+        pictures: int [sample], the set of pictures that a sample is about.
+    """
     low, high = bootstrap_mean(ratio)
     mean = ratio.mean(0)
     for end, values in (("", mean), ("_low", low), ("_high", high)):
@@ -188,15 +193,14 @@ def _heads(out: xr.Dataset, ratio: np.ndarray, pictures: list[tuple[str, ...]]) 
     out["head_stability_low"], out["head_stability_high"] = ((), float(ends[0])), ((), float(ends[1]))
 
 
-def _stability(ratio: np.ndarray, pictures: list[tuple[str, ...]], halvings: int = 20) -> list[float]:
-    """Rank correlations of mean ratios [sample, head] between halves of the pictures."""
-    known = sorted(set(pictures))
-    if len(known) < 2 or ratio.shape[1] < 2:
+def _stability(ratio: np.ndarray, pictures: np.ndarray, halvings: int = 20) -> list[float]:
+    """Rank correlations of mean ratios [sample, head] between halves of the sets of pictures [sample]."""
+    known = int(pictures.max()) + 1
+    if known < 2 or ratio.shape[1] < 2:
         return []
     rng, found = np.random.default_rng(0), []
     for _ in range(halvings):
-        chosen = set(rng.permutation(len(known))[: len(known) // 2].tolist())
-        half = np.array([known.index(pair) in chosen for pair in pictures])
+        half = np.isin(pictures, rng.permutation(known)[: known // 2])
         ranks = [rankdata(ratio[mine].mean(0)) for mine in (half, ~half)]
         if min(ranks[0].std(), ranks[1].std()) > 0:
             found.append(float(np.corrcoef(*ranks)[0, 1]))

@@ -22,7 +22,7 @@ def planted_run(folder: Path, samples: Sequence[Mapping[str, Any]]) -> mp.Run:
 
     Each of `samples` has `attention` and `raw` [step, cell] (activation; the prompt has one user token that is
     read from nowhere), and may have `cell` (the region, as row and column), `faithful`, and `by_head`
-    [step, layer, head, cell].
+    [step, layer, head, cell], and `pictures` (their files).
     """
     (folder / "samples").mkdir(parents=True)
     names = [f"s{number:03}" for number in range(len(samples))]
@@ -42,7 +42,7 @@ def _write(path: Path, name: str, about: Mapping[str, Any]) -> None:
     sample = Sample.model_validate(
         {
             "id": name,
-            "images": [about.get("picture", f"{name}.png")],
+            "images": about.get("pictures", [f"{name}.png"]),
             "question": "?",
             "faithful": about.get("faithful"),
             "regions": [region] if "cell" in about else [],

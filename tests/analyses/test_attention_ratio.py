@@ -63,9 +63,29 @@ def test_the_stability_of_noise_is_about_0(tmp_path):
     rng = np.random.default_rng(3)
     from mmprobe.analyses.attention_ratio import _stability
 
-    found = _stability(rng.random((60, 48)), [(str(number),) for number in range(60)])
+    found = _stability(rng.random((60, 48)), np.arange(60))
     assert abs(np.mean(found)) < 0.2
-    assert _stability(rng.random((4, 8)), [("same",)] * 4) == []  # nothing to halve
+    assert _stability(rng.random((4, 8)), np.zeros(4, int)) == []  # nothing to halve
+
+
+def test_no_picture_is_in_both_halves(tmp_path):
+    """Two questions about a pair and one about its first picture alone: the heads of a pair rank alike in all three."""
+    rng, samples = np.random.default_rng(0), []
+    for pair in range(8):
+        by_head = rng.uniform(0.5, 2, (LAYERS, HEADS, 1)) ** peak(1, 1, steps=1, floor=0.0)[0]
+        for pictures in (["a", "b"], ["a", "b"], ["a"]):
+            samples.append(
+                {
+                    "attention": by_head.mean((0, 1))[None],
+                    "by_head": by_head[None],
+                    "raw": peak(0, 0, steps=1),
+                    "cell": (1, 1),
+                    "pictures": [f"{pair}{one}.png" for one in pictures],
+                }
+            )
+    apart = attention_ratio(planted_run(tmp_path / "r", samples))
+    alone = attention_ratio(planted_run(tmp_path / "alone", samples[::3]))
+    assert apart.head_stability == pytest.approx(float(alone.head_stability))
 
 
 def test_heads_over_one_set_of_pictures_have_no_stability(tmp_path):
