@@ -68,7 +68,8 @@ def region_cover(maps: xr.Dataset, sample: Sample) -> np.ndarray:
         for region in sample.regions:
             if region.image == picture:
                 x, y, wide, high = region.box
-                inside[max(y, 0) : y + high, max(x, 0) : x + wide] = 1  # the union, where regions overlap
+                rows_in, columns_in = slice(max(y, 0), max(y + high, 0)), slice(max(x, 0), max(x + wide, 0))
+                inside[rows_in, columns_in] = 1  # the union, where regions overlap
         left, top, across, down = maps["box"].values[view]
         tall = _overlaps(top, down, rows, height)
         broad = _overlaps(left, across, columns, width)

@@ -221,6 +221,13 @@ def test_shares_on_regions_by_hand(pictures):
     assert ds.hit.values.tolist() == [True, True] and ds.step.values.tolist() == [0, 4]
 
 
+@pytest.mark.parametrize("box", [(-30, 0, 20, 20), (0, -25, 20, 10), (60, 0, 20, 20), (0, 40, 20, 20)])
+def test_a_region_beside_the_picture_covers_nothing(box, pictures):
+    beside = Sample(id="a", images=pictures[:1], question="?", regions=[Region(image=0, box=box)])
+    with pytest.raises(NotApplicable, match="no view shows"):
+        compare_with_regions(hand_made(), beside)
+
+
 def test_what_cannot_be_done_is_one_line(random_qwen, sample):
     scaled = copy.deepcopy(random_qwen.hf)
     weight = scaled.lm_head.weight
