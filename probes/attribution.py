@@ -137,7 +137,7 @@ def _check(model: Model, method: str, baseline: str, block: int, n_steps: int) -
 
 
 def _chosen_steps(steps: int | Sequence[int] | None, count: int) -> list[int]:
-    chosen = list(range(count)) if steps is None else [steps] if isinstance(steps, int) else list(steps)
+    chosen = list(range(count)) if steps is None else np.ravel(steps).tolist()
     for step in chosen:
         if not 0 <= step < count:
             raise InputError(f"step {step}: the answer has steps 0 to {count - 1}")

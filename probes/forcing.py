@@ -129,7 +129,7 @@ def positions_of(model: Model, prompt: Prompt, groups: Sequence[str]) -> np.ndar
 def layer_indices(model: Model, layers: Sequence[int] | None) -> list[int]:
     """Layers from 0, in order; all for None, negative ones counted from the last."""
     count = model.layer_count
-    for layer in layers or ():
+    for layer in () if layers is None else layers:
         if not -count <= layer < count:
             raise InputError(f"layer {layer} is not one of the model's {count} (0 to {count - 1})")
     return list(range(count)) if layers is None else sorted({layer % count for layer in layers})

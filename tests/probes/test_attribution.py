@@ -135,6 +135,12 @@ def test_integrated_gradients_are_complete(random_qwen, sample):
     assert float(fine.delta.max()) < float(coarse.delta.max())
 
 
+@pytest.mark.parametrize("steps", [1, np.int64(1), [1], np.array([1])])
+def test_steps_are_taken_as_a_data_set_gives_them(steps, random_qwen, sample):
+    ds = attribute(random_qwen, sample, "feature_ablation", steps=steps, max_new_tokens=2)
+    assert ds.step.values.tolist() == [1]
+
+
 def test_groups_and_pictures_are_taken_away_whole(random_qwen, sample):
     ds = attribute(random_qwen, sample, "feature_ablation", baseline="mean", max_new_tokens=STEPS)
     forced = force(random_qwen, sample, max_new_tokens=STEPS)

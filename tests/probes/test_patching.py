@@ -173,6 +173,11 @@ def test_knockout_is_eager_attention_with_a_mask_by_hand(random_qwen, sample, gr
     assert np.abs(wide.change) > 1e-3
 
 
+def test_layers_are_taken_as_a_data_set_gives_them(random_qwen, sample):
+    ds = knock_out_attention(random_qwen, sample, layers=np.array([1, 0]), max_new_tokens=2)
+    assert ds.layer.values.tolist() == [0, 1]
+
+
 def test_a_window_of_a_sliding_layer_keeps_rows(sample):
     """Layers that see 16 tokens, all of which a group may hold."""
     ds = knock_out_attention(family_model("gemma3"), sample, "user", max_new_tokens=STEPS)
