@@ -40,8 +40,8 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
         - NAME_by_label (label, layer), with _low, _high: means of these over samples; n_label (label)
         - NAME_by_step (label, layer, step): means over the samples that reach a step, n_by_step (label, step)
         - norm_mha, norm_ffn (sample, layer), and _by_label: mean lengths of x' - x and x'' - x', in units of
-          the residual stream; only if pre, mid and post were all captured. They are stored in half precision,
-          so an update much smaller than its stream is rounded.
+          the residual stream; only if pre, mid and post were all captured. They are stored in half precision
+          if nothing else was asked for, so an update much smaller than its stream is rounded.
         - difference, with _low, _high, effect, p, p_holm (measure, layer): unfaithful minus faithful
           (`compare_groups`; Holm over the layers of a measure); n_faithful, n_unfaithful. NaN where a group
           has fewer than `minimum` samples; attrs["note"] says so.

@@ -39,7 +39,7 @@ def _norms(ds: xr.Dataset) -> Panel:
         "Length of what each sublayer adds",
         figure.update_yaxes(title="length of the update", col=1),
         "Mean length of the update over each answer's steps, then over samples, with its 95 % bootstrap interval: "
-        f"{counts(ds['n_label'], 'sample')}. From streams in half precision.",
+        f"{counts(ds['n_label'], 'sample')}. From streams as they are stored, in half precision if nothing else was asked for.",
     )
 
 
