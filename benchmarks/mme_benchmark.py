@@ -9,6 +9,7 @@ from mmprobe.benchmarks.benchmark import Benchmark, Scored, samples_only
 from mmprobe.benchmarks.mme import read_mme, read_mme_answers, score_mme
 from mmprobe.benchmarks.mme_build import synthetic_mme
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
 
@@ -26,8 +27,27 @@ def _score(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
 
 
 def _answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
-    """The official form is a folder of results."""
-    return read_mme_answers(path)[1] if path.is_dir() else None
+    """The official form is a folder of results, in which the two questions about a picture stand in any order."""
+    if not path.is_dir():
+        return None
+    asked, said = read_mme_answers(path)
+    ids = {_question(sample): sample.id for sample in samples}
+    answers = {}
+    for sample in asked:
+        if _question(sample) not in ids:
+            facts = sample.metadata
+            raise InputError(
+                f"{path / facts['subtask']}.txt: picture {facts['image']!r}, question {sample.question!r}: not in the "
+                "data, or with another truth"
+            )
+        answers[ids[_question(sample)]] = said[sample.id]
+    return answers
+
+
+def _question(sample: Sample) -> tuple[str, ...]:
+    """What tells a question from the others, however its blanks and its picture's file are written."""
+    subtask, image = sample.metadata["subtask"], Path(sample.metadata["image"]).stem
+    return subtask, image, " ".join(sample.question.split()), sample.answer or ""
 
 
 BENCHMARK = Benchmark(
