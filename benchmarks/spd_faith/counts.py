@@ -8,8 +8,8 @@ from mmprobe.benchmarks.spd_faith.wording import NUMBER, number, plain
 
 _NOUN = r"(?:differences?|changes?|modifications?|alterations?|discrepanc(?:y|ies)|edits?|variations?)"
 _DESCRIBING = (
-    r"(?: (?!(?:of|the|is|are|was|and|to|in|few|lot|number|couple|several|dozen|handful|variety|total)\b)"
-    r"[a-z][a-z-]*){0,3}"
+    r"(?: (?!(?:of|the|is|are|was|and|to|in|few|lot|number|couple|several|dozen|handful|variety|total|"
+    r"images?|pictures?|photos?|photographs?|scenes?|have|has|show|shows|contain|with)\b)[a-z][a-z-]*){0,3}"
 )
 _COUNTED = re.compile(
     rf"(?<![\w.,/-])(?P<word>couple of|no|any|an?|(?<=the )only|{NUMBER}){_DESCRIBING} {_NOUN}\b"
