@@ -35,8 +35,15 @@ _EXCEPT = re.compile(
     r"\b(?:except|apart from|but|however|although|though|other than|besides|otherwise|else|rest|not)\b"
 )
 _ALONE = re.compile(
-    rf"\W*(?:(?:the answer is|about|exactly|only|just) )?(?P<word>{NUMBER}|none|nothing|no)\W*"
+    rf"\W*(?:(?:the answer is|about|exactly|only|just|(?:total )?{_NOUN}(?: found)?:) )?"
+    rf"(?P<word>{NUMBER}|none|nothing|no)(?: in total| in all)?\W*"
 )
+_SAID = re.compile(
+    r"\W*(?:yes\W+)?(?:there(?: is| are| was| were|'s|'re)|it(?: is|'s)|(?:i|we)(?: can| could)? "
+    r"(?:see|saw|find|found|count(?:ed)?|noticed?|spot(?:ted)?))(?: about| exactly| only| just)? "
+    rf"(?P<word>{NUMBER}|none)(?: of them| in total| in all)?(?: ?[.,:;!](?!\d)|\W*$)"
+)
+_TWICE = re.compile(rf"\b(?=[a-z])({NUMBER}) ?\(\d{{1,6}}\)")
 _ITEM = re.compile(r"^\s*\(?(\d{1,2})[.):]\s", re.MULTILINE)
 
 
@@ -44,7 +51,7 @@ def parse_count(text: str) -> int | None:
     """The number of differences that an answer states, in digits or words; None if it states none.
 
     A total (`in total`, `therefore`, `the answer is`) goes before the first number that is stated, and both before
-    a number that is only mentioned (`one difference is …`). Without any, a number alone is itself, a list
+    a number that is only mentioned (`one difference is …`). Without any, a number alone (`There are 3.`) is itself, a list
     numbered from 1 is as many as it has items (ours), and `nothing changed` is 0. A range is no number.
 
     Example:
@@ -52,6 +59,7 @@ def parse_count(text: str) -> int | None:
         [2, 0, 1, None]
     """
     text = re.sub(r"[ \t]+", " ", re.sub(r"[{}]", "", plain(text).lower())).replace("n't", " not")
+    text = _TWICE.sub(r"\1", text)  # three (3) differences
     stated: list[tuple[int, int]] = []  # (rank, number), the lowest rank goes first
     for found in _COUNTED.finditer(text):
         before = text[max(0, found.start() - 60) : found.start()]
@@ -84,7 +92,8 @@ def _value(found: re.Match[str], before: str, text: str) -> int | None:
 
 
 def _unstated(text: str) -> int | None:
-    alone = _ALONE.fullmatch(text.strip().split("\n")[0].strip()[:60])
+    first = text.strip().split("\n")[0].strip()[:60]
+    alone = _ALONE.fullmatch(first) or _SAID.match(first)
     if alone:
         word = alone.group("word")
         return None if word == "no" else 0 if word in ("none", "nothing") else number(word)
