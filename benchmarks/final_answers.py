@@ -16,13 +16,26 @@ _MARKED = (
 _BOXED = "\\boxed{"
 _STATED = re.compile(r"\banswer\b[^\n.:]{0,40}?(?:\bis\b\s*:?|[:=])\s*", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?",
+    r"(?<![\w.^])(?<!\^[-+])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?",
     re.IGNORECASE,
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")
+_SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
+_PLAIN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), by)
+    for pattern, by in (
+        (r"\\(?:text\w{0,2}|math\w{2}|operatorname|mbox)\s*\{([^{}]*)\}", r"\1"),
+        (r"\\([%#&_])", r"\1"),
+        (r"(?<=\d)(?:\{,\}|\\[,!]|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))", ""),  # between thousands
+        (r"\^\s*\{\s*([-+]?\w+)\s*\}", r"^\1"),
+        (r"(?<=\d)\s*(?:\\times|\\cdot|[x*\u00d7\u00b7\u22c5])\s*10\s?\^\s?([-+]?\d+)", r"e\1"),
+        (r"(?<![\w.^])10\s?\^\s?([-+]?\d+)", r"1e\1"),
+    )
+)
+_MIXED = re.compile(r"(?<![\w.,/^])(\d{1,3}) +(\d{1,3})/(\d{1,3})(?![\w/.])")
 _BEGINS = re.compile(r"[*_(\[]*([A-Za-z])[*_)\]]*\s*(?:[,.;:)\u2013\u2014-]|$|(?:because|since|as)\b)")
 _ALONE = re.compile(r"(?<![\w'])([B-HJ-Z]|[AI](?=\W*(?:[^\w\s]|$|or\b|and\b)))(?![\w'])")
-_ENDS = "\"'`*_,;:!?()[]{}\\"
+_ENDS = "\"'`*_,;:!?()[]{}\\\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002"
 _ARTICLES = {"a", "an", "the"}
 
 
@@ -87,17 +100,31 @@ def choice_of(text: str, options: Collection[str]) -> str | None:
 def number_of(text: str) -> float | None:
     """The number that a response gives: the last one of its final answer, or of the whole response.
 
-    Knows signs, decimals, thousands set apart by commas, powers of ten written with e, and fractions. A
-    percent sign does not divide by 100.
+    Knows signs, decimals, thousands set apart by commas or thin spaces, powers of ten, fractions and mixed
+    numbers, in TeX, too. The exponent of a unit is no number; a percent sign does not divide by 100.
 
     Example:
-        >>> number_of("about 1,250 km"), number_of("The answer is -3/4."), number_of("none")
+        >>> number_of("about 1,250 km^2"), number_of("The answer is -3/4."), number_of("none")
         (1250.0, -0.75, None)
     """
     marked = final_answer(text)
-    part = _FRACTION.sub(r"\1/\2", (text if marked is None else marked)).replace("\u2212", "-")
+    part = _untex(text if marked is None else marked)
     numbers = [value for match in _NUMBER.finditer(part) if (value := _value(match.group())) is not None]
     return numbers[-1] if numbers else None
+
+
+def _untex(text: str) -> str:
+    """A text whose numbers, powers and words stand as they are typed, not as TeX or superscripts set them."""
+    text = _SUPERSCRIPT.sub(lambda found: "^" + unicodedata.normalize("NFKC", found.group()), text)
+    text = text.replace("\u2212", "-")
+    for pattern, by in _PLAIN:
+        text = pattern.sub(by, text)
+    return _MIXED.sub(_improper, _FRACTION.sub(r" \1/\2", text))
+
+
+def _improper(mixed: re.Match[str]) -> str:
+    whole, top, bottom = (int(part) for part in mixed.groups())
+    return f"{whole * bottom + top}/{bottom}" if top < bottom else mixed.group()
 
 
 def _value(written: str) -> float | None:
@@ -137,11 +164,10 @@ def same_text(found: str, true: str) -> bool:
 
 def plain(text: str) -> tuple[str, ...]:
     """The words of a short answer: folded, without punctuation at their ends, articles and TeX's dollars."""
-    text = (
-        _FRACTION.sub(r"\1/\2", unicodedata.normalize("NFKC", text)).replace("\u2212", "-").replace("$", " ")
-    )
+    text = unicodedata.normalize("NFKC", _untex(text)).replace("$", " ")
     words = (word.rstrip(_ENDS + ".").lstrip(_ENDS) for word in text.casefold().split())  # .5 keeps its point
-    return tuple(word for word in words if word and word not in _ARTICLES)
+    whole = tuple(word for word in words if word)
+    return tuple(word for word in whole if word not in _ARTICLES) or whole  # an answer may be the letter A
 
 
 def _same_word(one: str, two: str) -> bool:

@@ -62,6 +62,18 @@ def test_choice(text, letter):
         (r"\boxed{\frac{3}{4}}", 0.75),
         ("6.0e-3 m", 0.006),
         ("2 + 2 = 4. The answer is 4 apples", 4.0),
+        ("The answer is 12 cm^2.", 12.0),
+        (r"\boxed{4\text{ m}^{2}}", 4.0),
+        ("9.81 m s^-2", 9.81),
+        (r"The answer is $3 \times 10^{5}$.", 300000.0),
+        ("3.0\u00d710\u2078 m/s", 3e8),
+        ("1.5x10^-3", 0.0015),
+        ("10^4", 10000.0),
+        (r"\boxed{1{,}250}", 1250.0),
+        (r"1\,250\,000", 1250000.0),
+        ("12\u202f500 km", 12500.0),
+        ("2 1/2 cups", 2.5),
+        (r"-2\frac{1}{4}", -2.25),
         ("1/0", None),
         ("R2D2", None),
         ("none", None),
@@ -87,4 +99,11 @@ def test_the_same_text_but_for_how_it_is_written():
         and same_text(".5", "0.5")
         and same_text(r"\frac{1}{2}", "0.5")
     )
+    assert same_text(r"\text{Red}", "red") and same_text("\u201cred\u201d", "red") and same_text("A.", "a")
+    assert (
+        same_text("12 cm\u00b2", "12 cm^2")
+        and same_text(r"3 \times 10^5", "300000")
+        and same_text(r"50\%", "50%")
+    )
+    assert not same_text("10\u00b2", "102") and not same_text("A", "the")
     assert not same_text("5 cm", "5 m") and not same_text("not red", "red") and not same_text("", "")
