@@ -14,7 +14,10 @@ _MARKED = (
     re.compile(r"\[\[(.+?)\]\]", re.DOTALL),
 )
 _BOXED = "\\boxed{"
-_STATED = re.compile(r"\banswer\b[^\n.:]{0,40}?(?:\bis\b\s*:?|[:=])\s*", re.IGNORECASE)
+_STATED = re.compile(
+    r"\b(?:answer\b[^\n.:\uff1a]{0,40}?|(?:correct|right|best) (?:option|choice)\s*)(?:\bis\b\s*[:\uff1a]?|[:=\uff1a])\s*",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(
     r"(?<![\w.^])(?<!\^[-+])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?",
     re.IGNORECASE,
@@ -33,8 +36,12 @@ _PLAIN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _MIXED = re.compile(r"(?<![\w.,/^])(\d{1,3}) +(\d{1,3})/(\d{1,3})(?![\w/.])")
-_BEGINS = re.compile(r"[*_(\[]*([A-Za-z])[*_)\]]*\s*(?:[,.;:)\u2013\u2014-]|$|(?:because|since|as)\b)")
-_ALONE = re.compile(r"(?<![\w'])([B-HJ-Z]|[AI](?=\W*(?:[^\w\s]|$|or\b|and\b)))(?![\w'])")
+_BEGINS = re.compile(
+    r"[*_(\['\"\u2018\u201c]*([A-Za-z])[*_)\]'\"\u2019\u201d]*\s*(?:[,.;:)\u2013\u2014-]|$|(?:because|since|as)\b)"
+)
+_ALONE = re.compile(  # between letters of ours: Chinese ones stand right beside
+    r"(?<![A-Za-z0-9_'])([B-HJ-Z]|(?<=[Oo]ption )[AI]|[AI](?=\W*(?:[^\w\s]|$|or\b|and\b)))(?![A-Za-z0-9_'])"
+)
 _ENDS = "\"'`*_,;:!?()[]{}\\\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002"
 _ARTICLES = {"a", "an", "the"}
 
@@ -43,7 +50,7 @@ def final_answer(text: str) -> str | None:
     r"""The part of a response that is marked or stated as its answer; None if none is.
 
     Looked for in this order, the last of each: `<answer>...</answer>`, `[[...]]`, `\boxed{...}`, and what
-    follows "the answer is" or "answer:" to the end of its sentence.
+    follows "the answer is", "answer:" or "the correct option is" to the end of its sentence.
 
     Example:
         >>> final_answer("So <answer> 1.5 cm </answer>"), final_answer("The answer is (B).")
@@ -56,7 +63,7 @@ def final_answer(text: str) -> str | None:
         return boxed.strip() or None
     if stated := list(_STATED.finditer(text)):
         rest = text[stated[-1].end() :].split("\n")[0]
-        return re.split(r"[.;!?](?=\s|$)", rest)[0].strip(" *_`") or None
+        return re.split(r"[.;!?](?=\s|$)|\u3002", rest)[0].strip(" *_`") or None
     return None
 
 
@@ -77,7 +84,7 @@ def choice_of(text: str, options: Collection[str]) -> str | None:
 
     Within the final answer, or in the whole response if nothing is marked as one, a letter counts that stands
     alone: `B`, `(B)`, `B.`, `**B**`. Among other words only upper-case ones count, and `A` and `I`, which are
-    words, only before punctuation, an end, `or` or `and`.
+    words, only before punctuation, an end, `or` or `and`, or after `option`.
 
     Example:
         >>> choice_of("The answer is (b).", "AB"), choice_of("A cat, so B", "AB"), choice_of("A or B", "AB")
@@ -86,7 +93,7 @@ def choice_of(text: str, options: Collection[str]) -> str | None:
     letters = {option.upper(): option for option in options}
     marked = final_answer(text)
     part = text if marked is None else marked
-    bare = part.strip().strip("()[]{}.:*_` ").upper()
+    bare = part.strip().strip(_ENDS + ". ").upper()
     if bare in letters:
         return letters[bare]
     if marked is not None and (first := _BEGINS.match(part)) and first.group(1).upper() in letters:
