@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
 
 
 def _masked(path: Path, share: float, folder: Path, seed: int) -> Path:
-    out = folder / f"{path.stem}-{zlib.crc32(str(path).encode()):08x}.png"
+    out = folder / f"{path.stem}-{zlib.crc32(str(path).encode()):08x}-{round(100 * share)}.png"
     if not out.exists():
         with Image.open(path) as image:
             pixels = np.array(image.convert("RGB"))
@@ -61,7 +62,9 @@ def _masked(path: Path, share: float, folder: Path, seed: int) -> Path:
         rows, columns = (np.arange(side) * BLOCKS // side for side in pixels.shape[:2])
         mean = pixels.mean((0, 1)).round().astype(np.uint8)
         pixels[hidden.reshape(BLOCKS, BLOCKS)[rows[:, None], columns]] = mean
-        Image.fromarray(pixels).save(out)
+        part = out.with_name(out.name + ".part")
+        Image.fromarray(pixels).save(part, format="png")
+        os.replace(part, out)
     return out
 
 

@@ -36,6 +36,26 @@ def test_so_many_blocks_are_hidden(sample, share, tmp_path):
     np.testing.assert_array_equal(after, np.array(Image.open(again.images[0])))
 
 
+def test_a_picture_is_masked_whole_and_for_its_own_share(sample, tmp_path, monkeypatch):
+    """A kill while a picture is written leaves nothing that a later call takes for it; nor does another share."""
+    save = Image.Image.save
+
+    def killed(self, file, **kinds):
+        save(self, file, **kinds)
+        Path(file).write_bytes(Path(file).read_bytes()[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Image.Image, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        perturb(sample, "mask-50", tmp_path / "out")
+    monkeypatch.undo()
+    whole, half = (
+        np.array(Image.open(perturb(sample, kind, tmp_path / "out").images[0]))
+        for kind in ("mask-100", "mask-50")
+    )
+    assert (whole == whole[0, 0]).all() and not (half == half[0, 0]).all()
+
+
 def test_hints_change_the_question_alone(sample, tmp_path):
     assert perturb(sample, "explicit", tmp_path).question == "Same? The answer is"
     tagged = perturb(sample, "implicit", tmp_path)
