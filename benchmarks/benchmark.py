@@ -129,15 +129,19 @@ def samples_only(samples: Sequence[Sample], responses: Mapping[str, str], name: 
     """The responses, checked to answer these samples.
 
     Raises:
-        InputError: one answers no question of the data.
+        InputError: one answers no question of the data, or two answer the same one.
 
     Example:
         >>> samples_only([Sample(id="1", question="?")], {"1": "Yes"}, "POPE")
         {'1': 'Yes'}
     """
     known = {sample.id for sample in samples}
-    plain = {name.partition("/")[0]: text for name, text in responses.items()}
-    for answered in plain:
+    plain: dict[str, str] = {}
+    for given, text in responses.items():
+        answered = given.partition("/")[0]
         if answered not in known:
             raise InputError(f"{name}: response {answered!r} answers no question of the data")
+        if answered in plain:
+            raise InputError(f"{name}: {answered!r} was answered before; each answer needs an id of its own")
+        plain[answered] = text
     return plain

@@ -196,7 +196,7 @@ def by_question(truth: Truth, responses: Mapping[str, str]) -> dict[str, list[st
     """The answers to each question, those to seeds (`ID--seed-3`) in the order of the seeds, the plain one first.
 
     Raises:
-        InputError: a response answers no question of the data.
+        InputError: a response answers no question of the data, or one that was answered.
 
     Example:
         >>> question = ChoiceQuestion(id="1", question="What is it?", answer="a cat")
@@ -204,12 +204,17 @@ def by_question(truth: Truth, responses: Mapping[str, str]) -> dict[str, list[st
         {'1': ['cat', 'dog']}
     """
     known = set(_ids(truth))
-    found: dict[str, list[tuple[int, str]]] = {}
+    found: dict[str, dict[int, str]] = {}
     for name, text in responses.items():
         plain = name.partition("/")[0]
         seeded = _SEED.fullmatch(plain)
         base, seed = (seeded[1], int(seeded[2])) if seeded else (plain, -1)
         if base not in known:
             raise InputError(f"mirage-effect: response {plain!r} answers no question of the data")
-        found.setdefault(base, []).append((seed, text))
-    return {base: [text for _, text in sorted(answers)] for base, answers in found.items()}
+        answers = found.setdefault(base, {})
+        if seed in answers:
+            raise InputError(
+                f"mirage-effect: {plain!r} was answered before; each answer needs an id of its own"
+            )
+        answers[seed] = text
+    return {base: [answers[seed] for seed in sorted(answers)] for base, answers in found.items()}

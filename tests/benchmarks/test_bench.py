@@ -263,6 +263,16 @@ def test_a_response_that_is_null_is_an_empty_answer(tmp_path):
     assert read_responses(file) == {"7": "", "7/same": "No"}
 
 
+@pytest.mark.parametrize("name", ["pope", "mirage-effect"])
+def test_two_answers_to_one_question_are_refused(name, tmp_path):
+    """One that is told from the other by its question_type alone, which only spd-faith has."""
+    benchmark = find_benchmark(name)
+    truth = benchmark.draw(tmp_path / "data", 8, 7)
+    asked = benchmark.ask(truth)[0].id
+    with pytest.raises(InputError, match=f"{asked}' was answered before"):
+        benchmark.score(truth, {f"{asked}/random": "Yes.", f"{asked}/popular": "No."})
+
+
 def test_published_pairs_are_scored_by_pair_and_question_type(tmp_path):
     rows = [{"image_id": 7, "num_differences": 1, "differences": [{"type": "remove", "category": "dog"}]}]
     data = tmp_path / "easy.jsonl"
