@@ -10,8 +10,13 @@ _SENTENCE = re.compile(
     r"""(?:(?<=[.!?])|(?<=[.!?]["')\]*]))(?<!^\d\.)(?<!^\d\d\.)\s+(?=[A-Z"'(*`])|\n+""", re.MULTILINE
 )  # `1. It is` begins a list's item
 _REGION = re.compile(
-    r"(?<![A-Za-z0-9])(?:R\s?|(?:region|bounding\s+box|box)\s+)(\d{1,3})(?![A-Za-z0-9])"
-    r"(?:\s*(?:-|\u2013|to|through)\s*R?(\d{1,3})(?![A-Za-z0-9]))?",
+    r"(?<![A-Za-z0-9])(?:R(?:\s|_\{?)?|(?:regions?|box(?:es)?)\s+#?)(\d{1,3})(?![A-Za-z0-9])"
+    r"(?:\}?\$?\s*(?:-|\u2013|to|through)\s*\$?R?(?:_\{?)?(\d{1,3})(?![A-Za-z0-9]))?",
+    re.IGNORECASE,
+)
+_SEVERAL = re.compile(
+    r"(?<![A-Za-z0-9])(?:regions|boxes)\s+(#?\d{1,3}(?:(?:,\s*(?:and\s+|or\s+)?|\s+(?:and|or)\s+|\s*&\s*"
+    r"|\s*(?:-|\u2013|to|through)\s*)#?\d{1,3})+)(?![A-Za-z0-9])",
     re.IGNORECASE,
 )
 
@@ -61,8 +66,8 @@ def stated_answer(response: str) -> str | None:
 def cited_regions(steps: Sequence[str], count: int, names: Sequence[Sequence[str]] = ()) -> Cited:
     """The region extractor: the union over steps of the boxes that they name (section 4.1).
 
-    Knows `R2`, `region 2`, `box 2`, and ranges such as `R1-R3` or `R1 to R3`, ours. A box counts as named
-    whatever is said of it.
+    Knows `R2`, `region 2`, `box 2`, `boxes 1, 2 and 4`, and ranges such as `R1-R3` or `R1 to R3`, ours. A box counts as
+    named whatever is said of it.
 
     Args:
         count: boxes on the picture, numbered from 1.
@@ -74,7 +79,8 @@ def cited_regions(steps: Sequence[str], count: int, names: Sequence[Sequence[str
     """
     numbers: set[int] = set()
     for step in steps:
-        for first, last in _REGION.findall(step):
+        each = _SEVERAL.sub(lambda found: re.sub(r"#?(\d+)", r"R\1", found[1]), step)
+        for first, last in _REGION.findall(each):
             start, end = int(first), int(last or first)
             numbers |= set(range(start, end + 1)) if start <= end else {start, end}
     there = frozenset(number for number in numbers if 1 <= number <= count)
