@@ -28,6 +28,7 @@ _PLAIN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), by)
     for pattern, by in (
         (r"\\(?:text\w{0,2}|math\w{2}|operatorname|mbox)\s*\{([^{}]*)\}", r"\1"),
+        (r"\\boxed\s*\{([^{}]*)\}", r"\1"),
         (r"\\([%#&_])", r"\1"),
         (r"(?<=\d)(?:\{,\}|\\[,!]|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))", ""),  # between thousands
         (r"\^\s*\{\s*([-+]?\w+)\s*\}", r"^\1"),

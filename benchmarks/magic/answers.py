@@ -6,7 +6,7 @@ from mmprobe.benchmarks.final_answers import final_answer, plain
 from mmprobe.benchmarks.magic.steps import split_steps, stated_answer
 from mmprobe.benchmarks.yes_no import yes_no
 
-_NOT = {"no", "not", "never", "isn't", "aren't", "wasn't", "weren't", "without", "neither", "nor"}
+_NOT = {"no", "not", "never", "without", "neither", "nor"}
 
 
 def states(said: str, truth: str) -> bool:
@@ -23,9 +23,13 @@ def states(said: str, truth: str) -> bool:
         return False
     places = range(len(words) - len(wanted) + 1)
     return any(
-        words[place : place + len(wanted)] == wanted and (not place or words[place - 1] not in _NOT)
+        words[place : place + len(wanted)] == wanted and not (place and _denies(words[place - 1]))
         for place in places
     )
+
+
+def _denies(word: str) -> bool:
+    return word in _NOT or word.endswith(("n't", "n\u2019t"))
 
 
 def is_answer(response: str, truth: str) -> bool:

@@ -18,6 +18,7 @@ from mmprobe.benchmarks.magic.steps import cited_regions, reasoning_steps, state
         ("star that is red", "red star", False),
         ("It is reddish.", "red", False),
         ("It is not red.", "red", False),
+        ("It isn\u2019t red.", "red", False),
         ("It is not red; it is red", "red", True),  # said twice, once without a not
         ("No, there is no star.", "No, there is no star.", True),
         ("Yes, there is no star.", "No, there is no star.", False),
@@ -41,6 +42,7 @@ def test_states(said, truth, wanted):
         ("No cat is in R1. So yes, it is a dog.", "Yes", True),
         ("Yes, at first. In the end, no.", "yes", False),
         ("Answer: Yes, there is no dog.", "yes", True),
+        (r"Answer: $\boxed{\text{Red}}$", "red", True),
         ("I cannot tell.", "no", False),
         ("", "no", False),
         ("", "red", False),
