@@ -33,7 +33,7 @@ _MISSING = [
     r"(?:missing|absent|removed|unavailable|lost|blank|empty|corrupt(?:ed)?)\b",
     rf"\b{_PICTURE}\b (?:[\w']+ ){{0,4}}?failed to (?:load|upload|attach)\b",
     rf"\b{_PICTURE}\b[^.!?\n]{{0,40}}\b(?:is|was|were|are|has|have|does|do|did)(?: not|n't)[^.!?\n]{{0,20}}\b"
-    r"(?:attached|provided|included|uploaded|given|available|come through|appear|load(?:ed)?|received|shared|here|"
+    r"(?:attached|provided|included|uploaded|given|available|come through|appear(?! to\b)|load(?:ed)?|received|shared|here|"
     r"visible to me)\b",
     rf"\b(?:without|in the absence of) (?:seeing |being able to see |access to |having )?"
     rf"(?:the|an|a|any|your|that|this) (?:actual )?{_PICTURE}\b",

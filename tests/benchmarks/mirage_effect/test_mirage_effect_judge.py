@@ -35,6 +35,7 @@ MIRAGES = [
     "The patient does not have fluid in the right lung on this film.",
     "I don't see a number on the dark plate.",
     "The curves cross at x = 4.2.",
+    "The image does not show any pneumonia in the left lung.",
     "**Mars**: the picture shows a reddish disc with a white cap at the bottom.",
 ]
 NOTICED = [
@@ -102,6 +103,8 @@ def test_general_answers_neither_notice_nor_describe(text):
 
 
 def test_the_two_labels_are_apart():
+    assert not label_answer("The X-ray does not appear to show a fracture.").notices
+    assert label_answer("The X-ray does not appear in your message.").notices
     both = label_answer("The picture is missing here. The bird on the left is red.")
     assert both is not None and both.notices and both.describes
     assert label_answer(" ") is None and label_answer("...") is None
