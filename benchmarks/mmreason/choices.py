@@ -54,6 +54,8 @@ def remove_choices(question: str) -> Open:
         _letter(mark): question[mark.end() : end].strip(" \t\r\n,;")
         for mark, end in zip(marks, ends, strict=True)
     }
+    last = _letter(marks[-1])
+    choices[last] = _INSTRUCTION.sub("", choices[last]).strip()
     head = _HEADING.sub("", question[: marks[0].start()].rstrip())
     rest = question[ends[-1] :].strip()
     text = _INSTRUCTION.sub("", head).strip()

@@ -30,6 +30,12 @@ from mmprobe.errors import InputError
             "What is x?",
             {"A": "1", "B": "2"},
         ),
+        ("What is x? A) 1 B) 2 Please choose the correct option.", "What is x?", {"A": "1", "B": "2"}),
+        (
+            "What is x?\nA. a cat\nB. a dog.\nAnswer with the option's letter from the given choices directly.",
+            "What is x?",
+            {"A": "a cat", "B": "a dog."},
+        ),
         ("In triangle ABC, how long is A B?", "In triangle ABC, how long is A B?", {}),
         ("Point (A) lies left of (C). What is d? (A) 1 (B) 2", "Point (A) lies left of (C). What is d?", {"A": "1", "B": "2"}),
         ("Select the correct option. What is d? A) 1 B) 2 C) 3", "What is d?", {"A": "1", "B": "2", "C": "3"}),
