@@ -66,7 +66,7 @@ def run_benchmark(
     for questions in (benchmark.ask, lambda truth: benchmark.follow_up(truth, responses)):
         asked = questions(truth)
         left = [sample for sample in asked if sample.id not in responses]
-        with open(file, "a", encoding="utf-8") as lines:
+        with open(file, "a", encoding="utf-8", errors="replace") as lines:
             answers = answer(asked if traced and left else left)
             try:
                 for name, text in tqdm(answers, benchmark.name, len(left), unit="answer", disable=None):

@@ -131,13 +131,13 @@ def check_further(where: str | Path, ids: Iterable[str], further: Iterable[tuple
 
 
 def write_whole(file: Path, text: str) -> Path:
-    """Write a file so that it is there whole or not at all.
+    """Write a file so that it is there whole or not at all; half a surrogate pair, as of a cut emoji, becomes `?`.
 
     Example:
         >>> write_whole(Path("out/labels.jsonl"), "")               # doctest: +SKIP
         PosixPath('out/labels.jsonl')
     """
     part = file.with_name(file.name + ".part")
-    part.write_text(text, encoding="utf-8")
+    part.write_text(text, encoding="utf-8", errors="replace")
     os.replace(part, file)
     return file

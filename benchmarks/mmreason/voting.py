@@ -68,7 +68,7 @@ class Votes:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             begun = b"" if file.tell() else self.header
-            file.write(begun + json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            file.write(begun + json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
 
 
 @dataclass(frozen=True)

@@ -263,6 +263,24 @@ def test_a_response_that_is_null_is_an_empty_answer(tmp_path):
     assert read_responses(file) == {"7": "", "7/same": "No"}
 
 
+def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
+    """An answer that was cut between the halves of a surrogate pair, asked for and read from a file."""
+    benchmark = find_benchmark("pope")
+    truth = benchmark.draw(tmp_path / "data", 8, 7)
+
+    def answer(samples):
+        for sample in samples:
+            yield sample.id, "Yes \ud83d"
+
+    run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
+    assert set(read_responses(tmp_path / "out" / "responses.jsonl").values()) == {"Yes ?"}
+    lines = [json.dumps({"id": sample.id, "response": "No \udc00"}) + "\n" for sample in benchmark.ask(truth)]
+    (tmp_path / "answers.jsonl").write_text("".join(lines))
+    data, answers, out = tmp_path / "data" / "samples.jsonl", tmp_path / "answers.jsonl", tmp_path / "scored"
+    invoke("score", "pope", "--data", data, "--responses", answers, "--out", out)
+    assert '"No ?"' in (out / "samples.jsonl").read_text()
+
+
 @pytest.mark.parametrize("name", ["pope", "mirage-effect"])
 def test_two_answers_to_one_question_are_refused(name, tmp_path):
     """One that is told from the other by its question_type alone, which only spd-faith has."""
