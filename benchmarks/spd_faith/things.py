@@ -41,12 +41,13 @@ _PREPOSITIONS = frozenset(
 _STOPS = frozenset(re.findall(r"\w+", "and or but be is was are were has have that which there also nor"))
 _DETERMINERS = frozenset(re.findall(r"\w+", "the a an of to difference differences change changes"))
 _REACH = 4  # words before a thing that can say something of it
+_FAR = 6  # and of how many: `four out of the five red`
 
 
 def _words_before(text: str, start: int) -> list[tuple[str, int]]:
     """The words right before a place and where they stand, the nearest first, up to a stop or punctuation."""
     words: list[tuple[str, int]] = []
-    while len(words) < _REACH and start > 0 and text[start - 1] == " ":
+    while len(words) < _FAR and start > 0 and text[start - 1] == " ":
         low = text.rfind(" ", 0, start - 1) + 1
         word = text[low : start - 1]
         if word in _STOPS or not word.replace("-", "").replace("'", "").isalnum():
@@ -57,8 +58,12 @@ def _words_before(text: str, start: int) -> list[tuple[str, int]]:
 
 
 def _quantity(words: list[str]) -> int | None:
-    """The number in `two big`, `three of the`; None where there is none, or it is 0."""
-    if words[:1] in (["the"], ["these"], ["those"]) and words[1:2] == ["of"]:
+    """The number in `two big`, `three of the`, `one of the two`; None where there is none, or it is 0."""
+    whole = words.index("of") + 1 if "of" in words else 0
+    part = words[whole + 1 :] if words[whole : whole + 1] == ["out"] else words[whole:]
+    if part and (part[0] in NUMBERS or part[0].isdecimal()):
+        words = part
+    elif words[:1] in (["the"], ["these"], ["those"]) and words[1:2] == ["of"]:
         words = words[2:]
     elif words[:1] == ["of"]:
         words = words[1:]
@@ -89,7 +94,7 @@ def find_things(text: str) -> list[Thing]:
         ahead = _words_before(text, start)
         words = [word for word, _ in ahead]
         colour, colour_start = _colour(ahead)
-        oblique = not _PREPOSITIONS.isdisjoint(words)
+        oblique = not _PREPOSITIONS.isdisjoint(words[:_REACH])
         owner = text[end : end + 1] == "'"
         things.append(Thing(category, start, end, oblique, owner, _quantity(words), colour, colour_start))
     return things

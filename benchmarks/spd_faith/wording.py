@@ -253,6 +253,7 @@ TRIGGERS: dict[str, str] = {
             rf"(?:not|cannot) (?:see|find|spot)(?= (?:{_A}\b{_NOT_A_THING}|it\b|them\b))",
             rf"not(?= (?:in |on )?[{FIRST}{SECOND}])",
             rf"there (?:is|are|was|were) (?:no\b|not {_A}\b){_NOT_A_THING}",
+            rf"there (?:is|are|was|were) no longer(?= {_A}\b{_NOT_A_THING})",
             rf"{_OWNS} no\b{_NOT_A_THING}",
             rf"missing|gone(?! from {COLOUR})|absent|absence|lack(?:s|ed|ing)?",
         )

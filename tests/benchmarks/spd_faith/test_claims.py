@@ -53,10 +53,27 @@ def test_nothing_is_negated_in_the_synthetic_world(pairs: list[ScenePair]) -> No
     assert not any(claim.negated or claim.quantity for claim in claims)
 
 
+@pytest.mark.parametrize(
+    ("text", "quantity"),
+    [
+        ("One of the two dogs has disappeared.", 1),
+        ("2 of the 3 brown dogs are missing.", 2),
+        ("Four out of the five dogs were removed.", 4),
+        ("Three of the dogs are gone.", 3),
+        ("A group of two dogs is gone.", 2),
+        ("The dog is gone.", None),
+    ],
+)
+def test_as_many_are_claimed_as_changed_and_not_as_there_were(text: str, quantity: int | None) -> None:
+    (claim,) = parse_claims(text)
+    assert (claim.type, claim.category, claim.quantity) == ("remove", "dog", quantity)
+
+
 REMOVED = [
     "In the second picture the dog is gone.",
     "The dog has been removed.",
     "The dog is no longer visible in the second image.",
+    "There is no longer a dog on the sofa.",
     "There is no dog in the modified image.",
     "The second image is missing the dog.",
     "The second picture does not have a dog.",
