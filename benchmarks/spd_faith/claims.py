@@ -62,6 +62,7 @@ _FILLERS = frozenset(
         been has have in to and with its edit difference differences following""",
     )
 )
+_ABOUT_IT = re.compile(r"\b(?:it|its|they|their)\b")
 _SKIPPED = re.compile(
     r"\?\s*$|\bwhether\b|\bcheck(?:ing)? (?:if|for|that)\b|\blook(?:ing)? for\b"
     r"|\bif (?:there|any|something|anything)\b|\b(?:examples?|kinds?|types?) of (?:changes|differences)\b"
@@ -120,6 +121,7 @@ def _read(sentence: str, item: bool, context: _Context) -> tuple[list[Claim], _C
     heading = context.heading if item else None
     if text.rstrip().endswith(":") and not things:
         heading = next((_TYPE_WORDS[word] for word in re.findall(r"\w+", text) if word in _TYPE_WORDS), None)
+        claims = claims if _ABOUT_IT.search(text) else []  # of what stands below, not of what stood above
     main = next((thing for thing in things if not thing.oblique and not thing.owner), None)
     spoken = (main,) if main else tuple(things[:1])
     return claims, _Context(spoken or context.subjects, heading, text)

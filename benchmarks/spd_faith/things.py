@@ -107,11 +107,14 @@ _JOINED = re.compile(
 
 
 def subjects_of(things: Sequence[Thing], text: str) -> tuple[Thing, ...]:
-    """The first thing that is not in a prepositional phrase and owns nothing, and those that `and` joins to it."""
+    """The first thing that is not in a prepositional phrase and owns nothing, and those that `and` joins to it.
+
+    Where all stand in such phrases, as in `the color of the man's tie`, the first that owns nothing.
+    """
     if not things:
         return ()
     plain = [at for at, thing in enumerate(things) if not thing.oblique and not thing.owner]
-    at = plain[0] if plain else 0
+    at = plain[0] if plain else next((at for at, thing in enumerate(things) if not thing.owner), 0)
     found = [things[at]]
     for thing in things[at + 1 :]:
         gap = text[found[-1].end : thing.start]

@@ -53,6 +53,12 @@ def test_nothing_is_negated_in_the_synthetic_world(pairs: list[ScenePair]) -> No
     assert not any(claim.negated or claim.quantity for claim in claims)
 
 
+def test_a_heading_tells_of_what_stands_below_it() -> None:
+    text = "1. **Removed objects:**\n   - dog\n   - cat\n2. **Color changes:**\n   - car\n3. **Position:**\n   - cup"
+    found = [("remove", "dog"), ("remove", "cat"), ("color", "car"), ("position", "cup")]
+    assert [(claim.type, claim.category) for claim in parse_claims(text)] == found
+
+
 @pytest.mark.parametrize(
     ("text", "quantity"),
     [
@@ -149,6 +155,7 @@ def test_a_change_of_colour_in_plain_english(text: str) -> None:
         ("Position: cup", ("position", "cup", None, None)),
         ("The color of the cup is different.", ("color", "cup", None, None)),
         ("The man's tie changed from light blue to grey.", ("color", "tie", "light blue", "gray")),
+        ("The color of the man's tie changed from blue to grey.", ("color", "tie", "blue", "gray")),
         ("The woman's shirt turned green.", ("color", "person", None, "green")),
         ("The shirt turned green.", ("color", None, None, "green")),
         ("The orange was removed.", ("remove", "orange", None, None)),
