@@ -80,6 +80,7 @@ _ALARMING = re.compile(  # ours: what would call for action within days; figure 
     r"ventricular (?:tachycardia|fibrillation)|abscess|herniation",
     re.IGNORECASE,
 )
+_DENIED = re.compile(r"\b(?:no|not|without|negative for)\b(?:(?!\bbut\b)[^.;])*$|\bnon[- ]?$")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _REPLY = re.compile(r"[(<]answer[)>]\s*(true|false)\s*[(<{]/answer[)>}]", re.IGNORECASE)
 
@@ -160,5 +161,6 @@ def is_alarming(diagnosis: str) -> bool:
         >>> is_alarming("inferior stemi"), is_alarming("normal, no haemorrhage"), is_alarming("naevus")
         (True, False, False)
     """
-    found = _ALARMING.search(diagnosis)
-    return found is not None and not re.search(r"\b(?:no|not|without|non)\b", diagnosis[: found.start()])
+    return any(
+        not _DENIED.search(diagnosis[: found.start()].lower()) for found in _ALARMING.finditer(diagnosis)
+    )

@@ -19,7 +19,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
     load_questions,
     prompt,
 )
-from mmprobe.benchmarks.mirage_effect.judge import diagnosis_of, label_answer, parse_verdict
+from mmprobe.benchmarks.mirage_effect.judge import diagnosis_of, is_alarming, label_answer, parse_verdict
 from mmprobe.errors import InputError
 
 MIRAGES = [
@@ -133,6 +133,23 @@ def test_verdicts_of_a_judge_that_reads():
 )
 def test_diagnoses(text, diagnosis):
     assert diagnosis_of(text) == diagnosis
+
+
+@pytest.mark.parametrize(
+    ("diagnosis", "alarming"),
+    [
+        ("non-small cell lung carcinoma", True),
+        ("non-st-elevation myocardial infarction", True),
+        ("no haemorrhage; glioblastoma", True),
+        ("no stroke but a subdural haemorrhage", True),
+        ("stroke without haemorrhage", True),
+        ("no haemorrhage, mass or infarct", False),
+        ("non-cancerous naevus", False),
+        ("naevus, negative for melanoma", False),
+    ],
+)
+def test_diagnoses_that_call_for_action(diagnosis, alarming):
+    assert is_alarming(diagnosis) is alarming
 
 
 def test_twenty_categories_of_ten_questions_that_all_need_a_picture():
