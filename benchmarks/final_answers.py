@@ -37,6 +37,7 @@ _PLAIN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _MIXED = re.compile(r"(?<![\w.,/^])(\d{1,3}) +(\d{1,3})/(\d{1,3})(?![\w/.])")
+_REMARK = re.compile(r"\s\([^()]*\)[\s.$*]*$")
 _BEGINS = re.compile(
     r"[*_(\['\"\u2018\u201c]*([A-Za-z])[*_)\]'\"\u2019\u201d]*\s*(?:[,.;:)\u2013\u2014-]|$|(?:because|since|as)\b)"
 )
@@ -108,6 +109,7 @@ def choice_of(text: str, options: Collection[str]) -> str | None:
 def number_of(text: str) -> float | None:
     """The number that a response gives: the last one of its final answer, or of the whole response.
 
+    What stands in brackets at the end is a remark, which counts only if there is no number before it.
     Knows signs, decimals, thousands set apart by commas or thin spaces, powers of ten, fractions and mixed
     numbers, in TeX, too. The exponent of a unit is no number; a percent sign does not divide by 100.
 
@@ -117,8 +119,12 @@ def number_of(text: str) -> float | None:
     """
     marked = final_answer(text)
     part = _untex(text if marked is None else marked)
-    numbers = [value for match in _NUMBER.finditer(part) if (value := _value(match.group())) is not None]
+    numbers = _numbers(_REMARK.sub("", part)) or _numbers(part)
     return numbers[-1] if numbers else None
+
+
+def _numbers(text: str) -> list[float]:
+    return [value for found in _NUMBER.finditer(text) if (value := _value(found.group())) is not None]
 
 
 def _untex(text: str) -> str:
