@@ -19,7 +19,7 @@ DISCIPLINES: tuple[Discipline, ...] = get_args(Discipline)
 _CONCLUDES = re.compile(
     r"^[\s*_#>-]*(?:therefore|thus|hence|so|in conclusion|conclusion)\b[,:*_\s]*", re.IGNORECASE
 )
-_STATES = re.compile(r"\b(?:is|are|was|were|equals?)\b|[=:\u2248]", re.IGNORECASE)
+_STATES = re.compile(r"\b(?:is|are|was|were|equals?)\b|[=\u2248]|(?<!\d):|:(?!\d)", re.IGNORECASE)
 
 
 class ReasonQuestion(BaseModel):

@@ -104,6 +104,8 @@ def test_questions_are_opened():
         ("12 cm", "2 cm + 10 cm = 12 cm", True),
         ("The star is red.", "I look. It is bright.\n**So**, the star is red", True),
         ("Paris", "The answer is London. Paris", False),
+        ("2:3", "The ratio is 2:3.", True),
+        ("3", "Total:3", True),
     ],
 )
 def test_answers_by_rules(answer, response, right):
