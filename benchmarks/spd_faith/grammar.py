@@ -101,6 +101,9 @@ def _things_of(
     right = [thing for thing in things if part.verb.end() <= thing.start < part.high]
     gap = text[part.verb.end() : right[0].start] if right else ""
     lost = part.kind == "gone" and _ITS_OBJECT.match(gap) is not None  # `the man is missing his tie`
+    coloured = [thing for thing in left if thing.colour] if _instead(part) else []
+    if coloured:  # `the man wears a blue tie instead of a red one`
+        return (coloured[-1],)
     if left and not lost:
         buts = _BUT.finditer(text, part.low, part.verb.start())
         last = max((found.end() for found in buts), default=part.low)
@@ -112,6 +115,10 @@ def _things_of(
     if earlier and _points_back(text[part.low : part.verb.start()]):
         return earlier
     return subjects_of(right, text) if part.kind in (*_TAKES_OBJECT, "only") else ()
+
+
+def _instead(part: _Stretch) -> bool:
+    return part.verb.group() in ("instead of", "rather than")
 
 
 _NOT = re.compile(r"\b(?:not|never|no|neither|nor|without|hardly|none)(?: (?!only\b)[a-z'-]+){0,3} ?$")
@@ -148,7 +155,8 @@ def claims_of(text: str, things: Sequence[Thing], sentence: str, context: tuple[
             alike = [thing for thing in meant if thing.category == category]
             many = alike[0].quantity if len(alike) == 1 else sum(thing.quantity or 1 for thing in alike)
             first = before or (alike[0].colour if kind == "color" and after and not negated else None)
-            claims.append(Claim(kind, category, first, after, many, negated, sentence))
+            last = after or (alike[0].colour if kind == "color" and before and _instead(part) else None)
+            claims.append(Claim(kind, category, first, last, many, negated, sentence))
         if not meant and kind is not None and not negated and _names_something(part, text):
             claims.append(Claim(kind, None, before, after, None, negated, sentence))
     return claims
