@@ -85,14 +85,33 @@ class Run:
         return self._labels[name] if name in self._labels else self.sample(name).faithful
 
 
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    """Objects of a JSON-lines file, none if it is missing; a torn last line is dropped."""
+def _failures(path: Path) -> list[dict[str, Any]]:
+    """Samples that failed; a line that a kill tore is dropped."""
     found = []
     for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
         try:
             found.append(json.loads(line))
         except json.JSONDecodeError:
             continue
+    return found
+
+
+def _labels(path: Path) -> dict[str, bool | None]:
+    """What is said of the answers, by the samples' ids; people write it too, so every line is checked."""
+    found = {}
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
+        if not line.strip():
+            continue
+        try:
+            label = json.loads(line)
+            name, faithful = label["id"], label["faithful"]
+        except (KeyError, TypeError, ValueError):
+            name = faithful = ""
+        if not isinstance(name, str) or not (faithful is None or isinstance(faithful, bool)):
+            raise InputError(
+                f'{path}, line {number}: not a label; write {{"id": "...", "faithful": true}}, or false or null'
+            )
+        found[name] = faithful
     return found
 
 
@@ -113,11 +132,13 @@ def open_run(path: str | Path) -> Run:
                 config, failures, labels = (
                     json.loads(file.attrs[name]) for name in ("run", "failures", "labels")
                 )
+            faithful = {label["id"]: label["faithful"] for label in labels}
         else:
             config = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            failures, labels = _json_lines(path / "failures.jsonl"), _json_lines(path / "labels.jsonl")
+            failures, faithful = _failures(path / "failures.jsonl"), _labels(path / "labels.jsonl")
         version, _ = config["format"], list(config["order"])
-        faithful = {label["id"]: label["faithful"] for label in labels}
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"{path}: no run here (run.json is missing)") from None
     except (OSError, KeyError, TypeError, ValueError) as error:

@@ -184,10 +184,29 @@ def test_a_bad_run_file_is_an_input_error_of_one_line(tmp_path, text):
     assert one_line(error).startswith(f"{tmp_path}: ")
 
 
-@pytest.mark.parametrize("label", [{"faithful": True}, {"id": "a"}, 3])
+@pytest.mark.parametrize(
+    "label",
+    [
+        {"faithful": True},
+        {"id": "a"},
+        {"id": 1, "faithful": True},
+        3,
+        *({"id": "a", "faithful": value} for value in ("no", 0, 1.0, [])),
+    ],
+)
 def test_a_bad_label_is_an_input_error(make_run, label):
-    with pytest.raises(InputError, match="not a readable run"):
-        open_run(make_run(labels=[label]))
+    folder = make_run(labels=[{"id": "b", "faithful": None}, label])
+    with pytest.raises(InputError, match=r"labels\.jsonl, line 2: not a label; write") as error:
+        open_run(folder)
+    one_line(error)
+
+
+def test_labels_that_are_no_json_are_an_input_error(make_run):
+    folder = make_run(labels=[{"id": "b", "faithful": None}])
+    with open(folder / "labels.jsonl", "a", encoding="utf-8") as file:
+        file.write('\n{"id": "a", "faithful": True}\n')
+    with pytest.raises(InputError, match=r"labels\.jsonl, line 3: not a label"):
+        open_run(folder)
 
 
 def test_a_file_that_is_no_packed_run_is_an_input_error(tmp_path, write_trace):
