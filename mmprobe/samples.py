@@ -83,7 +83,7 @@ def load_samples(path: str | Path) -> list[Sample]:
 
     Raises:
         InputError: naming file and line, for malformed JSON, unknown or missing fields, duplicate
-            or unsafe ids, and images that are missing, unreadable or over 100 megapixels.
+            or unsafe ids, and images that are missing, unreadable, over 100 megapixels or of greys with over 8 bits.
 
     Example:
         >>> load_samples("pairs/samples.jsonl")[0].question          # doctest: +SKIP
@@ -145,14 +145,14 @@ def check_image(path: Path, where: str) -> tuple[int, int]:
     """The (height, width) of an image from its header, without decoding it.
 
     Raises:
-        InputError: the file is missing, is no image, or has over 100 megapixels.
+        InputError: the file is missing, is no image, or has over 100 megapixels or greys of more than 8 bits.
     """
     named = f"{where}: image {repr(str(path))[1:-1]}"  # a line break in the name must not break the message
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path) as image:
-                width, height = image.size
+                (width, height), mode = image.size, image.mode
     except FileNotFoundError:
         raise InputError(f"{named}: no such file") from None
     except Image.DecompressionBombError:
@@ -166,4 +166,6 @@ def check_image(path: Path, where: str) -> tuple[int, int]:
     if width * height > MAX_IMAGE_PIXELS:
         megapixels = width * height / 1e6
         raise InputError(f"{named}: {megapixels:.0f} megapixels, over 100; make it smaller")
+    if mode[0] in "IF":  # Pillow would make all above 255 white
+        raise InputError(f"{named}: its greys have more than 8 bits (mode {mode}); save it with 8")
     return height, width

@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -276,6 +277,18 @@ def test_an_image_that_cannot_be_used_is_named(load, tmp_path, name, content, re
 def test_an_image_of_just_100_megapixels_passes_without_a_warning(tmp_path):
     (tmp_path / "p.png").write_bytes(png_header(10_000, 10_000))
     assert check_image(tmp_path / "p.png", "here") == (10_000, 10_000)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+def test_greys_that_would_be_cut_off_at_255_are_refused(load, tmp_path, dtype):
+    Image.fromarray(np.full((4, 6), 300, dtype)).save(tmp_path / "deep.tif")
+    assert "save it with 8" in refused(load, line(images=["deep.tif"]), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "LAB"])
+def test_pictures_of_8_bits_are_taken(tmp_path, mode):
+    Image.new(mode, (6, 4)).save(tmp_path / "p.tif")
+    assert check_image(tmp_path / "p.tif", "here") == (4, 6)
 
 
 def test_an_images_size_is_height_and_width(load, tmp_path):
