@@ -129,10 +129,14 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
         chats: either all or none of them with pictures.
 
     Raises:
-        InputError: the processor's output is not what the family says.
+        InputError: the processor refuses the pictures, or its output is not what the family says.
     """
     layouts = [_begun(model, chat) for chat in chats]
-    found = _processed(model, [layout.rendered for layout in layouts], [chat.pictures for chat in chats])
+    try:
+        found = _processed(model, [layout.rendered for layout in layouts], [chat.pictures for chat in chats])
+    except ValueError as error:  # such as Qwen's, of a picture 200 times as wide as high
+        where = ", ".join(chat.where for chat in chats)
+        raise InputError(f"{where}: the processor of {model.name} refuses what it is given ({error})") from None
     offsets, replaced = found.pop("offset_mapping"), found.pop("text_replacement_offsets", None)
     sizes = [(picture.height, picture.width) for chat in chats for picture in chat.pictures]
     views = iter(model.family.views(found, sizes, model.processor, model.hf.config))
