@@ -109,8 +109,14 @@ def chat_of(sample: Sample) -> Chat:
     since models begin a word with the blank before it.
 
     Raises:
-        InputError: an image cannot be decoded.
+        InputError: an image cannot be decoded, or a text is none that UTF-8 can hold.
     """
+    try:
+        f"{sample.question}{sample.system}{sample.prefill}".encode()
+    except UnicodeEncodeError:  # what a terminal handed over in another encoding
+        raise InputError(
+            f"sample {sample.id}: its text holds half a surrogate pair; give it as UTF-8"
+        ) from None
     content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
     messages: list[Message] = [{"role": "user", "content": content}]
     if sample.system is not None:
@@ -136,7 +142,9 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
         found = _processed(model, [layout.rendered for layout in layouts], [chat.pictures for chat in chats])
     except ValueError as error:  # such as Qwen's, of a picture 200 times as wide as high
         where = ", ".join(chat.where for chat in chats)
-        raise InputError(f"{where}: the processor of {model.name} refuses what it is given ({error})") from None
+        raise InputError(
+            f"{where}: the processor of {model.name} refuses what it is given ({error})"
+        ) from None
     offsets, replaced = found.pop("offset_mapping"), found.pop("text_replacement_offsets", None)
     sizes = [(picture.height, picture.width) for chat in chats for picture in chat.pictures]
     views = iter(model.family.views(found, sizes, model.processor, model.hf.config))

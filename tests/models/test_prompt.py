@@ -116,3 +116,9 @@ def test_a_picture_that_the_processor_refuses_is_named(tiny_spd, tmp_path):
     sample = Sample(id="a", images=[tmp_path / "thin.png"], question="?")
     with pytest.raises(InputError, match=r"^sample a: the processor of tiny-spd refuses .*aspect ratio"):
         tiny_spd.prompt(sample)
+
+
+@pytest.mark.parametrize("field", ["question", "system", "prefill"])
+def test_text_that_is_not_utf8_is_named(tiny_spd, field):
+    with pytest.raises(InputError, match=r"^sample a: its text holds half a surrogate pair"):
+        tiny_spd.prompt(Sample(id="a", **{"question": "?"} | {field: "caf\udce9"}))
