@@ -55,7 +55,7 @@ def write_report(
     Args:
         run: the run; None for results without traces.
         datasets: what analyses returned for it; each brings its figures.
-        out: the HTML file; replaced if it exists, and whole or not there at all.
+        out: the HTML file; replaced if it exists, but not a file of something else, and whole or not there at all.
         explored: how many samples the explorer holds at most, unfaithful ones first.
         findings: claims and whether they hold, for a table in the overview (see `sections.findings_table`).
         results: of the benchmark that was traced (see `result_files.find_results`), for a page of their own.
@@ -74,6 +74,8 @@ def write_report(
         raise InputError(f"{out.parent}: no such folder")
     if out.is_dir():
         raise InputError(f"{out}: is a folder; name an HTML file in it")
+    if out.is_file() and out.stat().st_size and not _is_page(out):
+        raise InputError(f"{out}: is there and no HTML file; choose another name for the report")
     labels = {name: run.faithful(name) for name in run.ids} if run is not None else {}
     analyses = analysis_pages(datasets)
     parts = _run_parts(run, labels, explored) if run is not None else _NOTHING
@@ -161,6 +163,11 @@ def _policy(scripts: Iterable[str]) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def _is_page(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(64).lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
 def _write_whole(page: str, out: Path) -> None:

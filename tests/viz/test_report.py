@@ -290,6 +290,15 @@ def test_a_run_without_samples_has_a_report(
     assert "This run has no samples." in page.locator("#explorer").inner_text()
 
 
+def test_a_report_replaces_a_report_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    report = write_report(run, [], tmp_path / "report.html")
+    assert write_report(run, [], report) == report
+    (tmp_path / "run.h5").write_bytes(b"a packed run")
+    with pytest.raises(InputError, match=r"run.h5: is there and no HTML file"):
+        write_report(run, [], tmp_path / "run.h5")
+    assert (tmp_path / "run.h5").read_bytes() == b"a packed run"
+
+
 def test_what_cannot_be_written_is_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
