@@ -25,3 +25,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:  # torch and transformers take seconds to import; names of models do not need them
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'mmprobe.models' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

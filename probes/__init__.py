@@ -79,3 +79,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"mmprobe.probes.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'mmprobe.probes' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

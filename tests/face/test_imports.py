@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,11 @@ def test_a_folder_imports_only_what_the_table_says(folder):
 def test_every_code_folder_is_in_the_table():
     code = {file.parent.name for file in ROOT.glob("*/__init__.py")} - {"mmprobe"}
     assert code == set(allowed())
+
+
+@pytest.mark.parametrize("name", ["mmprobe", "mmprobe.models", "mmprobe.interventions", "mmprobe.probes"])
+def test_what_is_imported_when_used_can_be_completed(name):
+    module = import_module(name)
+    assert set(module.__all__) <= set(dir(module))
+    for public in module.__all__:
+        assert getattr(module, public) is not None
