@@ -219,8 +219,9 @@ def _writer(model: Model, sample: Sample, path: Path, spec: CaptureSpec) -> Trac
         "head": np.array(spec.head_indices(model.head_count), np.int32),
         "group": np.array(GROUP_NAMES),
     }
+    images = [image.absolute() for image in sample.images]  # to be found from any other folder, too
     about = {
-        "sample": sample.model_dump_json(),
+        "sample": sample.model_copy(update={"images": images}).model_dump_json(),
         "model": model.source,
         "neurons": str(model.neuron_count),
     }

@@ -216,6 +216,15 @@ def test_sampling_draws_the_same_tokens_as_generate(random_qwen, pictures, tmp_p
     assert not torch.equal(output, greedy), "sampling should differ from greedy here, or this shows nothing"
 
 
+def test_pictures_are_found_from_another_folder(random_qwen, pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(pictures[0].parent)
+    sample = Sample(id="a", images=[pictures[0].name], question="?")
+    run = mp.trace(random_qwen, [sample], tmp_path / "run", max_new_tokens=1)
+    monkeypatch.chdir(tmp_path)
+    assert run.sample("a").images == [pictures[0]]
+    assert random_qwen.prompt(run.sample("a")).grids == [(4, 4)]
+
+
 def test_nothing_is_left_behind(random_qwen, pictures, tmp_path):
     """transformers' own hooks stay once its hidden states were asked for, as other tests of this model do."""
     hf = random_qwen.hf
