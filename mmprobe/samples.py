@@ -138,6 +138,9 @@ def _parse(line: str, where: str, folder: Path) -> Sample:
     for region in sample.regions:
         if region.image >= len(sample.images):
             raise InputError(f"{where}: field 'regions': image {region.image} of {len(sample.images)}")
+        if min(region.box[2:]) < 0:
+            box = list(region.box)
+            raise InputError(f"{where}: field 'regions': box {box} has a negative width or height")
     return sample.model_copy(update={"images": [(folder / image).absolute() for image in sample.images]})
 
 

@@ -279,6 +279,12 @@ def test_an_image_of_just_100_megapixels_passes_without_a_warning(tmp_path):
     assert check_image(tmp_path / "p.png", "here") == (10_000, 10_000)
 
 
+@pytest.mark.parametrize("box", [[5, 5, -3, 1], [5, 5, 1, -3]])
+def test_a_box_that_ends_before_it_begins_is_refused(load, tmp_path, box):
+    region = {"image": 0, "box": box}
+    assert "negative width or height" in refused(load, line(images=["a.png"], regions=[region]), tmp_path)
+
+
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
 def test_greys_that_would_be_cut_off_at_255_are_refused(load, tmp_path, dtype):
     Image.fromarray(np.full((4, 6), 300, dtype)).save(tmp_path / "deep.tif")
