@@ -63,7 +63,9 @@ def build_pope(
         if len(set(shown)) >= per_image and len(frequency) - len(set(shown)) >= per_image
     )
     if not usable:
-        raise InputError(f"POPE: no picture shows {per_image} objects and lacks {per_image} that others show")
+        raise InputError(
+            f"POPE: no picture shows {per_image} objects and lacks {per_image} that others show; it takes more pictures"
+        )
     rng = np.random.default_rng(seed)
     chosen = usable if limit is None else sorted(rng.permutation(usable).tolist()[:limit])
     beside = _beside(objects)

@@ -291,9 +291,13 @@ def _truth(benchmark: Benchmark, data: Path | None, own: Path, n: int, seed: int
         return benchmark.read(data)
     drawn, note = own / "samples.jsonl", own / "drawn.json"
     if not drawn.exists():
-        truth = benchmark.draw(own, n, seed)
-        write_whole(note, json.dumps({"n": n, "seed": seed}) + "\n")
-        return truth
+        try:
+            return benchmark.draw(own, n, seed)
+        finally:
+            if (
+                drawn.exists()
+            ):  # even if a benchmark can ask nothing about what was drawn, such as pope of few pairs
+                write_whole(note, json.dumps({"n": n, "seed": seed}) + "\n")
     earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
     if earlier not in ({}, {"n": n, "seed": seed}):
         raise InputError(

@@ -186,6 +186,14 @@ def test_data_are_not_written_over(tmp_path):
     assert data.read_bytes() == before
 
 
+def test_a_set_that_nothing_can_be_asked_about_is_not_taken_for_a_larger_one(tmp_path):
+    bench = ["bench", "pope", "--model", "tiny-spd", "--out", str(tmp_path), "--n"]
+    with pytest.raises(InputError, match=r"lacks 3 that others show; it takes more pictures$"):
+        invoke(*bench, 2)
+    with pytest.raises(InputError, match="was drawn with --n 2 --seed"):
+        invoke(*bench, 6)
+
+
 def test_a_set_is_drawn_once(tmp_path):
     asked = ("bench", "mme", "--model", "tiny-spd", "--resume", "--out", tmp_path / "out")
     invoke(*asked, "--n", 2)
