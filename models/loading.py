@@ -146,7 +146,8 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         revision: branch, tag or commit on the hub.
 
     Raises:
-        InputError: unknown name or family, missing extra, no network, device or dtype not to be had.
+        InputError: unknown name or family, missing extra, no network, device or dtype not to be had, or a checkpoint
+            that is damaged or lacks weights.
 
     Example:
         >>> load_model("tiny-spd").family.name
@@ -158,7 +159,7 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
     family = family_of(config)
     processor = _processor(name, place, revision, family)
     chosen = _dtype(dtype, where, config)
-    hf = from_hub(
+    hf, found = from_hub(
         name,
         transformers.AutoModelForImageTextToText.from_pretrained,
         place,
@@ -166,7 +167,12 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         dtype=chosen,
         attn_implementation="sdpa",
         use_safetensors=True,
+        output_loading_info=True,
     )
+    if found["missing_keys"]:  # transformers draws them at random and goes on
+        first, *more = sorted(found["missing_keys"])
+        lacking = f"{first} and {len(more)} more" if more else first
+        raise InputError(f"model {name!r}: its checkpoint lacks weights ({lacking}); check that it is whole")
     commit = getattr(hf.config, "_commit_hash", None) if not Path(place).is_dir() else None
     try:
         hf = hf.to(where).eval()
@@ -222,16 +228,26 @@ def _dtype(name: str, device: torch.device, config: Any) -> torch.dtype:
 
 
 def _processor(name: str, place: str, revision: str | None, family: Family) -> Any:
-    described = Path(place) / "preprocessor_config.json"
-    if described.is_file() and json.loads(described.read_text()).get("processor_class") == "PilQwenProcessor":
-        from mmprobe.models.pil_processor import PilQwenProcessor
-
-        return PilQwenProcessor.from_folder(Path(place))
+    if (own := from_hub(name, _pil_processor, place)) is not None:
+        return own
     if "hub" in family.needs and find_spec("torchvision") is None:
         raise InputError(
             f"model {name!r}: its processor needs torchvision; install it with: pip install 'mmprobe[hub]'"
         )
     return from_hub(name, transformers.AutoProcessor.from_pretrained, place, revision=revision)
+
+
+def _pil_processor(place: str, **_: Any) -> Any:
+    """The processor without torchvision, or None of a checkpoint that is not for it."""
+    described = Path(place) / "preprocessor_config.json"
+    if (
+        not described.is_file()
+        or json.loads(described.read_text()).get("processor_class") != "PilQwenProcessor"
+    ):
+        return None
+    from mmprobe.models.pil_processor import PilQwenProcessor
+
+    return PilQwenProcessor.from_folder(Path(place))
 
 
 def from_hub(name: str, load: Any, place: str, **options: Any) -> Any:
@@ -254,8 +270,12 @@ def from_hub(name: str, load: Any, place: str, **options: Any) -> Any:
         transformers.utils.logging.disable_progress_bar()
     try:
         return load(place, trust_remote_code=False, **options)
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+    except torch.OutOfMemoryError:
+        raise
+    except (
+        Exception
+    ) as error:  # each reader of a damaged file has errors of its own: safetensors', the tokenizers', …
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         if isinstance(error, ImportError):
             hint = "install what is missing, perhaps with: pip install 'mmprobe[hub]'"
         elif Path(place).is_dir():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import mmprobe as mp
 from mmprobe.errors import InputError
@@ -97,6 +98,59 @@ def test_code_and_pickles_of_a_checkpoint_are_never_run(tmp_path):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(mp.InputError, match="safetensors"):
         mp.load_model(str(folder), device="cpu")
+
+
+def without_a_weight(weights):
+    del weights["model.language_model.layers.3.mlp.gate_proj.weight"]
+
+
+def of_another_shape(weights):
+    weights["model.language_model.norm.weight"] = torch.ones(7)
+
+
+def not_a_number(weights):
+    weights["model.language_model.norm.weight"][0] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (without_a_weight, r"lacks weights \(model.language_model.layers.3.mlp.gate_proj.weight\)"),
+        (of_another_shape, "could not be loaded"),
+        (not_a_number, "computes what is not a number"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(tmp_path, damage, said):
+    folder = tmp_path / "copy"
+    shutil.copytree(EMBEDDED, folder)
+    weights = load_file(folder / "model.safetensors")
+    damage(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(mp.InputError, match=said) as raised:
+        mp.load_model(str(folder), device="cpu")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "preprocessor_config.json", "model.safetensors"]
+)
+def test_a_file_that_was_cut_off_is_one_line(tmp_path, name):
+    folder = tmp_path / "copy"
+    shutil.copytree(EMBEDDED, folder)
+    (folder / name).write_bytes((EMBEDDED / name).read_bytes()[:40])
+    with pytest.raises(mp.InputError, match="could not be loaded") as raised:
+        mp.load_model(str(folder), device="cpu")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja", "model.safetensors"])
+def test_a_file_that_is_missing_is_one_line(tmp_path, name):
+    folder = tmp_path / "copy"
+    shutil.copytree(EMBEDDED, folder)
+    (folder / name).unlink()
+    with pytest.raises(mp.InputError, match="could not be loaded") as raised:
+        mp.load_model(str(folder), device="cpu")
+    assert "\n" not in str(raised.value)
 
 
 def test_an_unknown_family_is_named(tmp_path):
