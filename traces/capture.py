@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError
@@ -41,8 +41,8 @@ class CaptureSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     datasets: list[str]
-    layers: list[int] | None = None
-    heads: list[int] | None = None
+    layers: list[int] | None = Field(None, min_length=1)
+    heads: list[int] | None = Field(None, min_length=1)
     positions: Literal["generated", "prompt", "all"] = "generated"
     dtype: Literal["float16", "float32"] = "float16"
     compression: Literal["none", "blosc2", "zstd"] = "none"

@@ -75,10 +75,15 @@ def test_wants_asks_by_prefix(prefixes, wanted):
 
 @pytest.mark.parametrize(
     ("layers", "indices"),
-    [(None, [0, 1, 2, 3]), ([], []), ([2, 0], [0, 2]), ([-1], [3]), ([-4, 3, -1, 0], [0, 3]), ([1, 1], [1])],
+    [(None, [0, 1, 2, 3]), ([2, 0], [0, 2]), ([-1], [3]), ([-4, 3, -1, 0], [0, 3]), ([1, 1], [1])],
 )
 def test_layers_count_from_either_end_and_come_ascending_and_once(layers, indices):
     assert CaptureSpec(datasets=["update/kl"], layers=layers).layer_indices(4) == indices
+
+
+@pytest.mark.parametrize("axis", ["layers", "heads"])
+def test_a_list_of_no_layers_or_heads_is_refused(load, axis):
+    assert f"{axis}: List should have at least 1 item" in refused(load, f"datasets: [update/kl]\n{axis}: []")
 
 
 @pytest.mark.parametrize("layer", [4, -5, 1000])
