@@ -174,7 +174,7 @@ def _lines(truth: Truth, responses: Mapping[str, str]) -> list[dict[str, str]]:
 def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Whether each answer claims only what is so: the right number, and no difference that is none.
 
-    A yes or no must be right, too. Answers that were not understood, or that a judge failed at, are left out.
+    A yes or no must be right, too, and that there are no differences. Answers that were not understood, or that a judge failed at, are left out.
     """
     by_pair = {record["id"]: record for record in records}
     found = {}
@@ -189,7 +189,10 @@ def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bo
             continue
         unclear = told.get("yes_no") == "unknown" or not (told["understood"] or "yes_no" in told)
         if not unclear and "unscored" not in told:
-            right = told.get("yes_no") in (None, "yes" if differ == (kind == "different") else "no")
+            if "yes_no" in told:
+                right = told["yes_no"] == ("yes" if differ == (kind == "different") else "no")
+            else:  # an answer that was understood and claims nothing says that there are none
+                right = bool(told["errors"]) or not differ
             found[name] = right and not any(told["errors"] or ())
     return found
 

@@ -112,6 +112,16 @@ def test_answers_are_faithful_or_not():
     }
 
 
+@pytest.mark.parametrize("differ", [False, True])
+def test_to_see_no_differences_is_faithful_where_there_are_none(differ):
+    benchmark = find_benchmark("spd-faith")
+    truth = published([Pair("7", (Difference("remove", "dog"),) if differ else ())])
+    said = dict.fromkeys(("list", "steps"), "I see no differences.") | {"same": "No."}
+    _, records = benchmark.score(truth, {f"7-{kind}": text for kind, text in said.items()})
+    found = benchmark.faithful(truth, records)
+    assert found == {"7-list": not differ, "7-steps": not differ, "7-same": differ}
+
+
 def test_what_is_asked_once_more_is_labelled_too():
     records = [
         {"id": "1", "correct": True, "correct_hinted": False},
