@@ -225,6 +225,34 @@ def test_pictures_are_found_from_another_folder(random_qwen, pictures, tmp_path,
     assert random_qwen.prompt(run.sample("a")).grids == [(4, 4)]
 
 
+@pytest.mark.parametrize("method", ["plain", "sage"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"num_beams": 3},
+        {"num_beams": 2, "num_return_sequences": 2},
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+        {"prefill_chunk_size": 16},
+        {"return_dict_in_generate": True},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_what_a_checkpoint_asks_of_generate_changes_nothing(
+    random_qwen, pictures, tmp_path, monkeypatch, asked, method
+):
+    """Without a cache, say, the whole answer is read again at each step, and TAM would count its prompt twice."""
+    sample, other = sample_of(pictures[:1]), copy.deepcopy(random_qwen.hf.generation_config)
+    for name, value in asked.items():
+        setattr(other, name, value)
+    wanted = mp.trace(random_qwen, [sample], tmp_path / "a", "full", max_new_tokens=6, method=method)["a"]
+    monkeypatch.setattr(random_qwen.hf, "generation_config", other)
+    run = mp.trace(random_qwen, [sample], tmp_path / "b", "full", max_new_tokens=6, method=method)
+    assert not run.failures, run.failures
+    for name in wanted.captured:
+        np.testing.assert_array_equal(run["a"].array(name).values, wanted.array(name).values, name)
+
+
 def test_nothing_is_left_behind(random_qwen, pictures, tmp_path):
     """transformers' own hooks stay once its hidden states were asked for, as other tests of this model do."""
     hf = random_qwen.hf
