@@ -146,11 +146,7 @@ def plan(
         made = probe_run(loaded, spec, tried, count, max_new_tokens, batch_size)
     else:
         loaded = load_shapes(model, device=device, dtype=dtype, revision=revision)
-        prompt = (
-            typical([loaded.prompt(sample) for sample in known[:: max(len(known) // _TRIED, 1)]])
-            if known
-            else None
-        )
+        prompt = typical(loaded, known[:: max(len(known) // _TRIED, 1)]) if known else None
         on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
         spec = available(spec, loaded, batch_size=batch_size)
         made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu)

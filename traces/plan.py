@@ -11,18 +11,21 @@ from typing import NamedTuple
 import numpy as np
 
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES, VARIABLES
-from mmprobe.models import Group, Model, Prompt
+from mmprobe.models import Group, Model
+from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
 
 _FILE_BYTES = 40_000  # of a trace beside its arrays: headers, indices, dimension scales, texts
 
 
 class PromptSize(NamedTuple):
-    """A typical prompt: all its tokens, of which so many are visual and so many the user's."""
+    """A typical prompt: all its tokens, of which so many are visual (or beside them, where pictures are seen by
+    cross-attention) and so many the user's, and the positions of the vision encoder."""
 
     tokens: float = 1024
     visual: float = 768
     user: float = 32
+    patches: float = 3072
 
 
 class Plan(NamedTuple):
@@ -75,18 +78,25 @@ def plan(
         device=weights + working if on_gpu else 0,
         seconds=None,
         assumed=(
-            f"prompts of {prompt.tokens:.0f} tokens, {prompt.visual:.0f} of them visual, "
-            f"answers of {max_new_tokens} tokens"
+            f"prompts of {prompt.tokens:.0f} tokens, {prompt.visual:.0f} "
+            f"{'visual ones beside them' if model.crosses else 'of them visual'}, answers of {max_new_tokens} tokens"
         ),
     )
 
 
-def typical(prompts: Sequence[Prompt]) -> PromptSize:
-    """Mean sizes of some prompts."""
+def typical(model: Model, samples: Sequence[Sample]) -> PromptSize:
+    """Mean sizes of the prompts of some samples."""
+    return PromptSize(*np.mean([_size(model, sample) for sample in samples], 0).tolist())
+
+
+def _size(model: Model, sample: Sample) -> PromptSize:
+    batch = model.batch([sample])
+    prompt, vision = batch.prompts[0], model.family.vision
     return PromptSize(
-        float(np.mean([len(prompt.ids) for prompt in prompts])),
-        float(np.mean([len(prompt.visual) for prompt in prompts])),
-        float(np.mean([(prompt.group == Group.USER).sum() for prompt in prompts])),
+        len(prompt.ids),
+        sum(rows * columns for rows, columns in prompt.grids),
+        int((prompt.group == Group.USER).sum()),
+        len(vision.places(batch.inputs, model.hf)) if vision and prompt.views else 0,
     )
 
 
@@ -129,7 +139,7 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
         "hidden": config.hidden_size,
         "neuron": model.neuron_count,
         "neuron_byte": -(-model.neuron_count // 8),
-        "patch": 4 * prompt.visual,
+        "patch": prompt.patches,
         "place": 3,
     }
     vision = model.hf.config.vision_config if spec.wants("vision/") else None
@@ -137,7 +147,8 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
         sizes |= {
             "vision_layer": len(list(model.family.vision.layers(model.hf))),
             "vision_head": getattr(vision, "num_heads", None) or vision.num_attention_heads,
-            "vision_hidden": vision.hidden_size,
+            # Qwen2-VL's hidden_size is that of what its encoder hands over
+            "vision_hidden": getattr(vision, "embed_dim", None) or vision.hidden_size,
         }
     total = 0.0
     for name in spec.stored:
@@ -150,4 +161,4 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
 
 def most_bytes(model: Model, spec: CaptureSpec, max_new_tokens: int) -> int:
     """The most that one trace takes if no prompt is longer than 1,024 tokens, all of them visual."""
-    return 64 * 1024 + data_bytes(model, spec, PromptSize(1024, 1024, 64), max_new_tokens)
+    return 64 * 1024 + data_bytes(model, spec, PromptSize(1024, 1024, 64, 4096), max_new_tokens)

@@ -7,12 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from answering import tiny
 
 import mmprobe as mp
 from mmprobe.models import load_shapes
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
-from mmprobe.traces.plan import plan, typical
+from mmprobe.traces.engines import available
+from mmprobe.traces.plan import data_bytes, plan, typical
 from mmprobe.traces.probe import probe
 
 ROWS = mp.CaptureSpec(
@@ -43,7 +45,7 @@ def test_disk_is_predicted_within_a_fifth(random_qwen, pictures, tmp_path, captu
     samples = [
         Sample(id=str(index), images=pictures[:index], question="Is there a star?") for index in range(4)
     ]
-    sizes = typical([random_qwen.prompt(sample) for sample in samples])
+    sizes = typical(random_qwen, samples)
     made = plan(random_qwen, spec, len(samples), 40, prompt=sizes)
     mp.trace(random_qwen, samples, tmp_path / "run", capture=spec, max_new_tokens=40)
     written = sum(path.stat().st_size for path in (tmp_path / "run" / "samples").iterdir())
@@ -51,6 +53,20 @@ def test_disk_is_predicted_within_a_fifth(random_qwen, pictures, tmp_path, captu
     tried = probe(random_qwen, spec, samples[::2], len(samples), 40)
     assert tried.disk == pytest.approx(written, rel=0.2)
     assert tried.seconds > 0 and made.seconds is None
+
+
+VISION = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision/place"])
+
+
+@pytest.mark.parametrize("capture", ["full", VISION], ids=["full", "vision"])
+@pytest.mark.parametrize("family", ["qwen2_vl", "llava", "llava_next", "internvl", "mllama"])
+def test_arrays_are_predicted_to_the_byte(family, pictures, tmp_path, capture):
+    """Of families with cross-attention, class tokens, tiles, and an encoder narrower than what it hands over."""
+    model, sample = tiny(family), Sample(id="a", images=pictures[:2], question="Is there a star?")
+    spec = available(load_capture(capture), model)
+    trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=7)["a"]
+    written = sum(trace.array(name).values.nbytes for name in spec.stored)
+    assert data_bytes(model, spec, typical(model, [sample]), 7) == written
 
 
 def test_memory_is_predicted_within_a_fifth(tmp_path):
