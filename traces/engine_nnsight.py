@@ -134,6 +134,7 @@ def _wrap(model: Model, remote: bool) -> Any:
             )
         else:
             kinds[remote] = NNsight(hf)
+    kinds[remote]._module.generation_config = model.hf.generation_config  # may have changed since
     return kinds[remote]
 
 

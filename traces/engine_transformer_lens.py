@@ -39,6 +39,7 @@ def record(
     """Generate an answer and record it; as the native engine's `record`."""
     bridge, lane = _bridge(model), lanes[0]
     kept = Collected()
+    bridge.original_model.generation_config = model.hf.generation_config  # may have changed since it was made
     with torch.inference_mode(), bridge.hooks(fwd_hooks=_hooks(model, bridge, lane.layers, spec, kept)):
         output = bridge.original_model.generate(**batch.inputs, **generate)
         kept.hand_over(lane, output[0, len(lane.prompt.ids) :])

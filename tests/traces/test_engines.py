@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,22 @@ def test_every_data_set_is_the_same(runs, engine):
             largest = np.abs(wanted).max(-1, keepdims=True, initial=1)
             tolerance = 1e-4 if name in ("update/kl", "steps/entropy", "steps/logprob") else 2e-5
             assert (np.abs(found - wanted) <= tolerance * largest).all(), name
+
+
+@pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
+def test_settings_that_change_between_two_runs_count(random_qwen, samples, tmp_path, monkeypatch, engine):
+    """Both keep a copy of the model, which had the settings of the first run."""
+
+    def traced(name: str) -> list[int]:
+        made = mp.trace(random_qwen, samples[1:2], tmp_path / name, engine=engine, max_new_tokens=8)
+        return made["one"].steps["id"].values.tolist()
+
+    whole = traced("whole")
+    assert len(whole) == 8
+    settings = copy.deepcopy(random_qwen.hf.generation_config)
+    settings.eos_token_id = whole[3]
+    monkeypatch.setattr(random_qwen.hf, "generation_config", settings)
+    assert traced("ended") == whole[: whole.index(whole[3]) + 1]
 
 
 def test_what_an_engine_cannot_do_is_said_before_the_run(random_qwen, samples, tmp_path):
