@@ -263,7 +263,8 @@ def _lay_out(model: Model, messages: list[Message], pictures: list[Image.Image])
     for number, (text, group) in enumerate(texts):
         before, _, rest = rest.partition(f"\ue000{number}\ue001")
         before_text += before
-        if not whole.startswith(before_text + text):
+        after = rest.partition("\ue000")[0]  # a trimmed blank may stand there again
+        if not whole.startswith(before_text + text + after):
             text = text.strip()  # some templates trim what they are given
         spans.append((len(before_text), len(before_text) + len(text), group))
         before_text += text

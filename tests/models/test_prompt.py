@@ -104,6 +104,20 @@ def test_ordinary_text_is_not_touched(tiny_spd):
     assert text_of(tiny_spd, prompt, Group.USER) == text
 
 
+@pytest.mark.parametrize("text", ["Is there a star?", " Is there a star? ", "Is there a star?\n", " ", ""])
+def test_a_template_may_trim_texts(tiny_spd, monkeypatch, text):
+    """Even where the blank that it cuts off stands behind the text again."""
+    trimming = (
+        "{% for message in messages %}{% for part in message['content'] %}Q: {{ part['text'] | trim }} \n{% endfor %}"
+        "{% endfor %}A:"
+    )
+    monkeypatch.setattr(tiny_spd.processor, "chat_template", trimming)
+    prompt = tiny_spd.prompt(Sample(id="a", system="Be brief. ", question=text))
+    assert tiny_spd.tokenizer.decode(prompt.ids) == f"Q: Be brief. \nQ: {text.strip()} \nA:"
+    assert text_of(tiny_spd, prompt, Group.SYSTEM).strip() == "Be brief."
+    assert text_of(tiny_spd, prompt, Group.USER).strip() == text.strip()
+
+
 def test_a_truncated_image_is_named(tiny_spd, pictures, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(pictures[0].read_bytes()[:2000])
