@@ -139,7 +139,8 @@ def heat_maps(prompt: Prompt, values: np.ndarray) -> list[np.ndarray]:
         right, bottom = min(round(x + wide), width), min(round(y + high), height)
         if right <= left or bottom <= top:
             continue
-        smooth = Image.fromarray(grid).resize((round(wide), round(high)), Image.Resampling.BILINEAR)
+        size = max(round(wide), 1), max(round(high), 1)
+        smooth = Image.fromarray(grid).resize(size, Image.Resampling.BILINEAR)
         from_x, from_y = left - round(x), top - round(y)
         part = np.asarray(smooth)[from_y : from_y + bottom - top, from_x : from_x + right - left]
         total[source][top : top + part.shape[0], left : left + part.shape[1]] += part

@@ -120,6 +120,12 @@ def test_heat_is_the_mean_of_views_between_0_and_1():
     assert not heat_maps(one, np.ones(3))[0].any()
 
 
+def test_heat_of_tiles_narrower_than_a_pixel():
+    tiles = [View((2, 2), (0.5 * column, 0.5 * row, 0.5, 0.5)) for row in (0, 1) for column in (0, 1)]
+    one = prompt_of([*tiles, View((2, 2), (0, 0, 1, 1))], [0] * 5, [(1, 1)])
+    assert [heat.shape for heat in heat_maps(one, np.arange(20.0))] == [(1, 1)]
+
+
 def test_the_crop_holds_what_was_attended():
     assert crop_box(TWO, np.array([0, 9, 0, 8, 0, 0, 0, 0.0]), 0.25) == (0, (0, 0, 4, 4))
     assert crop_box(TWO, np.array([0, 0, 0, 0, 0, 0, 0, 5.0]), 0.1) == (1, (0, 0, 2, 2))
