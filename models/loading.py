@@ -272,9 +272,7 @@ def from_hub(name: str, load: Any, place: str, **options: Any) -> Any:
         return load(place, trust_remote_code=False, **options)
     except torch.OutOfMemoryError:
         raise
-    except (
-        Exception
-    ) as error:  # each reader of a damaged file has errors of its own: safetensors', the tokenizers', …
+    except Exception as error:  # each reader of a damaged file has errors of its own
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         if isinstance(error, ImportError):
             hint = "install what is missing, perhaps with: pip install 'mmprobe[hub]'"

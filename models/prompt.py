@@ -140,10 +140,13 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     layouts = [_begun(model, chat) for chat in chats]
     try:
         found = _processed(model, [layout.rendered for layout in layouts], [chat.pictures for chat in chats])
-    except ValueError as error:  # such as Qwen's, of a picture 200 times as wide as high
+    except (ValueError, TypeError) as error:  # such as Qwen's, of a picture 200 times as wide as high
+        for chat in chats if len(chats) > 1 else ():
+            build_batch(model, [chat])  # says which one it is
         where = ", ".join(chat.where for chat in chats)
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"{where}: the processor of {model.name} refuses what it is given ({error})"
+            f"{where}: the processor of {model.name} refuses what it is given ({reason})"
         ) from None
     offsets, replaced = found.pop("offset_mapping"), found.pop("text_replacement_offsets", None)
     sizes = [(picture.height, picture.width) for chat in chats for picture in chat.pictures]

@@ -85,6 +85,42 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
         mp.load_model(str(folder), device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("model.safetensors", b""),
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 11000000\n"),
+        ("model.safetensors", (EMBEDDED / "model.safetensors").read_bytes()[:5_000_000]),
+        ("generation_config.json", b"[1]"),
+        ("preprocessor_config.json", b'{"processor_class": "PilQwenProcessor",'),
+        ("tokenizer.json", (EMBEDDED / "tokenizer.json").read_bytes()[:5000]),
+        ("tokenizer.json", b"{}"),
+        ("chat_template.jinja", None),
+    ],
+    ids=[
+        "no weights",
+        "a pointer",
+        "half the weights",
+        "settings",
+        "processor",
+        "half a tokenizer",
+        "tokenizer",
+        "template",
+    ],
+)
+def test_a_torn_checkpoint_is_one_line(tmp_path, file, content):
+    folder = tmp_path / "copy"
+    shutil.copytree(EMBEDDED, folder)
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_bytes(content)
+    with pytest.raises(
+        InputError, match=r"copy': could not be loaded \(.+\); check that the folder"
+    ) as raised:
+        mp.load_model(str(folder), device="cpu")
+    assert "\n" not in str(raised.value)
+
+
 def test_code_and_pickles_of_a_checkpoint_are_never_run(tmp_path):
     folder = tmp_path / "evil"
     shutil.copytree(EMBEDDED, folder)

@@ -125,11 +125,13 @@ def test_a_truncated_image_is_named(tiny_spd, pictures, tmp_path):
         tiny_spd.prompt(Sample(id="a", images=[broken], question="?"))
 
 
-def test_a_picture_that_the_processor_refuses_is_named(tiny_spd, tmp_path):
+def test_a_picture_that_the_processor_refuses_is_named(tiny_spd, pictures, tmp_path):
     Image.new("RGB", (3, 900)).save(tmp_path / "thin.png")
     sample = Sample(id="a", images=[tmp_path / "thin.png"], question="?")
-    with pytest.raises(InputError, match=r"^sample a: the processor of tiny-spd refuses .*aspect ratio"):
-        tiny_spd.prompt(sample)
+    fine = Sample(id="b", images=pictures[:1], question="?")
+    for samples in ([sample], [fine, sample]):
+        with pytest.raises(InputError, match=r"^sample a: the processor of tiny-spd refuses .*aspect ratio"):
+            tiny_spd.batch(samples)
 
 
 @pytest.mark.parametrize("field", ["question", "system", "prefill"])
