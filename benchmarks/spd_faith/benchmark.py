@@ -174,7 +174,8 @@ def _lines(truth: Truth, responses: Mapping[str, str]) -> list[dict[str, str]]:
 def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Whether each answer claims only what is so: the right number, and no difference that is none.
 
-    A yes or no must be right, too, and that there are no differences. Answers that were not understood, or that a judge failed at, are left out.
+    A yes or no must be right, too, and that there are no differences. Answers that were not understood, or that a
+    judge failed at, are left out.
     """
     by_pair = {record["id"]: record for record in records}
     found = {}
