@@ -99,14 +99,19 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def check_path(file: Path, beside: str | Path, number: int, field: str) -> tuple[Path, tuple[int, int]]:
+def check_path(
+    file: Path, beside: str | Path, number: int, field: str, any_depth: bool = False
+) -> tuple[Path, tuple[int, int]]:
     """A picture's path made absolute, from that of the file that names it, and its (height, width).
+
+    Args:
+        any_depth: greys may have more than 8 bits.
 
     Raises:
         InputError: naming line and field, if it is no picture that can be read.
     """
     full = (Path(beside).parent / file).absolute()
-    return full, check_image(full, f"{beside}, line {number}: field {field!r}")
+    return full, check_image(full, f"{beside}, line {number}: field {field!r}", any_depth)
 
 
 def check_further(where: str | Path, ids: Iterable[str], further: Iterable[tuple[str, str]]) -> None:

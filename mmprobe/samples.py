@@ -144,8 +144,11 @@ def _parse(line: str, where: str, folder: Path) -> Sample:
     return sample.model_copy(update={"images": [(folder / image).absolute() for image in sample.images]})
 
 
-def check_image(path: Path, where: str) -> tuple[int, int]:
+def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, int]:
     """The (height, width) of an image from its header, without decoding it.
+
+    Args:
+        any_depth: greys may have more than 8 bits, as those of maps that no model looks at.
 
     Raises:
         InputError: the file is missing, is no image, or has over 100 megapixels or greys of more than 8 bits.
@@ -169,6 +172,6 @@ def check_image(path: Path, where: str) -> tuple[int, int]:
     if width * height > MAX_IMAGE_PIXELS:
         megapixels = width * height / 1e6
         raise InputError(f"{named}: {megapixels:.0f} megapixels, over 100; make it smaller")
-    if mode[0] in "IF":  # Pillow would make all above 255 white
+    if mode[0] in "IF" and not any_depth:  # Pillow would make all above 255 white
         raise InputError(f"{named}: its greys have more than 8 bits (mode {mode}); save it with 8")
     return height, width

@@ -126,7 +126,7 @@ def _resolved(question: MagicQuestion, path: str | Path, number: int) -> MagicQu
                 check_box(box, (width, height))
             except InputError as error:
                 raise InputError(f"{path}, line {number}: field {field!r}: {error}") from None
-    saliency = [check_path(file, path, number, "saliency")[0] for file in question.saliency]
+    saliency = [check_path(file, path, number, "saliency", any_depth=True)[0] for file in question.saliency]
     return question.model_copy(update={"image": image, "saliency": saliency})
 
 
