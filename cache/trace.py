@@ -57,8 +57,8 @@ class _Stored(BackendArray):
         values = np.empty(self.shape, self.dtype)
         with self.trace._opened() as root:
             h5d.open(root.id, self.path).read(h5s.ALL, h5s.ALL, values)
-        if self.dtype == object:
-            values[...] = [text.decode() for text in values.flat]
+            if self.dtype == object:
+                values[...] = [text.decode() for text in values]
         return values
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
@@ -176,12 +176,11 @@ class Trace:
     def _array(self, root: h5py.Group, path: str) -> xr.DataArray:
         if path not in self._arrays:
             try:
-                data = h5d.open(root.id, path.encode())
+                variable, data = VARIABLES[path], h5d.open(root.id, path.encode())
             except KeyError:
                 raise NotCaptured(
                     f"trace {self.id}: {path} was not captured; name it in a capture file, or see whether --capture full has it"
                 ) from None
-            variable = VARIABLES[path]
             about = {"long_name": variable.long_name, "units": variable.units}
             lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_Stored(self, path, data))))  # type: ignore[arg-type]
             self._arrays[path] = _bare(root, variable.dims)._replace(

@@ -294,9 +294,8 @@ def _truth(benchmark: Benchmark, data: Path | None, own: Path, n: int, seed: int
         try:
             return benchmark.draw(own, n, seed)
         finally:
-            if (
-                drawn.exists()
-            ):  # even if a benchmark can ask nothing about what was drawn, such as pope of few pairs
+            # even if a benchmark can ask nothing about what was drawn, such as pope of few pairs
+            if drawn.exists():
                 write_whole(note, json.dumps({"n": n, "seed": seed}) + "\n")
     earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
     if earlier not in ({}, {"n": n, "seed": seed}):

@@ -80,11 +80,13 @@ def _read_some_text(hf: Any) -> Any:
 
 def check(hf: Any, family: Family, name: str) -> None:
     """Raises InputError if the declaration does not fit the model, naming family and layer, or it computes NaN."""
-    mistakes = find_problems(hf, family) or find_mistakes(hf, family)
+    broken: list[Tensor] = []
+    with listening(hf, outputs=lambda output: broken.append(output.logits.isnan().any())):
+        mistakes = find_problems(hf, family) or find_mistakes(hf, family)
     if mistakes:
         more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""
         raise InputError(f"model {name!r}: {family.name}: {mistakes[0]}{more}; see docs/adding-a-family.md")
-    if _read_some_text(hf).logits.isnan().any():  # of which nothing above can say that it is wrong
+    if any(broken):  # of which nothing above can say that it is wrong
         dtype = str(hf.dtype).removeprefix("torch.")
         raise InputError(
             f"model {name!r}: computes what is not a number; its weights are damaged, or too large for --dtype {dtype}"

@@ -1,10 +1,10 @@
 """The native engine: record while the model generates with its own fast kernel.
 
 Each step only keeps what the forward pass computed for its queries; every `BLOCK_STEPS` steps
-they are reduced together and written. Keys of earlier positions never
-change, so the softmax rows of a block of queries can be computed at its end; one layer's block
-of rows is all of the attention that ever exists at once. Some devices run one forward pass past
-the end of an answer; what it left is dropped, since a block is as long as its tokens.
+are reduced together and written. Keys of earlier positions never change, so the softmax rows of
+a block of queries can be computed at its end; one layer's block of rows is all of the attention
+that ever exists at once. Some devices run one forward pass past the end of an answer; what it
+left is dropped, since a block is as long as its tokens.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Recorder(StoppingCriteria):
                     for first, rows in prompt_rows(call, row, lane.prompt.padding, keys.crosses):
                         lane.prompt_attention(layer, first, rows)
             if for_steps:
-                self.passes.keep(f"query of {call.query.shape[-1]}", layer, call.query.transpose(1, 2))
+                query = call.query.transpose(1, 2)  # those of other sizes cannot stand in one tensor
+                self.passes.keep(f"query {tuple(query.shape[2:])}", layer, query)
                 keys.see(call)
 
         return observe

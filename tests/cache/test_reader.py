@@ -120,7 +120,7 @@ def test_another_format_is_refused(tmp_path, write_trace):
 
 def test_what_was_not_captured_says_so(make_run):
     trace = open_run(make_run())["a"]
-    for path in ("residual/post", "nonsense", "a/b/c"):
+    for path in ("residual/post", "nonsense", "a/b/c", "layer", "attention"):
         with pytest.raises(InputError, match=f"{path} was not captured"):
             trace.array(path)
 
