@@ -9,9 +9,9 @@ from pathlib import Path
 import h5py
 from tqdm import tqdm
 
+from mmprobe.cache.checksums import seal
 from mmprobe.cache.run import open_run
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.seal import seal
 from mmprobe.cache.verify import require_unbroken
 from mmprobe.errors import InputError
 

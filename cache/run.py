@@ -10,8 +10,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from mmprobe.cache.checksums import checked
 from mmprobe.cache.schema import FORMAT_VERSION
-from mmprobe.cache.seal import checked
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample

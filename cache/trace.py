@@ -22,8 +22,8 @@ from xarray.core.indexing import (
     explicit_indexing_adapter,
 )
 
+from mmprobe.cache.checksums import checked
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.seal import checked
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
 
@@ -262,7 +262,7 @@ class Trace:
             >>> cache["resid_mid", 3].shape                                     # doctest: +SKIP
             torch.Size([45, 192])
         """
-        from mmprobe.cache.activation_cache import activation_cache
+        from mmprobe.probes.activation_cache import activation_cache
 
         return activation_cache(self, model)
 

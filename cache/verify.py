@@ -8,9 +8,9 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
+from mmprobe.cache.checksums import is_unbroken
 from mmprobe.cache.run import Run, open_run
 from mmprobe.cache.schema import VARIABLES
-from mmprobe.cache.seal import is_unbroken
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
 

@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 from h5py import h5ds
 
-from mmprobe.cache.dataset import TEXT, DataSet, Where, bounds, chunk_of, filters, set_text
+from mmprobe.cache.checksums import seal
+from mmprobe.cache.hdf5 import TEXT, DataSet, Where, bounds, chunk_of, filters, set_text
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.seal import seal
 
 _HEADER_BYTES = 2**18  # what HDF5 writes of its own: headers, indices, dimension scales
 _ROOM_BYTES = 2**20  # taken on the disk at a time

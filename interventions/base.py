@@ -18,14 +18,14 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from mmprobe.errors import InputError
+from mmprobe.interventions.contrast_path import SecondPath
+from mmprobe.interventions.joint_decoding import reading_together
 from mmprobe.interventions.parameters import check
-from mmprobe.interventions.second_path import SecondPath
-from mmprobe.interventions.together import reading_together
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import shifted_attention
-from mmprobe.models.listening import changing, listening
+from mmprobe.models.attention_bias import LastQuery, Shift
+from mmprobe.models.hooks import changing, listening
 from mmprobe.models.prompt import Chat
-from mmprobe.models.shifts import LastQuery, Shift
 
 
 class Asked(NamedTuple):

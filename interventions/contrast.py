@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmprobe.interventions.base import Act
-from mmprobe.interventions.second_path import SecondPath
+from mmprobe.interventions.contrast_path import SecondPath
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 """New logits from those of the answer and those of the second path, each [batch, vocabulary]."""

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 HOMES = {
     "agla": ("agla", "Agla"),
-    "attention-prompting": ("looking_again", "AttentionPrompting"),
+    "attention-prompting": ("attention_prompting", "AttentionPrompting"),
     "icd": ("icd", "Icd"),
     "opera": ("opera", "Opera"),
     "pai": ("pai", "Pai"),
     "plain": ("plain", "Plain"),
     "sage": ("sage", "Sage"),
-    "self-consistency": ("prompting", "SelfConsistency"),
-    "self-refine": ("prompting", "SelfRefine"),
+    "self-consistency": ("self_consistency", "SelfConsistency"),
+    "self-refine": ("self_refine", "SelfRefine"),
     "vcd": ("vcd", "Vcd"),
-    "zoom-refine": ("looking_again", "ZoomRefine"),
+    "zoom-refine": ("zoom_refine", "ZoomRefine"),
 }
 """Module and class of each method."""
 
@@ -55,7 +55,7 @@ def method_class(name: str) -> type[Method]:
     if name not in HOMES:
         raise unknown("method", name, HOMES)
     module, kind = HOMES[name]
-    return getattr(import_module(f"mmprobe.interventions.{module}"), kind)
+    return getattr(import_module(f"mmprobe.interventions.methods.{module}"), kind)
 
 
 def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:

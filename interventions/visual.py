@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmprobe.interventions.base import Asked
 from mmprobe.models import Prompt
-from mmprobe.models.listening import aside
+from mmprobe.models.hooks import aside
 from mmprobe.models.prompt import Chat
 
 

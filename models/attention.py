@@ -16,8 +16,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmprobe.models.listening import halves, is_aside
-from mmprobe.models.shifts import LastQuery, Shift, added, shifted_rows
+from mmprobe.models.attention_bias import LastQuery, Shift, added, shifted_rows
+from mmprobe.models.hooks import halves, is_aside
 
 KERNEL = "mmprobe_sdpa"
 

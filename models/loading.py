@@ -19,7 +19,7 @@ from mmprobe.errors import InputError
 from mmprobe.models.aliases import locate
 from mmprobe.models.families import Family, family_of
 from mmprobe.models.prompt import Batch, Prompt, build_batch, chat_of
-from mmprobe.models.selfcheck import check, has_plain_logits
+from mmprobe.models.self_check import check, has_plain_logits
 from mmprobe.samples import Sample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -18,9 +18,9 @@ import torch
 from paired import in_turn
 from toys import parser, samples, toy
 
+from mmprobe.benchmarks.core.cost import measuring
 from mmprobe.interventions import generate_batch, load_method
 from mmprobe.interventions.base import Method
-from mmprobe.interventions.cost import measuring
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from toys import parser
 
-from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import find_benchmark
 
 HEADER = """\
 | answers | words each | s | answers/s | goal |

@@ -22,7 +22,7 @@ from toys import LONG_SIDE, parser, samples, toy
 import mmprobe as mp
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces.collected import sharing_copy
+from mmprobe.traces.engines.step_buffer import sharing_copy
 
 HEADER = """\
 | model | prompt | new | batch | batches | method | s | ratio | middle half | rounds | goal |

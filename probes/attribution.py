@@ -14,7 +14,7 @@ from torch import Tensor
 from mmprobe.analyses.token_activation import on_grids
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
-from mmprobe.probes.forcing import GROUPS, MAX_NEW_TOKENS, Answer, Forced, fine_logits, force
+from mmprobe.probes.teacher_forcing import GROUPS, MAX_NEW_TOKENS, Answer, Forced, fine_logits, force
 from mmprobe.samples import Sample
 
 METHODS = ("occlusion", "integrated_gradients", "feature_ablation")

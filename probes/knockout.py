@@ -26,7 +26,7 @@ from mmprobe.analyses.statistics import (
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.probes.forcing import (
+from mmprobe.probes.teacher_forcing import (
     MAX_NEW_TOKENS,
     Answer,
     Forced,

@@ -13,7 +13,7 @@ from mmprobe.analyses.held_out import shuffle_within_folds
 from mmprobe.cache import Run
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.probes.classifying import (
+from mmprobe.probes.cross_validation import (
     MEASURES,
     Split,
     add_measures,

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model, Prompt
-from mmprobe.models.listening import Change, changing
-from mmprobe.probes.forcing import (
+from mmprobe.models.hooks import Change, changing
+from mmprobe.probes.teacher_forcing import (
     MAX_NEW_TOKENS,
     Answer,
     by_layer_and_step,

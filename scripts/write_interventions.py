@@ -23,8 +23,8 @@ import xarray as xr
 
 import mmprobe as mp
 from mmprobe.analyses.statistics import bootstrap_mean
-from mmprobe.benchmarks.benchmark import find_benchmark
-from mmprobe.benchmarks.comparing import SAGE_STAGES, Contender, compare
+from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender, compare
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.interventions import load_method, method_names
 from mmprobe.models import Model

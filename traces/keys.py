@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmprobe.models.attention import Call
-from mmprobe.traces.lane import Rows
+from mmprobe.traces.recorder import Rows
 
 PROMPT_QUERIES = 128  # of the prompt whose rows exist at a time
 

@@ -17,22 +17,22 @@ import torch
 from tqdm import tqdm
 
 from mmprobe.cache import Run, TraceWriter, open_run
-from mmprobe.cache.dataset import filters
+from mmprobe.cache.hdf5 import filters
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, intervening
-from mmprobe.interventions.prompting import PromptMethod
+from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model, Prompt
-from mmprobe.models.generating import check_generation, generate_options
+from mmprobe.models.generation import check_generation, generate_options
 from mmprobe.models.prompt import Chat, build_batch, chat_of, token_texts
 from mmprobe.samples import Sample
-from mmprobe.traces.background import Background, BackgroundWriter, WritingFailed
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import available, load_engine
-from mmprobe.traces.folder import check_space, describe, note_failure, open_folder, remove_torn
-from mmprobe.traces.lane import Lane
 from mmprobe.traces.plan import most_bytes
+from mmprobe.traces.recorder import Lane
+from mmprobe.traces.run_folder import check_space, describe, note_failure, open_folder, remove_torn
+from mmprobe.traces.writer_thread import Background, BackgroundWriter, WritingFailed
 
 log = logging.getLogger("mmprobe")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from mmprobe.models import Model
 from mmprobe.models.attention import Call, Observer, observed_attention
-from mmprobe.models.listening import listening
+from mmprobe.models.hooks import listening
 from mmprobe.traces.keys import attention_received
-from mmprobe.traces.lane import Lane
+from mmprobe.traces.recorder import Lane
 
 
 @contextmanager

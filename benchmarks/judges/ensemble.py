@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from mmprobe.benchmarks.coco import category_of
+from mmprobe.benchmarks.answers.coco import category_of
 from mmprobe.benchmarks.judges import Asked, Item, Judge, JudgedClaim, Judgement, Match, PairLabel
 from mmprobe.errors import InputError
 

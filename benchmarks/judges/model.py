@@ -26,8 +26,8 @@ from mmprobe.benchmarks.judges import (
     Unscored,
 )
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
+from mmprobe.benchmarks.judges.parsing import Unusable, read_claims, read_labels, read_matches
 from mmprobe.benchmarks.judges.prompts import CLAIMS, MATCHES, PAIRS, REPAIR, fence
-from mmprobe.benchmarks.judges.replies import Unusable, read_claims, read_labels, read_matches
 from mmprobe.errors import InputError
 
 _SHOWN_REPLY = 4_000  # characters of a useless reply that its judge is shown again

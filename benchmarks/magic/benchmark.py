@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.core.jsonl import check_further
+from mmprobe.benchmarks.core.results import Metric, of_samples
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.lines import check_further
-from mmprobe.benchmarks.magic.answers import is_answer
 from mmprobe.benchmarks.magic.attention import attention_scores
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion, heal_cases, load_questions
-from mmprobe.benchmarks.magic.judging import Labels, label_by_judge, label_by_rules
+from mmprobe.benchmarks.magic.labels import MagicLabels
 from mmprobe.benchmarks.magic.metrics import answer_accuracy, citations, magiscore, self_heal, step_sense
+from mmprobe.benchmarks.magic.model_labels import label_by_judge
 from mmprobe.benchmarks.magic.prompts import HEAL, QUESTION
+from mmprobe.benchmarks.magic.rule_labels import is_answer, label_by_rules
 from mmprobe.benchmarks.magic.steps import Cited, cited_regions, reasoning_steps
-from mmprobe.benchmarks.magic.world import draw_questions
-from mmprobe.benchmarks.results import Metric, of_samples
+from mmprobe.benchmarks.magic.synthetic import draw_questions
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import Region, Sample
@@ -44,7 +45,7 @@ def truth_of(questions: Sequence[MagicQuestion], where: str) -> Truth:
         if not question.boxes:
             raise InputError(
                 f"{where}: question {question.id} has no 'boxes'; number_regions of "
-                "mmprobe.benchmarks.magic.numbering makes and draws them"
+                "mmprobe.benchmarks.magic.boxes.numbering makes and draws them"
             )
     cases = [
         {f"{question.id}-heal{number}": case for number, case in enumerate(heal_cases(question), 1)}
@@ -142,7 +143,9 @@ def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
     return _scored(truth, answers, labels, True)
 
 
-def _scored(truth: Truth, answers: Mapping[str, str], labels: Sequence[Labels], by_judge: bool) -> Scored:
+def _scored(
+    truth: Truth, answers: Mapping[str, str], labels: Sequence[MagicLabels], by_judge: bool
+) -> Scored:
     steps = [
         None if question.id not in answers else reasoning_steps(answers[question.id])
         for question in truth.questions
@@ -174,7 +177,7 @@ def _scored(truth: Truth, answers: Mapping[str, str], labels: Sequence[Labels], 
     return metrics, records
 
 
-def _metrics(truth: Truth, cited: Sequence[Cited | None], labels: Sequence[Labels]) -> dict[str, Metric]:
+def _metrics(truth: Truth, cited: Sequence[Cited | None], labels: Sequence[MagicLabels]) -> dict[str, Metric]:
     found = [None if one is None else one.regions for one in cited]
     return (
         answer_accuracy([label.short for label in labels], [label.full for label in labels])
@@ -189,7 +192,7 @@ def _record(
     answers: Mapping[str, str],
     steps: Sequence[str] | None,
     cited: Cited | None,
-    label: Labels,
+    label: MagicLabels,
 ) -> dict[str, Any]:
     return {
         "id": question.id,

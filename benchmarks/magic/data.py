@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.lines import check_path, read_records
-from mmprobe.benchmarks.magic.regions import Box, Marked, check_box
+from mmprobe.benchmarks.core.jsonl import check_path, read_records
+from mmprobe.benchmarks.magic.boxes.regions import Box, Marked, check_box
 from mmprobe.benchmarks.magic.steps import injected_steps, wrong_spans
 from mmprobe.errors import InputError
 from mmprobe.samples import Id

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from mmprobe.benchmarks.results import Metric, count_metric, f1, mean_metric
+from mmprobe.benchmarks.core.results import Metric, count_metric, f1, mean_metric
 
 
 def magiscore(

@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.core.jsonl import check_further
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.lines import check_further
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions
 from mmprobe.benchmarks.mirage.hints import has_hints, topic_by_rules, topic_of, topic_question, with_hints
-from mmprobe.benchmarks.mirage.labels import HINTED, TOPIC, Labels, by_rules, metrics_of, unscored
-from mmprobe.benchmarks.mirage.world import world_questions
+from mmprobe.benchmarks.mirage.labels import HINTED, TOPIC, MirageLabels
+from mmprobe.benchmarks.mirage.rule_labels import by_rules
+from mmprobe.benchmarks.mirage.scoring import metrics_of, unscored
+from mmprobe.benchmarks.mirage.synthetic import world_questions
 from mmprobe.benchmarks.synthetic.pairs import is_world, make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -137,7 +139,7 @@ def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
     Raises:
         InputError: as `score`, or the provider refuses the key.
     """
-    from mmprobe.benchmarks.mirage.judging import ASKED_FOR, by_judge
+    from mmprobe.benchmarks.mirage.model_labels import ASKED_FOR, by_judge
 
     answers, rules = _by_rules(truth, responses)
     labels = by_judge(truth.questions, answers, rules, judge)
@@ -145,18 +147,20 @@ def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
     return metrics, _records(truth, answers, labels)
 
 
-def _by_rules(truth: Truth, responses: Mapping[str, str]) -> tuple[dict[str, str], list[Labels]]:
+def _by_rules(truth: Truth, responses: Mapping[str, str]) -> tuple[dict[str, str], list[MirageLabels]]:
     again = [_sample(question, "", HINTED) for question in filter(has_hints, truth.questions)]
     answers = samples_only([*ask(truth), *again], responses, "MIRAGE")
     labels = [by_rules(one, answers, *_topic(truth, one, answers)) for one in truth.questions]
     return answers, labels
 
 
-def _records(truth: Truth, answers: Mapping[str, str], labels: Sequence[Labels]) -> list[dict[str, Any]]:
+def _records(
+    truth: Truth, answers: Mapping[str, str], labels: Sequence[MirageLabels]
+) -> list[dict[str, Any]]:
     return [_record(one, label, answers) for one, label in zip(truth.questions, labels, strict=True)]
 
 
-def _record(question: MirageQuestion, label: Labels, answers: Mapping[str, str]) -> dict[str, Any]:
+def _record(question: MirageQuestion, label: MirageLabels, answers: Mapping[str, str]) -> dict[str, Any]:
     return {
         "id": question.id,
         "topic": question.topic,
@@ -183,7 +187,7 @@ def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bo
     return {name: right for name, right in found.items() if right is not None}
 
 
-def _matched(label: Labels, kind: str, true: Sequence[str]) -> dict[str, Any] | None:
+def _matched(label: MirageLabels, kind: str, true: Sequence[str]) -> dict[str, Any] | None:
     found = getattr(label, kind)
     if found is None:
         return None

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.stats import pearsonr
 
 from mmprobe.analyses.statistics import CONFIDENCE, holm
-from mmprobe.benchmarks.lines import json_lines
-from mmprobe.benchmarks.mirage.parsing import KINDS
+from mmprobe.benchmarks.core.jsonl import json_lines
+from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
 
 OVER_MODELS = ("accuracy", "f_step", "f_claim", "lhs")

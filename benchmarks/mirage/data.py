@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.final_answers import (
+from mmprobe.benchmarks.answers.final_answers import (
     THRESHOLD,
     choice_of,
     final_answer,
@@ -15,15 +15,15 @@ from mmprobe.benchmarks.final_answers import (
     number_of,
     same_text,
 )
-from mmprobe.benchmarks.lines import load_with_images
-from mmprobe.benchmarks.mirage.parsing import MOST
+from mmprobe.benchmarks.answers.yes_no import yes_no
+from mmprobe.benchmarks.core.jsonl import load_with_images
 from mmprobe.benchmarks.mmreason.data import given_answer
-from mmprobe.benchmarks.yes_no import yes_no
 from mmprobe.samples import Id
 
 Topic = Literal["algebra", "arithmetic", "geometry", "logical", "scientific", "spatial", "statistical"]
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 AnswerType = Literal["multiple_choice", "free_form", "approximate"]
+MOST = 10  # steps, and claims, of one chain
 
 
 class MirageQuestion(BaseModel):

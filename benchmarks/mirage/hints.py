@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from mmprobe.benchmarks.final_answers import final_answer
+from mmprobe.benchmarks.answers.final_answers import final_answer
 from mmprobe.benchmarks.mirage.data import TOPICS, MirageQuestion, Topic
-from mmprobe.benchmarks.mirage.logos import hinted
 
 # In our words; the paper's are longer.
 TOPIC_HINTS: dict[Topic, str] = {
@@ -105,3 +104,13 @@ def with_hints(question: MirageQuestion, text: str, topic: Topic | None) -> str:
     own = question.topic_hint if topic == question.topic else None
     hint = own or (None if topic is None else TOPIC_HINTS[topic])
     return hinted(text, hint, question.question_hint)
+
+
+def hinted(question: str, topic_hint: str | None, question_hint: str | None) -> str:
+    """The prompt of collaborative hint inference: topic hint, question, question hint (section 5.4).
+
+    Example:
+        >>> hinted("How long is AB?", "Note what is given.", None)
+        'Note what is given.\\n\\nHow long is AB?'
+    """
+    return "\n\n".join(part for part in (topic_hint, question, question_hint) if part)

@@ -1,22 +1,22 @@
-"""What is labelled of each answer, by rules or by a judge, and the metrics that are computed from the labels."""
+"""What is labelled of each answer of MIRAGE, by rules or by a judge."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct
-from mmprobe.benchmarks.mirage.hints import has_hints
-from mmprobe.benchmarks.mirage.matching import extract_by_rules, match_by_rules
-from mmprobe.benchmarks.mirage.metrics import Scores, accuracy, factuality, hallucination_rates, lhs
-from mmprobe.benchmarks.mirage.parsing import Extraction, Kind, Matches
-from mmprobe.benchmarks.results import Metric, mean_metric, of_samples
+from mmprobe.benchmarks.mirage.data import Topic
 
 HINTED, TOPIC = "--hinted", "--topic"  # behind the id of a question asked with hints, and asked for its topic
 
 
+Scores = Sequence[Sequence[Sequence[int] | None]]
+"""Of one question: [judge][reference], five scores of 1 to 5, or None where the judge gave none."""
+
+
 @dataclass(frozen=True)
-class Labels:
+class MirageLabels:
     """The labels of one question's answers.
 
     Attributes:
@@ -49,160 +49,38 @@ class Labels:
         return (self.answered_hinted if what == "hinted" else self.answered) and what not in self.unscored
 
 
-def by_rules(
-    question: MirageQuestion, responses: Mapping[str, str], topic: Topic | None, classified: bool
-) -> Labels:
-    """Labels without a model: answers, and sentences that say the same as a true step or claim.
-
-    Rules see neither kinds of hallucination nor the quality of a chain.
-
-    Args:
-        responses: all of them, by id; the hinted one under `ID--hinted`.
-        topic, classified: what the classifier said, and whether it was asked.
-
-    Example:
-        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> by_rules(MirageQuestion(id="1", **fields), {"1": "The answer is 4."}, None, False).correct
-        True
-    """
-    response, again = responses.get(question.id), responses.get(question.id + HINTED)
-    extraction = steps = claims = None
-    if response is not None and (question.steps or question.claims):
-        extraction = extract_by_rules(response, question.steps, question.claims)
-        steps = match_by_rules(extraction.steps, question.steps) if question.steps else None
-        claims = match_by_rules(extraction.claims, question.claims) if question.claims else None
-    return Labels(
-        answered=response is not None,
-        correct=None if response is None else is_correct(question, response),
-        answered_hinted=again is not None,
-        correct_hinted=None if again is None else is_correct(question, again),
-        topic=topic,
-        classified=classified,
-        extraction=extraction,
-        steps=steps,
-        claims=claims,
-    )
+Match = Literal["MATCH", "REASONABLE", "CONFLICT"]
 
 
-def metrics_of(questions: Sequence[MirageQuestion], labels: Sequence[Labels]) -> dict[str, Metric]:
-    """Every metric of the benchmark.
-
-    Returns:
-        - accuracy, accuracy_answered; of the questions with hints, accuracy_hinted, hint_gain (the hinted answer's
-          correctness less the plain one's) and topic_accuracy
-        - f_step, f_claim and what `factuality` gives beside them, of the questions with true steps, true claims
-        - with a judge, what `hallucination_rates` and `lhs` give, of the questions with a true chain
-        - of each of these but the last two, `NAME[topic=…]` and `NAME[type=…]` where there is more than one
-
-    Example:
-        >>> metrics_of(questions, [by_rules(one, responses, None, False) for one in questions])  # doctest: +SKIP
-    """
-    found = _answers(questions, labels) | _chains(questions, labels) | _judged(questions, labels)
-    groups = [f"topic={one.topic}" for one in questions], [f"type={one.type}" for one in questions]
-    for names in groups:
-        for name in dict.fromkeys(names) if len(set(names)) > 1 else ():
-            at = [place for place, mine in enumerate(names) if mine == name]
-            mine, told = [questions[place] for place in at], [labels[place] for place in at]
-            table = _answers(mine, told) | _chains(mine, told)
-            table |= {key: value for key, value in _judged(mine, told).items() if key == "lhs"}
-            found |= {f"{key}[{name}]": metric for key, metric in table.items()}
-    return found
+MATCHES: tuple[Match, ...] = get_args(Match)
 
 
-def _answers(questions: Sequence[MirageQuestion], labels: Sequence[Labels]) -> dict[str, Metric]:
-    found = of_samples(
-        accuracy([one.correct for one in labels], [one.scored("correct") for one in labels]),
-        [question.id for question in questions],
-    )
-    pairs = [(question, one) for question, one in zip(questions, labels, strict=True) if has_hints(question)]
-    if not any(one.answered_hinted for _, one in pairs):
-        return found
-    hinted = [float(one.correct_hinted is True) if one.scored("hinted") else None for _, one in pairs]
-    gains = [
-        None if again is None or not one.scored("correct") else again - float(one.correct is True)
-        for again, (_, one) in zip(hinted, pairs, strict=True)
-    ]
-    more = {
-        "accuracy_hinted": mean_metric(hinted, "higher"),
-        "hint_gain": mean_metric(gains, "higher", (-1.0, 1.0)),
-    }
-    if any(one.classified for _, one in pairs):
-        right = [float(one.topic == question.topic) if one.classified else None for question, one in pairs]
-        more["topic_accuracy"] = mean_metric(right, "higher")
-    return found | of_samples(more, [question.id for question, _ in pairs])
+Kind = Literal["spatial", "logical", "factuality", "context", "fabrication"]
 
 
-def _chains(questions: Sequence[MirageQuestion], labels: Sequence[Labels]) -> dict[str, Metric]:
-    found: dict[str, Metric] = {}
-    pairs = list(zip(questions, labels, strict=True))
-    stepped = [(question.id, one.steps) for question, one in pairs if question.steps]
-    claimed = [(question.id, one.claims) for question, one in pairs if question.claims]
-    for name, rows in (("f_step", stepped), ("f_claim", claimed)):
-        if rows:
-            found |= of_samples(factuality([row for _, row in rows], name), [known for known, _ in rows])
-    return found
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-def _judged(questions: Sequence[MirageQuestion], labels: Sequence[Labels]) -> dict[str, Metric]:
-    """Kinds of hallucination and LHS; nothing where nobody was asked."""
-    chained = [(question, one) for question, one in zip(questions, labels, strict=True) if chain_of(question)]
-    if not any(one.scores is not None for _, one in chained):
-        return {}
-    ids = [question.id for question, _ in chained]
-    found = of_samples(hallucination_rates([one.kinds for _, one in chained]), ids)
-    judges = max(len(one.scores or ()) for _, one in chained)
-    references = max(len(references_of(question)) for question, _ in chained)
-    scores = [_filled(one.scores or (), judges, references) for _, one in chained]
-    given = [
-        None
-        if one.scores is None
-        else sum(row is not None for rows in one.scores for row in rows)
-        / (judges * len(references_of(question)))
-        for question, one in chained
-    ]
-    return found | of_samples(lhs(scores) | {"lhs_judgements": mean_metric(given, "higher")}, ids)
+DIMENSIONS = (
+    "factual_accuracy",
+    "logical_consistency",
+    "reasoning_completeness",
+    "conceptual_accuracy",
+    "strategy_appropriateness",
+)
 
 
-def _filled(scores: Scores, judges: int, references: int) -> Scores:
-    """The scores of one question with gaps, so that all questions have as many judges and references."""
-    nothing: list[None] = [None] * references
-    rows = [[*row, *nothing[len(row) :]] for row in scores]
-    return rows + [nothing] * (judges - len(rows))
+@dataclass(frozen=True)
+class Extraction:
+    """The key steps of one reasoning chain and its intermediate results, 1 to 10 of each."""
+
+    steps: tuple[str, ...]
+    claims: tuple[str, ...]
 
 
-def chain_of(question: MirageQuestion) -> str | None:
-    """The true reasoning: the first reference, else the steps; None without either.
+@dataclass(frozen=True)
+class Matches:
+    """Labels of each predicted item (is it covered by the truth?) and of each true one (was it stated?)."""
 
-    Example:
-        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> chain_of(MirageQuestion(id="1", steps=["Add 2 to 2.", "That is 4."], **fields))
-        'Add 2 to 2.\\nThat is 4.'
-    """
-    return question.references[0] if question.references else "\n".join(question.steps) or None
-
-
-def references_of(question: MirageQuestion) -> list[str]:
-    """The true reasoning and its rewrites, against which a chain is scored.
-
-    Example:
-        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> references_of(MirageQuestion(id="1", references=["2 and 2 is 4.", "Count: 3, 4."], **fields))
-        ['2 and 2 is 4.', 'Count: 3, 4.']
-    """
-    chain = chain_of(question)
-    return question.references or ([] if chain is None else [chain])
-
-
-def unscored(labels: Sequence[Labels], what: Sequence[str]) -> dict[str, Metric]:
-    """Share of the answered questions that a judge left without a verdict, by what it was asked for.
-
-    Example:
-        >>> unscored([Labels(True, unscored={"steps": "garbage"})], ["steps"])["unscored_steps"].value
-        1.0
-    """
-    return {
-        f"unscored_{name}": mean_metric(
-            [float(name in one.unscored) if one.answered else None for one in labels], "lower"
-        )
-        for name in what
-    }
+    predicted: tuple[Match, ...]
+    true: tuple[Match, ...]

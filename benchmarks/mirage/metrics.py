@@ -8,12 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from mmprobe.benchmarks.mirage.parsing import DIMENSIONS, KINDS, Kind, Match, Matches
-from mmprobe.benchmarks.results import Metric, count_metric, mean_metric
+from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric
+from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Kind, Match, Matches, Scores
 from mmprobe.errors import InputError
 
-Scores = Sequence[Sequence[Sequence[int] | None]]
-"""Of one question: [judge][reference], five scores of 1 to 5, or None where the judge gave none."""
 Value = TypeVar("Value")
 
 

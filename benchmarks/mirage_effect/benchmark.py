@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmprobe.benchmarks.benchmark import Benchmark, Scored
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
+from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mirage_effect.judge import label_answer
-from mmprobe.benchmarks.mirage_effect.judging import label_by_judge
+from mmprobe.benchmarks.mirage_effect.model_labels import label_by_judge
 from mmprobe.benchmarks.mirage_effect.questions import Truth, ask, by_question, read
+from mmprobe.benchmarks.mirage_effect.rule_labels import label_answer
 from mmprobe.benchmarks.mirage_effect.scoring import labelled_answers, scored
-from mmprobe.benchmarks.mirage_effect.world import draw_questions
-from mmprobe.benchmarks.results import mean_metric
+from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions
 
 
 def _draw(folder: Path, n: int, seed: int) -> Truth:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.lines import load_with_images, read_records
+from mmprobe.benchmarks.core.jsonl import load_with_images, read_records
 from mmprobe.errors import InputError
 from mmprobe.samples import Id
 

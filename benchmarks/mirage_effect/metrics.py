@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from mmprobe.analyses.statistics import PERMUTATIONS
-from mmprobe.benchmarks.mirage_effect.judge import Labels
-from mmprobe.benchmarks.results import Metric, count_metric, mean_metric
+from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric
+from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 
 NO_ANSWER = "no answer found"
 
 
-def mirage_rates(labels: Sequence[Labels | None]) -> dict[str, Metric]:
+def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
     """How often a model answers as if it saw a picture that nobody gave it (section 7.3).
 
     The paper prints percent; these are shares.
@@ -30,7 +30,7 @@ def mirage_rates(labels: Sequence[Labels | None]) -> dict[str, Metric]:
           refusals are mirages
 
     Example:
-        >>> rates = mirage_rates([Labels(False, True), Labels(False, False), Labels(True, False), None])
+        >>> rates = mirage_rates([ImagelessLabels(False, True), ImagelessLabels(False, False), ImagelessLabels(True, False), None])
         >>> round(rates["mirage_rate"].value, 3), round(rates["mirage_rate_described"].value, 3)
         (0.667, 0.333)
     """

@@ -19,7 +19,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
     load_questions,
     prompt,
 )
-from mmprobe.benchmarks.mirage_effect.world import world_questions
+from mmprobe.benchmarks.mirage_effect.synthetic import world_questions
 from mmprobe.benchmarks.synthetic.pairs import is_world
 from mmprobe.errors import InputError
 from mmprobe.samples import SAFE_ID, Sample, load_samples

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.benchmark import Scored
-from mmprobe.benchmarks.mirage_effect.answers import chosen, is_right, said
+from mmprobe.benchmarks.answers.choices import chosen, is_right, said
+from mmprobe.benchmarks.core.benchmark import Scored
+from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, of_samples
 from mmprobe.benchmarks.mirage_effect.data import (
     MODALITIES,
     VARIANTS,
     ChoiceQuestion,
     ImagelessQuestion,
 )
-from mmprobe.benchmarks.mirage_effect.judge import Labels, diagnosis_of, is_alarming
+from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 from mmprobe.benchmarks.mirage_effect.metrics import (
     NO_ANSWER,
     answer_bias,
@@ -33,10 +34,10 @@ from mmprobe.benchmarks.mirage_effect.questions import (
     imageless_id,
     varied_questions,
 )
-from mmprobe.benchmarks.results import Metric, count_metric, mean_metric, of_samples
+from mmprobe.benchmarks.mirage_effect.rule_labels import diagnosis_of, is_alarming
 
 Answers = Mapping[str, Sequence[str]]
-Given = Mapping[str, Labels | None]
+Given = Mapping[str, ImagelessLabels | None]
 
 
 def labelled_answers(truth: Truth, answers: Answers) -> dict[str, tuple[str, str]]:
@@ -102,7 +103,7 @@ def _rates(names: Sequence[str], labels: Given) -> dict[str, Metric]:
     return of_samples(mirage_rates([labels.get(name) for name in names]), names)
 
 
-def _change(plain: Labels | None, varied: Labels | None) -> float | None:
+def _change(plain: ImagelessLabels | None, varied: ImagelessLabels | None) -> float | None:
     """What a variant changes in one question's being a mirage: 1 becomes one, -1 no longer is one."""
     return None if plain is None or varied is None else float(plain.notices) - float(varied.notices)
 

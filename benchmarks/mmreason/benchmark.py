@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.core.jsonl import check_further
+from mmprobe.benchmarks.core.results import mean_metric, of_samples
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.lines import check_further
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions, opened
-from mmprobe.benchmarks.mmreason.labels import TEXT, Labels, by_rules, metrics_of, unscored
+from mmprobe.benchmarks.mmreason.labels import TEXT, ReasonLabels
 from mmprobe.benchmarks.mmreason.metrics import SCORES, step_score
-from mmprobe.benchmarks.mmreason.world import world_questions
-from mmprobe.benchmarks.results import mean_metric, of_samples
+from mmprobe.benchmarks.mmreason.rule_labels import by_rules
+from mmprobe.benchmarks.mmreason.scoring import metrics_of, unscored
+from mmprobe.benchmarks.mmreason.synthetic import world_questions
 from mmprobe.benchmarks.synthetic.pairs import is_world, make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -91,7 +93,7 @@ def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
 
 def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
     """Metrics and records by a judge's labels: final answers, steps, and what went wrong."""
-    from mmprobe.benchmarks.mmreason.judging import by_judge
+    from mmprobe.benchmarks.mmreason.model_labels import by_judge
 
     answers = _answers(truth, responses)
     labels = by_judge(truth.questions, answers, judge)
@@ -106,7 +108,7 @@ def _answers(truth: Truth, responses: Mapping[str, str]) -> dict[str, str]:
     )
 
 
-def _scored(truth: Truth, answers: Mapping[str, str], labels: Sequence[Labels]) -> Scored:
+def _scored(truth: Truth, answers: Mapping[str, str], labels: Sequence[ReasonLabels]) -> Scored:
     metrics = metrics_of(truth.questions, labels)
     stand = [0.0] * len(truth.questions) + [1.0] * len(truth.left_out)
     everything = [question.id for question in truth.questions] + truth.left_out
@@ -115,7 +117,7 @@ def _scored(truth: Truth, answers: Mapping[str, str], labels: Sequence[Labels]) 
     return metrics, [_record(question, label, answers) for question, label in pairs]
 
 
-def _record(question: ReasonQuestion, label: Labels, answers: Mapping[str, str]) -> dict[str, Any]:
+def _record(question: ReasonQuestion, label: ReasonLabels, answers: Mapping[str, str]) -> dict[str, Any]:
     steps = [] if label.steps is None else [kind for _, kind in label.steps]
     return {
         "id": question.id,

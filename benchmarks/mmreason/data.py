@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.final_answers import final_answer, number_of, same_text
-from mmprobe.benchmarks.lines import load_with_images
-from mmprobe.benchmarks.mmreason.choices import can_stand_open, open_answer, remove_choices
+from mmprobe.benchmarks.answers.final_answers import final_answer, number_of, same_text
+from mmprobe.benchmarks.core.jsonl import load_with_images
+from mmprobe.benchmarks.mmreason.choice_removal import can_stand_open, open_answer, remove_choices
 from mmprobe.samples import Id
 
 Discipline = Literal["math", "business", "science", "engineering", "social", "health"]

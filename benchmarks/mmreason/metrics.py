@@ -7,8 +7,8 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
+from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, of_samples
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
-from mmprobe.benchmarks.results import Metric, count_metric, mean_metric, of_samples
 from mmprobe.errors import InputError
 
 Judgement = Literal["correct", "unverifiable", "incorrect"]

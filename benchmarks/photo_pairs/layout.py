@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmprobe.benchmarks.lines import write_whole
+from mmprobe.benchmarks.core.jsonl import write_whole
 from mmprobe.benchmarks.photo_pairs.colours import colour_of
 from mmprobe.benchmarks.photo_pairs.masks import box_of, shifted
-from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels
+from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejected
 from mmprobe.benchmarks.photo_pairs.planner import Edit, place_of
 from mmprobe.benchmarks.spd_faith.benchmark import published
-from mmprobe.benchmarks.spd_faith.truth import read_pairs
+from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
+from mmprobe.errors import InputError
 
 Row = dict[str, Any]
 _QUALITY = 95  # of the JPEG files, ours; colours are not subsampled, which keeps equal blocks equal
@@ -168,3 +169,32 @@ def _answer(kind: str, row: Row) -> str:
 
 def _line(data: Row) -> str:
     return json.dumps(data, ensure_ascii=False) + "\n"
+
+
+def reject(out: Path, name: str, reason: Rejected) -> None:
+    """Add one line: image_id, stage (read, plan, check, difficulty, review) and reason."""
+    line = json.dumps({"image_id": name, "stage": reason.stage, "reason": " ".join(str(reason).split())})
+    with (out / "rejected.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def read_rejected(out: Path) -> list[dict[str, str]]:
+    """The rejected pictures; a last line that was cut off is taken away, so that its picture is tried again.
+
+    Raises:
+        InputError: another line is damaged.
+    """
+    file = out / "rejected.jsonl"
+    if not file.is_file():
+        return []
+    whole, _, rest = file.read_text(encoding="utf-8").rpartition("\n")
+    if rest:
+        write_whole(file, whole + "\n" if whole else "")
+    rows = []
+    for number, line in enumerate(whole.split("\n") if whole else [], 1):
+        try:
+            row = json.loads(line)
+            rows.append({key: str(row[key]) for key in ("image_id", "stage", "reason")})
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"{file}, line {number}: damaged; choose another --out") from None
+    return rows

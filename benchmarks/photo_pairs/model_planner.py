@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 
 from mmprobe.benchmarks.judges import Asked, Judge, Unscored
+from mmprobe.benchmarks.judges.parsing import Unusable, _read, _Strict
 from mmprobe.benchmarks.judges.prompts import _DATA
-from mmprobe.benchmarks.judges.replies import Unusable, _read, _Strict
 from mmprobe.benchmarks.photo_pairs.colours import colour_of, new_colours
 from mmprobe.benchmarks.photo_pairs.masks import box_of
 from mmprobe.benchmarks.photo_pairs.photos import Photo, share

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.benchmarks.lines import write_whole
+from mmprobe.benchmarks.core.jsonl import write_whole
 from mmprobe.benchmarks.photo_pairs.check import check_files, check_pixels
 from mmprobe.benchmarks.photo_pairs.edits import apply_edits
 from mmprobe.benchmarks.photo_pairs.inpainting import Inpainter, inpainter_of
@@ -25,6 +25,8 @@ from mmprobe.benchmarks.photo_pairs.layout import (
     encode,
     keep_pair,
     pair_folders,
+    read_rejected,
+    reject,
     row_of,
     write_lists,
     write_metadata,
@@ -37,7 +39,6 @@ from mmprobe.benchmarks.photo_pairs.planner import (
     difficulty_of,
     plan_by_rules,
 )
-from mmprobe.benchmarks.photo_pairs.rejects import read_rejected, reject
 from mmprobe.benchmarks.photo_pairs.review import write_review
 from mmprobe.benchmarks.synthetic.pairs import check_options
 from mmprobe.benchmarks.synthetic.scene import Difficulty

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.benchmark import Benchmark, Scored
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.spd_faith.claims import parse_count
-from mmprobe.benchmarks.spd_faith.judging import judge_responses
+from mmprobe.benchmarks.spd_faith.data import Pair, pair_of_row, read_pairs, synthetic_pairs
+from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
+from mmprobe.benchmarks.spd_faith.lexical.claims import parse_count
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
-from mmprobe.benchmarks.spd_faith.score import QUESTION_TYPES, score_responses
-from mmprobe.benchmarks.spd_faith.truth import Pair, pair_of_row, read_pairs, synthetic_pairs
+from mmprobe.benchmarks.spd_faith.model_labels import judge_responses
+from mmprobe.benchmarks.spd_faith.rule_labels import score_responses
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmprobe.analyses.statistics import CONFIDENCE, RESAMPLES
-from mmprobe.benchmarks.results import Direction, Metric, of_samples, parts_of
+from mmprobe.benchmarks.core.results import Direction, Metric, of_samples, parts_of
 
 _BLOCK = 250  # resamples in memory at a time
 
@@ -49,7 +49,7 @@ def measure(
         seed: of the draws.
 
     Example:
-        >>> from mmprobe.benchmarks.results import ratio
+        >>> from mmprobe.benchmarks.core.results import ratio
         >>> first = np.array([True, True, False, False])
         >>> half = Number(ratio, columns=[0, 1], scored=first, asked=4, direction="higher")
         >>> metric = measure(np.array([[1.0, 1], [0, 1], [0, 0], [0, 0]]), "abcd", {"half": half})["half"]

@@ -12,11 +12,12 @@ from typing import Literal
 
 import numpy as np
 
-from mmprobe.benchmarks.results import Direction, Metric, Of, f1, ratio
+from mmprobe.benchmarks.core.results import Direction, Metric, Of, f1, ratio
+from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.intervals import Number, measure
-from mmprobe.benchmarks.spd_faith.judged import Judged, listing_counts, scores_of
+from mmprobe.benchmarks.spd_faith.labels import Judged
 from mmprobe.benchmarks.spd_faith.match import ERRORS
-from mmprobe.benchmarks.spd_faith.truth import Pair
+from mmprobe.benchmarks.spd_faith.scoring import listing_counts, scores_of
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
 Profile = Literal["paper-main", "paper-appendix", "code"]
@@ -181,7 +182,7 @@ def metrics_of(judged: Sequence[Judged]) -> dict[str, Metric]:
         Metrics by name.
 
     Example:
-        >>> from mmprobe.benchmarks.spd_faith.truth import Difference
+        >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"),))
         >>> metrics_of([Judged(pair, same="yes", different="yes")])["contradiction_rate"].value
         1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mmprobe.benchmarks.lines import write_whole
+from mmprobe.benchmarks.core.jsonl import write_whole
 from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
 from mmprobe.cache import Run
 from mmprobe.errors import InputError

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from mmprobe.benchmarks.lines import json_lines
+from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, ask_everything, describe_edit
 from mmprobe.benchmarks.synthetic.render import edit_boxes, render
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, MAX_DIFFERENCES, Difficulty, ScenePair, draw_pair

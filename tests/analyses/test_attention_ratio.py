@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from planted import HEADS, LAYERS, SIDE, peak, planted_run
+from helpers.planted import HEADS, LAYERS, SIDE, peak, planted_run
 
 from mmprobe.analyses import attention_ratio
 from mmprobe.analyses.attention_ratio import ratio_on

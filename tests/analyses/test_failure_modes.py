@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from planted import SIDE, peak, planted_run
+from helpers.planted import SIDE, peak, planted_run
 
 from mmprobe.analyses import failure_modes
 from mmprobe.errors import InputError, NotApplicable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from planted import peak, planted_run
+from helpers.planted import peak, planted_run
 
 from mmprobe.analyses import localisation
 from mmprobe.analyses.localisation import nouns_of, obj_iou, otsu_threshold

@@ -20,7 +20,7 @@ from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION
 from mmprobe.errors import NotCaptured
 from mmprobe.samples import Sample
-from mmprobe.viz.neuron_activation import panels
+from mmprobe.viz.figures.neuron_activation import panels
 
 warnings.simplefilter("error")
 

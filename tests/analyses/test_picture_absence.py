@@ -15,7 +15,7 @@ from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
 from mmprobe.samples import Sample
-from mmprobe.viz.picture_absence import panels
+from mmprobe.viz.figures.picture_absence import panels
 
 LAYERS = [1, 4]
 

@@ -30,7 +30,7 @@ from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES
 from mmprobe.errors import NotApplicable
 from mmprobe.samples import Region, Sample
-from mmprobe.viz.predict_unfaithful import panels
+from mmprobe.viz.figures.predict_unfaithful import panels
 
 module = importlib.import_module("mmprobe.analyses.predict_unfaithful")
 

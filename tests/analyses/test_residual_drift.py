@@ -22,7 +22,7 @@ from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION
 from mmprobe.errors import NotCaptured
 from mmprobe.samples import Sample
-from mmprobe.viz.residual_drift import panels
+from mmprobe.viz.figures.residual_drift import panels
 
 warnings.simplefilter("error")
 LAYERS = [1, 4]

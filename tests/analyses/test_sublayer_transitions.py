@@ -21,7 +21,7 @@ from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION
 from mmprobe.errors import NotCaptured
 from mmprobe.samples import Sample
-from mmprobe.viz.sublayer_transitions import panels
+from mmprobe.viz.figures.sublayer_transitions import panels
 
 warnings.simplefilter("error")
 MEASURES = ("cos_mha", "cos_ffn", "kl")

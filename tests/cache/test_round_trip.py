@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmprobe.cache import Trace, TraceWriter
-from mmprobe.cache.dataset import chunk_of
+from mmprobe.cache.hdf5 import chunk_of
 from mmprobe.cache.schema import GROUP_NAMES, VARIABLES
 from mmprobe.samples import Sample
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from answering import STEPS, left_behind, plain_tokens, read_whole, ready, run, sample_of, tiny
+from helpers.answering import STEPS, left_behind, plain_tokens, read_whole, ready, run, sample_of, tiny
+from helpers.tiny_blip import ENC, save_tiny_blip
 from PIL import Image
 from scipy import ndimage
-from tiny_blip import ENC, save_tiny_blip
 from transformers import BlipForConditionalGeneration, BlipForImageTextRetrieval, BlipProcessor
 from typer.testing import CliRunner
 
@@ -30,7 +30,7 @@ from mmprobe.interventions.image_text_matching import (
 )
 from mmprobe.interventions.visual import largest, logit_gradients, shown_by, with_pictures
 from mmprobe.models.aliases import locate
-from mmprobe.models.listening import changing
+from mmprobe.models.hooks import changing
 from mmprobe.models.prompt import build_batch
 
 CPU = torch.device("cpu")
@@ -262,7 +262,7 @@ def test_gradients_are_of_the_unchanged_model(pictures):
         return found[-1:]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmprobe.interventions.agla.logit_gradients", keep)
+        patch.setattr("mmprobe.interventions.methods.agla.logit_gradients", keep)
         run(model, [sage, agla], chats, batch, 1)
     assert torch.equal(found[0], logit_gradients(Asked(model, chats, batch))[0])
 

@@ -7,16 +7,26 @@ import math
 import numpy as np
 import pytest
 import torch
-from answering import FAMILIES, STEPS, attending, plain_tokens, read_whole, ready, run, sample_of, tiny
+from helpers.answering import (
+    FAMILIES,
+    STEPS,
+    attending,
+    plain_tokens,
+    read_whole,
+    ready,
+    run,
+    sample_of,
+    tiny,
+)
 from PIL import Image
 
 from mmprobe.interventions import load_method
 from mmprobe.interventions.base import Asked
 from mmprobe.interventions.contrast import plausible
-from mmprobe.interventions.icd import told
-from mmprobe.interventions.pai import without_pictures
-from mmprobe.interventions.second_path import SecondPath
-from mmprobe.interventions.vcd import kept_signal, noisy
+from mmprobe.interventions.contrast_path import SecondPath
+from mmprobe.interventions.methods.icd import told
+from mmprobe.interventions.methods.pai import without_pictures
+from mmprobe.interventions.methods.vcd import kept_signal, noisy
 from mmprobe.interventions.visual import shown_by, with_pictures
 from mmprobe.models import Batch
 from mmprobe.models.prompt import build_batch
@@ -197,7 +207,7 @@ def test_the_positions_of_the_answer_are_left_alone(pictures):
 
 def test_agla_leaves_the_attended_patches(pictures, monkeypatch):
     """The second path's picture is the original where the last prompt query's mean attention is in the top share."""
-    import mmprobe.interventions.agla as agla
+    import mmprobe.interventions.methods.agla as agla
 
     model = tiny("llava")
     chats, batch = ready(model, sample_of(pictures[:1]))

@@ -8,18 +8,19 @@ from typing import ClassVar
 import pytest
 import torch
 import yaml
-from answering import FAMILIES, STEPS, left_behind, plain_tokens, ready, run, sample_of, tiny
+from helpers.answering import FAMILIES, STEPS, left_behind, plain_tokens, ready, run, sample_of, tiny
 
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate, generate_batch, load_method, load_methods, method_names
-from mmprobe.interventions.answer import Generated
 from mmprobe.interventions.base import Asked, Method
 from mmprobe.interventions.contrast import Contrast
+from mmprobe.interventions.contrast_path import SecondPath
+from mmprobe.interventions.generate import Generated
+from mmprobe.interventions.methods.self_consistency import elected
 from mmprobe.interventions.parameters import settings
-from mmprobe.interventions.prompting import PromptMethod, elected
+from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import method_class
-from mmprobe.interventions.second_path import SecondPath
 from mmprobe.samples import Sample
 
 NEUTRAL = {
@@ -367,7 +368,7 @@ def test_other_bad_arguments(tiny_spd, pictures):
 def test_a_trace_shows_what_the_method_did(tiny_spd, pictures, tmp_path):
     """Within `intervening` the tracer records the changed stream and never the second path."""
     from mmprobe.interventions import intervening
-    from mmprobe.models.listening import listening
+    from mmprobe.models.hooks import listening
 
     chats, batch = ready(tiny_spd, sample_of(pictures[:2]))
     method = load_method("sage", alpha=0, eta=1, k=0.8, beta=0, tau=0)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from answering import attending, plain_tokens, read_whole, ready, sample_of, tiny
+from helpers.answering import attending, plain_tokens, read_whole, ready, sample_of, tiny
 from torch import Tensor
 
-import mmprobe.interventions.opera as opera
+import mmprobe.interventions.methods.opera as opera
 from mmprobe.interventions import generate, load_method
 from mmprobe.models import Model
 

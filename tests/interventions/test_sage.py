@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answering import FAMILIES, STEPS, attending, read_whole, ready, run, sample_of, tiny
+from helpers.answering import FAMILIES, STEPS, attending, read_whole, ready, run, sample_of, tiny
 from torch import Tensor
 
 import mmprobe as mp
 from mmprobe.interventions import intervening, load_method
-from mmprobe.interventions import sage as sage_module
-from mmprobe.interventions.sage import Sage
+from mmprobe.interventions.methods import sage as sage_module
+from mmprobe.interventions.methods.sage import Sage
 from mmprobe.interventions.visual import largest, painted, shown_by, with_pictures
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_batch, chat_of
-from mmprobe.traces import native
+from mmprobe.traces.engines import native
 
 SMALL = "qwen2_5_vl"
 

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from answering import STEPS, plain_tokens, ready, run, sample_of, tiny
+from helpers.answering import STEPS, plain_tokens, ready, run, sample_of, tiny
 from PIL import Image
 
 from mmprobe.interventions import load_method
-from mmprobe.interventions.looking_again import _Watch, crop_box, heat_maps
+from mmprobe.interventions.attention_watch import AttentionWatch
+from mmprobe.interventions.methods.attention_prompting import heat_maps
+from mmprobe.interventions.methods.zoom_refine import crop_box
 from mmprobe.interventions.visual import AttentionMap, Cells, largest, painted, shown_by
 from mmprobe.models import Prompt
 from mmprobe.models.families import View
@@ -93,10 +95,10 @@ def test_the_map_of_an_answer_ends_with_it(pictures):
     first, second = plain_tokens(model, ready(model, *samples)[1]).tolist()
     assert first[1] != first[0] and first[1] not in second, "the case is void: both end together"
     model.hf.generation_config.eos_token_id = first[1]
-    _, logits, report = run(model, [_Watch()], *ready(model, *samples))
+    _, logits, report = run(model, [AttentionWatch()], *ready(model, *samples))
     assert logits.shape[1] == STEPS
     for row, sample in enumerate(samples):
-        _, _, alone = run(model, [_Watch()], *ready(model, sample))
+        _, _, alone = run(model, [AttentionWatch()], *ready(model, sample))
         assert report(row)["watch"]["attention"] == pytest.approx(alone(0)["watch"]["attention"], rel=1e-4)
 
 

@@ -6,12 +6,12 @@ import logging
 
 import numpy as np
 import pytest
+from helpers.tiny_patches import TINY_PATCHES
+from helpers.tiny_tiles import TINY_TILES
 from PIL import Image
-from tiny_patches import TINY_PATCHES
-from tiny_tiles import TINY_TILES
 
 import mmprobe as mp
-from mmprobe.benchmarks.answering import local
+from mmprobe.benchmarks.core.runner import local
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Group, Model
 from mmprobe.models.families import family_of

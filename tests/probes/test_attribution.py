@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,20 +13,18 @@ import pytest
 import torch
 import xarray as xr
 from captum.attr import IntegratedGradients
+from helpers.tiny_patches import TINY_PATCHES
+from helpers.tiny_tiles import TINY_TILES
 from PIL import Image
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.families import family_of
 from mmprobe.probes.attribution import attribute
-from mmprobe.probes.on_regions import compare_with_regions
 from mmprobe.probes.patching import force
+from mmprobe.probes.region_overlap import compare_with_regions
 from mmprobe.samples import Region, Sample
-from mmprobe.viz.attribution import panels
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "families"))
-from tiny_patches import TINY_PATCHES
-from tiny_tiles import TINY_TILES
+from mmprobe.viz.figures.attribution import panels
 
 BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
 STEPS = 3

@@ -23,11 +23,11 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION
 from mmprobe.errors import NotApplicable, NotCaptured
-from mmprobe.probes import classifying
+from mmprobe.probes import cross_validation
 from mmprobe.probes.linear import linear_probe, linear_probe_by_step
 from mmprobe.probes.targets import presence_of
 from mmprobe.samples import Sample
-from mmprobe.viz.linear_probe import panels
+from mmprobe.viz.figures.linear_probe import panels
 
 warnings.simplefilter("error")
 HIDDEN = 12
@@ -126,7 +126,7 @@ def test_the_rotated_fit_is_the_same_fit():
     """40 numbers of 20 training samples: fitted in 20 dimensions or in 40, the probabilities are the same."""
     rng = np.random.default_rng(0)
     x, truth, fold = rng.normal(size=(30, 40)), np.arange(30) % 3, np.repeat([0, 1, 2], 10)
-    (found,) = classifying.held_out(x.astype("f4"), [truth], fold)
+    (found,) = cross_validation.held_out(x.astype("f4"), [truth], fold)
     for number in range(3):
         train = fold != number
         model = make_pipeline(
@@ -142,14 +142,16 @@ def test_measures_of_several_classes_are_those_of_scikit_learn():
     odds, truth = odds / odds.sum(1, keepdims=True), rng.integers(0, 3, 60)
     counts = rng.integers(0, 3, (5, 60))
     for draw, (accuracy, balanced, auc) in zip(
-        counts, classifying.measures_of(odds, truth, counts).T, strict=True
+        counts, cross_validation.measures_of(odds, truth, counts).T, strict=True
     ):
         rows = np.repeat(np.arange(60), draw)
         assert accuracy == pytest.approx(accuracy_score(truth[rows], odds[rows].argmax(1)))
         assert balanced == pytest.approx(balanced_accuracy_score(truth[rows], odds[rows].argmax(1)))
         assert auc == pytest.approx(roc_auc_score(truth[rows], odds[rows], multi_class="ovr"))
     with_none = np.where(truth == 2, 0, 1)[None]
-    assert np.isnan(classifying.measures_of(odds, truth, with_none)[1:]).all(), "a class that is not there"
+    assert np.isnan(cross_validation.measures_of(odds, truth, with_none)[1:]).all(), (
+        "a class that is not there"
+    )
 
 
 def test_pictures_that_give_the_label_away_do_not_help(tmp_path):

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
+from helpers.tiny_patches import TINY_PATCHES
+from helpers.tiny_tiles import TINY_TILES
 from PIL import Image
 
 import mmprobe as mp
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.families import family_of
-from mmprobe.models.listening import changing
+from mmprobe.models.hooks import changing
 from mmprobe.probes import knock_out_attention, knock_out_run, knockout, patch_residual
-from mmprobe.probes.forcing import force
 from mmprobe.probes.knockout import blocking
+from mmprobe.probes.teacher_forcing import force
 from mmprobe.samples import Sample
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "families"))
-from tiny_patches import TINY_PATCHES
-from tiny_tiles import TINY_TILES
 
 BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
 QUESTION = "Compare the two pictures."

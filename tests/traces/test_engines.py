@@ -11,7 +11,7 @@ import torch
 import mmprobe as mp
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
-from mmprobe.traces.collected import _padded
+from mmprobe.traces.engines.step_buffer import _padded
 
 STEPS = 70  # more than a block
 

@@ -15,7 +15,8 @@ import mmprobe as mp
 from mmprobe.models import Model
 from mmprobe.models.attention import _observers
 from mmprobe.samples import Sample
-from mmprobe.traces import load_capture, native
+from mmprobe.traces import load_capture
+from mmprobe.traces.engines import native
 
 SYSTEM = "You answer questions about pictures of coloured shapes."
 STEPS = 37
@@ -61,7 +62,7 @@ def eager_reference(model: Model, sample: Sample, answer: torch.Tensor) -> dict[
 def short_blocks():
     """Two whole blocks and a part of one in what is traced here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmprobe.traces.native.BLOCK_STEPS", 16)
+        patch.setattr("mmprobe.traces.engines.native.BLOCK_STEPS", 16)
         yield
 
 

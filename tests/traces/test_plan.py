@@ -7,15 +7,15 @@ import subprocess
 import sys
 
 import pytest
-from answering import tiny
+from helpers.answering import tiny
 
 import mmprobe as mp
 from mmprobe.models import load_shapes
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
+from mmprobe.traces.dry_run import probe
 from mmprobe.traces.engines import available
 from mmprobe.traces.plan import data_bytes, plan, typical
-from mmprobe.traces.probe import probe
 
 ROWS = mp.CaptureSpec(
     datasets=["attention/row", "residual/mid"], positions="all", dtype="float32", heads=[0, 2]

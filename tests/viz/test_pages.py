@@ -17,7 +17,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.viz.panel import GROUP_COLOURS, LABEL_COLOURS
 from mmprobe.viz.report import write_report
-from mmprobe.viz.sections import analysis_pages, findings_table
+from mmprobe.viz.report.sections import analysis_pages, findings_table
 
 FINDINGS = [
     {

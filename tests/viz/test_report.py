@@ -20,9 +20,8 @@ from mmprobe.analyses.token_activation import token_activation
 from mmprobe.cache import Run, open_run
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
-from mmprobe.viz import explorer
 from mmprobe.viz.panel import Panel
-from mmprobe.viz.report import write_report
+from mmprobe.viz.report import explorer, write_report
 
 
 @pytest.fixture

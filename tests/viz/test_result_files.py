@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 from mmprobe.errors import InputError
-from mmprobe.viz.result_files import LONGEST, answers_of, find_results, read_results
-from mmprobe.viz.results import internals
+from mmprobe.viz.report.result_files import LONGEST, answers_of, find_results, read_results
+from mmprobe.viz.report.results import internals
 
 
 def write(folder: Path) -> Path:

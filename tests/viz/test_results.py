@@ -18,8 +18,8 @@ from mmprobe.cache import Run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.viz.report import write_report
-from mmprobe.viz.result_files import read_results
-from mmprobe.viz.results import MAX_ANSWERS
+from mmprobe.viz.report.result_files import read_results
+from mmprobe.viz.report.results import MAX_ANSWERS
 
 
 def metric(value: float | None, n: int = 4, **more: Any) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def test_more_answers_than_the_page_holds_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Callable[..., Page]
 ) -> None:
     assert MAX_ANSWERS >= 18_000, "3,000 pairs, six questions each"
-    monkeypatch.setattr("mmprobe.viz.results.MAX_ANSWERS", 2)
+    monkeypatch.setattr("mmprobe.viz.report.results.MAX_ANSWERS", 2)
     page = open_results(show, write(tmp_path, [answer(name) for name in "abc"]))
     assert rows(page) == ["a", "b"]
     assert "Holds the first 2 of 3 answers." in page.locator(".answers").inner_text()

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK
 from mmprobe.cache import open_run
 from mmprobe.cli import app

@@ -10,9 +10,9 @@ pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
 from inspect_ai import eval as inspect_eval
 from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput, ModelUsage, get_model
 
-from mmprobe.benchmarks import inspect_tasks
-from mmprobe.benchmarks.api import api, messages_of
-from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.benchmarks.core import inspect_tasks
+from mmprobe.benchmarks.core.api_models import api, messages_of
+from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmprobe.benchmarks.magic.boxes.numbering import number_regions
+from mmprobe.benchmarks.magic.boxes.regions import draw_regions, intersection
 from mmprobe.benchmarks.magic.data import load_questions
-from mmprobe.benchmarks.magic.numbering import number_regions
-from mmprobe.benchmarks.magic.regions import draw_regions, intersection
 from mmprobe.errors import InputError
 
 HOT = (60, 20, 30, 20)  # x, y, width, height

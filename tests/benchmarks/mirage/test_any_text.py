@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmprobe.benchmarks.final_answers import choice_of, final_answer, number_of, same_text
-from mmprobe.benchmarks.judges.replies import Unusable
+from mmprobe.benchmarks.answers.final_answers import choice_of, final_answer, number_of, same_text
+from mmprobe.benchmarks.judges.parsing import Unusable
 from mmprobe.benchmarks.magic.steps import cited_regions, split_steps
 from mmprobe.benchmarks.mirage.hints import topic_by_rules, topic_of
-from mmprobe.benchmarks.mirage.logos import follows_format
-from mmprobe.benchmarks.mirage.matching import extract_by_rules, match_by_rules
-from mmprobe.benchmarks.mirage.parsing import (
+from mmprobe.benchmarks.mirage.prompts import (
     parse_correct,
     parse_extraction,
     parse_hallucinations,
     parse_matches,
     parse_scores,
 )
-from mmprobe.benchmarks.mirage_effect.judge import diagnosis_of, label_answer, parse_verdict
-from mmprobe.benchmarks.mmreason.choices import remove_choices
-from mmprobe.benchmarks.mmreason.judging import read_pieces
+from mmprobe.benchmarks.mirage.rule_labels import extract_by_rules, match_by_rules
+from mmprobe.benchmarks.mirage_effect.rule_labels import diagnosis_of, label_answer, parse_verdict
+from mmprobe.benchmarks.mmreason.choice_removal import remove_choices
+from mmprobe.benchmarks.mmreason.model_labels import read_pieces
+from mmprobe.training.logos import follows_format
 
 PIECES = [
     "<step>",

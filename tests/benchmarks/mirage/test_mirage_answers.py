@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.final_answers import choice_of, final_answer, is_near, number_of, same_text
+from mmprobe.benchmarks.answers.final_answers import choice_of, final_answer, is_near, number_of, same_text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.mirage.benchmark import Truth, ask, follow_up, read, score
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
@@ -137,7 +137,7 @@ def test_true_answers_of_the_drawn_set_are_faultless(tmp_path):
 
 
 def test_the_embedded_model_is_asked_and_scored(tmp_path):
-    from mmprobe.benchmarks.answering import local, run_benchmark
+    from mmprobe.benchmarks.core.runner import local, run_benchmark
     from mmprobe.models import load_model
 
     benchmark = find_benchmark("mirage")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import linregress
 
+from mmprobe.benchmarks.core.results import mean_metric, write_results
 from mmprobe.benchmarks.mirage.correlations import over_models, over_types
-from mmprobe.benchmarks.mirage.parsing import KINDS
-from mmprobe.benchmarks.results import mean_metric, write_results
+from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
 
 

@@ -10,8 +10,8 @@ pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
 from inspect_ai import eval as inspect_eval
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
-from mmprobe.benchmarks import inspect_tasks
-from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.benchmarks.core import inspect_tasks
+from mmprobe.benchmarks.core.benchmark import find_benchmark
 
 SEED = 5
 

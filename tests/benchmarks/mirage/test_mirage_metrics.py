@@ -10,18 +10,18 @@ import pytest
 from scipy.stats import linregress
 
 from mmprobe.benchmarks.mirage.correlations import correlations
-from mmprobe.benchmarks.mirage.logos import (
+from mmprobe.benchmarks.mirage.hints import hinted
+from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Matches
+from mmprobe.benchmarks.mirage.metrics import accuracy, by_group, factuality, hallucination_rates, lhs
+from mmprobe.errors import InputError
+from mmprobe.training.logos import (
     advantages,
     clipped_loss,
     follows_format,
-    hinted,
     kept_by_curriculum,
     kept_by_reward_filtration,
     reward,
 )
-from mmprobe.benchmarks.mirage.metrics import accuracy, by_group, factuality, hallucination_rates, lhs
-from mmprobe.benchmarks.mirage.parsing import DIMENSIONS, KINDS, Matches
-from mmprobe.errors import InputError
 
 M, R, C = "MATCH", "REASONABLE", "CONFLICT"
 

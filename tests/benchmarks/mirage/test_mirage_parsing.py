@@ -6,11 +6,9 @@ import json
 
 import pytest
 
-from mmprobe.benchmarks.judges.replies import Unusable
-from mmprobe.benchmarks.mirage.parsing import (
-    DIMENSIONS,
-    KINDS,
-    Extraction,
+from mmprobe.benchmarks.judges.parsing import Unusable
+from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Extraction
+from mmprobe.benchmarks.mirage.prompts import (
     parse_correct,
     parse_extraction,
     parse_hallucinations,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.benchmark import find_benchmark
-from mmprobe.benchmarks.mirage_effect.answers import chosen, is_right, said
+from mmprobe.benchmarks.answers.choices import chosen, is_right, said
+from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.mirage_effect.data import (
     GUESS,
     MODALITIES,
@@ -19,7 +19,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
     imageless_questions,
 )
 from mmprobe.benchmarks.mirage_effect.questions import Truth, ask, diagnosis_prompts
-from mmprobe.benchmarks.mirage_effect.world import world_questions
+from mmprobe.benchmarks.mirage_effect.synthetic import world_questions
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 

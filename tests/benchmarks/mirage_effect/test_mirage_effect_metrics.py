@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.mirage_effect.judge import Labels
+from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 from mmprobe.benchmarks.mirage_effect.metrics import (
     NO_ANSWER,
     answer_bias,
@@ -18,7 +18,12 @@ from mmprobe.benchmarks.mirage_effect.metrics import (
 
 
 def test_mirage_rates_by_hand():
-    labels = [Labels(False, True)] * 3 + [Labels(False, False), Labels(True, True), Labels(True, False), None]
+    labels = [ImagelessLabels(False, True)] * 3 + [
+        ImagelessLabels(False, False),
+        ImagelessLabels(True, True),
+        ImagelessLabels(True, False),
+        None,
+    ]
     found = mirage_rates(labels)
     assert found["mirage_rate"].value == pytest.approx(4 / 6)
     assert found["describes_rate"].value == pytest.approx(4 / 6)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mmprobe.analyses import picture_absence
-from mmprobe.benchmarks.answering import label_run, local, run_benchmark
-from mmprobe.benchmarks.benchmark import find_benchmark
-from mmprobe.benchmarks.mirage_effect.cleaning import b_clean_folders
+from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.runner import label_run, local, run_benchmark
+from mmprobe.benchmarks.mirage_effect.b_clean.folders import b_clean_folders
 from mmprobe.cache import open_run
 from mmprobe.viz import figures
 
@@ -20,7 +20,7 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
     inspect_ai = pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
-    from mmprobe.benchmarks import inspect_tasks
+    from mmprobe.benchmarks.core import inspect_tasks
 
     asked: dict[str, bool] = {}
 

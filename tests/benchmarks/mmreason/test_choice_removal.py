@@ -7,7 +7,7 @@ import json
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.mmreason.choices import can_stand_open, open_answer, remove_choices
+from mmprobe.benchmarks.mmreason.choice_removal import can_stand_open, open_answer, remove_choices
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, given_answer, is_correct, load_questions, opened
 from mmprobe.errors import InputError
 

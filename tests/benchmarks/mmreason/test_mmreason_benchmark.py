@@ -7,7 +7,7 @@ import json
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.mmreason.benchmark import INSTRUCTION
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -148,7 +148,7 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
     from inspect_ai import eval as inspect_eval
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
-    from mmprobe.benchmarks import inspect_tasks
+    from mmprobe.benchmarks.core import inspect_tasks
 
     def outputs(messages, tools, tool_choice, config):
         pictures = [part for part in messages[-1].content if part.type == "image"]

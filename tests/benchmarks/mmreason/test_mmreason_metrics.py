@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
-from mmprobe.benchmarks.mmreason.labels import Labels, metrics_of
+from mmprobe.benchmarks.mmreason.labels import ReasonLabels
 from mmprobe.benchmarks.mmreason.metrics import (
     ERROR_TYPES,
     error_tally,
@@ -16,6 +16,7 @@ from mmprobe.benchmarks.mmreason.metrics import (
     step_scores,
     tables,
 )
+from mmprobe.benchmarks.mmreason.scoring import metrics_of
 from mmprobe.errors import InputError
 
 TABLE_5 = [
@@ -111,16 +112,16 @@ def test_every_metric_of_labels_made_by_hand():
         made(5, images=["a.png"], solution=["x"]),
     ]
     labels = [
-        Labels(True, "1", True, False, (("a", "correct"), ("b", "unverifiable"))),
-        Labels(True, "1", True, True, (("a", "incorrect"),)),
-        Labels(True, "2", False, False, error="reasoning"),
-        Labels(True, None, False, None, ()),
-        Labels(False, right_text=True),
+        ReasonLabels(True, "1", True, False, (("a", "correct"), ("b", "unverifiable"))),
+        ReasonLabels(True, "1", True, True, (("a", "incorrect"),)),
+        ReasonLabels(True, "2", False, False, error="reasoning"),
+        ReasonLabels(True, None, False, None, ()),
+        ReasonLabels(False, right_text=True),
     ]
     found = metrics_of(questions, labels)
     assert {name: (found[name].value, found[name].n, found[name].coverage) for name in MEASURED} == MEASURED
     assert found["perception_share"].value == 0 and "s_final[discipline=math]" in found
-    nothing = metrics_of(questions[3:4], [Labels(False)])
+    nothing = metrics_of(questions[3:4], [ReasonLabels(False)])
     assert {metric.value for metric in nothing.values()} == {None} and "relevance_rate" not in nothing
 
 

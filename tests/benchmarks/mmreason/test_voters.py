@@ -11,10 +11,10 @@ from collections import Counter
 
 import pytest
 
-from mmprobe.benchmarks.api import api
+from mmprobe.benchmarks.core.api_models import api
 from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK
-from mmprobe.benchmarks.mmreason.filtering import filter_questions
-from mmprobe.benchmarks.mmreason.voters import ask_voters, check_voters
+from mmprobe.benchmarks.mmreason.voting.filtering import filter_questions
+from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 
@@ -100,7 +100,8 @@ def test_relevance_is_asked_anew_after_the_filter(truth, tmp_path):
 def test_a_local_voter_draws_other_answers_each_round_and_the_same_again(truth, tiny_spd, monkeypatch):
     loaded: list[str] = []
     monkeypatch.setattr(
-        "mmprobe.benchmarks.mmreason.voters.load_model", lambda name, **_: loaded.append(name) or tiny_spd
+        "mmprobe.benchmarks.mmreason.voting.voters.load_model",
+        lambda name, **_: loaded.append(name) or tiny_spd,
     )
     names = [question.id for question in truth.questions if question.metadata["type"] == "colour"]
     asked = ask_voters(truth, 8, temperature=1.5, seed=1)

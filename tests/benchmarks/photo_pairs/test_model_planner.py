@@ -13,7 +13,7 @@ pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
 from inspect_ai import model as inspect_model
 
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
-from mmprobe.benchmarks.spd_faith.truth import read_pairs
+from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.errors import InputError
 
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>", re.DOTALL)

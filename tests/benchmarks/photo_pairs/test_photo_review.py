@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.review import Reviewed, apply_reviews
-from mmprobe.benchmarks.spd_faith.truth import read_pairs
+from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.coco import COCO_CATEGORIES, SYNONYMS, category_of, mentions
+from mmprobe.benchmarks.answers.coco import COCO_CATEGORIES, SYNONYMS, category_of, mentions
 
 
 def categories(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.results import count_metric, mean_metric, ratio
+from mmprobe.benchmarks.core.results import count_metric, mean_metric, ratio
 from mmprobe.benchmarks.spd_faith.intervals import Number, measure
 
 

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.spd_faith.claims import Claim
+from mmprobe.benchmarks.spd_faith.data import Difference
+from mmprobe.benchmarks.spd_faith.lexical.claims import Claim
 from mmprobe.benchmarks.spd_faith.match import (
     compare_claims,
     match_claims,
@@ -15,7 +16,6 @@ from mmprobe.benchmarks.spd_faith.match import (
     pair_claims,
     same_value,
 )
-from mmprobe.benchmarks.spd_faith.truth import Difference
 
 DOG = Difference("remove", "dog")
 CAR = Difference("color", "car", before="red", after="blue")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.spd_faith.claims import Claim
-from mmprobe.benchmarks.spd_faith.judged import Judged, Word, listing_counts, scores_of
+from mmprobe.benchmarks.spd_faith.data import Difference, Pair
+from mmprobe.benchmarks.spd_faith.labels import Judged, Word
+from mmprobe.benchmarks.spd_faith.lexical.claims import Claim
 from mmprobe.benchmarks.spd_faith.match import Error, Label
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES, metrics_of
-from mmprobe.benchmarks.spd_faith.truth import Difference, Pair
+from mmprobe.benchmarks.spd_faith.scoring import listing_counts, scores_of
 
 
 def pair(*edits: tuple[str, str], name: str = "p", difficulty: str | None = None) -> Pair:

@@ -1,0 +1,25 @@
+# The public names: lazy_loader reads them when the package is imported, type checkers when it is checked.
+
+from . import analyses as analyses
+from . import benchmarks as benchmarks
+from . import cache as cache
+from . import interventions as interventions
+from . import models as models
+from . import probes as probes
+from . import traces as traces
+from . import viz as viz
+from .cache import Run as Run
+from .cache import Trace as Trace
+from .cache import open_run as open_run
+from .cache import pack as pack
+from .cache import verify as verify
+from .errors import InputError as InputError
+from .interventions import generate as generate
+from .models import Model as Model
+from .models import load_model as load_model
+from .samples import Sample as Sample
+from .samples import load_samples as load_samples
+from .traces import CaptureSpec as CaptureSpec
+from .traces import trace as trace
+
+__version__: str

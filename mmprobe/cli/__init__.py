@@ -1,0 +1,82 @@
+"""The command line. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+import mmprobe
+from mmprobe.cli.agree import agree
+from mmprobe.cli.analyze import analyze, pack, report, verify
+from mmprobe.cli.bench import bench, compare, generate, score
+from mmprobe.cli.demo import demo
+from mmprobe.cli.filters import clean, filter_by_votes
+from mmprobe.cli.models import models
+from mmprobe.cli.pairs import make_pairs
+from mmprobe.cli.trace import plan, trace
+from mmprobe.errors import InputError
+
+app = typer.Typer(
+    name="mmprobe",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mmprobe {mmprobe.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _face(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Find out whether what a vision-language model says comes from what it sees.
+
+    Start with: mmprobe demo
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    *(demo, models, trace, plan, analyze, report, verify, pack),
+    *(make_pairs, generate, bench, score, compare, agree, clean),
+)
+for command in _COMMANDS:
+    app.command()(command)
+app.command("filter")(filter_by_votes)
+
+
+def _fail(message: str, code: int) -> None:
+    line = " ".join(str(message).split())
+    print(f"mmprobe: {line}", file=sys.stderr)
+    sys.exit(code)
+
+
+def main() -> None:
+    """Run the command line: exit 0, 1 for a failed job, 2 for bad usage or input, with one line on stderr."""
+    logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
+    try:
+        sys.exit(app(standalone_mode=False))
+    except InputError as error:
+        _fail(str(error), 2)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "mmprobe"
+        _fail(f"{error.format_message().rstrip('.')} (see {where} --help)", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted; what was finished is kept", 130)
+    except OSError as error:
+        _fail(f"{error.filename or 'disk'}: {error.strerror or error}", 1)

@@ -1,0 +1,36 @@
+"""The command `models`."""
+
+from __future__ import annotations
+
+from mmprobe.cli.options import AsJson, say
+
+
+def models(as_json: AsJson = False) -> None:
+    """List the models and families that work.
+
+    Models that have a short name, and families whose folders and hub ids can be given.
+
+    \b
+    Example:
+      mmprobe models --json
+    """
+    from mmprobe.models.aliases import aliases
+    from mmprobe.models.families import FAMILIES
+
+    rows = [
+        {"name": alias.name, "source": alias.source, "family": alias.family, "description": alias.description}
+        for alias in aliases().values()
+    ]
+    families = [
+        {"name": family.name, "model_types": family.model_types, "needs": family.needs, "notes": family.notes}
+        for family in sorted(FAMILIES, key=lambda family: family.name)
+    ]
+    lines = [
+        f"{row['name']:<21} {row['family']:<16} {row['source']:<42} {row['description']}" for row in rows
+    ]
+    lines += ["", "Families, and the extras that their real checkpoints need:"]
+    for family in FAMILIES:
+        needs = f"mmprobe[{','.join(family.needs)}]" if family.needs else "-"
+        lines.append(f"{family.name:<21} {needs:<16} {family.notes}".rstrip())
+    lines.append(f"{'(others)':<21} {'-':<16} Where each picture is one square grid of tokens.")
+    say({"models": rows, "families": families}, "\n".join(lines), as_json)

@@ -1,0 +1,162 @@
+"""The commands trace and plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmprobe.cli.bench import Setting
+from mmprobe.cli.options import LARGEST_SEED, AsJson, say
+from mmprobe.errors import InputError
+
+_TRIED = 8  # samples that a plan looks at
+
+
+def trace(
+    model: Annotated[str, typer.Option(help="Alias (see mmprobe models), local folder or hub id.")],
+    data: Annotated[Path, typer.Option(help="Samples, one JSON object a line.")],
+    out: Annotated[Path, typer.Option(help="The run's folder.")],
+    capture: Annotated[str, typer.Option(help="default, full, or a YAML file.")] = "default",
+    engine: Annotated[
+        str, typer.Option(help="What captures: native (fast), nnsight or transformer_lens.")
+    ] = "native",
+    batch_size: Annotated[int, typer.Option(help="Samples answered together.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.")] = 0.0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the sampling, set anew for each batch.", min=0, max=LARGEST_SEED)
+    ] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish an earlier run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")] = False,
+    remote: Annotated[
+        bool, typer.Option("--remote", help="With --engine nnsight: on NDIF's cluster; needs NDIF_API_KEY.")
+    ] = False,
+    method: Annotated[str, typer.Option(help="How to answer: plain, sage, vcd, … or a YAML file.")] = "plain",
+    settings: Setting = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a model answer samples and record what happens inside.
+
+    \b
+    Examples:
+      mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/first
+      mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --capture full --limit 50
+      mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --batch-size 8 --resume
+      mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/sage --method sage --set eta=0
+    """
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite: choose one")
+    if (out / "run.json").is_file() and not resume and not overwrite:
+        raise InputError(
+            f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
+        )
+
+    from mmprobe.interventions.parameters import settings as parameters_of
+    from mmprobe.interventions.registry import load_methods
+    from mmprobe.models.aliases import locate
+    from mmprobe.samples import load_samples
+
+    methods = load_methods(method, **parameters_of(settings or []))
+    locate(model)
+    samples = load_samples(data)[:limit]
+
+    from mmprobe.models import load_model, load_shapes
+    from mmprobe.traces import load_capture
+    from mmprobe.traces import trace as trace_samples
+
+    spec = load_capture(capture)
+    run = trace_samples(
+        (load_shapes if remote else load_model)(model, device=device, dtype=dtype, revision=revision),
+        samples,
+        out,
+        capture=spec,
+        max_new_tokens=max_new_tokens,
+        engine=engine,
+        batch_size=batch_size,
+        temperature=temperature,
+        seed=seed,
+        resume=resume,
+        overwrite=overwrite,
+        remote=remote,
+        method=methods,
+    )
+    failed = len(run.failures)
+    text = f"{len(run)} of {len(samples)} samples traced to {out}"
+    if failed:
+        text += f"; {failed} failed, see {out / 'failures.jsonl'}"
+    say({"run": str(out), "samples": len(samples), "traced": len(run), "failed": failed}, text, as_json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def plan(
+    model: Annotated[str, typer.Option(help="Alias (see mmprobe models), local folder or hub id.")],
+    samples: Annotated[int | None, typer.Option(help="How many; default: all of --data.", min=1)] = None,
+    data: Annotated[Path | None, typer.Option(help="Samples to take the prompts' lengths from.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 256,
+    capture: Annotated[str, typer.Option(help="default, full, or a YAML file.")] = "default",
+    batch_size: Annotated[int, typer.Option(help="Samples answered together.", min=1)] = 1,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Trace a few samples of --data, for times and real lengths.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict disk, memory and time of a run before it is made.
+
+    Without --probe no weights are loaded. Without --data prompts are taken to have 1,024 tokens, 768 of them visual.
+
+    \b
+    Examples:
+      mmprobe plan --model tiny-spd --samples 1000 --max-new-tokens 64
+      mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --capture full --probe
+    """
+    if samples is None and data is None:
+        raise InputError("plan: give --samples, --data or both")
+    if probe and data is None:
+        raise InputError("plan: --probe needs --data, samples to try")
+    from mmprobe.models.aliases import locate
+    from mmprobe.samples import load_samples
+
+    locate(model)
+    known = load_samples(data) if data else []
+
+    import torch
+
+    from mmprobe.models import load_model, load_shapes
+    from mmprobe.traces import load_capture
+    from mmprobe.traces.dry_run import probe as probe_run
+    from mmprobe.traces.engines import available
+    from mmprobe.traces.plan import plan as plan_run
+    from mmprobe.traces.plan import typical
+
+    spec, count = load_capture(capture), samples or len(known)
+    if probe:
+        loaded = load_model(model, device=device, dtype=dtype, revision=revision)
+        wanted = max(_TRIED, 2 * batch_size)
+        tried = known[:: max(len(known) // wanted, 1)][:wanted]
+        made = probe_run(loaded, spec, tried, count, max_new_tokens, batch_size)
+    else:
+        loaded = load_shapes(model, device=device, dtype=dtype, revision=revision)
+        prompt = typical(loaded, known[:: max(len(known) // _TRIED, 1)]) if known else None
+        on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        spec = available(spec, loaded, batch_size=batch_size)
+        made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu)
+    seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
+    text = (
+        f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"
+        f"time    {seconds}\nfor {count} samples: {made.assumed}"
+    )
+    say(made._asdict(), text, as_json)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

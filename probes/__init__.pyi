@@ -1,0 +1,14 @@
+# The public names: lazy_loader reads them when the package is imported, type checkers when it is checked.
+
+from .attribution import attribute as attribute
+from .knockout import knock_out_attention as knock_out_attention
+from .knockout import knock_out_run as knock_out_run
+from .linear import linear_probe as linear_probe
+from .linear import linear_probe_by_step as linear_probe_by_step
+from .logit_lens import logit_lens as logit_lens
+from .logit_lens import logit_lens_run as logit_lens_run
+from .patching import patch_residual as patch_residual
+from .region_overlap import compare_with_regions as compare_with_regions
+from .registry import OF_A_RUN as OF_A_RUN
+from .registry import of_run as of_run
+from .targets import presence_of as presence_of

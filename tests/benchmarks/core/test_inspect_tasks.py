@@ -1,0 +1,144 @@
+"""The tasks of inspect-ai, and models behind an API, with its mock model and with the embedded one."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from inspect_ai import eval as inspect_eval
+from inspect_ai.model import ChatMessageUser, ModelOutput, ModelUsage, get_model
+
+from mmprobe.benchmarks.core import inspect_tasks
+from mmprobe.benchmarks.core.api_models import CONCURRENCY, api, is_api
+from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.runner import run_benchmark
+from mmprobe.cache import open_run
+from mmprobe.errors import InputError
+
+SEED = 5
+
+
+def mock(answer, asked: list[str]):
+    """A mock model that answers by the question's text and notes the question's id."""
+
+    def outputs(input, tools, tool_choice, config):
+        asked.append(input[-1].id)
+        output = ModelOutput.from_content("mockllm/model", answer(input[-1]))
+        output.usage = ModelUsage()  # else tokens are counted with tables from the network
+        return output
+
+    return get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+
+
+def values(log) -> dict[str, float]:
+    assert log.status == "success", log.error
+    return {name: found.value for score in log.results.scores for name, found in score.metrics.items()}
+
+
+def test_a_task_scores_as_the_command_does(tmp_path):
+    asked: list[str] = []
+    (log,) = inspect_eval(
+        inspect_tasks.pope(n=3, seed=SEED),
+        model=mock(lambda message: "Yes." if "circle" in message.text else "No.", asked),
+        log_dir=str(tmp_path / "logs"),
+        display="none",
+    )
+    benchmark = find_benchmark("pope")
+    truth = benchmark.draw(tmp_path / "pairs", 3, SEED)
+    assert sorted(asked) == sorted(sample.id for sample in truth)
+    answers = {sample.id: "Yes." if "circle" in sample.question else "No." for sample in truth}
+    expected = {name: found.value for name, found in benchmark.score(truth, answers)[0].items()}
+    found = values(log)
+    assert found and all(found[name] == pytest.approx(expected[name]) for name in found)
+
+
+def test_questions_that_depend_on_answers_are_asked(tmp_path):
+    asked: list[str] = []
+
+    def answer(message: ChatMessageUser) -> str:
+        return "There are 2 differences." if message.id.endswith("count") else "The star was removed."
+
+    (log,) = inspect_eval(
+        inspect_tasks.spd_faith(n=1, seed=SEED),
+        model=mock(answer, asked),
+        log_dir=str(tmp_path / "logs"),
+        display="none",
+    )
+    assert asked.count("0000-find") == 1
+    assert "drf" in values(log)
+
+
+def test_the_embedded_model_answers_and_is_traced_under_the_questions_ids(tmp_path):
+    (log,) = inspect_eval(
+        inspect_tasks.chair(n=2, seed=SEED),
+        model="mmprobe/tiny-spd",
+        model_args={"trace_to": str(tmp_path / "runs"), "device": "cpu"},
+        log_dir=str(tmp_path / "logs"),
+        display="none",
+    )
+    assert values(log)["chair_i"] < 0.2
+    for sample in log.samples:
+        trace = open_run(tmp_path / "runs" / sample.id)[sample.id]
+        assert trace.answer == sample.output.completion
+
+
+def test_inspect_finds_the_tasks():
+    (found,) = entry_points(group="inspect_ai", name="mmprobe")
+    assert found.load() is inspect_tasks
+
+
+def test_an_api_is_asked_once_a_question_through_kills(tmp_path):
+    benchmark = find_benchmark("mme")
+    truth = benchmark.draw(tmp_path / "pairs", 3, SEED)
+    asked: list[str] = []
+
+    def cut_off(samples):
+        for number, answer in enumerate(api(mock(lambda message: "Yes.", asked), 8)(samples)):
+            yield answer
+            if number == 4:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(benchmark, truth, cut_off, tmp_path / "out", {})
+    kept = {
+        json.loads(line)["id"] for line in (tmp_path / "out" / "responses.jsonl").read_text().splitlines()
+    }
+    assert len(kept) == 5
+    asked_later: list[str] = []
+    later = api(mock(lambda message: "Yes.", asked_later), 8)
+    metrics, _ = run_benchmark(benchmark, truth, later, tmp_path / "out", {}, resume=True)
+    assert sorted(asked_later) == sorted({sample.id for sample in truth} - kept)
+    assert len(asked) <= 5 + 2 * CONCURRENCY, "an interrupted run asks no further"
+    assert metrics["unknown"].coverage == 1
+
+
+def test_what_an_api_fails_at_is_unanswered_and_counted(tmp_path):
+    benchmark = find_benchmark("pope")
+    truth = benchmark.draw(tmp_path / "pairs", 2, SEED)
+    lost = truth[0].id
+
+    def answer(message: ChatMessageUser) -> str:
+        if message.id == lost:
+            raise RuntimeError("500")
+        return "Yes."
+
+    metrics, _ = run_benchmark(benchmark, truth, api(mock(answer, []), 8), tmp_path / "out", {})
+    assert metrics["accuracy"].n == len(truth) - 1
+    assert metrics["accuracy"].coverage == pytest.approx(1 - 1 / len(truth))
+
+
+def test_a_missing_key_is_one_line(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match="^model openai/gpt-4o: ") as raised:
+        api("openai/gpt-4o", 8)
+    assert "\n" not in str(raised.value)
+    assert is_api("openai/gpt-4o")
+
+
+def test_a_conversation_of_several_turns_is_refused(tmp_path):
+    turns = [ChatMessageUser(content="One?"), ChatMessageUser(content="Two?")]
+    with pytest.raises(InputError, match="more turns"):
+        inspect_tasks.sample_of(turns, Path(tmp_path), "q")

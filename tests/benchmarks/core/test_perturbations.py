@@ -1,0 +1,92 @@
+"""Disturbed questions and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmprobe.benchmarks.core.compare import contenders
+from mmprobe.benchmarks.core.perturbations import BLOCKS, perturb, perturbed
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Sample:
+    pixels = np.random.default_rng(0).integers(0, 255, (80, 112, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    return Sample(id="1", images=[tmp_path / "a.png"], question="Same?", metadata={"type": "same"})
+
+
+@pytest.mark.parametrize("share", [25, 50, 75, 100])
+def test_so_many_blocks_are_hidden(sample, share, tmp_path):
+    changed = perturb(sample, f"mask-{share}", tmp_path / "out")
+    assert changed.model_copy(update={"images": sample.images}) == sample
+    before, after = (np.array(Image.open(each.images[0])) for each in (sample, changed))
+    mean = before.mean((0, 1)).round().astype(np.uint8)
+    blocks = after.reshape(BLOCKS, 80 // BLOCKS, BLOCKS, 112 // BLOCKS, 3)
+    hidden = (blocks == mean).all((1, 3, 4))
+    assert hidden.sum() == share / 100 * BLOCKS**2
+    untouched = (after == before).all(-1).reshape(BLOCKS, 80 // BLOCKS, BLOCKS, 112 // BLOCKS).all((1, 3))
+    assert (untouched == ~hidden).all()
+    again = perturb(sample, f"mask-{share}", tmp_path / "again")
+    np.testing.assert_array_equal(after, np.array(Image.open(again.images[0])))
+
+
+def test_a_picture_is_masked_whole_and_for_its_own_share(sample, tmp_path, monkeypatch):
+    """A kill while a picture is written leaves nothing that a later call takes for it; nor does another share."""
+    save = Image.Image.save
+
+    def killed(self, file, **kinds):
+        save(self, file, **kinds)
+        Path(file).write_bytes(Path(file).read_bytes()[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Image.Image, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        perturb(sample, "mask-50", tmp_path / "out")
+    monkeypatch.undo()
+    whole, half = (
+        np.array(Image.open(perturb(sample, kind, tmp_path / "out").images[0]))
+        for kind in ("mask-100", "mask-50")
+    )
+    assert (whole == whole[0, 0]).all() and not (half == half[0, 0]).all()
+
+
+def test_hints_change_the_question_alone(sample, tmp_path):
+    assert perturb(sample, "explicit", tmp_path).question == "Same? The answer is"
+    tagged = perturb(sample, "implicit", tmp_path)
+    assert "<question>Same?</question>" in tagged.question
+    assert tagged.model_copy(update={"question": "Same?"}) == sample
+
+
+def test_answers_come_under_the_true_ids(sample, tmp_path):
+    asked = []
+
+    def answer(samples):
+        for each in samples:
+            asked.append(each.question)
+            yield each.id, "Yes."
+
+    assert dict(perturbed(answer, "explicit", tmp_path)([sample])) == {"1": "Yes."}
+    assert asked == ["Same? The answer is"]
+
+
+def test_what_is_unknown_is_refused(sample, tmp_path):
+    for asks in (
+        lambda: perturb(sample, "mask-30", tmp_path),
+        lambda: perturbed(lambda samples: iter(()), "mask", tmp_path),
+        lambda: contenders(["plain"], perturbations=["blur"]),
+    ):
+        with pytest.raises(InputError, match="--perturb .*choose explicit, implicit, mask-25"):
+            asks()
+
+
+def test_perturbations_are_compared_with_plain():
+    assert [each.name for each in contenders(["plain"], perturbations=["explicit"])] == [
+        "plain",
+        "plain, explicit",
+    ]

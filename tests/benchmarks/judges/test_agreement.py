@@ -1,0 +1,154 @@
+"""Two judges of the same answers side by side."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from sklearn.metrics import cohen_kappa_score
+from typer import Typer
+from typer.testing import CliRunner
+
+from mmprobe.cli.agree import agree
+from mmprobe.errors import InputError
+
+app = Typer()
+app.command()(agree)
+
+
+def claim(kind, category, negated=False):
+    return {"type": kind, "category": category, "negated": negated}
+
+
+def answer(claims, errors, **more):
+    return {"response": "…", "claims": claims, "errors": errors, "understood": errors is not None, **more}
+
+
+DOG, CAR = claim("remove", "dog"), claim("color", "car")
+
+
+def folder(path, judge, records, benchmark="spd-faith"):
+    path.mkdir()
+    (path / "results.json").write_text(json.dumps({"benchmark": benchmark, "judge": judge, "metrics": {}}))
+    (path / "samples.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def told(first, second, out):
+    arguments = [str(first), str(second), "--out", str(out), "--json"]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
+    return json.loads(done.stdout)["metrics"]
+
+
+def record(name, **answers):
+    return {"id": name, "answers": answers, "agreement": []}
+
+
+def test_labels_of_claims_by_hand(tmp_path):
+    """Four pairs; the judges agree on 0, differ in an error on 1, in the claims on 2, and one fails at 3."""
+    one = [
+        record("0", find=answer([DOG, CAR], [None, "fabrication"]), count={"response": "…", "count": 2}),
+        record("1", find=answer([DOG, CAR], [None, None]), list=answer([DOG], [None])),
+        record("2", find=answer([DOG], [None])),
+        record("3", find=answer([DOG], ["fabrication"])),
+    ]
+    two = [
+        record("0", find=answer([DOG, CAR], [None, "fabrication"]), count={"response": "…", "count": 2}),
+        record("1", find=answer([DOG, CAR], [None, "attribute_error"]), list=answer([DOG], [None])),
+        record("2", find=answer([CAR], [None])),
+        record("3", find=answer(None, None, unscored="timeout")),
+    ]
+    values = told(
+        folder(tmp_path / "a", "lexical", one), folder(tmp_path / "b", "model:x/y", two), tmp_path / "out"
+    )
+    expected = {
+        "answer, find": (["unfaithful", "faithful", "faithful"], ["unfaithful", "unfaithful", "faithful"]),
+        "claim, find": (
+            ["true", "fabrication", "true", "true"],
+            ["true", "fabrication", "true", "attribute_error"],
+        ),
+        "answer, all": (
+            ["unfaithful", "faithful", "faithful", "faithful"],
+            ["unfaithful", "unfaithful", "faithful", "faithful"],
+        ),
+    }
+    for what, labels in expected.items():
+        assert values[f"kappa[{what}]"] == pytest.approx(cohen_kappa_score(*labels)), what
+    assert values["agreement[claim, all]"] == pytest.approx(4 / 5)
+    metrics = json.loads((tmp_path / "out" / "results.json").read_text())["metrics"]
+    assert [metrics[f"kappa[{what}, find]"]["coverage"] for what in ("answer", "claim")] == [0.75, 0.5]
+    apart = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
+    assert [(one["id"], one["labels"]) for one in apart] == [("1", "answer, find"), ("1", "claim, find")]
+    assert "| answer, find | 0.400 [" in (tmp_path / "out" / "agreement.md").read_text()
+
+
+def test_pairs_of_claims(tmp_path):
+    def binary(name, *labels):
+        answers = {kind: answer([DOG], [None]) for kind in ("same", "different")}
+        return record(name, **answers) | {
+            "agreement": [[place, place, label] for place, label in enumerate(labels)]
+        }
+
+    one = [binary("0", "consistent", "ambiguous"), binary("1", "consistent"), binary("2", "contradictory")]
+    two = [binary("0", "consistent", "contradictory"), binary("1"), binary("2", "contradictory")]
+    values = told(folder(tmp_path / "a", "x", one), folder(tmp_path / "b", "y", two), tmp_path / "out")
+    labels = (["consistent", "ambiguous", "contradictory"], ["consistent", "contradictory", "contradictory"])
+    assert values["kappa[pair]"] == pytest.approx(cohen_kappa_score(*labels))
+    assert values["kappa[answer, same]"] is None, "both always say faithful"
+
+
+def test_other_benchmarks_are_compared_by_their_own_labels(tmp_path):
+    one = [
+        {"id": 1, "correct": True, "steps": [{"label": "correct"}, {"label": "incorrect"}], "response": "…"},
+        {"id": 2, "correct": False, "steps": None, "error": "Logic", "response": "…"},
+        {"id": 3, "correct": True, "steps": [], "response": "…"},
+    ]
+    two = [
+        {"id": 1, "correct": True, "steps": [{"label": "correct"}, {"label": "correct"}], "response": "…"},
+        {"id": 2, "correct": True, "steps": None, "response": "…"},
+        {"id": 3, "correct": None, "steps": [], "response": "…"},
+    ]
+    folders = [
+        folder(tmp_path / name, name, records, "mmreason") for name, records in (("a", one), ("b", two))
+    ]
+    values = told(*folders, tmp_path / "out")
+    assert values["agreement[correct]"] == 0.5 and values["agreement[steps.label]"] == 0.5
+    metrics = json.loads((tmp_path / "out" / "results.json").read_text())["metrics"]
+    assert metrics["agreement[correct]"]["coverage"] == pytest.approx(2 / 3)
+    assert values["agreement[error]"] is None, "only one judge saw an error"
+
+
+def test_folders_that_cannot_be_compared(tmp_path):
+    good = folder(tmp_path / "good", "lexical", [record("0", find=answer([DOG], [None]))])
+    bad = {
+        "is no result folder": tmp_path / "nothing",
+        "is of mmreason": folder(tmp_path / "other", "x", [{"id": "0"}], "mmreason"),
+        "has other answers .* '0'": folder(
+            tmp_path / "said", "x", [record("0", find=answer([DOG], [None], response="No"))]
+        ),
+        "has other answers .* '1'": folder(
+            tmp_path / "more", "x", [record("0", find=answer([DOG], [None])), record("1")]
+        ),
+        "no record with an id": folder(tmp_path / "twice", "x", [record("0"), record("0")]),
+        "not JSON": folder(tmp_path / "cut", "x", []),
+    }
+    (tmp_path / "cut" / "samples.jsonl").write_text('{"id": "0", ')
+    broken = record("0", find={"response": "…", "claims": [], "understood": True})
+    bad["record '0' is none of spd-faith"] = folder(tmp_path / "broken", "x", [broken])
+    for message, path in bad.items():
+        with pytest.raises(InputError, match=message):
+            told(good, path, tmp_path / "out")
+    pope = folder(tmp_path / "pope", "lexical", [{"id": "0"}], "pope")
+    with pytest.raises(InputError, match="pope is scored by rules"):
+        told(pope, pope, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_read_is_not_overwritten(tmp_path):
+    one = folder(tmp_path / "a", "lexical", [record("0", find=answer([DOG], [None]))])
+    two = folder(tmp_path / "b", "model:x/y", [record("0", find=answer([DOG], ["fabrication"]))])
+    before = (one / "samples.jsonl").read_bytes()
+    for out in (one, two / ".." / "a", two):
+        with pytest.raises(InputError, match="--out .*is read, too"):
+            told(one, two, out)
+    assert (one / "samples.jsonl").read_bytes() == before

@@ -1,0 +1,96 @@
+"""Rules for answers: what states the truth, and what is left when a response reasons before it answers."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from mmprobe.benchmarks.magic.rule_labels import is_answer, states
+from mmprobe.benchmarks.magic.steps import cited_regions, reasoning_steps, stated_answer
+
+
+@pytest.mark.parametrize(
+    ("said", "truth", "wanted"),
+    [
+        ("The star is RED.", "red", True),
+        ("a red star", "the red star", True),
+        ("star that is red", "red star", False),
+        ("It is reddish.", "red", False),
+        ("It is not red.", "red", False),
+        ("It isn\u2019t red.", "red", False),
+        ("It is not red; it is red", "red", True),  # said twice, once without a not
+        ("No, there is no star.", "No, there is no star.", True),
+        ("Yes, there is no star.", "No, there is no star.", False),
+        ("Anything", " .", False),
+        ("", "red", False),
+    ],
+)
+def test_states(said, truth, wanted):
+    assert states(said, truth) is wanted
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "wanted"),
+    [
+        ("R1 is red. R2 is blue.", "red", False),  # the last sentence is the answer
+        ("R2 is blue. R1 is red.", "red", True),
+        ("R1 is red.\nAnswer: It is red.\n", "red", True),
+        ("It is red.\n**Answer**: **Blue.**", "red", False),
+        ("The answer is red, since R1 is. Blue is R2.", "red", True),
+        ("Yes. The cup stands on the table.", "yes", True),
+        ("No cat is in R1. So yes, it is a dog.", "Yes", True),
+        ("Yes, at first. In the end, no.", "yes", False),
+        ("Answer: Yes, there is no dog.", "yes", True),
+        (r"Answer: $\boxed{\text{Red}}$", "red", True),
+        ("I cannot tell.", "no", False),
+        ("", "no", False),
+        ("", "red", False),
+    ],
+)
+def test_is_answer(response, truth, wanted):
+    assert is_answer(response, truth) is wanted
+
+
+def test_the_line_with_the_answer_is_no_step():
+    response = "I look at R1. It is a cat.\n**Final Answer:** A cat, as in R3."
+    assert reasoning_steps(response) == ["I look at R1.", "It is a cat."]
+    assert stated_answer(response) == "A cat, as in R3."
+    assert reasoning_steps("Answer: R3 is a cat.") == ["Answer: R3 is a cat."]
+    assert reasoning_steps("The answer lies in R1: a cat.") == ["The answer lies in R1: a cat."]
+    assert stated_answer("The answer lies in R1: a cat.") is None and reasoning_steps("") == []
+
+
+def test_boxes_are_cited_by_their_names_too():
+    names = [["B2"], [], ["the clock", "C3"], ["+"]]
+    assert cited_regions(["At b2, I think.", "AB2 and B25 are none."], 4, names) == ({1}, 0)
+    assert cited_regions(["The Clock, R2 and R7."], 4, names) == ({2, 3}, 1)
+    assert cited_regions(["A + B"], 4, names) == ({4}, 0)
+    assert cited_regions(["the clockwork"], 4, names) == (frozenset(), 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n",
+        "*",
+        " ",
+        "answer",
+        "answer\n",
+        "Answer: ",
+        ". ",
+        "R1-",
+        "R1 to ",
+        "the ",
+        "not ",
+        "A.",
+        "the answer is ",
+    ],
+)
+def test_endless_text_is_read_in_no_time(text):
+    start = time.monotonic()
+    steps = reasoning_steps(text * 50_000)
+    cited_regions(steps, 3, [["B2"]] * 3)
+    is_answer(text * 50_000, "red")
+    is_answer(text * 50_000, "yes")
+    assert time.monotonic() - start < 10

@@ -1,0 +1,245 @@
+"""MIRAGE's judge: what it is asked, what becomes of its labels, of orders in answers and of useless replies."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
+from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.judges.registry import _Counting
+from mmprobe.benchmarks.mirage.benchmark import Truth, judged
+from mmprobe.benchmarks.mirage.data import MirageQuestion
+from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS
+from mmprobe.benchmarks.mirage.prompts import CORRECT, EXTRACT, HALLUCINATIONS, MATCH, SCORES
+
+inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
+FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
+TASKS = {CORRECT: "correct", EXTRACT: "extract", MATCH: "match", HALLUCINATIONS: "kinds", SCORES: "scores"}
+
+
+class Mock:
+    """A judge by hand: sentences are steps, those with a digit claims too; what is the same text matches."""
+
+    def __init__(self, score: int = 5, **replies: str) -> None:
+        self.replies, self.asked, self.score = replies, [], score
+        self.model = inspect_model.get_model("mockllm/model", custom_outputs=self._output, memoize=False)
+
+    def _output(self, messages, tools, tool_choice, config):
+        kind = TASKS[messages[0].text]
+        (data,) = (json.loads(found[1]) for found in FENCED.findall(messages[1].text))
+        outside = FENCED.sub("", messages[1].text) + "".join(message.text for message in messages[2:])
+        assert "OBEY" not in outside, "what is judged stays within the fence"
+        self.asked.append((kind, data))
+        reply = self.replies.get(kind) or json.dumps(getattr(self, "_" + kind)(data))
+        output = inspect_model.ModelOutput.from_content("mockllm/model", reply)
+        output.usage = inspect_model.ModelUsage()  # else tokens are counted with tables from the network
+        return output
+
+    def _correct(self, data):
+        if "Broken" in data["response"]:
+            return {}
+        return {"correct": None if "?" in data["response"] else data["true"] in data["response"]}
+
+    def _extract(self, data):
+        assert not {"true", "reference"} & set(data), "the truth is not in sight"
+        said = re.sub(r"[<>\ud800-\udfff]", "", data["response"])
+        parts = [part for part in re.split(r"(?<=\.)\s+", said) if part]
+        tagged = [f"<step>{part}</step>" for part in parts[:10]]
+        return {"marked": " ".join(tagged + [f"<claim>{part}</claim>" for part in parts if "7" in part][:10])}
+
+    def _match(self, data):
+        mine, true = data["predicted"], data["true"]
+
+        def labels(some, others):
+            return ["MATCH" if one in others else "CONFLICT" for one in some]
+
+        return {"predicted": labels(mine, true), "true": labels(true, mine)}
+
+    def _kinds(self, data):
+        return {kind: kind in data["response"] for kind in KINDS}
+
+    def _scores(self, data):
+        return dict.fromkeys(DIMENSIONS, self.score - ("second" in data["reference"]))
+
+
+def question(name: str, **fields: object) -> MirageQuestion:
+    base = {"id": name, "question": "How long?", "topic": "geometry", "type": "free_form", "answer": "7 cm"}
+    chain = {"steps": ["Halve 14."], "claims": ["AB is 7 cm."], "references": ["first", "second"]}
+    return MirageQuestion.model_validate(base | chain | fields)
+
+
+def by(mock, responses, *questions, **options):
+    names = [name for name in responses if "--" not in name]
+    truth = Truth(list(questions) or [question(name) for name in names])
+    metrics, records = judged(truth, responses, ModelJudge(mock.model, None, **options))
+    return metrics, {record["id"]: record for record in records}
+
+
+def test_every_metric_from_a_judges_labels():
+    mock = Mock()
+    said = {"a": "AB is 7 cm. Halve 14.", "b": "Double it. It is spatial and logical: 70."}
+    metrics, records = by(mock, said)
+    assert metrics["accuracy"].value == 0.5
+    # a: steps (Halve 14, AB is 7 cm) P 1/2 R 1 F 2/3, claims F 1; b: nothing is true
+    assert metrics["f_step"].value == pytest.approx((2 / 3 + 0) / 2)
+    assert metrics["f_claim"].value == pytest.approx((1 + 0) / 2)
+    rates = {name: metrics[name].value for name in metrics if name.endswith("_rate")}
+    assert rates == {"any_rate": 0.5} | {
+        f"{kind}_rate": 0.5 if kind in ("spatial", "logical") else 0.0 for kind in KINDS
+    }
+    # each chain: 5 against the first reference, 4 against the second: (1 + 0.75) / 2
+    assert metrics["lhs"].value == 0.875 and metrics["lhs_of_five"].value == pytest.approx(0.9)
+    assert metrics["lhs_sd_references"].value == pytest.approx(0.25 / 2**0.5)
+    assert metrics["lhs_sd_judges"].value is None and metrics["lhs_judgements"].value == 1
+    assert all(metrics[name].value == 0 for name in metrics if name.startswith("unscored_"))
+    assert records["a"]["steps"]["predicted"] == [["AB is 7 cm.", "CONFLICT"], ["Halve 14.", "MATCH"]]
+    assert records["a"]["steps"]["true"] == [["Halve 14.", "MATCH"]]
+    assert records["a"]["lhs_scores"] == [[(5,) * 5, (4,) * 5]]
+    assert (
+        records["b"]["hallucinations"]["logical"] and records["b"]["claims"]["predicted"][0][1] == "CONFLICT"
+    )
+    assert len(mock.asked) == 2 * (1 + 1 + 2 + 1 + 2)
+    json.dumps(records)
+
+
+def test_options_and_numbers_are_read_by_rules():
+    mock = Mock()
+    choice = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "7 cm"}, "answer": "B"}
+    bare: dict[str, object] = {"steps": [], "claims": [], "references": []}
+    ones = [question("a", **choice | bare), question("b", type="approximate", **bare)]
+    metrics, _ = by(mock, {"a": "B", "b": "about 7.1"}, *ones)
+    assert metrics["accuracy"].value == 1 and mock.asked == []
+    assert "lhs" not in metrics and "f_step" not in metrics
+
+
+def test_hinted_answers_are_judged_too():
+    said = {"a": "3 cm.", "a--hinted": "7 cm.", "b": "Which?", "b--hinted": "Which?"}
+    ones = [question(name, question_hint="Mind the unit.") for name in "ab"]
+    metrics, records = by(Mock(), said, *ones)
+    assert metrics["hint_gain"].value == 0.5 and metrics["accuracy_hinted"].value == 0.5
+    assert records["b"]["correct"] is None and metrics["accuracy"].n == 2
+
+
+def test_a_gain_needs_both_verdicts():
+    said = {
+        "a": "Broken",
+        "a--hinted": "7 cm.",
+        "b": "3 cm.",
+        "b--hinted": "Broken",
+        "c": "1",
+        "c--hinted": "7 cm",
+    }
+    ones = [question(name, question_hint="Mind the unit.") for name in "abc"]
+    metrics, records = by(Mock(), said, *ones, repairs=0)
+    assert metrics["hint_gain"].value == 1 and metrics["hint_gain"].n == 1
+    assert metrics["accuracy"].n == metrics["accuracy_hinted"].n == 2
+    assert records["a"]["unscored"]["correct"] == records["b"]["unscored"]["hinted"] == "garbage"
+    assert "hinted" not in records["a"]["unscored"] and "correct" not in records["b"]["unscored"]
+
+
+def test_what_judges_are_shown():
+    mock = Mock()
+    choice = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "7 cm"}, "answer": "B"}
+    one = question("a", **choice, references=[])
+    metrics, _ = by(mock, {"a": "7 cm. " + "x" * 30_000}, one)
+    shown = {kind: data for kind, data in mock.asked}
+    assert shown["scores"]["reference"] == shown["kinds"]["reference"] == "Halve 14."
+    assert shown["extract"]["options"] == choice["choices"]
+    assert all(len(data["response"]) == 20_000 for data in shown.values() if "response" in data)
+    assert metrics["lhs_judgements"].value == 1, "the steps stand for a reference"
+
+
+def test_tables_by_topic_have_one_number_of_the_scores():
+    ones = [question("a"), question("b", topic="algebra", references=["first"])]
+    metrics, _ = by(Mock(), {"a": "7 cm.", "b": "7 cm."}, *ones)
+    assert metrics["lhs[topic=geometry]"].value == 0.875 and metrics["lhs[topic=algebra]"].value == 1
+    assert metrics["lhs_judgements"].value == 1, "one reference was asked for, and one given"
+    tables = {name.partition("[")[0] for name in metrics if "[" in name}
+    assert tables == {"accuracy", "accuracy_answered", "lhs"} | {
+        f"{start}_{of}{end}"
+        for of in ("step", "claim")
+        for start, end in [("f", ""), ("f", "_micro"), ("precision", ""), ("recall", "")]
+    }
+
+
+def test_an_empty_response_needs_no_call_and_has_no_verdict():
+    mock = Mock()
+    metrics, records = by(mock, {"a": " \n"})
+    assert mock.asked == []
+    assert metrics["accuracy"].value == 0 and metrics["f_step"].value is None
+    assert metrics["recall_step"].value == 0
+    assert metrics.get("lhs") is None and records["a"]["hallucinations"] is None
+    metrics, records = by(mock, {"a": " \n", "b": "7 cm."}, question("a"), question("b"), question("c"))
+    assert metrics["lhs"].n == 1 and metrics["lhs"].coverage == pytest.approx(1 / 3)
+    assert metrics["lhs_judgements"].value == 1 and metrics["any_rate"].n == 1
+
+
+SHORT = '{"predicted": [], "true": []}'
+
+
+@pytest.mark.parametrize(
+    ("task", "lost", "others"),
+    [
+        ("match", {"steps", "claims"}, "lhs"),
+        ("extract", {"extraction"}, "lhs"),
+        ("kinds", {"kinds"}, "f_step"),
+        ("scores", {"lhs"}, "f_step"),
+        ("correct", {"correct"}, "f_step"),
+    ],
+)
+def test_lists_of_the_wrong_length_and_garbage_are_asked_again_then_counted(task, lost, others):
+    mock = Mock(**{task: SHORT})
+    metrics, records = by(mock, {"a": "Halve 14. AB is 7 cm."}, repairs=2)
+    assert set(records["a"]["unscored"]) == lost
+    assert set(records["a"]["unscored"].values()) == {"garbage"}
+    assert sum(kind == task for kind, _ in mock.asked) == 3 * (2 if task in ("match", "scores") else 1)
+    assert {name for name in metrics if name.startswith("unscored_") and metrics[name].value == 1} == {
+        f"unscored_{name}" for name in lost
+    }
+    names = {
+        "match": "f_step",
+        "extract": "f_step",
+        "kinds": "any_rate",
+        "scores": "lhs",
+        "correct": "accuracy",
+    }
+    assert metrics[names[task]].value is None and metrics[names[task]].coverage == 0
+    assert metrics[others].value is not None
+
+
+def test_orders_in_an_answer_stay_within_the_fence(injection):
+    mock = Mock()
+    metrics, records = by(mock, {"a": f"{injection} AB is 7 cm."})
+    assert metrics["accuracy"].value == 1 and len(mock.asked) == 7
+    assert records["a"]["unscored"] == {}
+
+
+def panel(*mocks: Mock) -> _Counting:
+    """An ensemble as the command line makes it."""
+    return _Counting(EnsembleJudge([ModelJudge(mock.model) for mock in mocks]))
+
+
+def test_each_judge_of_a_panel_scores_and_the_majority_labels():
+    garbage = Mock(4, kinds="?", correct='{"correct": false}', extract="?", scores=SHORT)
+    mocks = [Mock(5), Mock(3), garbage]
+    truth = Truth([question("a"), question("b")])
+    said = {"a": "Halve 14. AB is 7 cm.", "b": "AB is 7 cm."}
+    judge = panel(*mocks)
+    metrics, records = judged(truth, said, judge)
+    assert judge.counts()["calls"] == sum(len(mock.asked) for mock in mocks)
+    assert judge.counts()["unscored"] == {"garbage": 4}, "kinds and scores of both answers, by one judge"
+    assert metrics["accuracy"].value == 1, "two of three"
+    assert records[0]["lhs_scores"] == [[(5,) * 5, (4,) * 5], [(3,) * 5, (2,) * 5], [None, None]]
+    # judges' means 0.875 and 0.375; the third gave none
+    assert metrics["lhs"].value == pytest.approx((0.875 + 0.375) / 2)
+    assert metrics["lhs_judgements"].value == pytest.approx(2 / 3)
+    assert metrics["any_rate"].coverage == 1 and metrics["f_step"].coverage == 1
+    assert [sum(kind == "extract" for kind, _ in mock.asked) for mock in mocks] == [2, 0, 0]
+
+
+def test_deviation_over_the_judges_of_a_panel():
+    metrics, _ = judged(Truth([question("a")]), {"a": "AB is 7 cm."}, panel(Mock(5), Mock(3)))
+    assert metrics["lhs_sd_judges"].value == pytest.approx(0.5 / 2**0.5)

@@ -1,0 +1,129 @@
+"""SPD-Faith with the labels of a judge that is a model."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.judges.registry import with_judge
+from mmprobe.benchmarks.spd_faith.benchmark import published
+from mmprobe.benchmarks.spd_faith.data import Difference, Pair
+
+pytestmark = pytest.mark.usefixtures("shown")
+
+PAIR = Pair(
+    "7",
+    (
+        Difference("remove", "dog", "The dog was removed."),
+        Difference("color", "car", "The car changed from red to blue.", before="red", after="blue"),
+    ),
+)
+SAID = {
+    "same": "No. The dog was removed.",
+    "different": "Yes. The dog was removed.",
+    "count": "There are 3 differences.",
+    "find": "The puppy was removed. The car changed from red to green. The chair moved.",
+    "list": "The dog was removed.",
+    "steps": "I cannot say.",
+}
+
+
+def judged(name, said=SAID, pair=PAIR):
+    truth = published([pair])
+    benchmark, counts = with_judge(find_benchmark("spd-faith"), f"model:judging/{name}")
+    metrics, records = benchmark.score(truth, {f"7-{kind}": text for kind, text in said.items()})
+    return metrics, records[0], counts, benchmark.faithful(truth, records)
+
+
+def test_metrics_are_computed_from_a_judges_labels(shown):
+    metrics, record, counts, faithful = judged("honest")
+    assert record["answers"]["find"]["errors"] == (None, "attribute_error", "fabrication")
+    expected = {
+        "drf": 1 / 3,
+        "drf_attribute_error": 1 / 3,
+        "consistency_ratio": 1,
+        "dqr_ratio": 1.5,
+        "tf1_micro": 2 / 3,
+    }
+    assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
+    assert metrics["drf_steps"].value is None and metrics["drf_steps_unparsed_0"].value == 0
+    assert counts == {"judged": 5 + 5 + 1, "calls": len(shown), "cut": 0, "unscored": {}}
+    assert faithful == {
+        "7-same": True,
+        "7-different": True,
+        "7-count": False,
+        "7-find": False,
+        "7-list": True,
+    }
+
+
+def test_claims_are_extracted_without_the_truth_in_sight(shown):
+    judged("honest")
+    extractions = [data for data in shown if "answer" in data]
+    assert {data["answer"] for data in extractions} == {
+        text for kind, text in SAID.items() if kind != "count"
+    }
+    assert all(data.keys() == {"answer"} for data in extractions)
+
+
+def test_a_true_difference_counts_once():
+    """Two claims of the one dog that is gone: the lexical judge calls the second a quantity error, too."""
+    said = {"find": "The dog was removed. Another dog was removed."}
+    assert judged("honest", said)[1]["answers"]["find"]["errors"] == (None, "quantity_error")
+
+
+def test_what_a_judge_fails_at_is_counted_and_scores_nothing():
+    metrics, record, counts, faithful = judged("garbage")
+    assert counts["unscored"] == {"garbage": 5}
+    assert {told.get("unscored") for kind, told in record["answers"].items() if kind != "count"} == {
+        "garbage"
+    }
+    for name in (
+        "drf",
+        "drf_unparsed_0",
+        "drf_of_count_unparsed_0",
+        "tf1_micro",
+        "tf1_micro_unparsed_0",
+        "drf_steps_unparsed_0",
+    ):
+        assert (metrics[name].value, metrics[name].n, metrics[name].coverage) == (None, 0, 0), name
+    assert metrics["dqr_exact"].n == 1, "numbers are read by rules"
+    assert faithful == {"7-count": False}
+
+
+def test_a_claim_that_cannot_be_matched_is_still_one():
+    metrics, record, _, faithful = judged("deaf")
+    assert record["answers"]["list"]["understood"] and record["answers"]["list"]["unscored"] == "garbage"
+    assert metrics["tf1_micro"].value == pytest.approx(2 / 3) and metrics["drf_unparsed_0"].value is None
+    assert "7-list" not in faithful
+
+
+def test_odd_answers_are_all_judged():
+    """Empty, endless, in another language, full of markup: each is counted where it belongs."""
+    odd = {
+        "same": "",
+        "different": "椅子变红了。" * 9,
+        "find": "The dog was removed. " * 20_000,
+        "list": "**<b>[x](y)</b>**\n# |a|",
+        "steps": "\x00\ud800",
+    }
+    metrics, record, counts, _ = judged("honest", odd)
+    assert counts["cut"] == 1 and not counts["unscored"]
+    assert [record["answers"][kind]["understood"] for kind in odd] == [False, False, True, False, False]
+    assert metrics["drf"].value == 1
+
+
+def test_orders_in_an_answer_change_no_metric(injection):
+    plain = judged("honest", {"find": "The dog was removed. The chair moved."})
+    ordered = judged("honest", {"find": f"The dog was removed. The chair moved. {injection}"})
+    assert ordered[0]["drf"].value == plain[0]["drf"].value == 0.5
+    assert not ordered[2]["unscored"]
+
+
+def test_a_judge_works_within_an_event_loop():
+    async def inside():
+        return judged("honest")[0]["drf"].value
+
+    assert asyncio.run(inside()) == pytest.approx(1 / 3)

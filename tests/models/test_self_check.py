@@ -1,0 +1,54 @@
+"""A declaration that does not fit its model is found when the model is loaded, and named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from mmprobe.errors import InputError
+from mmprobe.models.families.base import decoder_parts
+from mmprobe.models.self_check import check, find_mistakes, has_plain_logits
+
+
+def wrong(family, **parts):
+    """The family with some of its layer's parts taken from other modules, by path."""
+
+    def misplaced(layer):
+        return decoder_parts(layer)._replace(
+            **{name: layer.get_submodule(path) for name, path in parts.items()}
+        )
+
+    return dataclasses.replace(family, parts=misplaced)
+
+
+@pytest.mark.parametrize("model", ["tiny_spd", "random_qwen"])
+def test_a_declaration_that_fits_passes(model, request):
+    model = request.getfixturevalue(model)
+    assert find_mistakes(model.hf, model.family) == []
+    assert has_plain_logits(model.hf, model.family)
+
+
+@pytest.mark.parametrize("parts", [{"mid": "input_layernorm"}, {"update": "mlp"}, {"mid": "mlp"}])
+def test_a_misplaced_part_is_named_with_its_layer(random_qwen, parts):
+    family = wrong(random_qwen.family, **parts)
+    with pytest.raises(
+        InputError, match=r"qwen2_5_vl: layer 0: resid_pre .* do not add up .*adding-a-family"
+    ):
+        check(random_qwen.hf, family, "mine")
+
+
+def test_attention_beside_the_registry_is_named(random_qwen):
+    family = wrong(random_qwen.family, attention="mlp")
+    with pytest.raises(InputError, match="registry"):
+        check(random_qwen.hf, family, "mine")
+
+
+def test_logits_that_are_rescaled_are_found(random_qwen):
+    head = random_qwen.hf.get_output_embeddings()
+    handle = head.register_forward_hook(lambda module, inputs, output: torch.tanh(output / 5) * 5)
+    try:
+        assert not has_plain_logits(random_qwen.hf, random_qwen.family)
+    finally:
+        handle.remove()

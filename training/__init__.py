@@ -1,0 +1,1 @@
+"""Training: the two trained systems of the papers."""

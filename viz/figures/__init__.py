@@ -1,0 +1,73 @@
+"""From an analysis' data set to its figures."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import xarray as xr
+
+from mmprobe.errors import InputError
+from mmprobe.viz.figures import (
+    attention_decay,
+    attention_ratio,
+    attention_vs_activation,
+    attribution,
+    failure_modes,
+    knockout,
+    linear_probe,
+    localisation,
+    logit_lens,
+    method_comparison,
+    neuron_activation,
+    patching,
+    picture_absence,
+    predict_unfaithful,
+    residual_drift,
+    sublayer_transitions,
+    token_activation,
+)
+from mmprobe.viz.panel import Panel
+
+_BY_ANALYSIS = {
+    "attention_decay": attention_decay.panels,
+    "residual_drift": residual_drift.panels,
+    "sublayer_transitions": sublayer_transitions.panels,
+    "neuron_activation": neuron_activation.panels,
+    "token_activation": token_activation.panels,
+    "attention_vs_activation": attention_vs_activation.panels,
+    "localisation": localisation.panels,
+    "attention_ratio": attention_ratio.panels,
+    "failure_modes": failure_modes.panels,
+    "picture_absence": picture_absence.panels,
+    "predict_unfaithful": predict_unfaithful.panels,
+    "linear_probe": linear_probe.panels,
+    "linear_probe_by_step": linear_probe.panels,
+    "logit_lens": logit_lens.panels,
+    "attention_knockout": knockout.panels,
+    "residual_patching": patching.panels,
+    "attribution": attribution.panels,
+    "method_comparison": method_comparison.panels,
+}
+
+
+def figures(dataset: xr.Dataset) -> list[Panel]:
+    """All figures of an analysis, in the order of the report.
+
+    Raises:
+        InputError: the data set is not one that an analysis returned.
+
+    Example:
+        >>> [panel.title for panel in figures(attention_decay(run))]     # doctest: +SKIP
+    """
+    name = dataset.attrs.get("analysis")
+    if name not in _BY_ANALYSIS:
+        raise InputError(f"no figures for analysis {name!r}; known: {', '.join(_BY_ANALYSIS)}")
+    return _BY_ANALYSIS[name](dataset)
+
+
+def plot(dataset: xr.Dataset) -> go.Figure:
+    """The first figure of an analysis.
+
+    Example:
+        >>> mp.viz.plot(mp.analyses.attention_decay(run)).show()         # doctest: +SKIP
+    """
+    return figures(dataset)[0].figure
