@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmprobe.interventions.base import Act, Asked, Method
+from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.prompt_method import Ask, PromptMethod, noting, whole_answer
 from mmprobe.interventions.visual import AttentionMap
 from mmprobe.models import Model, Prompt
@@ -27,20 +27,20 @@ class AttentionWatch(Method):
 
     name: ClassVar[str] = "watch"
 
-    def begin(self, asked: Asked) -> Act:
+    def begin(self, asked: MethodContext) -> MethodState:
         return AttentionRecorder(asked)
 
 
-class AttentionRecorder(Act):
-    def __init__(self, asked: Asked):
+class AttentionRecorder(MethodState):
+    def __init__(self, asked: MethodContext):
         self.asked, self.step = asked, 0
-        self.ends = torch.tensor(sorted(asked.model.ends), device=asked.model.device)
+        self.ends = torch.tensor(sorted(asked.model.eos_token_ids), device=asked.model.device)
         self.map = AttentionMap(asked)  # of the step that is being read
         self.total = torch.zeros_like(self.map.total)
         self.count = torch.zeros(len(self.total), device=asked.model.device)  # layers and steps of each row
 
     def layers(self) -> Sequence[int]:
-        return range(self.asked.model.layer_count)
+        return range(self.asked.model.n_layers)
 
     def shift(self, layer: int, last: LastQuery) -> None:
         self.map.add(last.weights(), self.step)

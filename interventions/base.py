@@ -1,6 +1,6 @@
 """What a method is, where it can act, and how it is put in place and taken away again.
 
-A method is a frozen dataclass of parameters. For one batch of answers it begins an `Act`, which holds what it
+A method is a frozen dataclass of parameters. For one batch of answers it begins an `MethodState`, which holds what it
 remembers and acts in up to three places: the attention's scores (through the registered attention function that
 also traces), what a layer adds to the residual stream, and the next token's logits. Several acts compose: shifts
 of attention add up, changes of updates and of logits follow one another in the order of the methods.
@@ -23,12 +23,12 @@ from mmprobe.interventions.joint_decoding import reading_together
 from mmprobe.interventions.parameters import check
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import shifted_attention
-from mmprobe.models.attention_bias import LastQuery, Shift
-from mmprobe.models.hooks import changing, listening
+from mmprobe.models.attention_bias import AttentionBias, LastQuery
+from mmprobe.models.hooks import observe, replace
 from mmprobe.models.prompt import Chat
 
 
-class Asked(NamedTuple):
+class MethodContext(NamedTuple):
     """A batch that is about to be answered: the model, the rows' chats, their inputs and prompts, and the seed
     of whatever a method draws at random."""
 
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
         return found.to(self.model.device)
 
 
-class Act:
+class MethodState:
     """What a method does while one batch is answered. This one does nothing; others override parts of it."""
 
     path: SecondPath | None = None  # that it follows beside the answer, once there is one
@@ -63,7 +63,7 @@ class Act:
         """Layers whose attention it wants to see or to shift."""
         return ()
 
-    def shift(self, layer: int, last: LastQuery) -> Shift | None:
+    def shift(self, layer: int, last: LastQuery) -> AttentionBias | None:
         """Called at each call of such a layer's attention; what to add to its scores."""
         return None
 
@@ -115,15 +115,15 @@ class Method:
         """Whether the parameters make it do nothing at all."""
         return False
 
-    def begin(self, asked: Asked) -> Act:
+    def begin(self, asked: MethodContext) -> MethodState:
         """What it does to a batch that is about to be answered."""
         raise NotImplementedError
 
-    def suits(self, model: Model, pictures: int, where: str) -> None:
+    def check_supported(self, model: Model, pictures: int, where: str) -> None:
         """Raises InputError where the method cannot act on a prompt with so many pictures."""
         if self.visual and not pictures:
             raise InputError(f"method {self.name}: {where} has no image; give one, or choose another method")
-        if self.cells and model.crosses:
+        if self.cells and model.has_cross_attention:
             raise InputError(
                 f"method {self.name}: {model.family.name} sees pictures by cross-attention, so no token stands "
                 "for a patch; choose another method"
@@ -134,7 +134,7 @@ class Intervention(NamedTuple):
     """Methods in place: what `generate` needs as `logits_processor`, and the acts by the methods' names."""
 
     processors: LogitsProcessorList
-    acts: list[tuple[str, Act]]
+    acts: list[tuple[str, MethodState]]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -167,11 +167,11 @@ def intervening(
         >>> with intervening(model, [method], [chat], batch) as intervention:      # doctest: +SKIP
         ...     model.hf.generate(**batch.inputs, **intervention.options)
     """
-    asked = Asked(model, chats, batch, seed)
+    asked = MethodContext(model, chats, batch, seed)
     active = [method for method in methods if not method.neutral]
     for method in active:
         for chat in chats:
-            method.suits(model, len(chat.pictures), chat.where)
+            method.check_supported(model, len(chat.pictures), chat.where)
     with ExitStack() as stack:
         acts = []
         for method in active:
@@ -190,24 +190,26 @@ def intervening(
         yield Intervention(processors, acts)
 
 
-def _put_in_place(model: Model, act: Act, stack: ExitStack) -> None:
+def _put_in_place(model: Model, act: MethodState, stack: ExitStack) -> None:
     decoder = model.family.decoder(model.hf)
     parts = {layer: model.family.parts(module) for layer, module in enumerate(decoder.layers)}
     shifters = {
-        parts[layer].attention: _shifter(act, layer) for layer in act.layers() if not parts[layer].crosses
+        parts[layer].attention: _shifter(act, layer)
+        for layer in act.layers()
+        if not parts[layer].has_cross_attention
     }
     if shifters:
         stack.enter_context(shifted_attention([model.hf.config.get_text_config()], shifters))
     for layer in act.updated():
         seen: dict[str, Tensor] = {}
-        stack.enter_context(listening(decoder.layers[layer], inputs=_keeper(seen, "pre")))
-        stack.enter_context(listening(parts[layer].mid, inputs=_keeper(seen, "mid")))
-        stack.enter_context(changing(decoder.layers[layer], outputs=_changer(act, layer, seen)))
+        stack.enter_context(observe(decoder.layers[layer], inputs=_keeper(seen, "pre")))
+        stack.enter_context(observe(parts[layer].mid, inputs=_keeper(seen, "mid")))
+        stack.enter_context(replace(decoder.layers[layer], outputs=_changer(act, layer, seen)))
     if act.wants_states():
-        stack.enter_context(listening(decoder.norm, outputs=act.states))
+        stack.enter_context(observe(decoder.norm, outputs=act.states))
 
 
-def _shifter(act: Act, layer: int) -> Callable[[LastQuery], Shift | None]:
+def _shifter(act: MethodState, layer: int) -> Callable[[LastQuery], AttentionBias | None]:
     return lambda last: act.shift(layer, last)
 
 
@@ -215,14 +217,14 @@ def _keeper(seen: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:
     return lambda values: seen.__setitem__(name, values)
 
 
-def _changer(act: Act, layer: int, seen: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
+def _changer(act: MethodState, layer: int, seen: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda post: act.update(layer, seen.pop("pre"), seen.pop("mid"), post)
 
 
 class _Processor(LogitsProcessor):
     """Hands the logits of one step to an act."""
 
-    def __init__(self, act: Act, length: int):
+    def __init__(self, act: MethodState, length: int):
         self.act, self.length = act, length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmprobe.interventions.base import Act
+from mmprobe.interventions.base import MethodState
 from mmprobe.interventions.contrast_path import SecondPath
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 """New logits from those of the answer and those of the second path, each [batch, vocabulary]."""
 
 
-class Contrast(Act):
+class Contrast(MethodState):
     """Combines the answer's logits with those of a second path.
 
     Args:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from mmprobe.models import Model
-from mmprobe.models.hooks import aside
+from mmprobe.models.hooks import hooks_disabled
 
 
 class SecondPath:
@@ -61,7 +61,7 @@ class SecondPath:
 
         What it has read before is not read again.
         """
-        with aside(), self._leaving_positions():
+        with hooks_disabled(), self._leaving_positions():
             if not self.read:
                 self._forward(is_first_iteration=True)
                 self.options.pop("pixel_values", None)  # what they show is in the cache

@@ -102,7 +102,7 @@ def generate_batch(
     chats = [chat_of(sample) for sample in samples]
     for each in methods:
         for chat in chats:
-            each.suits(model, len(chat.pictures), chat.where)
+            each.check_supported(model, len(chat.pictures), chat.where)
     decoding = [each for each in methods if not isinstance(each, PromptMethod)]
 
     def ask(
@@ -136,7 +136,7 @@ def _answer(
         output = model.hf.generate(**batch.inputs, **options, **intervention.options)
     found = []
     for row, ids in enumerate(output[:, batch.inputs["input_ids"].shape[1] :].tolist()):
-        end = next((place for place, each in enumerate(ids, 1) if each in model.ends), len(ids))
+        end = next((place for place, each in enumerate(ids, 1) if each in model.eos_token_ids), len(ids))
         text = model.tokenizer.decode(ids[:end], skip_special_tokens=True)
         found.append(Generated(text, ids[:end], intervention.report(row, end)))
     return found

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.models import Model
 from mmprobe.models.attention import shifted_attention
-from mmprobe.models.hooks import Forward, Halves, beside, forwarding, is_aside
+from mmprobe.models.hooks import Forward, PrimaryRows, hooks_are_disabled, primary_rows, wrap_forward
 
 _SAME = {"past_key_values", "use_cache", "return_dict", "logits_to_keep"}  # or joined in their own way
 
@@ -99,7 +99,7 @@ def reading_together(model: Model, path: Callable[[], SecondPath | None]) -> Ite
         def read(*args: Any, **inputs: Any) -> Any:
             nonlocal joint
             second = path()
-            if args or second is None or is_aside() or not _can_join(inputs, second):
+            if args or second is None or hooks_are_disabled() or not _can_join(inputs, second):
                 return forward(*args, **inputs)
             main = inputs["past_key_values"]
             if joint is None or not joint.holds(main, second.cache):
@@ -108,7 +108,7 @@ def reading_together(model: Model, path: Callable[[], SecondPath | None]) -> Ite
 
         return read
 
-    with shifted_attention([model.hf.config.get_text_config()], {}), forwarding(model.hf, around):
+    with shifted_attention([model.hf.config.get_text_config()], {}), wrap_forward(model.hf, around):
         yield
 
 
@@ -147,7 +147,7 @@ def _joint_pass(forward: Forward, inputs: dict[str, Any], second: SecondPath, ca
             ]
         )
     cache.take()
-    with beside(Halves(cache.rows, cache.skips)):
+    with primary_rows(PrimaryRows(cache.rows, cache.skips)):
         outputs = forward(**joint)
     cache.part()
     outputs.past_key_values = second.cache

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from mmprobe.interventions.base import Act, Asked, Method
+from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.models import Model
 from mmprobe.models.prompt import Chat
 
@@ -37,9 +37,9 @@ class PromptMethod(Method):
 
     alone: ClassVar[bool] = False
 
-    def begin(self, asked: Asked) -> Act:
+    def begin(self, asked: MethodContext) -> MethodState:
         """It does nothing while the model decodes."""
-        return Act()
+        return MethodState()
 
     def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
         """Of each chat the answer that is left of several, of up to `limit` tokens each."""

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from mmprobe.interventions.base import Asked
+from mmprobe.interventions.base import MethodContext
 from mmprobe.models import Prompt
-from mmprobe.models.hooks import aside
+from mmprobe.models.hooks import hooks_disabled
 from mmprobe.models.prompt import Chat
 
 
@@ -53,7 +53,7 @@ class AttentionMap:
         asked: the batch; its prompts must have visual tokens.
     """
 
-    def __init__(self, asked: Asked):
+    def __init__(self, asked: MethodContext):
         self.asked = asked
         self.total = torch.zeros(len(asked.batch.prompts), asked.length, device=asked.model.device)
         self.layers = 0
@@ -72,7 +72,7 @@ class AttentionMap:
         return self.total[row, torch.from_numpy(prompt.visual + prompt.padding)] / max(self.layers, 1)
 
 
-def logit_gradients(asked: Asked) -> list[Tensor]:
+def logit_gradients(asked: MethodContext) -> list[Tensor]:
     """How much the largest logit of the first token hangs on each visual token: the norm of its gradient.
 
     The gradient is that with respect to what enters the first layer there (Simonyan et al., 2014, on pixels). It
@@ -85,7 +85,7 @@ def logit_gradients(asked: Asked) -> list[Tensor]:
         float32 [visual], for each row of the batch.
 
     Example:
-        >>> logit_gradients(Asked(model, chats, batch))[0].shape        # doctest: +SKIP
+        >>> logit_gradients(MethodContext(model, chats, batch))[0].shape        # doctest: +SKIP
         torch.Size([98])
     """
     hf, leaves = asked.model.hf, []
@@ -98,7 +98,7 @@ def logit_gradients(asked: Asked) -> list[Tensor]:
     first = asked.model.family.decoder(hf).layers[0]
     only_last = {"logits_to_keep": 1} if hf._supports_logits_to_keep() else {}
     with ExitStack() as stack:
-        stack.enter_context(aside())
+        stack.enter_context(hooks_disabled())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(asked.model.frozen())

@@ -16,8 +16,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmprobe.models.attention_bias import LastQuery, Shift, added, shifted_rows
-from mmprobe.models.hooks import halves, is_aside
+from mmprobe.models.attention_bias import AttentionBias, LastQuery, added, shifted_rows
+from mmprobe.models.hooks import current_primary_rows, hooks_are_disabled
 
 KERNEL = "mmprobe_sdpa"
 
@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 
 Observer = Callable[[Call], None]
-Shifter = Callable[[LastQuery], Shift | None]
+Shifter = Callable[[LastQuery], AttentionBias | None]
 
 _observers: dict[nn.Module, Observer] = {}
 _shifters: dict[nn.Module, list[Shifter]] = {}
@@ -54,8 +54,8 @@ def _observed_sdpa(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    watched = not is_aside() and (module in _observers or module in _shifters)
-    both = halves()
+    watched = not hooks_are_disabled() and (module in _observers or module in _shifters)
+    both = current_primary_rows()
     if both is None or not (watched or any(both.skips)):
         return _rows(module, query, key, value, attention_mask, options, watched), None
     outputs = []
@@ -84,7 +84,7 @@ def _rows(
     observe = _observers.get(module) if watched else None
     shifters = _shifters.get(module, ()) if watched else ()
     scale = options.get("scaling") or query.shape[-1] ** -0.5
-    shifts: list[Shift] = []
+    shifts: list[AttentionBias] = []
     if shifters:
         last = LastQuery(query, key, mask, scale)
         shifts = [shift for shifter in shifters if (shift := shifter(last)) is not None]

@@ -50,7 +50,7 @@ class LastQuery:
         return (scores if self.mask is None else masked(scores, self.mask)).softmax(-1)
 
 
-class Shift(NamedTuple):
+class AttentionBias(NamedTuple):
     """A change of one call's attention.
 
     Attributes:
@@ -69,7 +69,7 @@ def masked(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
 
 
-def added(shifts: Sequence[Shift]) -> Tensor | None:
+def added(shifts: Sequence[AttentionBias]) -> Tensor | None:
     """The sum of several shifts' biases, [batch, 1 or head, 1, key]; None of none."""
     if not shifts:
         return None
@@ -86,7 +86,7 @@ def shifted_rows(
     value: Tensor,
     mask: Tensor | None,
     last: LastQuery,
-    shifts: Sequence[Shift],
+    shifts: Sequence[AttentionBias],
     options: dict[str, Any],
 ) -> Tensor:
     """The kernel's output with all shifts, [batch, position, head, dim].
@@ -124,7 +124,7 @@ def _widened(
     return output[..., : value.shape[-1]].contiguous()
 
 
-def _last_row(last: LastQuery, value: Tensor, shifts: Sequence[Shift]) -> Tensor:
+def _last_row(last: LastQuery, value: Tensor, shifts: Sequence[AttentionBias]) -> Tensor:
     """[batch, 1, head, dim]; most shifters know the scores, so this is less than the kernel would do."""
     batch, heads = last.query.shape[:2]
     groups = value.shape[1]

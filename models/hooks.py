@@ -15,7 +15,7 @@ Change = Callable[[Tensor], Tensor]
 Forward = Callable[..., Any]
 
 
-class Halves(NamedTuple):
+class PrimaryRows(NamedTuple):
     """A batch whose first rows are the answer's and whose others another path's, which nobody watches.
 
     Attributes:
@@ -27,12 +27,12 @@ class Halves(NamedTuple):
     skips: tuple[int, int]
 
 
-_asides: list[None] = []  # one for each block of `aside` that is open
-_halves: list[Halves] = []  # one for each block of `beside` that is open
+_disabled: list[None] = []  # one for each block of `hooks_disabled` that is open
+_primary_rows: list[PrimaryRows] = []  # one for each block of `primary_rows` that is open
 
 
 @contextmanager
-def aside() -> Iterator[None]:
+def hooks_disabled() -> Iterator[None]:
     """Within the block nobody listens to modules and nobody changes what they compute.
 
     It is for a forward pass that is no part of the answer being watched, such as that of another prompt.
@@ -40,48 +40,48 @@ def aside() -> Iterator[None]:
     Example:
         >>> from torch import nn, zeros
         >>> layer, seen = nn.Linear(2, 3), []
-        >>> with listening(layer, outputs=seen.append), aside():
+        >>> with observe(layer, outputs=seen.append), hooks_disabled():
         ...     _ = layer(zeros(1, 2))
         >>> seen
         []
     """
-    _asides.append(None)
+    _disabled.append(None)
     try:
         yield
     finally:
-        _asides.pop()
+        _disabled.pop()
 
 
-def is_aside() -> bool:
-    """Whether a block of `aside` is open."""
-    return bool(_asides)
+def hooks_are_disabled() -> bool:
+    """Whether a block of `hooks_disabled` is open."""
+    return bool(_disabled)
 
 
 @contextmanager
-def beside(halves: Halves) -> Iterator[None]:
+def primary_rows(current_primary_rows: PrimaryRows) -> Iterator[None]:
     """Within the block only the first rows of what modules compute are listened to and changed.
 
     Example:
         >>> from torch import nn, zeros
         >>> layer, seen = nn.Linear(2, 3), []
-        >>> with listening(layer, outputs=seen.append), beside(Halves(1, (0, 0))):
+        >>> with observe(layer, outputs=seen.append), primary_rows(PrimaryRows(1, (0, 0))):
         ...     layer(zeros(2, 2)).shape, seen[0].shape
         (torch.Size([2, 3]), torch.Size([1, 3]))
     """
-    _halves.append(halves)
+    _primary_rows.append(current_primary_rows)
     try:
         yield
     finally:
-        _halves.pop()
+        _primary_rows.pop()
 
 
-def halves() -> Halves | None:
-    """Of the innermost block of `beside` that is open; None without one."""
-    return _halves[-1] if _halves else None
+def current_primary_rows() -> PrimaryRows | None:
+    """Of the innermost block of `primary_rows` that is open; None without one."""
+    return _primary_rows[-1] if _primary_rows else None
 
 
 @contextmanager
-def forwarding(module: nn.Module, around: Callable[[Forward], Forward]) -> Iterator[None]:
+def wrap_forward(module: nn.Module, around: Callable[[Forward], Forward]) -> Iterator[None]:
     """Within the block, a module's forward is what a function makes of it.
 
     A forward of the instance's own costs a third of torch's hooks, which would be most of what recording costs.
@@ -89,7 +89,7 @@ def forwarding(module: nn.Module, around: Callable[[Forward], Forward]) -> Itera
     Example:
         >>> import torch
         >>> layer = nn.Identity()
-        >>> with forwarding(layer, lambda forward: lambda values: forward(values) + 1):
+        >>> with wrap_forward(layer, lambda forward: lambda values: forward(values) + 1):
         ...     layer(torch.tensor(3))
         tensor(4)
     """
@@ -104,7 +104,7 @@ def forwarding(module: nn.Module, around: Callable[[Forward], Forward]) -> Itera
             module.forward = own
 
 
-def listening(
+def observe(
     module: nn.Module, inputs: Listener | None = None, outputs: Listener | None = None
 ) -> AbstractContextManager[None]:
     """Within the block, call `inputs` with a module's first argument and `outputs` with its first result.
@@ -112,7 +112,7 @@ def listening(
     Example:
         >>> from torch import nn, zeros
         >>> layer, seen = nn.Linear(2, 3), []
-        >>> with listening(layer, outputs=seen.append):
+        >>> with observe(layer, outputs=seen.append):
         ...     _ = layer(zeros(1, 2))
         >>> seen[0].shape
         torch.Size([1, 3])
@@ -120,7 +120,7 @@ def listening(
 
     def around(forward: Forward) -> Forward:
         def listen(*args: Any, **options: Any) -> Any:
-            if _asides:
+            if _disabled:
                 return forward(*args, **options)
             if inputs is not None:
                 inputs(_watched(args[0] if args else options["hidden_states"]))
@@ -131,25 +131,25 @@ def listening(
 
         return listen
 
-    return forwarding(module, around)
+    return wrap_forward(module, around)
 
 
-def changing(
+def replace(
     module: nn.Module, inputs: Change | None = None, outputs: Change | None = None
 ) -> AbstractContextManager[None]:
-    """Within the block, a module's first argument and its first result are what these make of them, but for `aside`.
+    """Within the block, a module's first argument and its first result are what these make of them, but for `hooks_disabled`.
 
     Example:
         >>> import torch
         >>> layer = nn.Identity()
-        >>> with changing(layer, inputs=lambda values: values + 1, outputs=lambda values: values * 2):
+        >>> with replace(layer, inputs=lambda values: values + 1, outputs=lambda values: values * 2):
         ...     layer(torch.tensor(3))
         tensor(8)
     """
 
     def around(forward: Forward) -> Forward:
         def changed(*args: Any, **options: Any) -> Any:
-            if _asides:
+            if _disabled:
                 return forward(*args, **options)
             if inputs is not None and args:
                 args = (_changed(inputs, args[0]), *args[1:])
@@ -164,15 +164,15 @@ def changing(
 
         return changed
 
-    return forwarding(module, around)
+    return wrap_forward(module, around)
 
 
 def _watched(values: Any) -> Any:
-    return values[: _halves[-1].rows] if _halves else values
+    return values[: _primary_rows[-1].rows] if _primary_rows else values
 
 
 def _changed(change: Change, values: Tensor) -> Tensor:
-    if not _halves:
+    if not _primary_rows:
         return change(values)
-    rows = _halves[-1].rows
+    rows = _primary_rows[-1].rows
     return torch.cat([change(values[:rows]), values[rows:]])

@@ -46,7 +46,7 @@ class Model:
     family: Family
 
     @property
-    def layer_count(self) -> int:
+    def n_layers(self) -> int:
         return len(self.family.decoder(self.hf).layers)
 
     @property
@@ -55,7 +55,7 @@ class Model:
         return self.hf.device if self.hf.device.type != "meta" else torch.device("cpu")
 
     @property
-    def head_count(self) -> int:
+    def n_heads(self) -> int:
         return self.hf.config.get_text_config().num_attention_heads
 
     @cached_property
@@ -64,17 +64,19 @@ class Model:
         return has_plain_logits(self.hf, self.family)
 
     @property
-    def crosses(self) -> bool:
+    def has_cross_attention(self) -> bool:
         """Whether pictures are seen by cross-attention instead of being tokens of the prompt."""
-        return any(self.family.parts(layer).crosses for layer in self.family.decoder(self.hf).layers)
+        return any(
+            self.family.parts(layer).has_cross_attention for layer in self.family.decoder(self.hf).layers
+        )
 
     @property
-    def neuron_count(self) -> int:
+    def n_neurons(self) -> int:
         """Gate neurons of a layer."""
         return self.hf.config.get_text_config().intermediate_size
 
     @property
-    def ends(self) -> frozenset[int]:
+    def eos_token_ids(self) -> frozenset[int]:
         """Ids of the tokens that end an answer."""
         ids = self.hf.generation_config.eos_token_id
         return frozenset([] if ids is None else [ids] if isinstance(ids, int) else ids)
@@ -195,7 +197,7 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
         InputError: as `load_model`.
 
     Example:
-        >>> load_shapes("tiny-spd").layer_count
+        >>> load_shapes("tiny-spd").n_layers
         8
     """
     source, place = locate(name)

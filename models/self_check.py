@@ -13,7 +13,7 @@ from mmprobe.errors import InputError
 from mmprobe.models.attention import Call, observed_attention
 from mmprobe.models.families import Family
 from mmprobe.models.families.generic import find_problems
-from mmprobe.models.hooks import listening
+from mmprobe.models.hooks import observe
 
 TOKENS = 6
 
@@ -40,9 +40,9 @@ def find_mistakes(hf: Any, family: Family) -> list[str]:
 
     with ExitStack() as stack:
         for index, (layer, part) in enumerate(zip(decoder.layers, parts, strict=True)):
-            stack.enter_context(listening(layer, inputs=keep(index, "pre")))
-            stack.enter_context(listening(part.update, outputs=keep(index, "update")))
-            stack.enter_context(listening(part.mid, inputs=keep(index, "mid")))
+            stack.enter_context(observe(layer, inputs=keep(index, "pre")))
+            stack.enter_context(observe(part.update, outputs=keep(index, "update")))
+            stack.enter_context(observe(part.mid, inputs=keep(index, "mid")))
             observers[part.attention] = keep(index, "call")
         stack.enter_context(observed_attention([hf.config.get_text_config()], observers))
         _read_some_text(hf)
@@ -66,7 +66,7 @@ def find_mistakes(hf: Any, family: Family) -> list[str]:
 def has_plain_logits(hf: Any, family: Family) -> bool:
     """Whether the unembedding of the final norm's output is the logits, with no scale or cap behind it."""
     states: list[Tensor] = []
-    with listening(family.decoder(hf).norm, outputs=states.append):
+    with observe(family.decoder(hf).norm, outputs=states.append):
         logits = _read_some_text(hf).logits
     with torch.inference_mode():
         return _off(states[-1] @ hf.get_output_embeddings().weight.T, logits) < 3e-2
@@ -81,7 +81,7 @@ def _read_some_text(hf: Any) -> Any:
 def check(hf: Any, family: Family, name: str) -> None:
     """Raises InputError if the declaration does not fit the model, naming family and layer, or it computes NaN."""
     broken: list[Tensor] = []
-    with listening(hf, outputs=lambda output: broken.append(output.logits.isnan().any())):
+    with observe(hf, outputs=lambda output: broken.append(output.logits.isnan().any())):
         mistakes = find_problems(hf, family) or find_mistakes(hf, family)
     if mistakes:
         more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""

@@ -68,7 +68,7 @@ def methods(
             )  # fmt: skip
 
     wrapped = NNsight(sharing_copy(eager))
-    layers = [f"model.model.language_model.layers.{index}" for index in range(model.layer_count)]
+    layers = [f"model.model.language_model.layers.{index}" for index in range(model.n_layers)]
     inputs = [
         f"{layer}.{norm}" for layer in layers for norm in ("input_layernorm", "post_attention_layernorm")
     ]

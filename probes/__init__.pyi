@@ -1,8 +1,8 @@
 # The public names: lazy_loader reads them when the package is imported, type checkers when it is checked.
 
 from .attribution import attribute as attribute
-from .knockout import knock_out_attention as knock_out_attention
-from .knockout import knock_out_run as knock_out_run
+from .knockout import attention_knockout as attention_knockout
+from .knockout import attention_knockout_run as attention_knockout_run
 from .linear import linear_probe as linear_probe
 from .linear import linear_probe_by_step as linear_probe_by_step
 from .logit_lens import logit_lens as logit_lens

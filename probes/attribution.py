@@ -128,7 +128,7 @@ def _check(model: Model, method: str, baseline: str, block: int, n_steps: int) -
         raise InputError(f"baseline {baseline!r}: choose {', '.join(BASELINES)}")
     if block < 1 or n_steps < 1:
         raise InputError(f"block {block} and n_steps {n_steps} must be 1 or more")
-    if model.crosses:
+    if model.has_cross_attention:
         raise NotApplicable(
             f"in {model.family.name} pictures are seen by cross-attention; they have no visual tokens to attribute to"
         )

@@ -89,7 +89,7 @@ def blocking(config: Any, blocked: Mapping[nn.Module, Tensor]) -> Iterator[None]
             _blocked.pop(module, None)
 
 
-def knock_out_attention(
+def attention_knockout(
     model: Model,
     sample: Sample,
     group: str = "visual",
@@ -127,14 +127,14 @@ def knock_out_attention(
         NotApplicable: the prompt has no token of the group, or pictures are seen by cross-attention.
 
     Example:
-        >>> ds = knock_out_attention(model, sample, window=3)       # doctest: +SKIP
+        >>> ds = attention_knockout(model, sample, window=3)       # doctest: +SKIP
         >>> ds.change.values.round(1)                               # doctest: +SKIP
         array([-0.4, -1.9, ...])
     """
     chosen = layer_indices(model, layers)
-    if not 1 <= window <= model.layer_count:
-        raise InputError(f"window {window}: must be 1 to {model.layer_count}, the number of layers")
-    if model.crosses:
+    if not 1 <= window <= model.n_layers:
+        raise InputError(f"window {window}: must be 1 to {model.n_layers}, the number of layers")
+    if model.has_cross_attention:
         raise NotApplicable(f"in {model.family.name} pictures are seen by cross-attention, not as tokens")
     forced = force(model, sample, answer, max_new_tokens)
     with fine_logits(model):
@@ -169,7 +169,7 @@ def _knocked_out(forced: Forced, group: str, centres: list[int], window: int) ->
     return before, changes
 
 
-def knock_out_run(
+def attention_knockout_run(
     model: Model,
     source: Run | Sequence[Sample],
     group: str = "visual",
@@ -178,11 +178,11 @@ def knock_out_run(
     max_new_tokens: int = MAX_NEW_TOKENS,
     minimum: int = MINIMUM,
 ) -> xr.Dataset:
-    """`knock_out_attention` over many samples: what an answer's tokens lose on average, by layer and label.
+    """`attention_knockout` over many samples: what an answer's tokens lose on average, by layer and label.
 
     Args:
         source: a run of the model, whose answers are read again, or samples, which it answers greedily first.
-        group, layers, window, max_new_tokens: as `knock_out_attention`.
+        group, layers, window, max_new_tokens: as `attention_knockout`.
         minimum: samples that both groups of the comparison need; ours, the default is 5.
 
     Returns:
@@ -203,7 +203,7 @@ def knock_out_run(
         NotApplicable: no sample is left, or pictures are seen by cross-attention.
 
     Example:
-        >>> ds = knock_out_run(model, run)                          # doctest: +SKIP
+        >>> ds = attention_knockout_run(model, run)                          # doctest: +SKIP
         >>> ds.change_by_label.sel(label="faithful").values         # doctest: +SKIP
     """
     where = str(source.path) if isinstance(source, Run) else "samples"
@@ -212,9 +212,9 @@ def knock_out_run(
         try:
             if answer is not None and not len(answer):
                 raise NotApplicable("no answer")
-            found = knock_out_attention(model, sample, group, layers, window, answer, max_new_tokens)
+            found = attention_knockout(model, sample, group, layers, window, answer, max_new_tokens)
         except NotApplicable:
-            if model.crosses:
+            if model.has_cross_attention:
                 raise
             without.append(sample.id)
             continue

@@ -250,7 +250,7 @@ def _entropy(logprobs: Tensor) -> np.ndarray:
 
 def _check_last(model: Model, trace: Trace, layers: np.ndarray, logprob: np.ndarray) -> None:
     """The model's last layer must say what the model said."""
-    if layers[-1] != model.layer_count - 1:
+    if layers[-1] != model.n_layers - 1:
         return
     off = np.abs(logprob[:, -1] - trace.steps["logprob"].values).mean()
     if off > _OTHER_MODEL:

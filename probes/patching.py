@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model, Prompt
-from mmprobe.models.hooks import Change, changing
+from mmprobe.models.hooks import Change, replace
 from mmprobe.probes.teacher_forcing import (
     MAX_NEW_TOKENS,
     Answer,
@@ -83,12 +83,12 @@ def patch_residual(
     with fine_logits(model):
         with ExitStack() as stack:
             for layer in chosen:
-                stack.enter_context(changing(modules[layer], **{side: _keeping(kept, layer, positions)}))
+                stack.enter_context(replace(modules[layer], **{side: _keeping(kept, layer, positions)}))
             of_source = other.logprobs()
         before = mine.logprobs()
         for row, layer in enumerate(chosen):
             if layer in kept:
-                with changing(modules[layer], **{side: _putting(kept[layer], positions)}):
+                with replace(modules[layer], **{side: _putting(kept[layer], positions)}):
                     changes[row] = mine.logprobs() - before
     out = by_layer_and_step(mine, chosen, before, changes)
     out["logprob_source"] = ("step", of_source.cpu().numpy())

@@ -34,7 +34,7 @@ def of_run(model: Model | None = None, slow: bool = False) -> dict[str, Callable
 
         found["logit_lens"] = partial(logit_lens_run, model)
     if model is not None and slow:
-        from mmprobe.probes.knockout import knock_out_run
+        from mmprobe.probes.knockout import attention_knockout_run
 
-        found["attention_knockout"] = partial(knock_out_run, model)
+        found["attention_knockout"] = partial(attention_knockout_run, model)
     return found

@@ -118,7 +118,7 @@ def positions_of(model: Model, prompt: Prompt, groups: Sequence[str]) -> np.ndar
     for group in groups:
         if group not in GROUPS:
             raise InputError(f"group {group!r}: choose of {', '.join(GROUPS)}")
-    if model.crosses and "visual" in groups:
+    if model.has_cross_attention and "visual" in groups:
         raise NotApplicable(f"in {model.family.name} pictures are seen by cross-attention, not as tokens")
     found = np.flatnonzero(np.isin(prompt.group, [Group[group.upper()] for group in groups]))
     if not len(found):
@@ -128,7 +128,7 @@ def positions_of(model: Model, prompt: Prompt, groups: Sequence[str]) -> np.ndar
 
 def layer_indices(model: Model, layers: Sequence[int] | None) -> list[int]:
     """Layers from 0, in order; all for None, negative ones counted from the last."""
-    count = model.layer_count
+    count = model.n_layers
     for layer in () if layers is None else layers:
         if not -count <= layer < count:
             raise InputError(f"layer {layer} is not one of the model's {count} (0 to {count - 1})")

@@ -43,7 +43,7 @@ OF_AN_ANSWER = (
     probes.logit_lens,
     probes.attribute,
     probes.compare_with_regions,
-    probes.knock_out_attention,
+    probes.attention_knockout,
     probes.patch_residual,
     probes.linear_probe_by_step,
 )
@@ -73,7 +73,7 @@ def page() -> str:
     of_a_run = {
         "linear_probe": probes.linear_probe,
         "logit_lens": probes.logit_lens_run,
-        "attention_knockout": probes.knock_out_run,
+        "attention_knockout": probes.attention_knockout_run,
     }
     assert tuple(of_a_run) == probes.OF_A_RUN
     return TEXT.format(

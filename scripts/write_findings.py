@@ -241,7 +241,7 @@ def main() -> None:
     bad = {name: sum(run.faithful(id_) is False for id_ in run.ids) for name, run in runs.items()}
     text = TEXT.format(
         pairs=arguments.pairs,
-        layers=model.layer_count,
+        layers=model.n_layers,
         verdicts=len(runs["verdicts"]),
         steps=len(runs["steps"]),
         bad_verdicts=bad["verdicts"],

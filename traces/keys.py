@@ -24,8 +24,8 @@ class Keys:
         crosses: the keys are those of the pictures, the same at every step.
     """
 
-    def __init__(self, crosses: bool):
-        self.crosses = crosses
+    def __init__(self, has_cross_attention: bool):
+        self.has_cross_attention = has_cross_attention
         self.held: Tensor | None = None  # [batch, kv_head, position, dim]
         self.first = 0  # position of the first key held
         self.fresh: list[Tensor] = []  # each [batch, kv_head, 1, dim]
@@ -37,7 +37,7 @@ class Keys:
     def see(self, call: Call) -> None:
         self.scale = call.scale
         self.biases.append(call.bias)
-        if self.crosses or call.window is None:
+        if self.has_cross_attention or call.window is None:
             self.held, self.mask = call.key, call.mask
         elif self.held is None:
             self.window = call.window
@@ -58,11 +58,11 @@ class Keys:
             weights [head, step, key], from the first token after the padding to the last query's.
         """
         assert self.held is not None
-        if self.crosses:
+        if self.has_cross_attention:
             scores = _scores(query, self.held[row], self.scale)
             if self.mask is not None:
                 scores = _masked(scores, self.mask[row, :, -1:])
-            return Rows(scores.softmax(-1), crosses=True)
+            return Rows(scores.softmax(-1), has_cross_attention=True)
         held = (
             torch.cat([self.held[row], *(key[row] for key in self.fresh)], 1)
             if self.fresh
@@ -100,10 +100,10 @@ class Keys:
             self.fresh.clear()
 
 
-def prompt_rows(call: Call, row: int, padding: int, crosses: bool) -> Iterator[tuple[int, Rows]]:
+def prompt_rows(call: Call, row: int, padding: int, has_cross_attention: bool) -> Iterator[tuple[int, Rows]]:
     """Attention of a lane's prompt, a block of queries at a time, with the block's first position."""
     query = call.query[row, :, padding:]
-    key = call.key[row] if crosses else call.key[row, :, padding:]
+    key = call.key[row] if has_cross_attention else call.key[row, :, padding:]
     for first in range(0, query.shape[1], PROMPT_QUERIES):
         block = query[:, first : first + PROMPT_QUERIES]
         scores = _scores(block, key, call.scale)
@@ -115,11 +115,11 @@ def prompt_rows(call: Call, row: int, padding: int, crosses: bool) -> Iterator[t
             scores[:, -1:] += call.bias[row, :, :, padding:]
         if call.mask is not None:
             seen = slice(padding + first, padding + first + block.shape[1])
-            scores = _masked(scores, call.mask[row, :, seen, 0 if crosses else padding :])
-        elif not crosses:
+            scores = _masked(scores, call.mask[row, :, seen, 0 if has_cross_attention else padding :])
+        elif not has_cross_attention:
             positions = torch.arange(first, first + block.shape[1], device=key.device)[:, None]
             scores.masked_fill_(torch.arange(key.shape[1], device=key.device) > positions, float("-inf"))
-        yield first, Rows(scores.softmax(-1), crosses)
+        yield first, Rows(scores.softmax(-1), has_cross_attention)
 
 
 def attention_received(call: Call) -> Tensor:

@@ -79,7 +79,7 @@ def plan(
         seconds=None,
         assumed=(
             f"prompts of {prompt.tokens:.0f} tokens, {prompt.visual:.0f} "
-            f"{'visual ones beside them' if model.crosses else 'of them visual'}, answers of {max_new_tokens} tokens"
+            f"{'visual ones beside them' if model.has_cross_attention else 'of them visual'}, answers of {max_new_tokens} tokens"
         ),
     )
 
@@ -112,13 +112,13 @@ def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_toke
     config = model.hf.config.get_text_config()
     itemsize = model.hf.dtype.itemsize
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    tokens, steps, layers = prompt.tokens + new_tokens, min(new_tokens, BLOCK_STEPS), model.layer_count
+    tokens, steps, layers = prompt.tokens + new_tokens, min(new_tokens, BLOCK_STEPS), model.n_layers
     cache = 2 * layers * config.num_key_value_heads * head_dim * tokens * itemsize
-    prefill = prompt.tokens * (3 * model.neuron_count + 6 * config.hidden_size) * itemsize
+    prefill = prompt.tokens * (3 * model.n_neurons + 6 * config.hidden_size) * itemsize
     recorded = steps * (
-        2 * layers * (3 * config.hidden_size + model.neuron_count) * itemsize + 12 * config.vocab_size
+        2 * layers * (3 * config.hidden_size + model.n_neurons) * itemsize + 12 * config.vocab_size
     )
-    rows = 3 * model.head_count * steps * tokens * 4 if spec.wants("attention/", "prompt/attention") else 0
+    rows = 3 * model.n_heads * steps * tokens * 4 if spec.wants("attention/", "prompt/attention") else 0
     states = 2 * tokens * config.hidden_size * itemsize if spec.wants("tam/") else 0
     return int(cache + max(prefill, recorded + rows) + states)
 
@@ -128,8 +128,8 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
     config = model.hf.config.get_text_config()
     sizes = {
         "step": new_tokens,
-        "layer": len(spec.layer_indices(model.layer_count)),
-        "head": len(spec.head_indices(model.head_count)),
+        "layer": len(spec.layer_indices(model.n_layers)),
+        "head": len(spec.head_indices(model.n_heads)),
         "group": len(GROUP_NAMES),
         "visual": prompt.visual,
         "user_token": prompt.user,
@@ -137,8 +137,8 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
         "position": prompt.tokens,
         "key": prompt.tokens,
         "hidden": config.hidden_size,
-        "neuron": model.neuron_count,
-        "neuron_byte": -(-model.neuron_count // 8),
+        "neuron": model.n_neurons,
+        "neuron_byte": -(-model.n_neurons // 8),
         "patch": prompt.patches,
         "place": 3,
     }

@@ -20,10 +20,10 @@ class Rows(NamedTuple):
     on, or those of the pictures for a layer that crosses."""
 
     weights: Tensor
-    crosses: bool = False
+    has_cross_attention: bool = False
 
 
-class Lane:
+class SampleRecorder:
     """Reduces one sample's internals block by block and hands them to its writer.
 
     Args:
@@ -32,9 +32,9 @@ class Lane:
 
     def __init__(self, model: Model, prompt: Prompt, spec: CaptureSpec, writer: BackgroundWriter):
         self.model, self.prompt, self.spec, self.writer = model, prompt, spec, writer
-        self.layers = spec.layer_indices(model.layer_count)
-        self.heads = spec.head_indices(model.head_count)
-        self.all_heads = len(self.heads) == model.head_count
+        self.layers = spec.layer_indices(model.n_layers)
+        self.heads = spec.head_indices(model.n_heads)
+        self.all_heads = len(self.heads) == model.n_heads
         self.device = model.device
         self.done = 0  # steps written
         self.ended = False  # the answer is whole, though others of its batch go on
@@ -44,7 +44,9 @@ class Lane:
         self.visual = torch.from_numpy(prompt.visual).to(self.device)
         keys = prompt.visual_keys
         self.cells = _runs(prompt.visual if keys is None else keys)
-        self.crosses = keys is not None  # pictures are seen by cross-attention, in layers of its own
+        self.has_cross_attention = (
+            keys is not None
+        )  # pictures are seen by cross-attention, in layers of its own
         first_image = int(prompt.visual[0]) if len(prompt.visual) else 0
         self.membership[:first_image, -1] = 1
 
@@ -78,7 +80,7 @@ class Lane:
             mass, visual = self._summed(rows, membership, steps)
             masses.append(mass)
             self._fill_in(visuals, index, visual)
-            if "attention/row" in self.spec.stored and rows is not None and not rows.crosses:
+            if "attention/row" in self.spec.stored and rows is not None and not rows.has_cross_attention:
                 shape = (self.done, len(self.layers), len(self.heads), keys)
                 where = (slice(self.done - steps, self.done), index, slice(None), slice(0, keys))
                 self.writer.put("attention/row", self._chosen(rows.weights).transpose(0, 1), where, shape)
@@ -117,12 +119,12 @@ class Lane:
             visual = nan[..., :cells]
             return nan[..., : len(Group) + 1], visual if by_head else visual[0]
         weights = self._chosen(rows.weights)
-        if rows.crosses:
+        if rows.has_cross_attention:
             mass = torch.zeros(*weights.shape[:2], len(Group) + 1, device=self.device)
             mass[..., Group.VISUAL] = weights.sum(-1)
             return mass, _columns(weights if by_head else weights.mean(0), self.cells)
         mass = weights @ membership
-        if self.crosses:
+        if self.has_cross_attention:
             visual = torch.zeros(*weights.shape[:2], cells, device=self.device)
             return mass, visual if by_head else visual[0]
         return mass, _columns(weights if by_head else weights.mean(0), self.cells)
@@ -193,7 +195,7 @@ class Lane:
             found |= {"visual_head": visual.transpose(0, 1), "visual": visual.mean(0)}
         else:
             found["visual"] = visual
-        if not rows.crosses:
+        if not rows.has_cross_attention:
             found["row"] = self._chosen(rows.weights).transpose(0, 1)
         for name, values in found.items():
             if f"prompt/attention_{name}" in self.spec.stored:

@@ -30,7 +30,7 @@ from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import available, load_engine
 from mmprobe.traces.plan import most_bytes
-from mmprobe.traces.recorder import Lane
+from mmprobe.traces.recorder import SampleRecorder
 from mmprobe.traces.run_folder import check_space, describe, note_failure, open_folder, remove_torn
 from mmprobe.traces.writer_thread import Background, BackgroundWriter, WritingFailed
 
@@ -195,7 +195,7 @@ class _Job(NamedTuple):
         ]
         try:
             lanes = [
-                Lane(self.model, prompt, self.spec, BackgroundWriter(writer, self.background))
+                SampleRecorder(self.model, prompt, self.spec, BackgroundWriter(writer, self.background))
                 for prompt, writer in zip(batch.prompts, writers, strict=True)
             ]
             record = load_engine(self.engine).record
@@ -215,15 +215,15 @@ class _Job(NamedTuple):
 
 def _writer(model: Model, sample: Sample, path: Path, spec: CaptureSpec) -> TraceWriter:
     coordinates = {
-        "layer": np.array(spec.layer_indices(model.layer_count), np.int32),
-        "head": np.array(spec.head_indices(model.head_count), np.int32),
+        "layer": np.array(spec.layer_indices(model.n_layers), np.int32),
+        "head": np.array(spec.head_indices(model.n_heads), np.int32),
         "group": np.array(GROUP_NAMES),
     }
     images = [image.absolute() for image in sample.images]  # to be found from any other folder, too
     about = {
         "sample": sample.model_copy(update={"images": images}).model_dump_json(),
         "model": model.source,
-        "neurons": str(model.neuron_count),
+        "neurons": str(model.n_neurons),
     }
     return TraceWriter(path, coordinates, about, spec.dtype == "float16", spec.compression)
 
@@ -257,7 +257,7 @@ def _batches(model: Model, samples: Sequence[Sample], size: int) -> Iterator[lis
     """
 
     def kind(sample: Sample) -> int:
-        return len(sample.images) if model.crosses else bool(sample.images)
+        return len(sample.images) if model.has_cross_attention else bool(sample.images)
 
     for _, alike in groupby(samples, key=kind):
         group = list(alike)

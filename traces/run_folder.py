@@ -31,7 +31,7 @@ def describe(
             "revision": model.revision,
             "family": model.family.name,
             "dtype": str(model.hf.dtype).removeprefix("torch."),
-            "layers": model.layer_count,
+            "layers": model.n_layers,
         },
         "capture": spec.model_dump(),
         "generate": generate,

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from mmprobe.models import Model
 from mmprobe.models.attention import Call, Observer, observed_attention
-from mmprobe.models.hooks import listening
+from mmprobe.models.hooks import observe
 from mmprobe.traces.keys import attention_received
-from mmprobe.traces.recorder import Lane
+from mmprobe.traces.recorder import SampleRecorder
 
 
 @contextmanager
-def watching_vision(model: Model, lane: Lane) -> Iterator[None]:
+def watching_vision(model: Model, lane: SampleRecorder) -> Iterator[None]:
     """Within the block, what the encoder computes for the lane's pictures goes to the lane's trace."""
     vision = model.family.vision
     assert vision is not None
@@ -33,7 +33,7 @@ def watching_vision(model: Model, lane: Lane) -> Iterator[None]:
     with ExitStack() as stack:
         if "vision/residual" in lane.spec.stored:
             for index, layer in enumerate(layers):
-                stack.enter_context(listening(layer, outputs=partial(keep, index)))
+                stack.enter_context(observe(layer, outputs=partial(keep, index)))
         if "vision/attention" in lane.spec.stored:
             observers = {
                 layer.get_submodule(vision.attention): _observer(kept)
@@ -45,11 +45,11 @@ def watching_vision(model: Model, lane: Lane) -> Iterator[None]:
         lane.writer.write("vision/attention", torch.stack([torch.cat(parts, 1) for parts in received]))
 
 
-def write_places(model: Model, inputs: Mapping[str, Any], lane: Lane) -> None:
+def write_patch_positions(model: Model, inputs: Mapping[str, Any], lane: SampleRecorder) -> None:
     """Where each of the encoder's positions stands in its picture."""
     vision = model.family.vision
     if vision is not None and "vision/place" in lane.spec.stored:
-        lane.writer.write("vision/place", torch.from_numpy(vision.places(inputs, model.hf)))
+        lane.writer.write("vision/place", torch.from_numpy(vision.patch_positions(inputs, model.hf)))
 
 
 def _observer(kept: list[Tensor]) -> Observer:

@@ -191,3 +191,24 @@ def _same_word(one: str, two: str) -> bool:
         return False
     first, second = _value(one), _value(two)
     return first is not None and second is not None and math.isclose(first, second, rel_tol=1e-9)
+
+
+_CONCLUDES = re.compile(
+    r"^[\s*_#>-]*(?:therefore|thus|hence|so|in conclusion|conclusion)\b[,:*_\s]*", re.IGNORECASE
+)
+
+
+def given_answer(response: str) -> str | None:
+    """The final answer of a response, by rules; None if it is empty.
+
+    What is marked or stated as the answer; else the last line, without a "therefore" before it.
+
+    Example:
+        >>> given_answer("3 x 4 = 12. The answer is 12 cm."), given_answer("I add.\\nTherefore: 7."), given_answer(" ")
+        ('12 cm', '7.', None)
+    """
+    stated = final_answer(response)
+    if stated is not None:
+        return stated
+    lines = [line for line in response.split("\n") if any(letter.isalnum() for letter in line)]
+    return _CONCLUDES.sub("", lines[-1]).strip() if lines else None

@@ -19,18 +19,18 @@ from mmprobe.samples import Sample, check_id, check_image, load_samples
 QUESTION = "Please describe this image in detail."
 
 
-class _Truth(NamedTuple):
+class ChairTruth(NamedTuple):
     samples: list[Sample]
     objects: Mapping[str, Collection[str]]
     mentions: Mentions
 
 
-def _of_world(samples: list[Sample]) -> _Truth:
+def _of_world(samples: list[Sample]) -> ChairTruth:
     objects = synthetic_truth(samples)
-    return _Truth([sample for sample in samples if sample.id in objects], objects, shape_mentions)
+    return ChairTruth([sample for sample in samples if sample.id in objects], objects, shape_mentions)
 
 
-def _read(path: Path) -> _Truth:
+def _read(path: Path) -> ChairTruth:
     """A samples file of the synthetic world; or a folder with COCO's `instances*.json` and `images/`.
 
     Where the folder holds `captions*.json`, too, what people's captions name counts as there.
@@ -55,24 +55,24 @@ def _read(path: Path) -> _Truth:
         except ValueError as error:
             raise InputError(f"{files[0]}: an image's id {name!r} {error}") from None
         samples.append(Sample(id=name, images=pictures, question=QUESTION))
-    return _Truth(samples, objects, mentions)
+    return ChairTruth(samples, objects, mentions)
 
 
-def _draw(folder: Path, n: int, seed: int) -> _Truth:
+def _draw(folder: Path, n: int, seed: int) -> ChairTruth:
     return _of_world(load_samples(make_pairs(folder, n, seed)))
 
 
-def _score(truth: _Truth, responses: Mapping[str, str]) -> Scored:
+def _score(truth: ChairTruth, responses: Mapping[str, str]) -> Scored:
     captions = samples_only(truth.samples, responses, "CHAIR")
     return score_chair(captions, truth.objects, truth.mentions)
 
 
-def _faithful(truth: _Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def _faithful(truth: ChairTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """A description that names nothing which is not there."""
     return {row["id"]: not row["hallucinated"] for row in records if row["hallucinated"] is not None}
 
 
-def _answers(path: Path, truth: _Truth) -> dict[str, str] | None:
+def _answers(path: Path, truth: ChairTruth) -> dict[str, str] | None:
     """COCO's form is one JSON list."""
     return read_captions(path) if path.suffix == ".json" else None
 

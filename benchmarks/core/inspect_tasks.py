@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset
-from inspect_ai.dataset import Sample as Asked
+from inspect_ai.dataset import Sample as JudgeRequest
 from inspect_ai.model import (
     ChatMessage,
     ContentImage,
@@ -100,7 +100,7 @@ def _task(name: str, data: str | None, n: int, seed: int, judge: str) -> Task:
         truth = benchmark.read(Path(data)) if data else benchmark.draw(Path(folder), n, seed)
         check_questions(benchmark, truth)
         asked = [
-            Asked(id=sample.id, input=messages_of(sample), target=sample.answer or "")
+            JudgeRequest(id=sample.id, input=messages_of(sample), target=sample.answer or "")
             for sample in benchmark.ask(truth)
         ]
         pictures = {sample.id: messages_of(sample)[-1].content[:-1] for sample in benchmark.ask(truth)}

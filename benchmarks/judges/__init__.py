@@ -69,7 +69,7 @@ class Judgement(Generic[Item_co]):
 
 
 @dataclass(frozen=True)
-class Asked(Generic[Item_co]):
+class JudgeRequest(Generic[Item_co]):
     """What a judge is asked about one sample.
 
     Attributes:
@@ -87,7 +87,7 @@ class Asked(Generic[Item_co]):
 class Judge(Protocol):
     """What every judge can do, for many samples at once; results come in the samples' order."""
 
-    async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
+    async def ask(self, questions: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
         """The labels that each question asks for."""
 
     async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:
@@ -100,7 +100,9 @@ class Judge(Protocol):
         """For each sample's claims, which of its true differences each one tells."""
 
 
-async def ask_by_name(judge: Judge, questions: Mapping[Name, Asked[Item]]) -> dict[Name, Judgement[Item]]:
+async def ask_by_name(
+    judge: Judge, questions: Mapping[Name, JudgeRequest[Item]]
+) -> dict[Name, Judgement[Item]]:
     """What a judge makes of each question, under the question's name."""
     found = await judge.ask(list(questions.values()))
     return dict(zip(questions, found, strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from mmprobe.benchmarks.answers.coco import category_of
-from mmprobe.benchmarks.judges import Asked, Item, Judge, JudgedClaim, Judgement, Match, PairLabel
+from mmprobe.benchmarks.judges import Item, Judge, JudgedClaim, Judgement, JudgeRequest, Match, PairLabel
 from mmprobe.errors import InputError
 
 
@@ -113,7 +113,7 @@ class EnsembleJudge:
             raise InputError("an ensemble needs two judges or more")
         self.members = list(judges)
 
-    async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
+    async def ask(self, questions: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
         """For each of a question's items the label that more than half of the judges gave."""
         found = await self._ask(lambda judge: judge.ask(questions))
         return [majority_labels(judgements) for judgements in zip(*found, strict=True)]

@@ -17,10 +17,10 @@ from tqdm import tqdm
 
 from mmprobe.benchmarks.judges import (
     LONGEST_ANSWER,
-    Asked,
     Item,
     JudgedClaim,
     Judgement,
+    JudgeRequest,
     Match,
     PairLabel,
     Unscored,
@@ -111,7 +111,7 @@ class ModelJudge:
         self._loop: RunVar[_Loop] = RunVar("judge")
         self._told: set[str] = set()
 
-    async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
+    async def ask(self, questions: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
         """The labels that each question asks for, of whatever benchmark; texts go in up to 20,000 characters."""
         return await self._all([partial(self._ask_shortened, one) for one in questions])
 
@@ -140,7 +140,7 @@ class ModelJudge:
         """
         return await self._all([partial(self._match, claims, truths) for claims, truths in samples])
 
-    async def _ask_shortened(self, question: Asked[Item]) -> Judgement[Item]:
+    async def _ask_shortened(self, question: JudgeRequest[Item]) -> Judgement[Item]:
         data = _shortened(question.data)
         return await self._ask(question.system, data, question.read, cut=data != question.data)
 

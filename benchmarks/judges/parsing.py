@@ -17,35 +17,35 @@ class Unusable(Exception):
     """Why a reply cannot be used, in words that its judge can act on and that quote nothing of it."""
 
 
-class _Strict(BaseModel):
+class StrictReply(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Claim(_Strict):
+class _Claim(StrictReply):
     type: ClaimType
     category: Annotated[str, Field(min_length=1, max_length=60)]
     quote: Annotated[str, Field(min_length=1)]
 
 
-class _Claims(_Strict):
+class _Claims(StrictReply):
     claims: Annotated[list[_Claim], Field(max_length=_MOST)]
 
 
-class _Labels(_Strict):
+class _Labels(StrictReply):
     labels: list[PairLabel]
 
 
-class _Match(_Strict):
+class _Match(StrictReply):
     claim: int
     truth: int | None
     error: MatchError | None
 
 
-class _Matches(_Strict):
+class _Matches(StrictReply):
     labels: list[_Match]
 
 
-_Form = TypeVar("_Form", bound=_Strict)
+_Form = TypeVar("_Form", bound=StrictReply)
 
 
 def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
@@ -59,10 +59,10 @@ def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
         >>> read_claims(reply, "Yes: the dog is  gone.")
         (JudgedClaim(type='remove', category='dog', text='the dog is gone'),)
     """
-    claims = _read(reply, _Claims).claims
-    whole = _squashed(answer)
+    claims = read_reply(reply, _Claims).claims
+    whole = squash_spaces(answer)
     for number, claim in enumerate(claims, 1):
-        if not _squashed(claim.quote) or _squashed(claim.quote) not in whole:
+        if not squash_spaces(claim.quote) or squash_spaces(claim.quote) not in whole:
             raise Unusable(f"the quote of claim {number} does not stand in the answer letter by letter")
         if not claim.category.strip():
             raise Unusable(f"the category of claim {number} is empty")
@@ -79,7 +79,7 @@ def read_labels(reply: str, count: int) -> tuple[PairLabel, ...]:
         >>> read_labels('{"labels": ["ambiguous"]}', 1)
         ('ambiguous',)
     """
-    labels = _read(reply, _Labels).labels
+    labels = read_reply(reply, _Labels).labels
     if len(labels) != count:
         raise Unusable(f"it holds {len(labels)} labels for {count} pairs")
     return tuple(labels)
@@ -95,7 +95,7 @@ def read_matches(reply: str, claims: int, truths: int) -> tuple[Match, ...]:
         >>> read_matches('{"labels": [{"claim": 1, "truth": 2, "error": null}]}', 1, 2)
         (Match(truth=1, error=None),)
     """
-    labels = _read(reply, _Matches).labels
+    labels = read_reply(reply, _Matches).labels
     if [label.claim for label in labels] != list(range(1, claims + 1)):
         raise Unusable(f"it must hold one label for each of the {claims} claims, in their order")
     for label in labels:
@@ -106,7 +106,7 @@ def read_matches(reply: str, claims: int, truths: int) -> tuple[Match, ...]:
     return tuple(Match(None if label.truth is None else label.truth - 1, label.error) for label in labels)
 
 
-def _read(reply: str, form: type[_Form]) -> _Form:
+def read_reply(reply: str, form: type[_Form]) -> _Form:
     fenced = _FENCED.fullmatch(reply.strip())
     try:
         return form.model_validate_json(fenced[1] if fenced else reply)
@@ -118,5 +118,5 @@ def _read(reply: str, form: type[_Form]) -> _Form:
         raise Unusable(f"it does not have the form asked for{place and f', at {place}'}") from None
 
 
-def _squashed(text: str) -> str:
+def squash_spaces(text: str) -> str:
     return " ".join(text.split()).casefold()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmprobe.benchmarks.judges import Asked, Item, Judge, JudgedClaim, Judgement, Match, PairLabel
+from mmprobe.benchmarks.judges import Item, Judge, JudgedClaim, Judgement, JudgeRequest, Match, PairLabel
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge, open_model
 from mmprobe.errors import InputError
@@ -133,7 +133,7 @@ class _Counting:
         reasons = {name: count for name, count in sorted(self._totals.items()) if name not in told}
         return {**told, "unscored": reasons}
 
-    async def ask(self, questions: Sequence[Asked[Item]]) -> list[Judgement[Item]]:
+    async def ask(self, questions: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
         return self._noted(await self._judge.ask(questions))
 
     async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:

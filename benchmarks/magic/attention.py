@@ -18,7 +18,7 @@ from mmprobe.errors import InputError, NotApplicable, NotCaptured
 MINIMUM_LIFT = 1.0
 
 
-class View(NamedTuple):
+class AttentionView(NamedTuple):
     """Attention on one grid of visual tokens: weights [y, x], 0 or more, and what of the picture it shows.
 
     The box is x, y, width and height in pixels of the picture, which need not be whole.
@@ -45,7 +45,7 @@ class Attended:
 
 
 def attended_regions(
-    views: Sequence[View], boxes: Sequence[Box], minimum_lift: float = MINIMUM_LIFT
+    views: Sequence[AttentionView], boxes: Sequence[Box], minimum_lift: float = MINIMUM_LIFT
 ) -> Attended | None:
     """Which boxes attention falls on; give their numbers to `magiscore` with another name.
 
@@ -63,7 +63,7 @@ def attended_regions(
         InputError: a map is empty or holds a negative weight.
 
     Example:
-        >>> view = View(np.array([[3.0, 1.0]]), (0, 0, 20, 10))
+        >>> view = AttentionView(np.array([[3.0, 1.0]]), (0, 0, 20, 10))
         >>> attended_regions([view], [(0, 0, 10, 10), (10, 0, 10, 10)]).regions
         frozenset({1})
     """
@@ -97,7 +97,7 @@ def _covered(start: float, length: float, pixels: float, cells: int) -> np.ndarr
     return np.maximum(inside, 0) * cells / pixels
 
 
-def views_of(trace: Trace, image: int = 0, layers: Sequence[int] | None = None) -> list[View]:
+def views_of(trace: Trace, image: int = 0, layers: Sequence[int] | None = None) -> list[AttentionView]:
     """Mean attention of an answer's steps on the views of one picture, over layers and heads.
 
     Args:
@@ -130,7 +130,7 @@ def views_of(trace: Trace, image: int = 0, layers: Sequence[int] | None = None) 
         rows, columns = grids[view]
         left, top, width, height = (float(side) for side in images["box"].values[view])
         part = mean[ends[view] - rows * columns : ends[view]].reshape(rows, columns)
-        found.append(View(part, (left, top, width, height)))
+        found.append(AttentionView(part, (left, top, width, height)))
     if not found:
         raise NotApplicable(f"trace {trace.id}: holds no picture {image}")
     return found

@@ -25,14 +25,14 @@ from mmprobe.errors import InputError
 from mmprobe.samples import Region, Sample
 
 
-class Truth(NamedTuple):
+class MagicTruth(NamedTuple):
     """The questions, and of each its cases of Self-Heal by the ids of their questions."""
 
     questions: list[MagicQuestion]
     cases: list[dict[str, HealCase]]
 
 
-def truth_of(questions: Sequence[MagicQuestion], where: str) -> Truth:
+def truth_of(questions: Sequence[MagicQuestion], where: str) -> MagicTruth:
     """The questions with their cases of Self-Heal, which are asked as `ID-heal1`, `ID-heal2`, ...
 
     Raises:
@@ -53,14 +53,14 @@ def truth_of(questions: Sequence[MagicQuestion], where: str) -> Truth:
     ]
     further = [(one.id, name) for one, own in zip(questions, cases, strict=True) for name in own]
     check_further(where, [question.id for question in questions], further)
-    return Truth(list(questions), cases)
+    return MagicTruth(list(questions), cases)
 
 
-def _read(path: Path) -> Truth:
+def _read(path: Path) -> MagicTruth:
     return truth_of(load_questions(path), str(path))
 
 
-def _draw(folder: Path, n: int, seed: int) -> Truth:
+def _draw(folder: Path, n: int, seed: int) -> MagicTruth:
     return _read(draw_questions(folder, n, seed))
 
 
@@ -91,11 +91,11 @@ def _prompt(question: MagicQuestion, heal: str) -> str:
     return QUESTION.format(boxes=boxes, question=question.question, heal=heal)
 
 
-def _ask(truth: Truth) -> list[Sample]:
+def _ask(truth: MagicTruth) -> list[Sample]:
     return [question_sample(question) for question in truth.questions]
 
 
-def follow_up(truth: Truth, responses: Mapping[str, str]) -> list[Sample]:
+def follow_up(truth: MagicTruth, responses: Mapping[str, str]) -> list[Sample]:
     """Self-Heal's: the same pictures, with answers that begin as the annotated chains do, up to a wrong run's end.
 
     Only of questions that were answered.
@@ -114,12 +114,12 @@ def follow_up(truth: Truth, responses: Mapping[str, str]) -> list[Sample]:
     ]
 
 
-def _answers(truth: Truth, responses: Mapping[str, str]) -> dict[str, str]:
+def _answers(truth: MagicTruth, responses: Mapping[str, str]) -> dict[str, str]:
     every = {question.id: "" for question in truth.questions}
     return samples_only([*_ask(truth), *follow_up(truth, every)], responses, "MagiC")
 
 
-def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
+def score(truth: MagicTruth, responses: Mapping[str, str]) -> Scored:
     """Answers by the questions' ids, continuations by those of the cases of Self-Heal; labels by rules.
 
     Raises:
@@ -130,7 +130,7 @@ def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
     return _scored(truth, answers, labels, False)
 
 
-def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def judged(truth: MagicTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
     """As `score`, with labels by a judge: both accuracies, the steps, and whether a continuation says a correction.
 
     Raises:
@@ -144,7 +144,7 @@ def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
 
 
 def _scored(
-    truth: Truth, answers: Mapping[str, str], labels: Sequence[MagicLabels], by_judge: bool
+    truth: MagicTruth, answers: Mapping[str, str], labels: Sequence[MagicLabels], by_judge: bool
 ) -> Scored:
     steps = [
         None if question.id not in answers else reasoning_steps(answers[question.id])
@@ -177,7 +177,9 @@ def _scored(
     return metrics, records
 
 
-def _metrics(truth: Truth, cited: Sequence[Cited | None], labels: Sequence[MagicLabels]) -> dict[str, Metric]:
+def _metrics(
+    truth: MagicTruth, cited: Sequence[Cited | None], labels: Sequence[MagicLabels]
+) -> dict[str, Metric]:
     found = [None if one is None else one.regions for one in cited]
     return (
         answer_accuracy([label.short for label in labels], [label.full for label in labels])
@@ -232,14 +234,14 @@ def _heal_records(
     ]
 
 
-def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def faithful(truth: MagicTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Whether each answer is right, and each continuation ends in the right answer."""
     found = {record["id"]: record["correct"] for record in records}
     found |= {case["id"]: case["right_answer"] for record in records for case in record["self_heal"]}
     return {name: right for name, right in found.items() if right is not None}
 
 
-def traced(truth: Truth, records: Sequence[Mapping[str, Any]], run: Run) -> Scored:
+def traced(truth: MagicTruth, records: Sequence[Mapping[str, Any]], run: Run) -> Scored:
     """The MagiScore of the attention, from a run of the questions, and the records with what was attended to."""
     metrics, found = attention_scores(truth.questions, run)
     metrics = of_samples(metrics, [question.id for question in truth.questions])

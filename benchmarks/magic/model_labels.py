@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mmprobe.benchmarks.judges import LONGEST_ANSWER, Asked, Judge, Judgement, ask_by_name
-from mmprobe.benchmarks.judges.parsing import Unusable, _read, _Strict
+from mmprobe.benchmarks.judges import LONGEST_ANSWER, Judge, Judgement, JudgeRequest, ask_by_name
+from mmprobe.benchmarks.judges.parsing import StrictReply, Unusable, read_reply
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion
 from mmprobe.benchmarks.magic.labels import AnswerLabel, HealLabel, MagicLabels, StepLabel
 from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, STEPS
 from mmprobe.benchmarks.magic.steps import reasoning_steps
 
 
-class _Answer(_Strict):
+class _Answer(StrictReply):
     label: AnswerLabel
 
 
-class _Healed(_Strict):
+class _Healed(StrictReply):
     label: HealLabel
 
 
-class _Steps(_Strict):
+class _Steps(StrictReply):
     labels: list[StepLabel]
 
 
@@ -36,7 +36,7 @@ def read_answer(reply: str) -> tuple[AnswerLabel]:
         >>> read_answer('{"label": "correct"}')
         ('correct',)
     """
-    return (_read(reply, _Answer).label,)
+    return (read_reply(reply, _Answer).label,)
 
 
 def read_healed(reply: str) -> tuple[HealLabel]:
@@ -49,7 +49,7 @@ def read_healed(reply: str) -> tuple[HealLabel]:
         >>> read_healed('{"label": "not_healed"}')
         ('not_healed',)
     """
-    return (_read(reply, _Healed).label,)
+    return (read_reply(reply, _Healed).label,)
 
 
 def read_steps(reply: str, count: int) -> tuple[StepLabel, ...]:
@@ -62,7 +62,7 @@ def read_steps(reply: str, count: int) -> tuple[StepLabel, ...]:
         >>> read_steps('{"labels": ["unknown"]}', 1)
         ('unknown',)
     """
-    labels = _read(reply, _Steps).labels
+    labels = read_reply(reply, _Steps).labels
     if len(labels) != count:
         raise Unusable(f"it holds {len(labels)} labels for {count} steps")
     return tuple(labels)
@@ -83,7 +83,7 @@ async def label_by_judge(
     Example:
         >>> asyncio.run(label_by_judge(judge, questions, responses, continued))     # doctest: +SKIP
     """
-    tasks: dict[tuple[int, str], Asked[str]] = {}
+    tasks: dict[tuple[int, str], JudgeRequest[str]] = {}
     for index, (question, response, cases) in enumerate(zip(questions, responses, continued, strict=True)):
         tasks |= {(index, name): asked for name, asked in _of_answer(question, response).items()}
         for number, (case, text) in enumerate(cases):
@@ -98,14 +98,14 @@ async def label_by_judge(
     ]
 
 
-def _of_answer(question: MagicQuestion, response: str | None) -> dict[str, Asked[Any]]:
+def _of_answer(question: MagicQuestion, response: str | None) -> dict[str, JudgeRequest[Any]]:
     if response is None or not response.strip():
         return {}
-    asked: dict[str, Asked[Any]] = {}
+    asked: dict[str, JudgeRequest[Any]] = {}
     for name, truth in (("short", question.answer), ("full", question.full_answer)):
         if truth:
             data = {"question": question.question, "response": response, "true_answer": truth}
-            asked[name] = Asked(ANSWER, data, read_answer)
+            asked[name] = JudgeRequest(ANSWER, data, read_answer)
     steps = reasoning_steps(response[:LONGEST_ANSWER])
     if steps:
         known = [step.text if step.correct else step.correction for step in question.steps]
@@ -114,18 +114,18 @@ def _of_answer(question: MagicQuestion, response: str | None) -> dict[str, Asked
             "known": [question.full_answer or question.answer, *known],
             "steps": [{"number": number, "text": step} for number, step in enumerate(steps, 1)],
         }
-        asked["steps"] = Asked(STEPS, facts, partial(read_steps, count=len(steps)))
+        asked["steps"] = JudgeRequest(STEPS, facts, partial(read_steps, count=len(steps)))
     return asked
 
 
-def _asked_healed(question: MagicQuestion, case: HealCase, text: str) -> Asked[Any]:
+def _asked_healed(question: MagicQuestion, case: HealCase, text: str) -> JudgeRequest[Any]:
     data = {
         "question": question.question,
         "reasoning": case.injected,
         "corrections": case.corrections,
         "continuation": text,
     }
-    return Asked(HEALED, data, read_healed)
+    return JudgeRequest(HEALED, data, read_healed)
 
 
 def _labels(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.judges.prompts import _DATA
+from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
 
 QUESTION = """\
 Numbered red boxes are drawn on the picture: {boxes}. There are no others.
@@ -29,7 +29,7 @@ You check whether a response answers a question about a picture as the true answ
 the true answer is right.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"label": "correct"}
 
@@ -50,7 +50,7 @@ one wrong step; the corrections say what is true instead; the continuation is wh
 picture; the corrections are right.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"label": "healed"}
 
@@ -70,7 +70,7 @@ You check the steps of somebody's reasoning about a picture that has numbered bo
 given as known is true.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"labels": ["correct", "wrong", "unknown"]}
 

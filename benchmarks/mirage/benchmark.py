@@ -34,14 +34,14 @@ _ENDS = {
 }
 
 
-class Truth(NamedTuple):
+class MirageTruth(NamedTuple):
     """The questions, and whether they are of the synthetic world, whose topics are told by rules."""
 
     questions: list[MirageQuestion]
     world: bool = False
 
 
-def read(path: Path) -> Truth:
+def read(path: Path) -> MirageTruth:
     """A file of questions, or a samples file of `make-pairs`.
 
     Raises:
@@ -58,16 +58,16 @@ def read(path: Path) -> Truth:
     check_further(path, [question.id for question in questions], further)
     if not questions:
         raise InputError(f"{path}: holds no question that MIRAGE asks; use a whole file of make-pairs")
-    return Truth(questions, world)
+    return MirageTruth(questions, world)
 
 
-def ask(truth: Truth) -> list[Sample]:
+def ask(truth: MirageTruth) -> list[Sample]:
     """Every question; then, as `ID--topic`, to which topic those with hints belong, where rules do not tell.
 
     Example:
         >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
         >>> questions = [MirageQuestion(id="1", question_hint="Count on from 2.", **fields)]
-        >>> [sample.id for sample in ask(Truth(questions))]
+        >>> [sample.id for sample in ask(MirageTruth(questions))]
         ['1', '1--topic']
     """
     topics = [] if truth.world else [question for question in truth.questions if has_hints(question)]
@@ -98,12 +98,12 @@ def _text(question: MirageQuestion) -> str:
     return f"{_asked(question)}\n\n{INSTRUCTION.format(_ENDS[question.type])}"
 
 
-def follow_up(truth: Truth, responses: Mapping[str, str]) -> list[Sample]:
+def follow_up(truth: MirageTruth, responses: Mapping[str, str]) -> list[Sample]:
     """The questions with hints once more, as `ID--hinted`, once their topics are told.
 
     Example:
         >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> truth = Truth([MirageQuestion(id="1", question_hint="Count on from 2.", **fields)])
+        >>> truth = MirageTruth([MirageQuestion(id="1", question_hint="Count on from 2.", **fields)])
         >>> follow_up(truth, {"1--topic": "arithmetic"})[0].id
         '1--hinted'
     """
@@ -115,7 +115,9 @@ def follow_up(truth: Truth, responses: Mapping[str, str]) -> list[Sample]:
     return found
 
 
-def _topic(truth: Truth, question: MirageQuestion, responses: Mapping[str, str]) -> tuple[Topic | None, bool]:
+def _topic(
+    truth: MirageTruth, question: MirageQuestion, responses: Mapping[str, str]
+) -> tuple[Topic | None, bool]:
     """The topic that was told, and whether a model was asked for it."""
     if truth.world:
         return topic_by_rules(question.question), False
@@ -123,7 +125,7 @@ def _topic(truth: Truth, question: MirageQuestion, responses: Mapping[str, str])
     return (None, False) if told is None else (topic_of(told), True)
 
 
-def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
+def score(truth: MirageTruth, responses: Mapping[str, str]) -> Scored:
     """Metrics and records by rules, without a model.
 
     Raises:
@@ -133,7 +135,7 @@ def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
     return metrics_of(truth.questions, labels), _records(truth, answers, labels)
 
 
-def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def judged(truth: MirageTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
     """Metrics and records by a judge's labels: answers, steps, claims, kinds of hallucination, LHS.
 
     Raises:
@@ -147,7 +149,7 @@ def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
     return metrics, _records(truth, answers, labels)
 
 
-def _by_rules(truth: Truth, responses: Mapping[str, str]) -> tuple[dict[str, str], list[MirageLabels]]:
+def _by_rules(truth: MirageTruth, responses: Mapping[str, str]) -> tuple[dict[str, str], list[MirageLabels]]:
     again = [_sample(question, "", HINTED) for question in filter(has_hints, truth.questions)]
     answers = samples_only([*ask(truth), *again], responses, "MIRAGE")
     labels = [by_rules(one, answers, *_topic(truth, one, answers)) for one in truth.questions]
@@ -155,7 +157,7 @@ def _by_rules(truth: Truth, responses: Mapping[str, str]) -> tuple[dict[str, str
 
 
 def _records(
-    truth: Truth, answers: Mapping[str, str], labels: Sequence[MirageLabels]
+    truth: MirageTruth, answers: Mapping[str, str], labels: Sequence[MirageLabels]
 ) -> list[dict[str, Any]]:
     return [_record(one, label, answers) for one, label in zip(truth.questions, labels, strict=True)]
 
@@ -180,7 +182,7 @@ def _record(question: MirageQuestion, label: MirageLabels, answers: Mapping[str,
     }
 
 
-def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def faithful(truth: MirageTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Whether each question's answer is right, and that to the same question with hints."""
     found = {record["id"]: record["correct"] for record in records}
     found |= {record["id"] + HINTED: record["correct_hinted"] for record in records}

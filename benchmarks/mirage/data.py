@@ -11,13 +11,13 @@ from mmprobe.benchmarks.answers.final_answers import (
     THRESHOLD,
     choice_of,
     final_answer,
+    given_answer,
     is_near,
     number_of,
     same_text,
 )
 from mmprobe.benchmarks.answers.yes_no import yes_no
 from mmprobe.benchmarks.core.jsonl import load_with_images
-from mmprobe.benchmarks.mmreason.data import given_answer
 from mmprobe.samples import Id
 
 Topic = Literal["algebra", "arithmetic", "geometry", "logical", "scientific", "spatial", "statistical"]

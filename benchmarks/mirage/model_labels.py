@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mmprobe.benchmarks.judges import Asked, Judge, Judgement, ask_by_name, first_item
+from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.labels import HINTED, KINDS, Extraction, Matches, MirageLabels, Scores
 from mmprobe.benchmarks.mirage.prompts import (
@@ -113,7 +113,7 @@ async def _score(
 ) -> dict[str, list[list[Judgement[int]]]]:
     """Of each question's chain, [judge][reference]."""
     asked = [
-        (one.id, Asked(SCORES, {**_shown(one, said[one.id]), "reference": text}, parse_scores))
+        (one.id, JudgeRequest(SCORES, {**_shown(one, said[one.id]), "reference": text}, parse_scores))
         for one in questions
         for text in references_of(one)
     ]
@@ -190,18 +190,18 @@ def _shown(question: MirageQuestion, response: str) -> dict[str, Any]:
     return shown | {"response": response}
 
 
-def _check(question: MirageQuestion, response: str) -> Asked[bool | None]:
+def _check(question: MirageQuestion, response: str) -> JudgeRequest[bool | None]:
     data = _shown(question, response) | {"true": question.answer}
-    return Asked(CORRECT, data, lambda reply: (parse_correct(reply),))
+    return JudgeRequest(CORRECT, data, lambda reply: (parse_correct(reply),))
 
 
-def _extract(question: MirageQuestion, response: str) -> Asked[Extraction]:
-    return Asked(EXTRACT, _shown(question, response), lambda reply: (parse_extraction(reply),))
+def _extract(question: MirageQuestion, response: str) -> JudgeRequest[Extraction]:
+    return JudgeRequest(EXTRACT, _shown(question, response), lambda reply: (parse_extraction(reply),))
 
 
-def _match(question: str, predicted: Sequence[str], true: Sequence[str]) -> Asked[Any]:
+def _match(question: str, predicted: Sequence[str], true: Sequence[str]) -> JudgeRequest[Any]:
     data = {"question": question, "predicted": list(predicted), "true": list(true)}
-    return Asked(MATCH, data, partial(_read_matches, predicted=len(predicted), true=len(true)))
+    return JudgeRequest(MATCH, data, partial(_read_matches, predicted=len(predicted), true=len(true)))
 
 
 def _read_matches(reply: str, predicted: int, true: int) -> tuple[Any, ...]:
@@ -209,6 +209,6 @@ def _read_matches(reply: str, predicted: int, true: int) -> tuple[Any, ...]:
     return found.predicted + found.true
 
 
-def _kinds(question: MirageQuestion, response: str) -> Asked[bool]:
+def _kinds(question: MirageQuestion, response: str) -> JudgeRequest[bool]:
     data = _shown(question, response) | {"true": question.answer, "reference": chain_of(question)}
-    return Asked(HALLUCINATIONS, data, lambda reply: tuple(parse_hallucinations(reply).values()))
+    return JudgeRequest(HALLUCINATIONS, data, lambda reply: tuple(parse_hallucinations(reply).values()))

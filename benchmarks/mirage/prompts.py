@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mmprobe.benchmarks.judges.parsing import Unusable, _read, _Strict
-from mmprobe.benchmarks.judges.prompts import _DATA
+from mmprobe.benchmarks.judges.parsing import StrictReply, Unusable, read_reply
+from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
 from mmprobe.benchmarks.mirage.data import MOST
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Extraction, Kind, Match, Matches
 
@@ -18,7 +18,7 @@ You check whether a response ends in the true answer of a question about a pictu
 answer is right.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"correct": true}
 
@@ -39,7 +39,7 @@ You list the reasoning of a response to a question about a picture. You do not s
 right is not your concern.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"marked": "<step>Count the rows.</step> <claim>There are 4 rows.</claim>"}
 
@@ -65,7 +65,7 @@ You compare two lists of pieces of reasoning about the same question about a pic
 and "true", which is right and complete. You do not see the picture.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"predicted": ["MATCH", "CONFLICT", "REASONABLE"], "true": ["MATCH", "CONFLICT"]}
 
@@ -88,7 +88,7 @@ You check a response that reasons about a picture for five kinds of hallucinatio
 reference reasons rightly about it, though there may be other right ways.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"spatial": false, "logical": true, "factuality": false, "context": false, "fabrication": false}
 
@@ -113,7 +113,7 @@ SCORES = (
 You score a response that reasons about a picture, against a reference that reasons rightly. You do not see the picture.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"factual_accuracy": 4, "logical_consistency": 5, "reasoning_completeness": 3, "conceptual_accuracy": 5, \
 "strategy_appropriateness": 4}
@@ -137,16 +137,16 @@ Examples, where the reference is "Speed is way by time: 210 km by 3 h is 70 km/h
 Score = Annotated[int, Field(ge=1, le=5)]
 
 
-class _Marked(_Strict):
+class _Marked(StrictReply):
     marked: str
 
 
-class _Matches(_Strict):
+class _Matches(StrictReply):
     predicted: list[Match]
     true: list[Match]
 
 
-class _Kinds(_Strict):
+class _Kinds(StrictReply):
     spatial: bool
     logical: bool
     factuality: bool
@@ -154,7 +154,7 @@ class _Kinds(_Strict):
     fabrication: bool
 
 
-class _Scores(_Strict):
+class _Scores(StrictReply):
     factual_accuracy: Score
     logical_consistency: Score
     reasoning_completeness: Score
@@ -162,7 +162,7 @@ class _Scores(_Strict):
     strategy_appropriateness: Score
 
 
-class _Correct(_Strict):
+class _Correct(StrictReply):
     correct: bool | None
 
 
@@ -179,7 +179,7 @@ def parse_extraction(reply: str) -> Extraction:
         >>> parse_extraction('{"marked": "<step>Halve 6.</step> <claim>It is 3.</claim>"}').claims
         ('It is 3.',)
     """
-    marked = _read(reply, _Marked).marked
+    marked = read_reply(reply, _Marked).marked
     return Extraction(_tagged(marked, "step"), _tagged(marked, "claim"))
 
 
@@ -218,7 +218,7 @@ def parse_matches(reply: str, predicted: int, true: int) -> Matches:
         >>> parse_matches('{"predicted": ["MATCH", "CONFLICT"], "true": ["MATCH"]}', 2, 1).predicted
         ('MATCH', 'CONFLICT')
     """
-    found = _read(reply, _Matches)
+    found = read_reply(reply, _Matches)
     for labels, count, name in ((found.predicted, predicted, "predicted"), (found.true, true, "true")):
         if len(labels) != count:
             raise Unusable(f"{name!r} holds {len(labels)} labels for {count} items")
@@ -235,7 +235,7 @@ def parse_hallucinations(reply: str) -> dict[Kind, bool]:
         >>> parse_hallucinations(_Kinds(**dict.fromkeys(KINDS, False)).model_dump_json())["spatial"]
         False
     """
-    found = _read(reply, _Kinds)
+    found = read_reply(reply, _Kinds)
     return {kind: getattr(found, kind) for kind in KINDS}
 
 
@@ -249,7 +249,7 @@ def parse_scores(reply: str) -> tuple[int, ...]:
         >>> parse_scores(str(dict.fromkeys(DIMENSIONS, 4)).replace("'", '"'))
         (4, 4, 4, 4, 4)
     """
-    found = _read(reply, _Scores)
+    found = read_reply(reply, _Scores)
     return tuple(getattr(found, name) for name in DIMENSIONS)
 
 
@@ -263,4 +263,4 @@ def parse_correct(reply: str) -> bool | None:
         >>> parse_correct('{"correct": true}')
         True
     """
-    return _read(reply, _Correct).correct
+    return read_reply(reply, _Correct).correct

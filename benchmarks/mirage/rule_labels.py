@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mmprobe.benchmarks.answers.facts import Fact, facts, sentences
 from mmprobe.benchmarks.answers.final_answers import same_text
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct
 from mmprobe.benchmarks.mirage.labels import HINTED, Extraction, Match, Matches, MirageLabels
-from mmprobe.benchmarks.mmreason.rule_labels import Fact, facts, sentences
 
 
 def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str]) -> Extraction:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mmprobe.benchmarks.answers.facts import sentences
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic
-from mmprobe.benchmarks.mmreason.rule_labels import sentences
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, SYSTEM
 from mmprobe.samples import Sample
 

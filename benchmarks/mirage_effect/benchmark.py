@@ -11,17 +11,17 @@ from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.mirage_effect.model_labels import label_by_judge
-from mmprobe.benchmarks.mirage_effect.questions import Truth, ask, by_question, read
+from mmprobe.benchmarks.mirage_effect.questions import MirageEffectTruth, ask, by_question, read
 from mmprobe.benchmarks.mirage_effect.rule_labels import label_answer
 from mmprobe.benchmarks.mirage_effect.scoring import labelled_answers, scored
 from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions
 
 
-def _draw(folder: Path, n: int, seed: int) -> Truth:
+def _draw(folder: Path, n: int, seed: int) -> MirageEffectTruth:
     return read(draw_questions(folder, n, seed))
 
 
-def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
+def score(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Scored:
     """Metrics and records, with both labels by rules.
 
     Args:
@@ -36,7 +36,7 @@ def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
     return scored(truth, answers, labels)
 
 
-def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def judged(truth: MirageEffectTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
     """As `score`, with both labels by a judge, and the share of answers that it left without them.
 
     Raises:
@@ -54,7 +54,7 @@ def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
     return metrics, records
 
 
-def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def faithful(truth: MirageEffectTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """With its picture, whether an answer is right; without, whether it notices that, or else describes what is not there.
 
     An answer without a picture that does neither is left out, and so is what was told to guess.

@@ -21,7 +21,7 @@ class ImagelessLabels:
     describes: bool
 
 
-class Judged(NamedTuple):
+class JudgedAnswer(NamedTuple):
     """A judge's labels of one answer, None if it is empty or unscored, and why it is unscored."""
 
     labels: ImagelessLabels | None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mmprobe.benchmarks.judges import Asked, Judge, ask_by_name
-from mmprobe.benchmarks.judges.parsing import _read, _Strict
-from mmprobe.benchmarks.judges.prompts import _DATA
-from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels, Judged
+from mmprobe.benchmarks.judges import Judge, JudgeRequest, ask_by_name
+from mmprobe.benchmarks.judges.parsing import StrictReply, read_reply
+from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
+from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels, JudgedAnswer
 
 LABELS = (
     """\
@@ -15,7 +15,7 @@ You label what somebody says of a picture that was never there. Nobody attached 
 all the same, and gave the response. Whether the response is likely or sensible is not your concern.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"notices": false, "describes": true}
 
@@ -40,7 +40,7 @@ Examples, by question and response:
 )
 
 
-class _Labels(_Strict):
+class _Labels(StrictReply):
     notices: bool
     describes: bool
 
@@ -55,11 +55,11 @@ def read_labels(reply: str) -> tuple[bool, bool]:
         >>> read_labels('{"notices": true, "describes": false}')
         (True, False)
     """
-    found = _read(reply, _Labels)
+    found = read_reply(reply, _Labels)
     return found.notices, found.describes
 
 
-async def label_by_judge(judge: Judge, answers: Mapping[str, tuple[str, str]]) -> dict[str, Judged]:
+async def label_by_judge(judge: Judge, answers: Mapping[str, tuple[str, str]]) -> dict[str, JudgedAnswer]:
     """Both labels of each answer; an empty answer has none, and needs no call.
 
     Args:
@@ -70,11 +70,11 @@ async def label_by_judge(judge: Judge, answers: Mapping[str, tuple[str, str]]) -
     """
     whole = {name: pair for name, pair in answers.items() if pair[1].strip()}
     asked = {
-        name: Asked(LABELS, {"question": question, "response": response}, read_labels)
+        name: JudgeRequest(LABELS, {"question": question, "response": response}, read_labels)
         for name, (question, response) in whole.items()
     }
-    found = {name: Judged(None) for name in answers}
+    found = {name: JudgedAnswer(None) for name in answers}
     for name, judgement in (await ask_by_name(judge, asked)).items():
         labels = None if judgement.items is None else ImagelessLabels(*judgement.items)
-        found[name] = Judged(labels, judgement.unscored)
+        found[name] = JudgedAnswer(labels, judgement.unscored)
     return found

@@ -32,14 +32,14 @@ SHORT = "Answer with a word or a short phrase. End with it in double square brac
 _SEED = re.compile(r"(.+)--seed-(\d+)")
 
 
-class Truth(NamedTuple):
+class MirageEffectTruth(NamedTuple):
     """Questions about pictures that nobody attaches, and questions with pictures and known answers."""
 
     imageless: list[ImagelessQuestion]
     choices: list[ChoiceQuestion]
 
 
-def read(path: Path) -> Truth:
+def read(path: Path) -> MirageEffectTruth:
     """Questions with options, and those of `imageless.jsonl` beside them; if there is none, our own 200.
 
     Args:
@@ -56,7 +56,7 @@ def read(path: Path) -> Truth:
     beside = file.with_name("imageless.jsonl")
     imageless = load_imageless(beside) if beside.exists() else list(imageless_questions())
     choices = world_questions(load_samples(file)) if is_world(file) else load_questions(file)
-    truth = Truth(imageless, choices)
+    truth = MirageEffectTruth(imageless, choices)
     taken: set[str] = set()
     for sample_id in _ids(truth):
         if not SAFE_ID.fullmatch(sample_id) or _SEED.fullmatch(sample_id) or sample_id in taken:
@@ -68,7 +68,7 @@ def read(path: Path) -> Truth:
     return truth
 
 
-def ask(truth: Truth) -> list[Sample]:
+def ask(truth: MirageEffectTruth) -> list[Sample]:
     """Every question: with its pictures, without them, and as a guess; then those that never had a picture.
 
     Raises:
@@ -76,7 +76,7 @@ def ask(truth: Truth) -> list[Sample]:
 
     Example:
         >>> question = ChoiceQuestion(id="1", images=["a.png"], question="What is it?", answer="a cat")
-        >>> [sample.id for sample in ask(Truth([], [question]))][:3]
+        >>> [sample.id for sample in ask(MirageEffectTruth([], [question]))][:3]
         ['1', '1--absent', '1--guess']
     """
     for question in truth.choices:
@@ -182,7 +182,7 @@ def diagnosis_prompts(modality: str) -> dict[str, str]:
     }
 
 
-def _ids(truth: Truth) -> Iterable[str]:
+def _ids(truth: MirageEffectTruth) -> Iterable[str]:
     """The id of everything that is asked, whether it can be or not."""
     for question in truth.choices:
         yield from (question.id, question.id + ABSENT, question.id + GUESSED)
@@ -192,7 +192,7 @@ def _ids(truth: Truth) -> Iterable[str]:
         yield from diagnosis_prompts(modality)
 
 
-def by_question(truth: Truth, responses: Mapping[str, str]) -> dict[str, list[str]]:
+def by_question(truth: MirageEffectTruth, responses: Mapping[str, str]) -> dict[str, list[str]]:
     """The answers to each question, those to seeds (`ID--seed-3`) in the order of the seeds, the plain one first.
 
     Raises:
@@ -200,7 +200,7 @@ def by_question(truth: Truth, responses: Mapping[str, str]) -> dict[str, list[st
 
     Example:
         >>> question = ChoiceQuestion(id="1", question="What is it?", answer="a cat")
-        >>> by_question(Truth([], [question]), {"1--seed-10": "dog", "1--seed-9": "cat"})
+        >>> by_question(MirageEffectTruth([], [question]), {"1--seed-10": "dog", "1--seed-9": "cat"})
         {'1': ['cat', 'dog']}
     """
     known = set(_ids(truth))

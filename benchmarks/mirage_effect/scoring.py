@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.choices import chosen, is_right, said
 from mmprobe.benchmarks.core.benchmark import Scored
 from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, of_samples
+from mmprobe.benchmarks.mirage_effect.choices import chosen, is_right, said
 from mmprobe.benchmarks.mirage_effect.data import (
     MODALITIES,
     VARIANTS,
@@ -29,7 +29,7 @@ from mmprobe.benchmarks.mirage_effect.metrics import (
 from mmprobe.benchmarks.mirage_effect.questions import (
     ABSENT,
     GUESSED,
-    Truth,
+    MirageEffectTruth,
     diagnosis_prompts,
     imageless_id,
     varied_questions,
@@ -40,11 +40,11 @@ Answers = Mapping[str, Sequence[str]]
 Given = Mapping[str, ImagelessLabels | None]
 
 
-def labelled_answers(truth: Truth, answers: Answers) -> dict[str, tuple[str, str]]:
+def labelled_answers(truth: MirageEffectTruth, answers: Answers) -> dict[str, tuple[str, str]]:
     """The question and the first answer of all that was asked without a picture and without saying so, by id.
 
     Example:
-        >>> truth = Truth([ImagelessQuestion("1", "art/x", "Who painted this?")], [])
+        >>> truth = MirageEffectTruth([ImagelessQuestion("1", "art/x", "Who painted this?")], [])
         >>> labelled_answers(truth, {"1": ["Rembrandt.", "Vermeer."]})
         {'1': ('Who painted this?', 'Rembrandt.')}
     """
@@ -53,7 +53,7 @@ def labelled_answers(truth: Truth, answers: Answers) -> dict[str, tuple[str, str
     return {name: (text, answers[name][0]) for name, text in asked.items() if answers.get(name)}
 
 
-def scored(truth: Truth, answers: Answers, labels: Given) -> Scored:
+def scored(truth: MirageEffectTruth, answers: Answers, labels: Given) -> Scored:
     """Metrics and records; the first answer to a question counts, all of them for distributions.
 
     Args:

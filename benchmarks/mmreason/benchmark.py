@@ -30,14 +30,14 @@ INSTRUCTION = (
 )
 
 
-class Truth(NamedTuple):
+class MMReasonTruth(NamedTuple):
     """The questions in their open form, and the ids of those that cannot stand open."""
 
     questions: list[ReasonQuestion]
     left_out: list[str]
 
 
-def read(path: Path) -> Truth:
+def read(path: Path) -> MMReasonTruth:
     """A file of questions, or a samples file of `make-pairs`; options are taken out of the questions.
 
     Raises:
@@ -54,15 +54,15 @@ def read(path: Path) -> Truth:
     if not any(forms.values()):
         raise InputError(f"{path}: holds no question that can be asked without options")
     found = [question for question in forms.values() if question is not None]
-    return Truth(found, [name for name, question in forms.items() if question is None])
+    return MMReasonTruth(found, [name for name, question in forms.items() if question is None])
 
 
-def ask(truth: Truth) -> list[Sample]:
+def ask(truth: MMReasonTruth) -> list[Sample]:
     """Every question with its pictures, then those with pictures again without them, as `ID--text`.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
-        >>> [sample.id for sample in ask(Truth([question], []))]
+        >>> [sample.id for sample in ask(MMReasonTruth([question], []))]
         ['1']
     """
     full = [_sample(question) for question in truth.questions]
@@ -84,14 +84,14 @@ def _sample(question: ReasonQuestion) -> Sample:
     )
 
 
-def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
+def score(truth: MMReasonTruth, responses: Mapping[str, str]) -> Scored:
     """Metrics and records by rules, without a model."""
     answers = _answers(truth, responses)
     labels = [by_rules(question, answers) for question in truth.questions]
     return _scored(truth, answers, labels)
 
 
-def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def judged(truth: MMReasonTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
     """Metrics and records by a judge's labels: final answers, steps, and what went wrong."""
     from mmprobe.benchmarks.mmreason.model_labels import by_judge
 
@@ -101,14 +101,14 @@ def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
     return metrics | unscored(truth.questions, labels), records
 
 
-def _answers(truth: Truth, responses: Mapping[str, str]) -> dict[str, str]:
+def _answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> dict[str, str]:
     left_out = {name + end for name in truth.left_out for end in ("", TEXT)}
     return samples_only(
         ask(truth), {name: text for name, text in responses.items() if name not in left_out}, "MMReason"
     )
 
 
-def _scored(truth: Truth, answers: Mapping[str, str], labels: Sequence[ReasonLabels]) -> Scored:
+def _scored(truth: MMReasonTruth, answers: Mapping[str, str], labels: Sequence[ReasonLabels]) -> Scored:
     metrics = metrics_of(truth.questions, labels)
     stand = [0.0] * len(truth.questions) + [1.0] * len(truth.left_out)
     everything = [question.id for question in truth.questions] + truth.left_out

@@ -8,17 +8,17 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.answers.final_answers import final_answer, number_of, same_text
+from mmprobe.benchmarks.answers.final_answers import given_answer, number_of, same_text
 from mmprobe.benchmarks.core.jsonl import load_with_images
 from mmprobe.benchmarks.mmreason.choice_removal import can_stand_open, open_answer, remove_choices
 from mmprobe.samples import Id
 
 Discipline = Literal["math", "business", "science", "engineering", "social", "health"]
+
+
 DISCIPLINES: tuple[Discipline, ...] = get_args(Discipline)
 
-_CONCLUDES = re.compile(
-    r"^[\s*_#>-]*(?:therefore|thus|hence|so|in conclusion|conclusion)\b[,:*_\s]*", re.IGNORECASE
-)
+
 _STATES = re.compile(r"\b(?:is|are|was|were|equals?)\b|[=\u2248]|(?<!\d):|:(?!\d)", re.IGNORECASE)
 
 
@@ -89,22 +89,6 @@ def opened(question: ReasonQuestion) -> ReasonQuestion | None:
         return None
     answer = open_answer(choices, question.answer)
     return question.model_copy(update={"question": text, "answer": answer, "choices": {}})
-
-
-def given_answer(response: str) -> str | None:
-    """The final answer of a response, by rules; None if it is empty.
-
-    What is marked or stated as the answer; else the last line, without a "therefore" before it.
-
-    Example:
-        >>> given_answer("3 x 4 = 12. The answer is 12 cm."), given_answer("I add.\\nTherefore: 7."), given_answer(" ")
-        ('12 cm', '7.', None)
-    """
-    stated = final_answer(response)
-    if stated is not None:
-        return stated
-    lines = [line for line in response.split("\n") if any(letter.isalnum() for letter in line)]
-    return _CONCLUDES.sub("", lines[-1]).strip() if lines else None
 
 
 def is_correct(question: ReasonQuestion, response: str) -> bool:

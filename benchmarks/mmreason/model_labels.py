@@ -9,39 +9,39 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from mmprobe.benchmarks.answers.facts import sentences
 from mmprobe.benchmarks.answers.final_answers import same_text
-from mmprobe.benchmarks.judges import LONGEST_ANSWER, Asked, Judge, Judgement, ask_by_name, first_item
-from mmprobe.benchmarks.judges.parsing import Unusable, _read, _squashed, _Strict
+from mmprobe.benchmarks.judges import LONGEST_ANSWER, Judge, Judgement, JudgeRequest, ask_by_name, first_item
+from mmprobe.benchmarks.judges.parsing import StrictReply, Unusable, read_reply, squash_spaces
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.labels import TEXT, ReasonLabels
 from mmprobe.benchmarks.mmreason.metrics import ErrorType
 from mmprobe.benchmarks.mmreason.metrics import Judgement as StepLabel
 from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
-from mmprobe.benchmarks.mmreason.rule_labels import sentences
 
 MOST_STEPS = 100  # pieces of a response that are graded, ours
 
 PieceLabel = Literal["correct", "unverifiable", "incorrect", "none"]
 
 
-class _Answer(_Strict):
+class _Answer(StrictReply):
     answer: Annotated[str, Field(min_length=1, max_length=2000)] | None
 
 
-class _Equivalent(_Strict):
+class _Equivalent(StrictReply):
     equivalent: bool
 
 
-class _Piece(_Strict):
+class _Piece(StrictReply):
     step: int
     label: PieceLabel
 
 
-class _Pieces(_Strict):
+class _Pieces(StrictReply):
     labels: list[_Piece]
 
 
-class _Error(_Strict):
+class _Error(StrictReply):
     error: ErrorType
 
 
@@ -164,9 +164,9 @@ def _pieces(response: str) -> list[str]:
     return sentences(response[:LONGEST_ANSWER])[:MOST_STEPS]
 
 
-def _read_off(question: ReasonQuestion, response: str) -> Asked[str | None]:
+def _read_off(question: ReasonQuestion, response: str) -> JudgeRequest[str | None]:
     data = {"question": question.question, "response": response}
-    return Asked(ANSWER, data, partial(read_answer, response=response))
+    return JudgeRequest(ANSWER, data, partial(read_answer, response=response))
 
 
 def read_answer(reply: str, response: str) -> tuple[str | None]:
@@ -179,27 +179,27 @@ def read_answer(reply: str, response: str) -> tuple[str | None]:
         >>> read_answer('{"answer": "2 A"}', "It is 2  A.")
         ('2 A',)
     """
-    answer = _read(reply, _Answer).answer
+    answer = read_reply(reply, _Answer).answer
     if answer is None:
         return (None,)
-    if not _squashed(answer) or _squashed(answer) not in _squashed(response):
+    if not squash_spaces(answer) or squash_spaces(answer) not in squash_spaces(response):
         raise Unusable("the answer does not stand in the response letter by letter")
     return (" ".join(answer.split()),)
 
 
-def _compare(question: ReasonQuestion, given: str) -> Asked[bool]:
+def _compare(question: ReasonQuestion, given: str) -> JudgeRequest[bool]:
     data = {"question": question.question, "true": question.answer, "given": given}
-    return Asked(EQUIVALENT, data, lambda reply: (_read(reply, _Equivalent).equivalent,))
+    return JudgeRequest(EQUIVALENT, data, lambda reply: (read_reply(reply, _Equivalent).equivalent,))
 
 
-def _grade(question: ReasonQuestion, response: str) -> Asked[PieceLabel]:
+def _grade(question: ReasonQuestion, response: str) -> JudgeRequest[PieceLabel]:
     pieces = _pieces(response)
     data = {
         "question": question.question,
         "solution": question.solution,
         "response": [{"step": number, "text": text} for number, text in enumerate(pieces, 1)],
     }
-    return Asked(STEPS, data, partial(read_pieces, count=len(pieces)))
+    return JudgeRequest(STEPS, data, partial(read_pieces, count=len(pieces)))
 
 
 def read_pieces(reply: str, count: int) -> tuple[PieceLabel, ...]:
@@ -212,7 +212,7 @@ def read_pieces(reply: str, count: int) -> tuple[PieceLabel, ...]:
         >>> read_pieces('{"labels": [{"step": 1, "label": "none"}]}', 1)
         ('none',)
     """
-    labels = _read(reply, _Pieces).labels
+    labels = read_reply(reply, _Pieces).labels
     if [label.step for label in labels] != list(range(1, count + 1)):
         raise Unusable(
             f"it holds {len(labels)} labels; it must hold one for each of the {count} steps, in order"
@@ -220,11 +220,11 @@ def read_pieces(reply: str, count: int) -> tuple[PieceLabel, ...]:
     return tuple(label.label for label in labels)
 
 
-def _explain(question: ReasonQuestion, response: str) -> Asked[ErrorType]:
+def _explain(question: ReasonQuestion, response: str) -> JudgeRequest[ErrorType]:
     data = {
         "question": question.question,
         "true": question.answer,
         "solution": question.solution,
         "response": response,
     }
-    return Asked(ERROR, data, lambda reply: (_read(reply, _Error).error,))
+    return JudgeRequest(ERROR, data, lambda reply: (read_reply(reply, _Error).error,))

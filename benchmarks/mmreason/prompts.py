@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.judges.prompts import _DATA
+from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
 
 ANSWER = (
     """\
@@ -10,7 +10,7 @@ You read off the final answer of a response to a question. You do not see the qu
 right is not your concern.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"answer": "15 cm"}
 
@@ -30,7 +30,7 @@ You compare the answer that somebody gave to a question with the true one. You d
 do not solve it: the true answer is right.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"equivalent": true}
 
@@ -53,7 +53,7 @@ You grade the steps of somebody's reasoning as a teacher does who has the true s
 question's pictures. The true solution is right, but may not be the only way.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"labels": [{"step": 1, "label": "correct"}, {"step": 2, "label": "none"}]}
 
@@ -75,7 +75,7 @@ You say why a response to a question is wrong. You do not see the question's pic
 is one, the true solution tell what they show.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"error": "perception"}
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from mmprobe.benchmarks.judges import Asked, Judge, Unscored
-from mmprobe.benchmarks.judges.parsing import Unusable, _read, _Strict
-from mmprobe.benchmarks.judges.prompts import _DATA
+from mmprobe.benchmarks.judges import Judge, JudgeRequest, Unscored
+from mmprobe.benchmarks.judges.parsing import StrictReply, Unusable, read_reply
+from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
 from mmprobe.benchmarks.photo_pairs.colours import colour_of, new_colours
 from mmprobe.benchmarks.photo_pairs.masks import box_of
 from mmprobe.benchmarks.photo_pairs.photos import Photo, share
@@ -37,7 +37,7 @@ You plan changes to a photograph, from which somebody else will make a second pi
 differences. You do not see the photograph: you get its size in pixels and the objects in it that can be changed.
 
 """
-    + _DATA
+    + DATA_NOTICE
     + """\
 {"edits": [{"object": 3, "type": "color", "colour": "blue"}, {"object": 1, "type": "remove", "colour": null}]}
 
@@ -54,13 +54,13 @@ light (number 3; color), good edits are the car in another colour and the dog mo
 )
 
 
-class _Edit(_Strict):
+class _Edit(StrictReply):
     object: int
     type: EditType
     colour: str | None
 
 
-class _Plan(_Strict):
+class _Plan(StrictReply):
     edits: Annotated[list[_Edit], Field(max_length=50)]
 
 
@@ -81,7 +81,7 @@ def plan_by_model(
         For each photograph its edits, or why there are none: what was wrong with the replies, or None where too few
         objects can be edited, for which the model is not asked.
     """
-    asked: dict[int, Asked[Edit]] = {}
+    asked: dict[int, JudgeRequest[Edit]] = {}
     for place, (photo, drawn) in enumerate(photos):
         objects = _objects(photo, drawn(), rules)
         wanted = min(int(drawn().integers(differences[0], differences[1] + 1)), len(objects))
@@ -89,7 +89,7 @@ def plan_by_model(
             height, width = photo.pixels.shape[:2]
             data = {"width": width, "height": height, "differences": wanted, "objects": objects}
             read = partial(_edits, photo=photo, objects=objects, wanted=wanted, drawn=drawn, rules=rules)
-            asked[place] = Asked(PLAN, data, read)
+            asked[place] = JudgeRequest(PLAN, data, read)
     replies = asyncio.run(judge.ask(list(asked.values())))
     plans: list[list[Edit] | Unscored | None] = [None] * len(photos)
     for place, reply in zip(asked, replies, strict=True):
@@ -122,7 +122,7 @@ def _objects(photo: Photo, rng: np.random.Generator, rules: Rules) -> list[dict[
 def _edits(
     reply: str, photo: Photo, objects: list[dict[str, Any]], wanted: int, drawn: Drawn, rules: Rules
 ) -> tuple[Edit, ...]:
-    given = _read(reply, _Plan).edits
+    given = read_reply(reply, _Plan).edits
     if len(given) != wanted:
         raise Unusable(f"it holds {len(given)} edits, but {wanted} are wanted")
     known = {one["number"]: one for one in objects}

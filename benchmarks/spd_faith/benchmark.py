@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmprobe.benchmarks.answers.lexical.claims import parse_count
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.spd_faith.data import Pair, pair_of_row, read_pairs, synthetic_pairs
 from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
-from mmprobe.benchmarks.spd_faith.lexical.claims import parse_count
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
 from mmprobe.benchmarks.spd_faith.model_labels import judge_responses
 from mmprobe.benchmarks.spd_faith.rule_labels import score_responses
@@ -35,7 +35,7 @@ WORLD_FIND = "There are {} differences. Find them."
 WORLD_FIND_ONE = "There is 1 difference. Find it."
 
 
-class Truth(NamedTuple):
+class SpdFaithTruth(NamedTuple):
     """Pairs, the questions about them that are asked first, and which question each id is: pair and type."""
 
     pairs: list[Pair]
@@ -43,7 +43,7 @@ class Truth(NamedTuple):
     questions: dict[str, tuple[str, str]]
 
 
-def of_world(samples: list[Sample]) -> Truth:
+def of_world(samples: list[Sample]) -> SpdFaithTruth:
     """The truth of a samples file of `make-pairs`."""
     pairs = synthetic_pairs(samples)
     owner = {name: pair.id for pair in pairs for name in pair.question_ids}
@@ -51,10 +51,10 @@ def of_world(samples: list[Sample]) -> Truth:
     questions = {name: (owner[name], kind) for name, kind in kinds.items() if kind in QUESTION_TYPES}
     questions |= {f"{pair.id}-find": (pair.id, "find") for pair in pairs}
     asked = [sample for sample in samples if kinds[sample.id] in ASKED_FIRST]
-    return Truth(pairs, asked, questions)
+    return SpdFaithTruth(pairs, asked, questions)
 
 
-def published(pairs: list[Pair]) -> Truth:
+def published(pairs: list[Pair]) -> SpdFaithTruth:
     """The truth of the published data set, with our words for its questions."""
     samples = [
         Sample(
@@ -69,10 +69,10 @@ def published(pairs: list[Pair]) -> Truth:
         for kind, text in QUESTIONS.items()
     ]
     questions = {f"{pair.id}-{kind}": (pair.id, kind) for pair in pairs for kind in QUESTION_TYPES}
-    return Truth(pairs, samples, questions)
+    return SpdFaithTruth(pairs, samples, questions)
 
 
-def of_photos(samples: list[Sample]) -> Truth:
+def of_photos(samples: list[Sample]) -> SpdFaithTruth:
     """The truth of a samples file of `make-pairs --source coco`, whose metadata hold the published rows."""
     pairs: dict[str, Pair] = {}
     questions = {}
@@ -83,10 +83,10 @@ def of_photos(samples: list[Sample]) -> Truth:
     asked = [sample for sample in samples if questions[sample.id][1] in ASKED_FIRST]
     questions = {name: told for name, told in questions.items() if told[1] in QUESTION_TYPES}
     questions |= {f"{name}-find": (name, "find") for name in pairs}
-    return Truth(list(pairs.values()), asked, questions)
+    return SpdFaithTruth(list(pairs.values()), asked, questions)
 
 
-def _read(path: Path) -> Truth:
+def _read(path: Path) -> SpdFaithTruth:
     """A samples file of `make-pairs`, or the published rows or folder."""
     if path.suffix == ".jsonl" and path.is_file():
         first = path.read_text(encoding="utf-8-sig", errors="replace").lstrip()[:4000]
@@ -96,11 +96,11 @@ def _read(path: Path) -> Truth:
     return published(read_pairs(path))
 
 
-def _draw(folder: Path, n: int, seed: int) -> Truth:
+def _draw(folder: Path, n: int, seed: int) -> SpdFaithTruth:
     return of_world(load_samples(make_pairs(folder, n, seed)))
 
 
-def follow_up(truth: Truth, responses: Mapping[str, str]) -> list[Sample]:
+def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample]:
     """`There are n differences. Can you find them?`, with the model's own n, to those who said one of 1 or more."""
     counts = {
         pair: (sample, kind)
@@ -124,7 +124,7 @@ def follow_up(truth: Truth, responses: Mapping[str, str]) -> list[Sample]:
     return asked
 
 
-def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
+def score(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
     """Answers by the questions' ids, or by `id/question_type` where the id is the pair's.
 
     Raises:
@@ -133,7 +133,7 @@ def score(truth: Truth, responses: Mapping[str, str]) -> Scored:
     return _with_questions(truth, responses, score_responses(truth.pairs, _lines(truth, responses)))
 
 
-def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def judged(truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
     """As `score`, with claims labelled by a judge.
 
     Raises:
@@ -143,7 +143,7 @@ def judged(truth: Truth, responses: Mapping[str, str], judge: Judge) -> Scored:
     return _with_questions(truth, responses, judge_responses(truth.pairs, lines, judge))
 
 
-def _with_questions(truth: Truth, responses: Mapping[str, str], scored: Scored) -> Scored:
+def _with_questions(truth: SpdFaithTruth, responses: Mapping[str, str], scored: Scored) -> Scored:
     """The records with each answer's question and whether it is faithful, under the id that its trace has."""
     metrics, records = scored
     texts = {sample.id: sample.question for sample in (*truth.samples, *follow_up(truth, responses))}
@@ -155,7 +155,7 @@ def _with_questions(truth: Truth, responses: Mapping[str, str], scored: Scored) 
     return metrics, records
 
 
-def _lines(truth: Truth, responses: Mapping[str, str]) -> list[dict[str, str]]:
+def _lines(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[dict[str, str]]:
     pairs = {pair.id for pair in truth.pairs}
     lines = []
     for name, text in responses.items():
@@ -172,7 +172,7 @@ def _lines(truth: Truth, responses: Mapping[str, str]) -> list[dict[str, str]]:
     return lines
 
 
-def faithful(truth: Truth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def faithful(truth: SpdFaithTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Whether each answer claims only what is so: the right number, and no difference that is none.
 
     A yes or no must be right, too, and that there are no differences. Answers that were not understood, or that a

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.answers.coco import category_of
+from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims
 from mmprobe.benchmarks.core.jsonl import json_lines
-from mmprobe.benchmarks.spd_faith.lexical.claims import Claim, parse_claims
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES, EditType
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_id

@@ -6,18 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mmprobe.benchmarks.answers.yes_no import yes_no
+from mmprobe.benchmarks.answers.lexical.claims import Claim
 from mmprobe.benchmarks.spd_faith.data import Pair
-from mmprobe.benchmarks.spd_faith.lexical.claims import Claim, parse_count
 from mmprobe.benchmarks.spd_faith.match import Error, Label
-from mmprobe.benchmarks.spd_faith.scoring import scores_of
 from mmprobe.errors import InputError
 
 Word = Literal["yes", "no", "unknown"]
 
 
 @dataclass(frozen=True)
-class Judged:
+class PairLabels:
     """The labels of the answers about one pair, from whatever judge.
 
     Attributes:
@@ -88,7 +86,7 @@ def by_pair(truths: Sequence[Pair], responses: Iterable[Mapping[str, Any]]) -> d
 
 
 @dataclass(frozen=True)
-class Told:
+class AnswerClaims:
     """What a judge made of one answer about differences.
 
     Attributes:
@@ -103,59 +101,3 @@ class Told:
     understood: bool
     errors: tuple[Error | None, ...] | None
     unscored: str | None = None
-
-
-def put_together(
-    pair: Pair, answers: Mapping[str, str], told: Mapping[str, Told], agreement: list[tuple[int, int, Label]]
-) -> tuple[Judged, dict[str, Any]]:
-    """One pair's labels from those of its answers, by whatever judge, and its record.
-
-    Yes, no and numbers are read by rules, whoever judges the claims.
-
-    Args:
-        answers: by question type.
-        told: of each answer but that to `count`.
-        agreement: of the claims of the two binary answers.
-    """
-    said: dict[str, dict[str, Any]] = {}
-    for kind, text in answers.items():
-        said[kind] = {"response": text}
-        if kind in ("same", "different"):
-            said[kind]["yes_no"] = yes_no(text)
-        if kind == "count":
-            said[kind]["count"] = parse_count(text)
-            continue
-        one = told[kind]
-        claims = None if one.claims is None else [dict(vars(claim)) for claim in one.claims]
-        said[kind] |= {"claims": claims, "understood": one.understood, "errors": one.errors}
-        if one.unscored is not None:
-            said[kind]["unscored"] = one.unscored
-    listing = "list" if "list" in answers else "find"
-    nothing = Told(None, False, None)
-    listed, found, steps = (told.get(kind, nothing) for kind in (listing, "find", "steps"))
-    lost = {"listed": listed.claims is None, "found": found.errors is None, "steps": steps.errors is None}
-    unscored = {"listed": listed.unscored, "found": found.unscored, "steps": steps.unscored}
-    judged = Judged(
-        pair,
-        same=said.get("same", {}).get("yes_no"),
-        different=said.get("different", {}).get("yes_no"),
-        count=said.get("count", {}).get("count"),
-        count_asked="count" in answers,
-        listed=listed.claims if listed.understood else None,
-        listed_asked=listing in answers,
-        found=found.errors,
-        found_asked="find" in answers,
-        steps=steps.errors,
-        steps_asked="steps" in answers,
-        agreement=tuple(label for _, _, label in agreement),
-        unscored=frozenset(part for part, reason in unscored.items() if reason is not None and lost[part]),
-    )
-    record = {
-        "id": pair.id,
-        "difficulty": pair.difficulty,
-        "differences": [dict(vars(one)) for one in pair.differences],
-        "answers": said,
-        "agreement": agreement,
-        "scores": scores_of(judged),
-    }
-    return judged, record

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
+from mmprobe.benchmarks.answers.lexical.claims import Claim
 from mmprobe.benchmarks.spd_faith.data import Difference
-from mmprobe.benchmarks.spd_faith.lexical.claims import Claim
 
 Label = Literal["consistent", "contradictory", "ambiguous"]
 Error = Literal[

@@ -15,7 +15,7 @@ import numpy as np
 from mmprobe.benchmarks.core.results import Direction, Metric, Of, f1, ratio
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.intervals import Number, measure
-from mmprobe.benchmarks.spd_faith.labels import Judged
+from mmprobe.benchmarks.spd_faith.labels import PairLabels
 from mmprobe.benchmarks.spd_faith.match import ERRORS
 from mmprobe.benchmarks.spd_faith.scoring import listing_counts, scores_of
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
@@ -107,7 +107,7 @@ def _listing_numbers(first: int, scored: np.ndarray, asked: int, parts: Iterable
 
 
 def _measured(
-    judged: Sequence[Judged], unparsed: float | None = None, parts: Iterable[str] = ("",)
+    judged: Sequence[PairLabels], unparsed: float | None = None, parts: Iterable[str] = ("",)
 ) -> dict[str, Metric]:
     """Every metric of some pairs."""
     scored = [scores_of(one, unparsed) for one in judged]
@@ -152,7 +152,7 @@ _GROUPS: dict[str, Callable[[Pair], str]] = {
 }
 
 
-def metrics_of(judged: Sequence[Judged]) -> dict[str, Metric]:
+def metrics_of(judged: Sequence[PairLabels]) -> dict[str, Metric]:
     """Every metric whose questions were asked, over all pairs and by difficulty, type and number of differences.
 
     With n true differences and n^ stated, each the mean over pairs (appendix B.2 unless said otherwise):
@@ -184,14 +184,14 @@ def metrics_of(judged: Sequence[Judged]) -> dict[str, Metric]:
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"),))
-        >>> metrics_of([Judged(pair, same="yes", different="yes")])["contradiction_rate"].value
+        >>> metrics_of([PairLabels(pair, same="yes", different="yes")])["contradiction_rate"].value
         1.0
     """
     metrics = _measured(judged, parts=_PARTS)
     counted = _measured(judged, unparsed=0.0)
     metrics |= {f"{name}_unparsed_0": counted[name] for name in _counted_anyway(counted)}
     for key, group in _GROUPS.items():
-        members: dict[str, list[Judged]] = {}
+        members: dict[str, list[PairLabels]] = {}
         for one in judged:
             members.setdefault(group(one.pair), []).append(one)
         for value, some in sorted(members.items()):

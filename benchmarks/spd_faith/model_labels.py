@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mmprobe.benchmarks.answers.coco import category_of
+from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_count
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.judges import Judge, JudgedClaim, Judgement, Match
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
-from mmprobe.benchmarks.spd_faith.labels import Told, by_pair, put_together
-from mmprobe.benchmarks.spd_faith.lexical.claims import Claim, parse_count
+from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, by_pair
 from mmprobe.benchmarks.spd_faith.match import Error, Label, pair_claims
 from mmprobe.benchmarks.spd_faith.metrics import metrics_of
+from mmprobe.benchmarks.spd_faith.scoring import put_together
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
 
 COMPARED = (
@@ -62,7 +63,7 @@ def judge_responses(
 
 async def _label(
     pairs: Sequence[Pair], answers: Mapping[str, Mapping[str, str]], judge: Judge
-) -> tuple[dict[_Key, Told], dict[str, list[tuple[int, int, Label]]]]:
+) -> tuple[dict[_Key, AnswerClaims], dict[str, list[tuple[int, int, Label]]]]:
     """What is made of each answer, and how the claims of each pair's binary answers agree."""
     texts = {
         (pair.id, kind): text for pair in pairs for kind, text in answers[pair.id].items() if kind != "count"
@@ -76,15 +77,15 @@ async def _label(
     return told, await _agreement([pair.id for pair in pairs], claims, judge)
 
 
-def _told(text: str, extracted: Judgement[JudgedClaim], matched: Judgement[Match] | None) -> Told:
+def _told(text: str, extracted: Judgement[JudgedClaim], matched: Judgement[Match] | None) -> AnswerClaims:
     """An answer's labels; `matched` is None where nothing was extracted."""
     if extracted.items is None or matched is None:
-        return Told(None, False, None, extracted.unscored)
+        return AnswerClaims(None, False, None, extracted.unscored)
     claims = tuple(_claim(claim) for claim in extracted.items)
     understood = bool(claims) or parse_count(text) == 0
     if matched.items is None:
-        return Told(claims, understood, None, matched.unscored)
-    return Told(claims, understood, _errors(matched.items) if understood else None)
+        return AnswerClaims(claims, understood, None, matched.unscored)
+    return AnswerClaims(claims, understood, _errors(matched.items) if understood else None)
 
 
 def _claim(claim: JudgedClaim) -> Claim:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mmprobe.benchmarks.answers.lexical.claims import parse_claims, parse_count
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.spd_faith.data import Pair
-from mmprobe.benchmarks.spd_faith.labels import Judged, Told, by_pair, put_together
-from mmprobe.benchmarks.spd_faith.lexical.claims import parse_claims, parse_count
+from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels, by_pair
 from mmprobe.benchmarks.spd_faith.match import match_claims, pair_claims
 from mmprobe.benchmarks.spd_faith.metrics import metrics_of
+from mmprobe.benchmarks.spd_faith.scoring import put_together
 
 
 def score_responses(
@@ -52,7 +53,7 @@ def score_responses(
     return metrics_of(judged), records
 
 
-def judge(pair: Pair, answers: Mapping[str, str]) -> tuple[Judged, dict[str, Any]]:
+def judge(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, dict[str, Any]]:
     """Label the answers about one pair, by question type, with the lexical judge.
 
     An answer about differences is understood if it claims one, or says that there are none.
@@ -72,9 +73,9 @@ def judge(pair: Pair, answers: Mapping[str, str]) -> tuple[Judged, dict[str, Any
     return put_together(pair, answers, told, pair_claims(named.get("same", []), named.get("different", [])))
 
 
-def _told(pair: Pair, text: str) -> Told:
+def _told(pair: Pair, text: str) -> AnswerClaims:
     claims = parse_claims(text)
     positive = [claim for claim in claims if not claim.negated]
     understood = bool(positive) or parse_count(text) == 0
     errors = tuple(match_claims(positive, pair.differences)[1]) if understood else None
-    return Told(tuple(claims), understood, errors)
+    return AnswerClaims(tuple(claims), understood, errors)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
-from mmprobe.benchmarks.mirage_effect.labels import Judged
-from mmprobe.benchmarks.spd_faith.match import WEIGHT
+from mmprobe.benchmarks.answers.lexical.claims import parse_count
+from mmprobe.benchmarks.answers.yes_no import yes_no
+from mmprobe.benchmarks.spd_faith.data import Pair
+from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels
+from mmprobe.benchmarks.spd_faith.match import WEIGHT, Label
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
 
-def scores_of(judged: Judged, unparsed: float | None = None) -> dict[str, float | None]:
+def scores_of(judged: PairLabels, unparsed: float | None = None) -> dict[str, float | None]:
     """The scores of one pair by metric; only those whose questions were asked.
 
     Args:
@@ -23,7 +28,7 @@ def scores_of(judged: Judged, unparsed: float | None = None) -> dict[str, float 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"), Difference("color", "car")))
-        >>> scores_of(Judged(pair, count=3, count_asked=True))["ds_tolerance"]
+        >>> scores_of(PairLabels(pair, count=3, count_asked=True))["ds_tolerance"]
         0.5
     """
     scores: dict[str, float | None] = {}
@@ -65,7 +70,7 @@ def _count_scores(count: int | None, n: int, unparsed: float | None) -> dict[str
     }
 
 
-def _binary_scores(judged: Judged, unparsed: float | None) -> dict[str, float | None]:
+def _binary_scores(judged: PairLabels, unparsed: float | None) -> dict[str, float | None]:
     scores: dict[str, float | None] = {}
     if judged.same is not None:
         scores["yes_ratio"] = unparsed if judged.same == "unknown" else float(judged.same == "yes")
@@ -77,7 +82,7 @@ def _binary_scores(judged: Judged, unparsed: float | None) -> dict[str, float | 
     return scores
 
 
-def listing_counts(judged: Judged, unparsed: bool = False) -> list[int] | None:
+def listing_counts(judged: PairLabels, unparsed: bool = False) -> list[int] | None:
     """The counts of one pair that TF1 and CF1 are made of, as multisets: two chairs claimed of one true match once.
 
     A claim of several things (`two dogs were removed`) is as many. Claims of no type count in no type, claims of no
@@ -95,7 +100,7 @@ def listing_counts(judged: Judged, unparsed: bool = False) -> list[int] | None:
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"),))
-        >>> listing_counts(Judged(pair, listed=(Claim("remove", "dog"),) * 3, listed_asked=True))[12:]
+        >>> listing_counts(PairLabels(pair, listed=(Claim("remove", "dog"),) * 3, listed_asked=True))[12:]
         [1, 3, 1, 3]
     """
     if judged.listed is None and (not unparsed or "listed" in judged.unscored):
@@ -117,3 +122,62 @@ def listing_counts(judged: Judged, unparsed: bool = False) -> list[int] | None:
         true_categories.total(),
         sum(number for category, number in categories.items() if category in true_categories),
     ]
+
+
+def put_together(
+    pair: Pair,
+    answers: Mapping[str, str],
+    told: Mapping[str, AnswerClaims],
+    agreement: list[tuple[int, int, Label]],
+) -> tuple[PairLabels, dict[str, Any]]:
+    """One pair's labels from those of its answers, by whatever judge, and its record.
+
+    Yes, no and numbers are read by rules, whoever judges the claims.
+
+    Args:
+        answers: by question type.
+        told: of each answer but that to `count`.
+        agreement: of the claims of the two binary answers.
+    """
+    said: dict[str, dict[str, Any]] = {}
+    for kind, text in answers.items():
+        said[kind] = {"response": text}
+        if kind in ("same", "different"):
+            said[kind]["yes_no"] = yes_no(text)
+        if kind == "count":
+            said[kind]["count"] = parse_count(text)
+            continue
+        one = told[kind]
+        claims = None if one.claims is None else [dict(vars(claim)) for claim in one.claims]
+        said[kind] |= {"claims": claims, "understood": one.understood, "errors": one.errors}
+        if one.unscored is not None:
+            said[kind]["unscored"] = one.unscored
+    listing = "list" if "list" in answers else "find"
+    nothing = AnswerClaims(None, False, None)
+    listed, found, steps = (told.get(kind, nothing) for kind in (listing, "find", "steps"))
+    lost = {"listed": listed.claims is None, "found": found.errors is None, "steps": steps.errors is None}
+    unscored = {"listed": listed.unscored, "found": found.unscored, "steps": steps.unscored}
+    judged = PairLabels(
+        pair,
+        same=said.get("same", {}).get("yes_no"),
+        different=said.get("different", {}).get("yes_no"),
+        count=said.get("count", {}).get("count"),
+        count_asked="count" in answers,
+        listed=listed.claims if listed.understood else None,
+        listed_asked=listing in answers,
+        found=found.errors,
+        found_asked="find" in answers,
+        steps=steps.errors,
+        steps_asked="steps" in answers,
+        agreement=tuple(label for _, _, label in agreement),
+        unscored=frozenset(part for part, reason in unscored.items() if reason is not None and lost[part]),
+    )
+    record = {
+        "id": pair.id,
+        "difficulty": pair.difficulty,
+        "differences": [dict(vars(one)) for one in pair.differences],
+        "answers": said,
+        "agreement": agreement,
+        "scores": scores_of(judged),
+    }
+    return judged, record

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from mmprobe.errors import InputError
-from mmprobe.interventions.base import Act, Asked, Method
+from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import Contrast, plausible
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.image_text_matching import Matcher, load_matcher, most_relevant, share_of
@@ -87,14 +87,14 @@ class Agla(Method):
         """Whether another model tells relevance."""
         return self.relevance not in OWN
 
-    def suits(self, model: Model, pictures: int, where: str) -> None:
+    def check_supported(self, model: Model, pictures: int, where: str) -> None:
         """As every method, but BLIP needs no tokens that stand for patches, and must be there."""
         if not self.by_blip or not pictures:
-            super().suits(model, pictures, where)
+            super().check_supported(model, pictures, where)
         elif not self.neutral:
             load_matcher(self.relevance, model.device)
 
-    def begin(self, asked: Asked) -> Act:
+    def begin(self, asked: MethodContext) -> MethodState:
         return _Agla(self, asked)
 
     def combine(self, main: Tensor, second: Tensor) -> Tensor:
@@ -103,14 +103,14 @@ class Agla(Method):
 
 
 class _Agla(Contrast):
-    def __init__(self, method: Agla, asked: Asked):
+    def __init__(self, method: Agla, asked: MethodContext):
         super().__init__(self._relevant, method.combine)
         self.method, self.asked = method, asked
         self.map = AttentionMap(asked)
         self.told: list[dict[str, Any]] = []
 
     def layers(self) -> Sequence[int]:
-        return range(self.asked.model.layer_count) if self.method.relevance == "attention" else ()
+        return range(self.asked.model.n_layers) if self.method.relevance == "attention" else ()
 
     def shift(self, layer: int, last: LastQuery) -> None:
         if self.path is None:

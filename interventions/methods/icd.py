@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mmprobe.interventions.base import Act, Asked, Method
+from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import Contrast, plausible
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.parameters import number, text
@@ -41,7 +41,7 @@ class Icd(Method):
     def neutral(self) -> bool:
         return self.alpha == 0
 
-    def begin(self, asked: Asked) -> Act:
+    def begin(self, asked: MethodContext) -> MethodState:
         chats = [told(chat, self.instruction) for chat in asked.chats]
         # now, and with the same pixels: beside a cache they would be held twice
         inputs = build_batch(asked.model, chats).inputs | {"pixel_values": asked.batch.inputs["pixel_values"]}

@@ -113,7 +113,7 @@ class _State(NamedTuple):
 
 class _Search:
     def __init__(self, method: Opera, model: Model, inputs: Mapping[str, Any], visual: Any):
-        self.method, self.ends = method, model.ends
+        self.method, self.ends = method, model.eos_token_ids
         self.path = _Beams(model, inputs)
         self.visual = torch.from_numpy(visual).to(model.device)
         self.states: list[_State] = []  # one a step

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from mmprobe.errors import InputError
-from mmprobe.interventions.base import Act, Asked, Method
+from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import Contrast, plausible
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.parameters import number, whole
 from mmprobe.interventions.visual import Cells
-from mmprobe.models.attention_bias import LastQuery, Shift
+from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.prompt import Chat, build_batch
 
 
@@ -50,7 +50,7 @@ class Pai(Method):
     def neutral(self) -> bool:
         return self.alpha == 0 and self.gamma == 1
 
-    def begin(self, asked: Asked) -> Act:
+    def begin(self, asked: MethodContext) -> MethodState:
         return _Pai(self, asked)
 
     def combine(self, main: Tensor, second: Tensor) -> Tensor:
@@ -61,25 +61,25 @@ class Pai(Method):
 
 
 class _Pai(Contrast):
-    def __init__(self, method: Pai, asked: Asked):
+    def __init__(self, method: Pai, asked: MethodContext):
         text = _text_alone(asked) if method.gamma > 1 else {}
         super().__init__(lambda: SecondPath(asked.model, text), method.combine)
-        self.method, self.layer_count, self.step = method, asked.model.layer_count, 0
+        self.method, self.n_layers, self.step = method, asked.model.n_layers, 0
         self.cells = Cells(asked.marked(lambda prompt: prompt.visual))
 
     def layers(self) -> Sequence[int]:
-        return range(self.method.first_layer, self.layer_count) if self.method.alpha else ()
+        return range(self.method.first_layer, self.n_layers) if self.method.alpha else ()
 
-    def shift(self, layer: int, last: LastQuery) -> Shift:
+    def shift(self, layer: int, last: LastQuery) -> AttentionBias:
         visual = self.cells.on_keys(last.key.shape[2], self.step)[:, None, None]
-        return Shift(torch.where(visual, self.method.alpha * last.scores.abs(), 0.0))
+        return AttentionBias(torch.where(visual, self.method.alpha * last.scores.abs(), 0.0))
 
     def logits(self, generated: Tensor, scores: Tensor) -> Tensor:
         self.step += 1
         return scores if self.method.gamma == 1 else super().logits(generated, scores)
 
 
-def _text_alone(asked: Asked) -> dict[str, Tensor]:
+def _text_alone(asked: MethodContext) -> dict[str, Tensor]:
     """Inputs of the prompts without their pictures.
 
     Raises:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from mmprobe.errors import InputError
-from mmprobe.interventions.base import Act, Asked, Method
+from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import changed_steps
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.parameters import choice, number, switch, whole
 from mmprobe.interventions.visual import AttentionMap, Cells, largest, painted, shown_by, with_pictures
-from mmprobe.models.attention_bias import LastQuery, Shift
+from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.prompt import build_batch
 
 _APART = 2**12  # measurements that stay single tensors; to join them costs time, to keep more costs memory
@@ -105,7 +105,7 @@ class Sage(Method):
     def neutral(self) -> bool:
         return not (self.sees or self.analyzes or self.generates)
 
-    def begin(self, asked: Asked) -> Act:
+    def begin(self, asked: MethodContext) -> MethodState:
         return _Sage(self, asked)
 
     def combine(self, main: Tensor, second: Tensor) -> Tensor:
@@ -113,17 +113,19 @@ class Sage(Method):
         return main + self.eta * (main - second).relu()
 
 
-class _Sage(Act):
+class _Sage(MethodState):
     """What SAGE remembers of one batch: its step, attention and conflict so far, and the second path."""
 
-    def __init__(self, method: Sage, asked: Asked):
+    def __init__(self, method: Sage, asked: MethodContext):
         self.method, self.asked, self.step = method, asked, 0
-        self.layer_count = asked.model.layer_count
-        self.shallow = round(method.shallow * self.layer_count)
+        self.n_layers = asked.model.n_layers
+        self.shallow = round(method.shallow * self.n_layers)
         visual = asked.marked(lambda prompt: prompt.visual)
         own = asked.marked(lambda prompt: np.arange(len(prompt.ids)))
         self.visual, self.text = Cells(visual), Cells(own & ~visual)
-        self.fixed: tuple[tuple[int, int], Shift] | None = None  # of the latest number of keys and step
+        self.fixed: tuple[tuple[int, int], AttentionBias] | None = (
+            None  # of the latest number of keys and step
+        )
         self.least = method.alpha if method.decay_map == "one_plus" else 0.0  # alpha without decay
         self.most = torch.tensor(method.alpha + self.least, device=asked.model.device)
         self.inverse: dict[int, Tensor] = {}  # 1 / a_ref by layer, a_ref summed over heads, [batch, 1, 1, 1]
@@ -156,9 +158,9 @@ class _Sage(Act):
         return self.method.generates
 
     def layers(self) -> Sequence[int]:
-        return range(self.layer_count) if self.method.sees or self.method.generates else ()
+        return range(self.n_layers) if self.method.sees or self.method.generates else ()
 
-    def shift(self, layer: int, last: LastQuery) -> Shift | None:
+    def shift(self, layer: int, last: LastQuery) -> AttentionBias | None:
         method, keys = self.method, last.key.shape[2]
         if not (method.sees or self.due):
             return None
@@ -177,13 +179,15 @@ class _Sage(Act):
             text = (weights * self.text.as_ones(keys, self.step)).sum(-1, keepdim=True)
             strength = strength * text / share.clamp_min(1e-9)
         bias = visual * (math.log1p(strength) if isinstance(strength, float) else strength.log1p())
-        return Shift(bias, method.prompt, None if method.renormalise else 1 + (strength * share)[..., 0])
+        return AttentionBias(
+            bias, method.prompt, None if method.renormalise else 1 + (strength * share)[..., 0]
+        )
 
-    def _fixed(self, visual: Tensor) -> Shift:
+    def _fixed(self, visual: Tensor) -> AttentionBias:
         """What shallow layers get, made once for all with as many keys."""
         at = visual.shape[-1], self.step
         if self.fixed is None or self.fixed[0] != at:
-            self.fixed = at, Shift(visual * math.log1p(self.method.alpha), self.method.prompt)
+            self.fixed = at, AttentionBias(visual * math.log1p(self.method.alpha), self.method.prompt)
         return self.fixed[1]
 
     def _alpha(self, layer: int, share: Tensor) -> Tensor:
@@ -200,7 +204,7 @@ class _Sage(Act):
         return found
 
     def updated(self) -> Sequence[int]:
-        return range(self.layer_count) if self.method.analyzes else ()
+        return range(self.n_layers) if self.method.analyzes else ()
 
     def update(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
         own = post

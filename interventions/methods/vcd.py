@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mmprobe.interventions.base import Act, Asked, Method
+from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import Contrast, plausible
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.parameters import number, whole
@@ -47,7 +47,7 @@ class Vcd(Method):
     def neutral(self) -> bool:
         return self.alpha == 0
 
-    def begin(self, asked: Asked) -> Act:
+    def begin(self, asked: MethodContext) -> MethodState:
         return Contrast(lambda: SecondPath(asked.model, noisy(asked, self.noise_step)), self.combine)
 
     def combine(self, main: Tensor, second: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def kept_signal(step: int) -> float:
     return float(torch.cumprod(1 - rates, 0)[step])
 
 
-def noisy(asked: Asked, step: int) -> dict[str, Any]:
+def noisy(asked: MethodContext, step: int) -> dict[str, Any]:
     """The batch's inputs with noise on the pictures; each row's is that of its sample alone, by the seed.
 
     Where a family reads pictures in several sizes, each size has noise of its own.

@@ -43,7 +43,7 @@ class LayerParts(NamedTuple):
     mid: Any
     activation: Any | None
     gain: Callable[[], Any] | None = None
-    crosses: bool = False
+    has_cross_attention: bool = False
 
 
 class VisionEncoder(NamedTuple):
@@ -58,7 +58,7 @@ class VisionEncoder(NamedTuple):
 
     layers: Callable[[Any], Sequence[Any]]
     attention: str
-    places: Callable[[Mapping[str, Any], Any], Any]
+    patch_positions: Callable[[Mapping[str, Any], Any], Any]
 
 
 def decoder_parts(layer: Any) -> LayerParts:

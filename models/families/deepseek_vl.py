@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import centred, places
+from mmprobe.models.families.tiles import centred, patch_positions
 
 
 def padded_square(
@@ -18,15 +18,19 @@ def padded_square(
     return [[View((side, side), centred(size, max(size), max(size)))] for size in sizes]
 
 
-def encoder_places(inputs: Mapping[str, Any], hf: Any) -> Any:
+def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> Any:
     """One square a picture."""
     vision = hf.config.vision_config
-    return places(len(inputs["pixel_values"]), vision.image_size // vision.patch_size, first_is_class=False)
+    return patch_positions(
+        len(inputs["pixel_values"]), vision.image_size // vision.patch_size, first_is_class=False
+    )
 
 
 DEEPSEEK_VL = Family(
     name="deepseek_vl",
     model_types=("deepseek_vl",),
     views=padded_square,
-    vision=VisionEncoder(lambda hf: hf.model.vision_model.encoder.layers, "self_attn", encoder_places),
+    vision=VisionEncoder(
+        lambda hf: hf.model.vision_model.encoder.layers, "self_attn", encoder_patch_positions
+    ),
 )

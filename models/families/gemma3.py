@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import tower_layers, tower_places
+from mmprobe.models.families.tiles import tower_layers, tower_patch_positions
 
 
 def whole_and_crops(
@@ -42,7 +42,7 @@ GEMMA3 = Family(
     model_types=("gemma3",),
     views=whole_and_crops,
     vision=VisionEncoder(
-        tower_layers, "self_attn", lambda inputs, hf: tower_places(len(inputs["pixel_values"]), hf)
+        tower_layers, "self_attn", lambda inputs, hf: tower_patch_positions(len(inputs["pixel_values"]), hf)
     ),
     notes="Most layers see a window of the last tokens only.",
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import places, tiled
+from mmprobe.models.families.tiles import patch_positions, tiled
 
 
 def tiles_and_whole(
@@ -21,17 +21,19 @@ def tiles_and_whole(
     return [tiled(size, rows, columns, side) for size, (_, rows, columns) in zip(sizes, counts, strict=True)]
 
 
-def encoder_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """All tiles but those of zeros, which only fill up the batch."""
     pixels = inputs["pixel_values"]
     real = (pixels != 0).flatten(2).any(-1)
-    return places(
+    return patch_positions(
         int(real.sum()), pixels.shape[-1] // hf.config.vision_config.patch_size, first_is_class=False
     )
 
 
 VISION = VisionEncoder(
-    layers=lambda hf: hf.model.vision_model.encoder.layers, attention="self_attn", places=encoder_places
+    layers=lambda hf: hf.model.vision_model.encoder.layers,
+    attention="self_attn",
+    patch_positions=encoder_patch_positions,
 )
 IDEFICS3 = Family(name="idefics3", model_types=("idefics3",), views=tiles_and_whole, vision=VISION)
 SMOLVLM = Family(

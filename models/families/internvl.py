@@ -9,7 +9,7 @@ import numpy as np
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import places, tiled
+from mmprobe.models.families.tiles import patch_positions, tiled
 
 
 def tiles_and_whole(
@@ -29,11 +29,11 @@ def tiles_and_whole(
     return found
 
 
-def encoder_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """All tiles; each has a class token first."""
     config = hf.config.vision_config
     side = config.image_size[0] // config.patch_size[0]
-    return places(len(inputs["pixel_values"]), side, first_is_class=True)
+    return patch_positions(len(inputs["pixel_values"]), side, first_is_class=True)
 
 
 INTERNVL = Family(
@@ -42,6 +42,8 @@ INTERNVL = Family(
     views=tiles_and_whole,
     needs=("hub",),
     vision=VisionEncoder(
-        layers=lambda hf: hf.model.vision_tower.encoder.layer, attention="attention", places=encoder_places
+        layers=lambda hf: hf.model.vision_tower.encoder.layer,
+        attention="attention",
+        patch_positions=encoder_patch_positions,
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import cropped, tower_layers, tower_places
+from mmprobe.models.families.tiles import cropped, tower_layers, tower_patch_positions
 
 
 def cropped_squares(
@@ -27,7 +27,7 @@ LLAVA = Family(
     vision=VisionEncoder(
         layers=tower_layers,
         attention="self_attn",
-        places=lambda inputs, hf: tower_places(len(inputs["pixel_values"]), hf),
+        patch_positions=lambda inputs, hf: tower_patch_positions(len(inputs["pixel_values"]), hf),
     ),
     notes="Of a picture that is not square, its ends are cropped: the model does not see them.",
 )

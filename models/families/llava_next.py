@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import tile_counts, tower_layers, tower_places, unpadded
+from mmprobe.models.families.tiles import tile_counts, tower_layers, tower_patch_positions, unpadded
 
 
 def whole_and_unpadded(
@@ -22,16 +22,16 @@ def whole_and_unpadded(
     ]
 
 
-def encoder_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """The tiles of each picture: the whole, then its parts row by row."""
     counts = [tile_counts((int(height), int(width)), hf.config) for height, width in inputs["image_sizes"]]
-    return tower_places(sum(1 + rows * columns for rows, columns in counts), hf)
+    return tower_patch_positions(sum(1 + rows * columns for rows, columns in counts), hf)
 
 
 LLAVA_NEXT = Family(
     name="llava_next",
     model_types=("llava_next",),
     views=whole_and_unpadded,
-    vision=VisionEncoder(layers=tower_layers, attention="self_attn", places=encoder_places),
+    vision=VisionEncoder(layers=tower_layers, attention="self_attn", patch_positions=encoder_patch_positions),
     notes="Each picture is shown twice: as a whole, and in high resolution.",
 )

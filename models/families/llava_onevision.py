@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import centred, tile_counts, tower_layers, tower_places, unpadded
+from mmprobe.models.families.tiles import centred, tile_counts, tower_layers, tower_patch_positions, unpadded
 
 
 def whole_and_unpadded_or_square(
@@ -41,13 +41,13 @@ def _alone(inputs: Mapping[str, Any]) -> Iterator[bool]:
     return (count == 1 for count in counts for _ in range(count))
 
 
-def encoder_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """The tiles of each picture: the whole, then its parts row by row if it is alone."""
     tiles = 0
     for (height, width), alone in zip(inputs["image_sizes"], _alone(inputs), strict=True):
         rows, columns = tile_counts((int(height), int(width)), hf.config) if alone else (0, 0)
         tiles += 1 + rows * columns
-    return tower_places(tiles, hf)
+    return tower_patch_positions(tiles, hf)
 
 
 LLAVA_ONEVISION = Family(
@@ -55,6 +55,6 @@ LLAVA_ONEVISION = Family(
     model_types=("llava_onevision",),
     views=whole_and_unpadded_or_square,
     needs=("hub",),
-    vision=VisionEncoder(layers=tower_layers, attention="self_attn", places=encoder_places),
+    vision=VisionEncoder(layers=tower_layers, attention="self_attn", patch_positions=encoder_patch_positions),
     notes="Only the picture of a prompt with one picture is shown in high resolution.",
 )

@@ -48,11 +48,11 @@ def parts(layer: Any) -> LayerParts:
         mid=layer.post_attention_layernorm,
         activation=layer.mlp.act_fn,
         gain=lambda: layer.cross_attn_attn_gate.tanh(),
-        crosses=True,
+        has_cross_attention=True,
     )
 
 
-def encoder_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """Tiles, empty ones included: a class token, the patches, and padding to a multiple of eight."""
     vision = hf.config.vision_config
     side = vision.image_size // vision.patch_size
@@ -77,6 +77,6 @@ MLLAMA = Family(
     model_types=("mllama",),
     views=tiles_of_canvas,
     parts=parts,
-    vision=VisionEncoder(encoder_layers, "self_attn", encoder_places),
+    vision=VisionEncoder(encoder_layers, "self_attn", encoder_patch_positions),
     notes="Attends to pictures in layers of its own; without a picture these do not run.",
 )

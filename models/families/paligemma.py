@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import tower_layers, tower_places
+from mmprobe.models.families.tiles import tower_layers, tower_patch_positions
 
 PICTURES_THEN_TEXT = (
     "{% for message in messages %}{% for part in message['content'] %}"
@@ -31,7 +31,7 @@ PALIGEMMA = Family(
     model_types=("paligemma",),
     views=one_square,
     vision=VisionEncoder(
-        tower_layers, "self_attn", lambda inputs, hf: tower_places(len(inputs["pixel_values"]), hf)
+        tower_layers, "self_attn", lambda inputs, hf: tower_patch_positions(len(inputs["pixel_values"]), hf)
     ),
     chat_template=PICTURES_THEN_TEXT,
     notes="Needs a picture; its prompt's tokens all see each other. Not PaliGemma 2, whose Gemma 2 has no sdpa.",

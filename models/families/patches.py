@@ -21,7 +21,7 @@ def merged_grids(
     ]
 
 
-def patch_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+def qwen_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """Picture, row and column of each patch, int32 [patch, 3]; patches that are merged stand together."""
     merge, found = hf.config.vision_config.spatial_merge_size, []
     for picture, (_, rows, columns) in enumerate(inputs["image_grid_thw"].tolist()):

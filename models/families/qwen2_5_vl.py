@@ -9,10 +9,10 @@ import numpy as np
 from transformers.vision_utils import get_vision_window_index
 
 from mmprobe.models.families.base import Family, VisionEncoder
-from mmprobe.models.families.patches import merged_grids, patch_places
+from mmprobe.models.families.patches import merged_grids, qwen_patch_positions
 
 
-def windowed_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+def windowed_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """The encoder sorts its patches by the windows that they attend in."""
     vision = hf.config.vision_config
     windows, _ = get_vision_window_index(
@@ -21,7 +21,7 @@ def windowed_places(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
         window_size=vision.window_size,
         patch_size=vision.patch_size,
     )
-    merged = patch_places(inputs, hf).reshape(-1, vision.spatial_merge_size**2, 3)
+    merged = qwen_patch_positions(inputs, hf).reshape(-1, vision.spatial_merge_size**2, 3)
     return merged[windows.cpu().numpy()].reshape(-1, 3)
 
 
@@ -30,5 +30,5 @@ QWEN2_5_VL = Family(
     model_types=("qwen2_5_vl",),
     views=merged_grids,
     needs=("hub",),
-    vision=VisionEncoder(lambda hf: hf.model.visual.blocks, "attn", windowed_places),
+    vision=VisionEncoder(lambda hf: hf.model.visual.blocks, "attn", windowed_patch_positions),
 )

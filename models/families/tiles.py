@@ -79,15 +79,15 @@ def tower_layers(hf: Any) -> Sequence[Any]:
     return getattr(tower, "vision_model", tower).encoder.layers
 
 
-def tower_places(tiles: int, hf: Any) -> np.ndarray:
+def tower_patch_positions(tiles: int, hf: Any) -> np.ndarray:
     """Places of the positions of a CLIP or SigLIP tower that reads so many tiles."""
     tower, config = hf.model.vision_tower, hf.config.vision_config
     embeddings = getattr(tower, "vision_model", tower).embeddings
     side = config.image_size // config.patch_size
-    return places(tiles, side, first_is_class=hasattr(embeddings, "class_embedding"))
+    return patch_positions(tiles, side, first_is_class=hasattr(embeddings, "class_embedding"))
 
 
-def places(tiles: int, side: int, first_is_class: bool) -> np.ndarray:
+def patch_positions(tiles: int, side: int, first_is_class: bool) -> np.ndarray:
     """int32 [patch, 3], tile, row and column of each position of an encoder that reads square tiles."""
     of_tile = np.stack(np.divmod(np.arange(side * side, dtype=np.int32), side), 1)
     if first_is_class:

@@ -17,7 +17,7 @@ from mmprobe.interventions import intervening
 from mmprobe.interventions.base import Method
 from mmprobe.models import Batch, Model, attention
 from mmprobe.models.families import family_of
-from mmprobe.models.hooks import halves, is_aside
+from mmprobe.models.hooks import current_primary_rows, hooks_are_disabled
 from mmprobe.models.prompt import Chat, build_batch, chat_of
 from mmprobe.samples import Sample
 
@@ -114,7 +114,7 @@ def left_behind(model: Model) -> tuple[Any, ...]:
         len(attention._observers),
         sorted(AttentionInterface._global_mapping),
         sorted(AttentionMaskInterface._global_mapping),
-        is_aside(),
-        halves(),
+        hooks_are_disabled(),
+        current_primary_rows(),
         {name: value for name, value in vars(model.hf.generation_config).items() if not name.startswith("_")},
     )

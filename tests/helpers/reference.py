@@ -51,7 +51,7 @@ def eager_generate(model: Model, inputs: dict[str, Any], steps: int) -> dict[str
         ran = [i for i in range(len(layers)) if len(seen["pre"].get(i, [])) > step]
         for index, rows in zip(ran, by_layer, strict=True):
             row = rows[0, :, -1].numpy()
-            if parts[index].crosses:
+            if parts[index].has_cross_attention:
                 crossing[step, index, :, : row.shape[-1]] = row
             else:
                 end = prompt + step

@@ -19,7 +19,7 @@ import mmprobe as mp
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate, generate_batch, load_method
-from mmprobe.interventions.base import Asked
+from mmprobe.interventions.base import MethodContext
 from mmprobe.interventions.image_text_matching import (
     LAYER,
     Matcher,
@@ -30,7 +30,7 @@ from mmprobe.interventions.image_text_matching import (
 )
 from mmprobe.interventions.visual import largest, logit_gradients, shown_by, with_pictures
 from mmprobe.models.aliases import locate
-from mmprobe.models.hooks import changing
+from mmprobe.models.hooks import replace
 from mmprobe.models.prompt import build_batch
 
 CPU = torch.device("cpu")
@@ -205,7 +205,7 @@ def test_gradients_are_those_of_small_changes(family, pictures):
     ]
     chats, batch = ready(model, *samples)
     with torch.inference_mode():
-        found = logit_gradients(Asked(model, chats, batch))
+        found = logit_gradients(MethodContext(model, chats, batch))
     assert [len(each) for each in found] == [len(prompt.visual) for prompt in batch.prompts]
     assert batch.prompts[1].padding > 0
     first = model.family.decoder(model.hf).layers[0]
@@ -213,7 +213,7 @@ def test_gradients_are_those_of_small_changes(family, pictures):
     def logits(step=None):
         with (
             torch.no_grad(),
-            changing(first, inputs=lambda states: states if step is None else states + step),
+            replace(first, inputs=lambda states: states if step is None else states + step),
         ):
             return model.hf(**batch.inputs, use_cache=False).logits[1, -1]
 
@@ -236,7 +236,7 @@ def test_gradients_choose_the_patches(count, pictures):
     chats, batch = ready(model, sample_of(pictures[:count]))
     method = load_method("agla", alpha=1.3, beta=0, keep=0.4, relevance="gradient")
     tokens, logits, report = run(model, [method], chats, batch)
-    values = logit_gradients(Asked(model, chats, batch))[0]
+    values = logit_gradients(MethodContext(model, chats, batch))[0]
     shown = shown_by(batch.prompts[0], largest(values, 0.4))
     masked = [
         Image.fromarray(np.asarray(picture) * left[..., None].astype(np.uint8))
@@ -264,7 +264,7 @@ def test_gradients_are_of_the_unchanged_model(pictures):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmprobe.interventions.methods.agla.logit_gradients", keep)
         run(model, [sage, agla], chats, batch, 1)
-    assert torch.equal(found[0], logit_gradients(Asked(model, chats, batch))[0])
+    assert torch.equal(found[0], logit_gradients(MethodContext(model, chats, batch))[0])
 
 
 def test_attention_is_the_default(pictures):

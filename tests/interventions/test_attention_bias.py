@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmprobe.models.attention_bias import LastQuery, Shift, shifted_rows
+from mmprobe.models.attention_bias import AttentionBias, LastQuery, shifted_rows
 
 HEADS, GROUPS, KEYS, DIM, SCALE = 6, 2, 11, 16, 0.3
 
@@ -68,14 +68,16 @@ def test_only_the_last_row_is_shifted(queries):
     query, key, value = tensors(queries)
     weights = weights_of(query, key)
     weights[:, :, -1] = scaled(weights[:, :, -1], VISUAL, 1.4)
-    torch.testing.assert_close(shifted(query, key, value, None, Shift(LOG_BIAS)), mixed(weights, value))
+    torch.testing.assert_close(
+        shifted(query, key, value, None, AttentionBias(LOG_BIAS)), mixed(weights, value)
+    )
 
 
 @pytest.mark.parametrize("queries", [1, KEYS], ids=["one query", "a prompt"])
 def test_every_row_is_shifted(queries):
     query, key, value = tensors(queries)
     weights = scaled(weights_of(query, key), VISUAL, 1.4)
-    found = shifted(query, key, value, None, Shift(LOG_BIAS, everywhere=True))
+    found = shifted(query, key, value, None, AttentionBias(LOG_BIAS, everywhere=True))
     torch.testing.assert_close(found, mixed(weights, value))
 
 
@@ -90,14 +92,16 @@ def test_masks_are_kept(kind, everywhere):
     weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
     rows = slice(None) if everywhere else slice(-1, None)
     weights[:, :, rows] = scaled(weights[:, :, rows], VISUAL, 1.4)
-    found = shifted(query, key, value, mask, Shift(LOG_BIAS, everywhere))
+    found = shifted(query, key, value, mask, AttentionBias(LOG_BIAS, everywhere))
     torch.testing.assert_close(found, mixed(weights, value))
 
 
 def test_shifts_differ_by_head_and_add_up_and_gains_multiply():
     query, key, value = tensors()
     bias, gain = torch.randn(2, HEADS, 1, KEYS), torch.rand(2, HEADS, 1)
-    found = shifted(query, key, value, None, Shift(bias), Shift(LOG_BIAS, everywhere=True, gain=gain))
+    found = shifted(
+        query, key, value, None, AttentionBias(bias), AttentionBias(LOG_BIAS, everywhere=True, gain=gain)
+    )
     weights = scaled(weights_of(query, key), VISUAL, 1.4)
     weights[:, :, -1:] = (weights[:, :, -1:].log() + bias).softmax(-1) * gain[..., None]
     torch.testing.assert_close(found, mixed(weights, value))
@@ -121,5 +125,5 @@ def test_a_prompt_keeps_the_causal_kernel_without_a_matrix(monkeypatch, everywhe
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
     query, key, value = tensors()
-    shifted(query, key, value, None, Shift(LOG_BIAS, everywhere))
+    shifted(query, key, value, None, AttentionBias(LOG_BIAS, everywhere))
     assert calls == [(KEYS, True, None)]

@@ -21,7 +21,7 @@ from helpers.answering import (
 from PIL import Image
 
 from mmprobe.interventions import load_method
-from mmprobe.interventions.base import Asked
+from mmprobe.interventions.base import MethodContext
 from mmprobe.interventions.contrast import plausible
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.methods.icd import told
@@ -74,7 +74,7 @@ def test_several_tokens_at_once_are_read_as_one_by_one(model, single):
 @pytest.mark.parametrize("name", ["vcd", "icd", "pai"])
 def test_steps_equal_whole_passes_over_the_other_prompt(model, single, name):
     """Logits of every step, against passes without any cache over the answer's prompt and the other one."""
-    if name == "pai" and model.crosses:
+    if name == "pai" and model.has_cross_attention:
         pytest.skip("no visual tokens in the prompt")
     if model.family.name == "mllama":
         pytest.skip("the slow reference does not lengthen the inputs of this family")
@@ -82,7 +82,7 @@ def test_steps_equal_whole_passes_over_the_other_prompt(model, single, name):
     method = load_method(name, **({"alpha": 0, "gamma": 1.6} if name == "pai" else {"alpha": 0.7}), beta=0)
     tokens, logits, _ = run(model, [method], chats, batch)
     others = {
-        "vcd": lambda: noisy(Asked(model, chats, batch), 500),
+        "vcd": lambda: noisy(MethodContext(model, chats, batch), 500),
         "icd": lambda: build_batch(model, [told(chats[0], method.instruction)]).inputs,
         "pai": lambda: build_batch(model, [without_pictures(chats[0])]).inputs,
     }
@@ -161,17 +161,17 @@ def test_the_noise_is_that_of_the_diffusion():
     assert kept_signal(500) == pytest.approx(kept, rel=1e-6)
     model = tiny("llava")
     batch = Batch({"pixel_values": torch.full((2, 3, 64, 64), 2.0)}, [])
-    found = noisy(Asked(model, [None], batch), 500)["pixel_values"]
+    found = noisy(MethodContext(model, [None], batch), 500)["pixel_values"]
     assert found.mean().item() == pytest.approx(2 * kept**0.5, abs=0.02)
     assert found.std().item() == pytest.approx((1 - kept) ** 0.5, abs=0.02)
-    assert torch.equal(found, noisy(Asked(model, [None], batch), 500)["pixel_values"])
-    assert not torch.equal(found, noisy(Asked(model, [None], batch, seed=1), 500)["pixel_values"])
+    assert torch.equal(found, noisy(MethodContext(model, [None], batch), 500)["pixel_values"])
+    assert not torch.equal(found, noisy(MethodContext(model, [None], batch, seed=1), 500)["pixel_values"])
 
 
 def test_pictures_in_several_sizes_are_all_noisy():
     low, high = torch.zeros(1, 3, 32, 32), torch.zeros(1, 3, 64, 64)
     batch = Batch({"pixel_values": low, "high_res_pixel_values": high, "attention_mask": low}, [])
-    found = noisy(Asked(tiny("llava"), [None], batch), 500)
+    found = noisy(MethodContext(tiny("llava"), [None], batch), 500)
     spread = (1 - kept_signal(500)) ** 0.5
     assert all(found[name].std().item() == pytest.approx(spread, abs=0.05) for name in list(found)[:2])
     assert not torch.equal(
@@ -186,7 +186,7 @@ def test_both_frames_of_a_picture_get_the_same_noise(pictures):
     pixels = batch.inputs["pixel_values"]
     frames = pixels.reshape(len(pixels), 3, 2, 64)
     assert torch.equal(frames[:, :, 0], frames[:, :, 1])  # channels, frames, pixels
-    changed = noisy(Asked(model, chats, batch), 500)["pixel_values"].reshape(len(pixels), 3, 2, 64)
+    changed = noisy(MethodContext(model, chats, batch), 500)["pixel_values"].reshape(len(pixels), 3, 2, 64)
     assert torch.equal(changed[:, :, 0], changed[:, :, 1])
     assert not torch.equal(changed, frames)
 

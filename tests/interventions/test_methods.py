@@ -13,7 +13,7 @@ from helpers.answering import FAMILIES, STEPS, left_behind, plain_tokens, ready,
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate, generate_batch, load_method, load_methods, method_names
-from mmprobe.interventions.base import Asked, Method
+from mmprobe.interventions.base import Method, MethodContext
 from mmprobe.interventions.contrast import Contrast
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.generate import Generated
@@ -111,7 +111,7 @@ class SamePrompt(Method):
 
     name: ClassVar[str] = "same-prompt"
 
-    def begin(self, asked: Asked) -> Contrast:
+    def begin(self, asked: MethodContext) -> Contrast:
         return Contrast(lambda: SecondPath(asked.model, asked.batch.inputs), lambda z, other: 2 * z - other)
 
 
@@ -368,7 +368,7 @@ def test_other_bad_arguments(tiny_spd, pictures):
 def test_a_trace_shows_what_the_method_did(tiny_spd, pictures, tmp_path):
     """Within `intervening` the tracer records the changed stream and never the second path."""
     from mmprobe.interventions import intervening
-    from mmprobe.models.hooks import listening
+    from mmprobe.models.hooks import observe
 
     chats, batch = ready(tiny_spd, sample_of(pictures[:2]))
     method = load_method("sage", alpha=0, eta=1, k=0.8, beta=0, tau=0)
@@ -376,7 +376,7 @@ def test_a_trace_shows_what_the_method_did(tiny_spd, pictures, tmp_path):
     mids, posts = [], []
     with torch.inference_mode(), intervening(tiny_spd, [method], chats, batch) as intervention:
         parts = tiny_spd.family.parts(layer)
-        with listening(layer, outputs=posts.append), listening(parts.mid, inputs=mids.append):
+        with observe(layer, outputs=posts.append), observe(parts.mid, inputs=mids.append):
             out = tiny_spd.hf.generate(
                 **batch.inputs,
                 max_new_tokens=STEPS,

@@ -81,8 +81,8 @@ def test_masses_equal_eager(traced):
     model, _, trace, eager = traced
     group = trace.tokens["group"].values
     wanted = np.stack([eager["attention"][..., group == code].sum(-1) for code in range(5)], -1)
-    crosses = ~np.isnan(eager["crossing"]).all((0, 2, 3))
-    wanted[:, crosses, :, Group.VISUAL] = 1
+    has_cross_attention = ~np.isnan(eager["crossing"]).all((0, 2, 3))
+    wanted[:, has_cross_attention, :, Group.VISUAL] = 1
     ran = wanted.sum(-1) > 0.5
     np.testing.assert_allclose(trace.attention_mass.values[ran], wanted[ran], atol=1e-5)
     np.testing.assert_allclose(trace.attention_mass.values[ran].sum(-1), 1, atol=1e-5)
@@ -94,8 +94,8 @@ def test_visual_attention_equals_eager(traced):
     keys = model.prompt(sample).visual_keys
     wanted = eager["attention"][..., cells]
     if keys is not None:
-        crosses = ~np.isnan(eager["crossing"]).all((0, 2, 3))
-        wanted = np.where(crosses[:, None, None], eager["crossing"][..., keys], 0)
+        has_cross_attention = ~np.isnan(eager["crossing"]).all((0, 2, 3))
+        wanted = np.where(has_cross_attention[:, None, None], eager["crossing"][..., keys], 0)
     np.testing.assert_allclose(trace.attention_visual_head.values, wanted, atol=1e-5)
     np.testing.assert_allclose(trace.attention_visual.values, wanted.mean(2), atol=1e-5)
 

@@ -17,10 +17,9 @@ from PIL import Image
 
 import mmprobe as mp
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.models import Group, Model
+from mmprobe.models import Group, Model, hooks
 from mmprobe.models.families import family_of
-from mmprobe.models.hooks import changing
-from mmprobe.probes import knock_out_attention, knock_out_run, knockout, patch_residual
+from mmprobe.probes import attention_knockout, attention_knockout_run, knockout, patch_residual
 from mmprobe.probes.knockout import blocking
 from mmprobe.probes.teacher_forcing import force
 from mmprobe.samples import Sample
@@ -158,25 +157,25 @@ def eager_knocked_out(
 def test_knockout_is_eager_attention_with_a_mask_by_hand(random_qwen, sample, group):
     forced = force(random_qwen, sample, max_new_tokens=STEPS)
     for window, of_layer in ((1, {0: [0], 1: [1], 2: [2]}), (2, {0: [0, 1], 1: [1, 2], 2: [2]})):
-        ds = knock_out_attention(random_qwen, sample, group, window=window, max_new_tokens=STEPS)
+        ds = attention_knockout(random_qwen, sample, group, window=window, max_new_tokens=STEPS)
         assert ds.layer.values.tolist() == [0, 1, 2]
         for layer, layers in of_layer.items():
             wanted = eager_knocked_out(random_qwen, sample, forced.ids, group, layers)
             np.testing.assert_allclose(ds.change_by_step.sel(layer=layer) + ds.logprob, wanted, atol=2e-5)
-    wide = knock_out_attention(random_qwen, sample, group, [1], window=3, max_new_tokens=STEPS)
+    wide = attention_knockout(random_qwen, sample, group, [1], window=3, max_new_tokens=STEPS)
     wanted = eager_knocked_out(random_qwen, sample, forced.ids, group, [0, 1, 2])
     np.testing.assert_allclose(wide.change_by_step[0] + wide.logprob, wanted, atol=2e-5)
     assert np.abs(wide.change) > 1e-3
 
 
 def test_layers_are_taken_as_a_data_set_gives_them(random_qwen, sample):
-    ds = knock_out_attention(random_qwen, sample, layers=np.array([1, 0]), max_new_tokens=2)
+    ds = attention_knockout(random_qwen, sample, layers=np.array([1, 0]), max_new_tokens=2)
     assert ds.layer.values.tolist() == [0, 1]
 
 
 def test_a_window_of_a_sliding_layer_keeps_rows(sample):
     """Layers that see 16 tokens, all of which a group may hold."""
-    ds = knock_out_attention(family_model("gemma3"), sample, "user", max_new_tokens=STEPS)
+    ds = attention_knockout(family_model("gemma3"), sample, "user", max_new_tokens=STEPS)
     assert np.isfinite(ds.change_by_step).all()
 
 
@@ -192,7 +191,7 @@ def test_nothing_is_left_behind(random_qwen, sample, source):
         return hf.generate(**random_qwen.prepare(sample), max_new_tokens=6, do_sample=False)[0].tolist()
 
     before = state()
-    knock_out_attention(random_qwen, sample, max_new_tokens=3)
+    attention_knockout(random_qwen, sample, max_new_tokens=3)
     patch_residual(random_qwen, sample, source, max_new_tokens=3)
     assert state() == before
 
@@ -205,14 +204,14 @@ def test_nothing_is_left_behind(random_qwen, sample, source):
         with (
             pytest.raises(KeyError, match="inside"),
             blocking(config, {layers[0].self_attn: cut}),
-            changing(layers[1], **listener),
+            hooks.replace(layers[1], **listener),
         ):
             assert config._attn_implementation == knockout.KERNEL
             hf(**random_qwen.prepare(sample))
         assert state() == before
 
 
-@pytest.mark.parametrize("probe", ["attribute", "knock_out_attention", "patch_residual"])
+@pytest.mark.parametrize("probe", ["attribute", "attention_knockout", "patch_residual"])
 def test_half_precision_does_not_round_log_probabilities(probe, random_qwen, sample, source):
     """As from a model whose unembedding is in single precision itself."""
     half, fine = (replace(random_qwen, hf=copy.deepcopy(random_qwen.hf).bfloat16()) for _ in range(2))
@@ -235,13 +234,13 @@ def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, pictures):
     ]
     samples.append(Sample(id="blind", question="Is there a star?"))
     run = mp.trace(tiny_spd, samples, tmp_path / "run", max_new_tokens=4)
-    ds = knock_out_run(tiny_spd, run, layers=[4, -1], minimum=2)
-    again = knock_out_run(tiny_spd, samples, layers=[4, -1], max_new_tokens=4, minimum=2)
+    ds = attention_knockout_run(tiny_spd, run, layers=[4, -1], minimum=2)
+    again = attention_knockout_run(tiny_spd, samples, layers=[4, -1], max_new_tokens=4, minimum=2)
     np.testing.assert_allclose(ds.change_per_token, again.change_per_token)
     assert ds.layer.values.tolist() == [4, 7]
     assert ds.attrs["without_group"] == "blind" and ds.attrs["n_without_group"] == 1
     assert ds.n_label.values.tolist() == [4, 2, 2] and "note" not in ds.attrs
-    ones = {s.id: knock_out_attention(tiny_spd, s, layers=[4, 7], max_new_tokens=4) for s in samples[:4]}
+    ones = {s.id: attention_knockout(tiny_spd, s, layers=[4, 7], max_new_tokens=4) for s in samples[:4]}
     for name, one in ones.items():
         steps = one.sizes["step"]
         np.testing.assert_allclose(ds.change_per_token.sel(sample=name), one.change / steps, rtol=1e-6)
@@ -250,7 +249,7 @@ def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, pictures):
     other = replace(tiny_spd, hf=copy.deepcopy(tiny_spd.hf))
     other.hf.lm_head.weight = torch.nn.Parameter(other.hf.lm_head.weight.roll(1, 0))
     with pytest.raises(InputError, match="was not made by"):
-        knock_out_run(other, run, layers=[0])
+        attention_knockout_run(other, run, layers=[0])
 
 
 def test_what_cannot_be_done_is_one_line(random_qwen, sample, source, pictures):
@@ -258,12 +257,12 @@ def test_what_cannot_be_done_is_one_line(random_qwen, sample, source, pictures):
     longer = sample.model_copy(update={"system": "Be brief, and do not guess."})
     turned = sample.model_copy(update={"images": sample.images[::-1]})
     for call, error, words in [
-        (lambda: knock_out_attention(random_qwen, sample, "pictures"), InputError, "choose of template"),
-        (lambda: knock_out_attention(random_qwen, sample, layers=[3]), InputError, "layer 3 is not one"),
-        (lambda: knock_out_attention(random_qwen, sample, window=4), InputError, "window 4"),
-        (lambda: knock_out_attention(random_qwen, blind), NotApplicable, "no visual tokens"),
-        (lambda: knock_out_run(random_qwen, []), InputError, "holds no samples"),
-        (lambda: knock_out_run(random_qwen, [blind]), NotApplicable, "no sample with"),
+        (lambda: attention_knockout(random_qwen, sample, "pictures"), InputError, "choose of template"),
+        (lambda: attention_knockout(random_qwen, sample, layers=[3]), InputError, "layer 3 is not one"),
+        (lambda: attention_knockout(random_qwen, sample, window=4), InputError, "window 4"),
+        (lambda: attention_knockout(random_qwen, blind), NotApplicable, "no visual tokens"),
+        (lambda: attention_knockout_run(random_qwen, []), InputError, "holds no samples"),
+        (lambda: attention_knockout_run(random_qwen, [blind]), NotApplicable, "no sample with"),
         (lambda: patch_residual(random_qwen, sample, source, stream="mid"), InputError, "pre or post"),
         (lambda: patch_residual(random_qwen, sample, longer), InputError, "do not stand where"),
         (lambda: patch_residual(random_qwen, sample, turned), InputError, "do not stand where"),
@@ -273,8 +272,8 @@ def test_what_cannot_be_done_is_one_line(random_qwen, sample, source, pictures):
         assert "\n" not in str(raised.value)
     crossing = family_model("mllama")
     for call in (
-        lambda: knock_out_attention(crossing, sample),
-        lambda: knock_out_run(crossing, [sample]),
+        lambda: attention_knockout(crossing, sample),
+        lambda: attention_knockout_run(crossing, [sample]),
         lambda: patch_residual(crossing, sample, source),
     ):
         with pytest.raises(NotApplicable, match="cross-attention"):

@@ -48,8 +48,8 @@ def available(
         >>> available(spec, load_model("tiny-spd")) == spec
         True
     """
-    layers = spec.layer_indices(model.layer_count)
-    spec.head_indices(model.head_count)
+    layers = spec.layer_indices(model.n_layers)
+    spec.head_indices(model.n_heads)
     if remote and engine != "nnsight":
         raise InputError(f"engine {engine}: cannot run remotely; use --engine nnsight")
     module, reasons = load_engine(engine), _of_model(model, layers, batch_size)
@@ -80,7 +80,7 @@ def _of_model(model: Model, layers: list[int], batch_size: int) -> dict[str, str
     parts = [family.parts(decoder.layers[layer]) for layer in layers]
     if any(part.activation is None for part in parts):
         reasons |= dict.fromkeys(_named("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
-    if model.crosses:
+    if model.has_cross_attention:
         reasons |= dict.fromkeys(_named("tam/"), f"in {family.name} pictures are no tokens of the prompt")
     elif model.hf.device.type == "meta":
         pass  # a plan, or a run elsewhere

@@ -22,11 +22,11 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import Call, observed_attention
-from mmprobe.models.hooks import listening
+from mmprobe.models.hooks import observe
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.keys import Keys, prompt_rows
-from mmprobe.traces.recorder import Lane, Rows
-from mmprobe.traces.vision import watching_vision, write_places
+from mmprobe.traces.recorder import Rows, SampleRecorder
+from mmprobe.traces.vision import watching_vision, write_patch_positions
 
 
 class Recorder(StoppingCriteria):
@@ -36,16 +36,16 @@ class Recorder(StoppingCriteria):
     tokens so far.
     """
 
-    def __init__(self, model: Model, lanes: Sequence[Lane], spec: CaptureSpec):
+    def __init__(self, model: Model, lanes: Sequence[SampleRecorder], spec: CaptureSpec):
         self.model, self.lanes, self.spec = model, lanes, spec
         decoder = model.family.decoder(model.hf)
-        self.norm, self.layers = decoder.norm, spec.layer_indices(model.layer_count)
+        self.norm, self.layers = decoder.norm, spec.layer_indices(model.n_layers)
         self.modules = {layer: decoder.layers[layer] for layer in self.layers}
         self.parts = {layer: model.family.parts(module) for layer, module in self.modules.items()}
         self.length = lanes[0].prompt.padding + len(lanes[0].prompt.ids)  # of the padded prompt
         self.done = 0  # steps handed over
         self.ids: Tensor | None = None  # [batch, token], None until the prompt has been read
-        self.keys = {layer: Keys(self.parts[layer].crosses) for layer in self.layers}
+        self.keys = {layer: Keys(self.parts[layer].has_cross_attention) for layer in self.layers}
         self.passes = Passes()
         self.logits: list[Tensor] = []  # each [batch, 1, vocabulary]
         self.normed: list[Tensor] = []  # each [batch, position, hidden]
@@ -67,14 +67,14 @@ class Recorder(StoppingCriteria):
                     observers[parts.attention] = self._observer(layer)
                 if spec.wants("residual/", "update/", "prompt/residual"):
                     pre, mid, post = (self._residual(name, layer) for name in ("pre", "mid", "post"))
-                    listeners.enter_context(listening(module, pre, post))
-                    listeners.enter_context(listening(parts.mid, inputs=mid))
+                    listeners.enter_context(observe(module, pre, post))
+                    listeners.enter_context(observe(parts.mid, inputs=mid))
                 if spec.wants("ffn/") and parts.activation is not None:
                     keep = partial(self.passes.keep, "gate", layer)
-                    listeners.enter_context(listening(parts.activation, outputs=keep))
-            listeners.enter_context(listening(self.model.hf, outputs=self._keep_logits))
+                    listeners.enter_context(observe(parts.activation, outputs=keep))
+            listeners.enter_context(observe(self.model.hf, outputs=self._keep_logits))
             if spec.wants("tam/"):
-                listeners.enter_context(listening(self.norm, outputs=self.normed.append))
+                listeners.enter_context(observe(self.norm, outputs=self.normed.append))
             text_config = self.model.hf.config.get_text_config()
             listeners.enter_context(observed_attention([text_config], observers))
             if spec.wants("vision/"):
@@ -106,7 +106,7 @@ class Recorder(StoppingCriteria):
         def observe(call: Call) -> None:
             if for_prompt and self.ids is None:
                 for row, lane in enumerate(self.lanes):
-                    for first, rows in prompt_rows(call, row, lane.prompt.padding, keys.crosses):
+                    for first, rows in prompt_rows(call, row, lane.prompt.padding, keys.has_cross_attention):
                         lane.prompt_attention(layer, first, rows)
             if for_steps:
                 query = call.query.transpose(1, 2)  # those of other sizes cannot stand in one tensor
@@ -170,7 +170,7 @@ class Recorder(StoppingCriteria):
 
     def _lasting(self, chosen: Tensor) -> list[int]:
         """How many of these steps belong to each lane's answer, which ends with its first end-of-sequence token."""
-        ends, counts = self.model.ends, []
+        ends, counts = self.model.eos_token_ids, []
         for lane, ids in zip(self.lanes, chosen.tolist(), strict=True):
             at = next((step for step, token in enumerate(ids) if token in ends), None)
             counts.append(0 if lane.ended else len(ids) if at is None else at + 1)
@@ -193,7 +193,7 @@ class Recorder(StoppingCriteria):
 
 
 def record(
-    model: Model, batch: Batch, lanes: Sequence[Lane], spec: CaptureSpec, generate: dict[str, Any]
+    model: Model, batch: Batch, lanes: Sequence[SampleRecorder], spec: CaptureSpec, generate: dict[str, Any]
 ) -> Tensor:
     """Generate answers and record them.
 
@@ -210,7 +210,7 @@ def record(
         )
         recorder.finish(output.shape[1])
     if spec.wants("vision/") and lanes[0].prompt.views:
-        write_places(model, batch.inputs, lanes[0])
+        write_patch_positions(model, batch.inputs, lanes[0])
     return output
 
 

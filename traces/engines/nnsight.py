@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 from mmprobe.models import Batch, Model
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.engines.step_buffer import Collected, refusal, sharing_copy, wanted_parts
-from mmprobe.traces.recorder import Lane
+from mmprobe.traces.recorder import SampleRecorder
 
 refuses = refusal
 _OUTRUN = r"'.*' was never reached: the loop asked for a step the run did not make"
@@ -32,7 +32,7 @@ _wrapped: WeakKeyDictionary[Any, dict[bool, Any]] = WeakKeyDictionary()
 def record(
     model: Model,
     batch: Batch,
-    lanes: Sequence[Lane],
+    lanes: Sequence[SampleRecorder],
     spec: CaptureSpec,
     generate: dict[str, Any],
     remote: bool | str = False,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Model
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.recorder import Lane, Rows
+from mmprobe.traces.recorder import Rows, SampleRecorder
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Collected:
     logits: list[Tensor] = field(default_factory=list)
     normed: list[Tensor] = field(default_factory=list)
 
-    def hand_over(self, lane: Lane, ids: Tensor) -> None:
+    def hand_over(self, lane: SampleRecorder, ids: Tensor) -> None:
         """Reduce and write the steps of an answer [step]; what was collected beyond its end is dropped."""
         prompt = len(lane.prompt.ids)
         states = torch.cat(self.normed)[: prompt + len(ids) - 1] if self.normed else None
@@ -100,7 +100,7 @@ def refusal(model: Model, batch_size: int) -> str | None:
     """Why an engine that collects everything first cannot do this run, None if it can."""
     if batch_size > 1:
         return "takes one sample at a time; use --batch-size 1 or --engine native"
-    if model.crosses:
+    if model.has_cross_attention:
         return (
             f"cannot do {model.family.name}, whose pictures are seen by cross-attention; use --engine native"
         )

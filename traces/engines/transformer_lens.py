@@ -19,7 +19,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 from mmprobe.models import Batch, Model
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.engines.step_buffer import Collected, refusal, sharing_copy, wanted_parts
-from mmprobe.traces.recorder import Lane
+from mmprobe.traces.recorder import SampleRecorder
 
 RESIDUALS = {"pre": "hook_resid_pre", "mid": "hook_resid_mid", "post": "hook_resid_post"}
 
@@ -34,7 +34,7 @@ def refuses(model: Model, batch_size: int) -> str | None:
 
 
 def record(
-    model: Model, batch: Batch, lanes: Sequence[Lane], spec: CaptureSpec, generate: dict[str, Any]
+    model: Model, batch: Batch, lanes: Sequence[SampleRecorder], spec: CaptureSpec, generate: dict[str, Any]
 ) -> Tensor:
     """Generate an answer and record it; as the native engine's `record`."""
     bridge, lane = _bridge(model), lanes[0]

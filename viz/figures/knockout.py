@@ -1,4 +1,4 @@
-"""Figures of `knock_out_attention` and `knock_out_run`."""
+"""Figures of `attention_knockout` and `attention_knockout_run`."""
 
 from __future__ import annotations
 

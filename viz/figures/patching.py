@@ -1,4 +1,4 @@
-"""Figures of `patch_residual`, and what it shares with `knock_out_attention`: one answer, changed layer by layer."""
+"""Figures of `patch_residual`, and what it shares with `attention_knockout`: one answer, changed layer by layer."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 from mmprobe.benchmarks.core.jsonl import write_whole
 from mmprobe.benchmarks.core.results import Metric, mean_metric, write_results
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mmreason.benchmark import Truth, ask
+from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
 from mmprobe.benchmarks.mmreason.metrics import by_value, final_accuracy, relevance_rate
 from mmprobe.benchmarks.mmreason.voting import (
@@ -29,7 +29,7 @@ VOTES = "votes.jsonl"
 
 
 def filter_questions(
-    truth: Truth,
+    truth: MMReasonTruth,
     voters: Sequence[str],
     asked: Ask,
     out: Path,
@@ -88,7 +88,7 @@ def filter_questions(
     return metrics, found
 
 
-def _check(truth: Truth, judge: Judge | None) -> Check:
+def _check(truth: MMReasonTruth, judge: Judge | None) -> Check:
     questions = {question.id: question for question in truth.questions}
     if judge is None:
         return lambda responses: {name: is_correct(questions[name], text) for name, text in responses.items()}

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from mmprobe.benchmarks.core.api_models import api, is_api
 from mmprobe.benchmarks.core.runner import Answer
-from mmprobe.benchmarks.mmreason.benchmark import Truth, ask
+from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask
 from mmprobe.benchmarks.mmreason.labels import TEXT
 from mmprobe.benchmarks.mmreason.voting import WITH_PICTURES, Ask
 from mmprobe.interventions import generate_batch
@@ -36,7 +36,7 @@ def check_voters(voters: Sequence[str]) -> None:
 
 
 def ask_voters(
-    truth: Truth,
+    truth: MMReasonTruth,
     max_new_tokens: int,
     temperature: float = TEMPERATURE,
     seed: int = 0,

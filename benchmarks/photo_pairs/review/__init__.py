@@ -33,18 +33,18 @@ class Reviewed(NamedTuple):
     left: int
 
 
-class _Strict(BaseModel):
+class StrictReply(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Review(_Strict):
+class _Review(StrictReply):
     id: str
     decision: Literal["accept", "reject"]
     descriptions: list[Annotated[str, Field(min_length=1, max_length=1000)]]
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
-class _Reviews(_Strict):
+class _Reviews(StrictReply):
     format: Literal[1]
     reviews: list[_Review]
 

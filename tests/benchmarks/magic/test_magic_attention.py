@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mmprobe as mp
-from mmprobe.benchmarks.magic.attention import View, attended_regions, attention_scores, views_of
+from mmprobe.benchmarks.magic.attention import AttentionView, attended_regions, attention_scores, views_of
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK
 from mmprobe.benchmarks.magic.data import MarkedBox
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
@@ -18,7 +18,7 @@ WHOLE = (0, 0, 40, 18)
 def test_attention_on_boxes_against_attention_spread_over_pixels():
     attention = np.random.default_rng(2).random((3, 4))
     boxes = [(0, 0, 10, 6), (5, 3, 17, 9), (33, 1, 7, 17), WHOLE]
-    found = attended_regions([View(attention, WHOLE)], boxes)
+    found = attended_regions([AttentionView(attention, WHOLE)], boxes)
     spread = np.kron(attention, np.ones((6, 10))) / 60
     mass = [spread[y : y + h, x : x + w].sum() / spread.sum() for x, y, w, h in boxes]
     assert found.mass == pytest.approx(np.array(mass))
@@ -30,9 +30,9 @@ def test_attention_on_boxes_against_attention_spread_over_pixels():
 def test_attention_on_several_views_of_one_picture():
     # an overview of 1 x 2 tokens and two tiles of 1 x 2: the left box holds half the tokens and 5 of 8 of the mass
     views = [
-        View(np.array([[1.0, 1.0]]), (0, 0, 20, 10)),
-        View(np.array([[3.0, 1.0]]), (0, 0, 10, 10)),
-        View(np.array([[2.0, 0.0]]), (10, 0, 10, 10)),
+        AttentionView(np.array([[1.0, 1.0]]), (0, 0, 20, 10)),
+        AttentionView(np.array([[3.0, 1.0]]), (0, 0, 10, 10)),
+        AttentionView(np.array([[2.0, 0.0]]), (10, 0, 10, 10)),
     ]
     found = attended_regions(views, [(0, 0, 10, 10), (10, 0, 10, 10), (0, 0, 5, 10), (30, 0, 5, 5)])
     assert found.mass == pytest.approx([5 / 8, 3 / 8, 3.5 / 8, 0])
@@ -42,11 +42,11 @@ def test_attention_on_several_views_of_one_picture():
 
 def test_attention_that_is_even_falls_on_no_box():
     boxes = [(3, 3, 7, 5), (0, 0, 100, 70), (50, 20, 33, 11)]
-    found = attended_regions([View(np.ones((7, 9)), (0, 0, 100, 70))], boxes)
+    found = attended_regions([AttentionView(np.ones((7, 9)), (0, 0, 100, 70))], boxes)
     assert found.lift == pytest.approx(np.ones(3)) and found.regions == frozenset()
     one = np.zeros((7, 10))
     one[0, 0] = 5
-    corner = [View(one, (0, 0, 100, 70))]
+    corner = [AttentionView(one, (0, 0, 100, 70))]
     assert attended_regions(corner, [(0, 0, 10, 10), (50, 0, 10, 10)]).regions == {1}
     assert attended_regions(corner, [(0, 0, 10, 10)], minimum_lift=71).regions == frozenset()
 
@@ -54,11 +54,11 @@ def test_attention_that_is_even_falls_on_no_box():
 def test_attention_that_cannot_be_used():
     boxes = [(0, 0, 5, 5)]
     for nothing in (np.zeros((2, 2)), np.array([[np.nan, 1.0]]), np.array([[np.inf, 1.0]])):
-        assert attended_regions([View(nothing, WHOLE)], boxes) is None
+        assert attended_regions([AttentionView(nothing, WHOLE)], boxes) is None
     assert attended_regions([], boxes) is None
     for wrong in (np.array([[-1.0, 2.0]]), np.ones(4), np.ones((0, 2))):
         with pytest.raises(InputError, match="attention map"):
-            attended_regions([View(wrong, WHOLE)], boxes)
+            attended_regions([AttentionView(wrong, WHOLE)], boxes)
 
 
 def test_views_of_a_trace(tiny_spd, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.mirage.benchmark import Truth, ask, follow_up, read, score
+from mmprobe.benchmarks.mirage.benchmark import MirageTruth, ask, follow_up, read, score
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
 from mmprobe.errors import InputError
@@ -29,14 +29,14 @@ def written(folder: Path, *lines: dict[str, object]) -> Path:
 
 def test_options_and_how_to_end_are_told_but_not_to_those_with_a_system_prompt():
     choice = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "7 cm"}, "answer": "B"}
-    plain, own = ask(Truth([question("1", **choice), question("2", system="S", **choice)]))
+    plain, own = ask(MirageTruth([question("1", **choice), question("2", system="S", **choice)]))
     assert plain.question.startswith("How long?\n(A) 2 cm\n(B) 7 cm\n\n")
     assert "letter" in plain.question and plain.system is None
     assert own.question == "How long?" and own.system == "S"
 
 
 def test_a_topic_is_asked_then_the_hinted_question():
-    truth = Truth([question("1", question_hint="Mind the scale."), question("2")])
+    truth = MirageTruth([question("1", question_hint="Mind the scale."), question("2")])
     assert [sample.id for sample in ask(truth)] == ["1", "2", "1--topic"]
     assert follow_up(truth, {"1": "7 cm", "2": "7 cm"}) == []
     (hinted,) = follow_up(truth, {"1--topic": "Statistical."})
@@ -53,7 +53,7 @@ def test_metrics_by_hand():
     ]
     said = {"1": "7 cm", "2": "5 cm", "3": " ", "1--hinted": "7 cm", "2--hinted": "7 cm", "3--hinted": "1 cm"}
     said |= {"1--topic": "geometry", "2--topic": "algebra", "3--topic": "spatial"}
-    metrics, records = score(Truth(rows), said)
+    metrics, records = score(MirageTruth(rows), said)
     values = {name: (found.value, found.n, found.coverage) for name, found in metrics.items()}
     assert values["accuracy"] == (pytest.approx(1 / 3), 3, 0.75)
     assert values["accuracy_answered"] == (0.5, 2, 0.5)
@@ -71,7 +71,7 @@ def test_metrics_by_hand():
 
 
 def test_steps_and_claims_by_rules():
-    truth = Truth(
+    truth = MirageTruth(
         [
             question("1", steps=["Halve 14."], claims=["AB is 7 cm."]),
             question("2", claims=["x is 2."]),
@@ -93,7 +93,7 @@ def test_steps_and_claims_by_rules():
 
 def test_an_answer_to_no_question_is_refused():
     with pytest.raises(InputError, match="'1--hinted'"):
-        score(Truth([question("1")]), {"1--hinted": "7 cm"})
+        score(MirageTruth([question("1")]), {"1--hinted": "7 cm"})
 
 
 @pytest.mark.parametrize(

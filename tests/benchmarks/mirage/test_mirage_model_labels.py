@@ -10,7 +10,7 @@ import pytest
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.registry import _Counting
-from mmprobe.benchmarks.mirage.benchmark import Truth, judged
+from mmprobe.benchmarks.mirage.benchmark import MirageTruth, judged
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS
 from mmprobe.benchmarks.mirage.prompts import CORRECT, EXTRACT, HALLUCINATIONS, MATCH, SCORES
@@ -73,7 +73,7 @@ def question(name: str, **fields: object) -> MirageQuestion:
 
 def by(mock, responses, *questions, **options):
     names = [name for name in responses if "--" not in name]
-    truth = Truth(list(questions) or [question(name) for name in names])
+    truth = MirageTruth(list(questions) or [question(name) for name in names])
     metrics, records = judged(truth, responses, ModelJudge(mock.model, None, **options))
     return metrics, {record["id"]: record for record in records}
 
@@ -225,7 +225,7 @@ def panel(*mocks: Mock) -> _Counting:
 def test_each_judge_of_a_panel_scores_and_the_majority_labels():
     garbage = Mock(4, kinds="?", correct='{"correct": false}', extract="?", scores=SHORT)
     mocks = [Mock(5), Mock(3), garbage]
-    truth = Truth([question("a"), question("b")])
+    truth = MirageTruth([question("a"), question("b")])
     said = {"a": "Halve 14. AB is 7 cm.", "b": "AB is 7 cm."}
     judge = panel(*mocks)
     metrics, records = judged(truth, said, judge)
@@ -241,5 +241,5 @@ def test_each_judge_of_a_panel_scores_and_the_majority_labels():
 
 
 def test_deviation_over_the_judges_of_a_panel():
-    metrics, _ = judged(Truth([question("a")]), {"a": "AB is 7 cm."}, panel(Mock(5), Mock(3)))
+    metrics, _ = judged(MirageTruth([question("a")]), {"a": "AB is 7 cm."}, panel(Mock(5), Mock(3)))
     assert metrics["lhs_sd_judges"].value == pytest.approx(0.5 / 2**0.5)

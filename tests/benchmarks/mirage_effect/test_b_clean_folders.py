@@ -15,7 +15,7 @@ from mmprobe.benchmarks.core.results import write_results
 from mmprobe.benchmarks.mirage_effect.b_clean import rank_changes
 from mmprobe.benchmarks.mirage_effect.b_clean.folders import b_clean_folders
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
-from mmprobe.benchmarks.mirage_effect.questions import Truth
+from mmprobe.benchmarks.mirage_effect.questions import MirageEffectTruth
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 
@@ -26,12 +26,19 @@ NAMES = ("q0", "q1", "q2", "q3")
 
 def truth_of(
     names: tuple[str, ...] = NAMES, text: str = "Which?", options: Mapping[str, str] = FOUR
-) -> Truth:
-    return Truth([], [ChoiceQuestion(id=name, question=text, choices=options, answer="A") for name in names])
+) -> MirageEffectTruth:
+    return MirageEffectTruth(
+        [], [ChoiceQuestion(id=name, question=text, choices=options, answer="A") for name in names]
+    )
 
 
 def results(
-    folder: Path, model: str | None, seeing: str, blind: str, truth: Truth | None = None, **about: str
+    folder: Path,
+    model: str | None,
+    seeing: str,
+    blind: str,
+    truth: MirageEffectTruth | None = None,
+    **about: str,
 ) -> Path:
     """A result folder of a model whose answers, one letter a question, are these; a dash is no answer."""
     truth = truth or truth_of()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.answers.choices import chosen, is_right, said
 from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.mirage_effect.choices import chosen, is_right, said
 from mmprobe.benchmarks.mirage_effect.data import (
     GUESS,
     MODALITIES,
@@ -18,7 +18,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
     ImagelessQuestion,
     imageless_questions,
 )
-from mmprobe.benchmarks.mirage_effect.questions import Truth, ask, diagnosis_prompts
+from mmprobe.benchmarks.mirage_effect.questions import MirageEffectTruth, ask, diagnosis_prompts
 from mmprobe.benchmarks.mirage_effect.synthetic import world_questions
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -39,7 +39,7 @@ def question(name: str = "q1", choices: dict[str, str] | None = None, **fields: 
     return ChoiceQuestion.model_validate(about | fields)
 
 
-TRUTH = Truth(
+TRUTH = MirageEffectTruth(
     [
         ImagelessQuestion("i1", "art/a", "Who painted it?"),
         ImagelessQuestion("i2", "text/b", "What does it say?"),
@@ -66,13 +66,13 @@ def test_everything_is_asked_once_under_an_id_of_its_own():
 
 
 def test_only_some_questions_of_each_category_are_asked_in_every_way():
-    ids = [sample.id for sample in ask(Truth(list(imageless_questions()), []))]
+    ids = [sample.id for sample in ask(MirageEffectTruth(list(imageless_questions()), []))]
     assert sum(name.endswith("--guess") for name in ids) == 40
     assert len(ids) == 200 + 4 * 40 + 4 * len(MODALITIES)
 
 
 def test_a_question_without_a_picture_cannot_be_asked_but_scored():
-    truth = Truth([], [question(images=[])])
+    truth = MirageEffectTruth([], [question(images=[])])
     with pytest.raises(InputError, match="'q1': has no 'images'"):
         ask(truth)
     assert BENCHMARK.score(truth, {"q1": "A"})[0]["accuracy_with"].value is None
@@ -164,7 +164,7 @@ def test_diagnoses_over_wordings_and_seeds():
 
 
 def test_seeds_count_for_distributions_and_the_first_for_the_rest():
-    truth = Truth([], [question()])
+    truth = MirageEffectTruth([], [question()])
     responses = {f"q1--seed-{i}": text for i, text in enumerate(["cat", "cat", "dog", "dog"])}
     responses |= {f"q1--absent--seed-{i}": text for i, text in enumerate(["dog", "cat", "cat", "cat"])}
     metrics, _ = BENCHMARK.score(truth, responses)
@@ -207,7 +207,7 @@ def test_the_drawn_set_depends_on_the_seed_and_grows(tmp_path):
     more = BENCHMARK.draw(tmp_path / "more", 3, 7)
     assert len(one.imageless) == 40 and len(more.imageless) == 60
 
-    def texts(truth: Truth) -> list[tuple[str, str, str]]:
+    def texts(truth: MirageEffectTruth) -> list[tuple[str, str, str]]:
         return [(each.id, each.question, each.answer) for each in truth.choices]
 
     assert len(texts(one)) == 6 and texts(more)[:6] == texts(one)

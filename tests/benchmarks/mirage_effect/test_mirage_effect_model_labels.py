@@ -15,12 +15,12 @@ from mmprobe.benchmarks.judges.parsing import Unusable
 from mmprobe.benchmarks.judges.prompts import fence
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion
 from mmprobe.benchmarks.mirage_effect.model_labels import LABELS, read_labels
-from mmprobe.benchmarks.mirage_effect.questions import Truth
+from mmprobe.benchmarks.mirage_effect.questions import MirageEffectTruth
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 
 BENCHMARK = find_benchmark("mirage-effect")
-TRUTH = Truth(
+TRUTH = MirageEffectTruth(
     [ImagelessQuestion(f"i{number}", "art/a", f"Who painted picture {number}?") for number in range(4)],
     [ChoiceQuestion(id="q", question="Which?", choices={"A": "cat", "B": "dog"}, answer="A")],
 )

@@ -7,8 +7,9 @@ import json
 import pytest
 from PIL import Image
 
+from mmprobe.benchmarks.answers.final_answers import given_answer
 from mmprobe.benchmarks.mmreason.choice_removal import can_stand_open, open_answer, remove_choices
-from mmprobe.benchmarks.mmreason.data import ReasonQuestion, given_answer, is_correct, load_questions, opened
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct, load_questions, opened
 from mmprobe.errors import InputError
 
 

@@ -10,7 +10,7 @@ import pytest
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.parsing import Unusable
-from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK, Truth
+from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.model_labels import by_judge, read_answer, read_pieces
 from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
@@ -118,7 +118,7 @@ def test_answers_without_pictures_are_judged_too():
 def test_lists_of_the_wrong_length_are_asked_again_then_unscored_and_counted():
     short = '{"labels": [{"step": 1, "label": "correct"}]}'
     mock = Mock(steps=short)
-    truth = Truth([question("a"), question("b")], [])
+    truth = MMReasonTruth([question("a"), question("b")], [])
     responses = {"a": "Right one. Right two. [7 cm]", "b": "[7 cm]"}
     metrics, records = BENCHMARK.judged(truth, responses, ModelJudge(mock.model, None, repairs=3))
     assert [kind for kind, data in mock.asked if kind == "steps" and len(data["response"]) == 3] == [
@@ -131,7 +131,7 @@ def test_lists_of_the_wrong_length_are_asked_again_then_unscored_and_counted():
 
 
 def test_what_the_judge_cannot_label_is_no_wrong_answer():
-    truth = Truth([question("a"), question("b")], [])
+    truth = MMReasonTruth([question("a"), question("b")], [])
     for broken, what in (("answer", "[7 cm]"), ("equivalent", "[9 cm]")):
         mock = Mock(**{broken: "I would say so."})
         metrics, records = BENCHMARK.judged(truth, {"a": what}, ModelJudge(mock.model, None, repairs=1))
@@ -141,7 +141,7 @@ def test_what_the_judge_cannot_label_is_no_wrong_answer():
 
 
 def test_errors_are_tallied():
-    truth = Truth([question(name) for name in "abc"], [])
+    truth = MMReasonTruth([question(name) for name in "abc"], [])
     responses = {"a": "I see [9 cm]", "b": "[9 cm]", "c": "[7 cm]"}
     metrics, records = BENCHMARK.judged(truth, responses, ModelJudge(Mock().model, None))
     assert (metrics["perception_share"].value, metrics["reasoning_share"].n) == (0.5, 2)
@@ -200,7 +200,7 @@ def test_labels_come_one_a_step_in_order():
 
 def test_a_filter_may_ask_a_judge_what_is_right(tmp_path):
     """Rules see in none of the answers that it is right; the judge knows another word for it."""
-    truth = Truth([question("a"), question("b"), question("c")], [])
+    truth = MMReasonTruth([question("a"), question("b"), question("c")], [])
 
     def voter(samples):
         for sample in samples:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.mmreason.rule_labels import label_steps, sentences
+from mmprobe.benchmarks.answers.facts import sentences
+from mmprobe.benchmarks.mmreason.rule_labels import label_steps
 
 SOLUTION = [
     "Picture one: red circle B2, orange star C3.",

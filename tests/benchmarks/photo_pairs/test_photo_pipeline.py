@@ -12,6 +12,7 @@ from PIL import Image
 pytest.importorskip("cv2", reason="the extra photos is not installed")
 
 from mmprobe.benchmarks.answers.coco import COCO_CATEGORIES
+from mmprobe.benchmarks.answers.lexical.claims import parse_claims
 from mmprobe.benchmarks.photo_pairs.inpainting import inpainter_of
 from mmprobe.benchmarks.photo_pairs.layout import describe
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
@@ -19,7 +20,6 @@ from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.planner import Edit
 from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, follow_up, score
 from mmprobe.benchmarks.spd_faith.data import read_pairs
-from mmprobe.benchmarks.spd_faith.lexical.claims import parse_claims
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
 

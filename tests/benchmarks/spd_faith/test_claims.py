@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.spd_faith.lexical.claims import Claim, parse_claims, parse_count
+from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims, parse_count
 from mmprobe.benchmarks.synthetic.questions import ask, describe_changes
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Edit, ScenePair, draw_pair
 

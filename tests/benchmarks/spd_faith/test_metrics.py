@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mmprobe.benchmarks.answers.lexical.claims import Claim
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
-from mmprobe.benchmarks.spd_faith.labels import Judged, Word
-from mmprobe.benchmarks.spd_faith.lexical.claims import Claim
+from mmprobe.benchmarks.spd_faith.labels import PairLabels, Word
 from mmprobe.benchmarks.spd_faith.match import Error, Label
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES, metrics_of
 from mmprobe.benchmarks.spd_faith.scoring import listing_counts, scores_of
@@ -26,20 +26,20 @@ TWO = pair(("remove", "dog"), ("color", "car"))
 FOUR = pair(("remove", "dog"), ("color", "car"), ("color", "bus"), ("position", "cup"))
 
 
-def counted(of: Pair, count: int | None) -> Judged:
-    return Judged(of, count=count, count_asked=True)
+def counted(of: Pair, count: int | None) -> PairLabels:
+    return PairLabels(of, count=count, count_asked=True)
 
 
-def listed(of: Pair, *told: tuple[str | None, str | None]) -> Judged:
-    return Judged(of, listed=claims(*told), listed_asked=True)
+def listed(of: Pair, *told: tuple[str | None, str | None]) -> PairLabels:
+    return PairLabels(of, listed=claims(*told), listed_asked=True)
 
 
-def binary(of: Pair, same: Word, different: Word, *agreement: Label) -> Judged:
-    return Judged(of, same=same, different=different, agreement=agreement)
+def binary(of: Pair, same: Word, different: Word, *agreement: Label) -> PairLabels:
+    return PairLabels(of, same=same, different=different, agreement=agreement)
 
 
-def found(of: Pair, *errors: Error | None) -> Judged:
-    return Judged(of, found=errors, found_asked=True)
+def found(of: Pair, *errors: Error | None) -> PairLabels:
+    return PairLabels(of, found=errors, found_asked=True)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_cf1_is_a_multiset_and_the_released_code_counts_duplicates() -> None:
 
 
 def test_a_number_of_things_is_as_many_and_denials_are_none() -> None:
-    two = Judged(
+    two = PairLabels(
         pair(("remove", "dog"), ("remove", "dog"), ("remove", "dog")),
         listed=(Claim("remove", "dog", quantity=2), Claim("color", "dog", negated=True), Claim(None, None)),
         listed_asked=True,
@@ -128,7 +128,7 @@ def test_a_number_of_things_is_as_many_and_denials_are_none() -> None:
 
 
 def test_listings_not_understood_are_dropped_and_counted_as_empty() -> None:
-    metrics = metrics_of([listed(ONE, ("remove", "dog")), Judged(ONE, listed_asked=True)])
+    metrics = metrics_of([listed(ONE, ("remove", "dog")), PairLabels(ONE, listed_asked=True)])
     assert (metrics["cf1"].value, metrics["cf1"].n, metrics["cf1"].coverage) == (1, 1, 0.5)
     assert metrics["cf1_unparsed_0"].value == pytest.approx(2 / 3)  # 1 matched, 1 claimed, 2 true
 
@@ -158,7 +158,7 @@ def test_contradictions_of_the_single_difference_split() -> None:
 
 
 def test_one_binary_question_alone_contradicts_nothing() -> None:
-    metrics = metrics_of([Judged(ONE, same="yes")])
+    metrics = metrics_of([PairLabels(ONE, same="yes")])
     assert "contradiction_rate" not in metrics and "consistency_ratio" not in metrics
     assert metrics["yes_ratio"].value == 1
 
@@ -188,7 +188,7 @@ def test_drf_is_the_mean_over_samples_and_its_errors_are_shares_of_claims() -> N
         found(TWO, None, "quantity_error"),
         found(FOUR, *wrong),
         found(TWO),
-        Judged(TWO, found_asked=True),
+        PairLabels(TWO, found_asked=True),
     ]
     metrics = metrics_of(judged)
     drf = metrics["drf"]
@@ -203,9 +203,9 @@ def test_drf_is_the_mean_over_samples_and_its_errors_are_shares_of_claims() -> N
 def test_none_faithful_of_two_is_0_and_the_number_stated_is_the_other_denominator() -> None:
     two: tuple[Error, ...] = ("fabrication", "fabrication")
     assert scores_of(found(TWO, *two))["drf"] == 0
-    stated = Judged(TWO, count=4, count_asked=True, found=(None, "fabrication"), found_asked=True)
+    stated = PairLabels(TWO, count=4, count_asked=True, found=(None, "fabrication"), found_asked=True)
     assert (scores_of(stated)["drf"], scores_of(stated)["drf_of_count"]) == (0.5, 0.25)
-    none = Judged(TWO, count=0, count_asked=True, found=(None,), found_asked=True)
+    none = PairLabels(TWO, count=0, count_asked=True, found=(None,), found_asked=True)
     assert scores_of(none)["drf_of_count"] is None
 
 
@@ -231,7 +231,7 @@ def test_intervals_hold_the_value_and_are_repeated() -> None:
 
 
 def test_every_headline_metric_exists() -> None:
-    everything = Judged(ONE, "no", "yes", 1, True, claims(("remove", "dog")), True, (None,), True, (None,), True, ("consistent",))  # fmt: skip
+    everything = PairLabels(ONE, "no", "yes", 1, True, claims(("remove", "dog")), True, (None,), True, (None,), True, ("consistent",))  # fmt: skip
     metrics = metrics_of([everything])
     for names in PROFILES.values():
         assert set(names) <= set(metrics)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from mmprobe.benchmarks.spd_faith.lexical.things import Thing
-from mmprobe.benchmarks.spd_faith.lexical.wording import COLOUR, FIRST, PLACE, SECOND, colour_name, place_name
+from mmprobe.benchmarks.answers.lexical.things import Thing
+from mmprobe.benchmarks.answers.lexical.wording import COLOUR, FIRST, PLACE, SECOND, colour_name, place_name
 
 _COLOUR = re.compile(rf"\b{COLOUR}")
 _PLACE = re.compile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mmprobe.benchmarks.spd_faith.lexical.wording import NUMBER, number, plain
+from mmprobe.benchmarks.answers.lexical.wording import NUMBER, number, plain
 
 _NOUN = r"(?:differences?|changes?|modifications?|alterations?|discrepanc(?:y|ies)|edits?|variations?)"
 _DESCRIBING = (

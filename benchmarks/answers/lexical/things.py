@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, plurals
-from mmprobe.benchmarks.spd_faith.lexical.wording import COLOUR_WORD, MODIFIERS, NUMBERS, colour_name, number
+from mmprobe.benchmarks.answers.lexical.wording import COLOUR_WORD, MODIFIERS, NUMBERS, colour_name, number
 from mmprobe.benchmarks.synthetic.scene import SHAPES
 
 _TABLE: dict[str, str | None] = {

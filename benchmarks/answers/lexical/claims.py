@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mmprobe.benchmarks.answers.coco import category_of
-from mmprobe.benchmarks.spd_faith.lexical.counts import parse_count as parse_count
-from mmprobe.benchmarks.spd_faith.lexical.grammar import Claim as Claim
-from mmprobe.benchmarks.spd_faith.lexical.grammar import claims_of, contrast_of
-from mmprobe.benchmarks.spd_faith.lexical.things import Thing, find_things
-from mmprobe.benchmarks.spd_faith.lexical.wording import FIRST, NUMBERS, SECOND, masked, plain, sentences
+from mmprobe.benchmarks.answers.lexical.counts import parse_count as parse_count
+from mmprobe.benchmarks.answers.lexical.grammar import Claim as Claim
+from mmprobe.benchmarks.answers.lexical.grammar import claims_of, contrast_of
+from mmprobe.benchmarks.answers.lexical.things import Thing, find_things
+from mmprobe.benchmarks.answers.lexical.wording import FIRST, NUMBERS, SECOND, masked, plain, sentences
 from mmprobe.benchmarks.synthetic.scene import SHAPES, EditType
 
 _TEXT_CHARACTERS = 200  # of a sentence that a claim carries along

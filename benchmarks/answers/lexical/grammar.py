@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmprobe.benchmarks.spd_faith.lexical.things import Thing, subjects_of
-from mmprobe.benchmarks.spd_faith.lexical.values import Value, colour_change, in_order, place_change
-from mmprobe.benchmarks.spd_faith.lexical.wording import (
+from mmprobe.benchmarks.answers.lexical.things import Thing, subjects_of
+from mmprobe.benchmarks.answers.lexical.values import Value, colour_change, in_order, place_change
+from mmprobe.benchmarks.answers.lexical.wording import (
     BOTH,
     COLOUR,
     FIRST,
