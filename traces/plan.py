@@ -96,7 +96,7 @@ def _size(model: Model, sample: Sample) -> PromptSize:
         len(prompt.ids),
         sum(rows * columns for rows, columns in prompt.grids),
         int((prompt.group == Group.USER).sum()),
-        len(vision.places(batch.inputs, model.hf)) if vision and prompt.views else 0,
+        len(vision.patch_positions(batch.inputs, model.hf)) if vision and prompt.views else 0,
     )
 
 
