@@ -60,6 +60,7 @@ def score_chair(
         InputError: a caption of a picture that the truth does not hold.
 
     Example:
+        >>> from mmprobe.benchmarks.chair.synthetic import shape_mentions
         >>> metrics, rows = score_chair({"1": "A star and a ring."}, {"1": ["star", "heart"]}, shape_mentions)
         >>> metrics["chair_i"].value, metrics["chair_s"].value, metrics["recall"].value, rows[0]["hallucinated"]
         (0.5, 1.0, 0.5, ['ring'])

@@ -36,6 +36,6 @@ def test_commands_of_a_page(page, tmp_path):
     assert len(found) >= 2
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     for command in found:
-        done = subprocess.run([sys.executable, "-m", "mmprobe", *small(command)], cwd=tmp_path, env=environment,
+        done = subprocess.run([sys.executable, "-P", "-m", "mmprobe", *small(command)], cwd=tmp_path, env=environment,
                               capture_output=True, text=True)  # fmt: skip
         assert done.returncode == 0, f"{command}: {done.stderr}"

@@ -19,7 +19,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def mmprobe(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mmprobe", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", "mmprobe", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
 
 
@@ -130,7 +130,7 @@ def test_help_and_usage_errors_do_not_import_torch(arguments):
         "finally: assert 'torch' not in sys.modules and 'transformers' not in sys.modules, 'imported'"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=ENVIRONMENT
+        [sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True, env=ENVIRONMENT
     )
     assert "imported" not in done.stderr
     assert done.returncode == (0 if arguments == ["--help"] else 2)

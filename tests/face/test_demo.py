@@ -16,7 +16,7 @@ import mmprobe as mp
 
 def run_demo(out: Path) -> dict:
     done = subprocess.run(
-        [sys.executable, "-m", "mmprobe", "demo", "--out", str(out), "--json"],
+        [sys.executable, "-P", "-m", "mmprobe", "demo", "--out", str(out), "--json"],
         capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -43,7 +43,7 @@ def test_shell_commands_of_the_readme(tmp_path):
         arguments = shlex.split(offline(command))[1:]
         if arguments[0] == "demo":
             continue  # test_demo.py
-        done = subprocess.run([sys.executable, "-m", "mmprobe", *arguments], cwd=tmp_path, env=environment,
+        done = subprocess.run([sys.executable, "-P", "-m", "mmprobe", *arguments], cwd=tmp_path, env=environment,
                               capture_output=True, text=True)  # fmt: skip
         assert done.returncode == 0, f"{command}: {done.stderr}"
 

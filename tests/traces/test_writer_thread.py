@@ -125,7 +125,7 @@ print(before - resident(), all(small == b"x" * 1024 for small in kept))
 @pytest.mark.skipif(malloc_trim._trim is None, reason="needs glibc")
 def test_what_lay_between_small_blocks_goes_back_to_the_system():
     done = subprocess.run(
-        [sys.executable, "-c", FREED_AROUND_WHAT_STAYS], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", FREED_AROUND_WHAT_STAYS], capture_output=True, text=True, check=True
     )
     less, whole = done.stdout.split()
     assert float(less) > 40 and whole == "True"  # of 62 MB

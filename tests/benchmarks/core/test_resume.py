@@ -70,7 +70,7 @@ def kept(out: Path) -> tuple[set[str], int]:
 
 def test_killed_runs_ask_nothing_twice_that_they_kept(tmp_path):
     out, log, rng = tmp_path / "out", tmp_path / "log", random.Random(0)
-    command = [sys.executable, "-c", RUN, str(out), str(QUESTIONS), str(log)]
+    command = [sys.executable, "-P", "-c", RUN, str(out), str(QUESTIONS), str(log)]
     moments = [
         rng.randrange(1, QUESTIONS // 2),
         rng.randrange(QUESTIONS // 2, QUESTIONS),

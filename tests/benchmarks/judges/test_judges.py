@@ -183,7 +183,7 @@ for number in range(int(sys.argv[3])):
 
 
 def writer(path, worker, count):
-    command = [sys.executable, "-c", WRITE, str(path), str(worker), str(count)]
+    command = [sys.executable, "-P", "-c", WRITE, str(path), str(worker), str(count)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("cv2", reason="the extra photos is not installed")
 
 def mmprobe(folder, *arguments):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "mmprobe", "make-pairs", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", "mmprobe", "make-pairs", *map(str, arguments)]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
