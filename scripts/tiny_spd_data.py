@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from mmprobe.benchmarks.synthetic.questions import SYSTEM, ask_at_random
+from mmprobe.benchmarks.synthetic.questions import SYSTEM, draw_question
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import (
     COLOURS,
@@ -90,7 +90,7 @@ class Batches(Dataset):
         chance = list(QUESTION_WEIGHTS.values())
         for owner, pair in enumerate(pairs):
             for kind in rng.choice(list(QUESTION_WEIGHTS), QUESTIONS_PER_PAIR, replace=False, p=chance):
-                question = ask_at_random(rng, str(kind), pair)
+                question = draw_question(rng, str(kind), pair)
                 prompts.append(self.encoder.render(question.text, len(question.images), rng.random() < 0.9))
                 answers.append(question.answer + "<|im_end|>")
                 owners.append(owner)

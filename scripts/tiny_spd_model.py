@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from mmprobe.benchmarks.synthetic.questions import SYSTEM, ask_everything
+from mmprobe.benchmarks.synthetic.questions import SYSTEM, draw_questions
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, IMAGE_PIXELS, draw_pair
 
 SPECIAL_TOKENS = [
@@ -34,7 +34,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     rng = np.random.default_rng(0)
     corpus = [SYSTEM, "system", "user", "assistant"]
     for index in range(3000):
-        for question in ask_everything(rng, draw_pair(rng, DIFFICULTIES[index % 3], index % 4)):
+        for question in draw_questions(rng, draw_pair(rng, DIFFICULTIES[index % 3], index % 4)):
             corpus += [question.text, question.answer]
     tokenizer = Tokenizer(models.BPE())
     words = Regex(r" ?[\p{L}\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+")

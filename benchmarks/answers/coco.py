@@ -320,7 +320,7 @@ def _is_fruit(words: list[tuple[str, int, int]], at: int) -> bool:
     return after[0] in _AFTER_A_FRUIT
 
 
-def mentions(text: str) -> list[tuple[str, Span]]:
+def find_objects(text: str) -> list[tuple[str, Span]]:
     """The objects that a text speaks of, in order.
 
     Args:
@@ -330,22 +330,22 @@ def mentions(text: str) -> list[tuple[str, Span]]:
         (category, (start, end)) of each mention; `text[start:end]` is the word.
 
     Example:
-        >>> [category for category, _ in mentions("Two puppies and a hot dog on a wooden desk")]
+        >>> [category for category, _ in find_objects("Two puppies and a hot dog on a wooden desk")]
         ['dog', 'hot dog', 'dining table']
     """
     return find_phrases(text, PHRASES, FIRST_WORDS)
 
 
-def category_of(phrase: str) -> str | None:
+def find_category(phrase: str) -> str | None:
     """The COCO category of a word or noun phrase, or None.
 
     Example:
-        >>> category_of("the red cars on the table"), category_of("a slice of pizza"), category_of("curtain")
+        >>> find_category("the red cars on the table"), find_category("a slice of pizza"), find_category("curtain")
         ('car', 'pizza', None)
     """
     bare = phrase.strip().lower().replace("_", " ")
     if bare in SYNONYMS:
         return bare
     head = _PREPOSITION.split(bare, maxsplit=1)[0]
-    found = mentions(head) or mentions(bare)[:1]
+    found = find_objects(head) or find_objects(bare)[:1]
     return found[-1][0] if found else None

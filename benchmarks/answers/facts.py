@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from mmprobe.benchmarks.answers.final_answers import plain
+from mmprobe.benchmarks.answers.final_answers import normalize_words
 from mmprobe.benchmarks.answers.lexical.wording import COLOUR_WORD
 
 _END = re.compile(r"(?<=[.!?])\s+")
@@ -63,11 +63,11 @@ class Fact(NamedTuple):
     values: tuple[str, ...]
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """The sentences of a text, a line's end being a sentence's; without those that hold no word.
 
     Example:
-        >>> sentences("1. AB is 3.5 cm. So the area is 7.\\n\\n***\\nAnswer: 7")
+        >>> split_sentences("1. AB is 3.5 cm. So the area is 7.\\n\\n***\\nAnswer: 7")
         ['1. AB is 3.5 cm.', 'So the area is 7.', 'Answer: 7']
     """
     found = []
@@ -79,20 +79,20 @@ def sentences(text: str) -> list[str]:
     return [part for part in found if any(letter.isalnum() for letter in part)]
 
 
-def facts(sentence: str) -> list[Fact]:
+def parse_facts(sentence: str) -> list[Fact]:
     """What a sentence says, one fact an item of a list that stands after a label.
 
     Example:
-        >>> facts("Picture one: red star B2, blue ring C3.")[1]
+        >>> parse_facts("Picture one: red star B2, blue ring C3.")[1]
         Fact(frame=('picture', 'one', 'ring'), values=('blue', 'c3'))
     """
     rest = _OPENING.sub("", _MARKS.sub("", sentence), count=1)
     labelled = _LABEL.match(rest)
-    label = tuple(map(_form, plain(labelled[1]))) if labelled else ()
+    label = tuple(map(_form, normalize_words(labelled[1]))) if labelled else ()
     items = _LIST.split(labelled[2]) if labelled else [rest]
     found = []
     for item in items:
-        words = plain(item)
+        words = normalize_words(item)
         values = tuple(value for word in words if (value := _value(word)) is not None)
         frame = tuple(_form(word) for word in words if _value(word) is None)
         if words:

@@ -48,14 +48,14 @@ _ENDS = "\"'`*_,;:!?()[]{}\\\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002"
 _ARTICLES = {"a", "an", "the"}
 
 
-def final_answer(text: str) -> str | None:
+def find_final_answer(text: str) -> str | None:
     r"""The part of a response that is marked or stated as its answer; None if none is.
 
     Looked for in this order, the last of each: `<answer>...</answer>`, `[[...]]`, `\boxed{...}`, and what
     follows "the answer is", "answer:" or "the correct option is" to the end of its sentence.
 
     Example:
-        >>> final_answer("So <answer> 1.5 cm </answer>"), final_answer("The answer is (B).")
+        >>> find_final_answer("So <answer> 1.5 cm </answer>"), find_final_answer("The answer is (B).")
         ('1.5 cm', '(B)')
     """
     for pattern in _MARKED:
@@ -81,7 +81,7 @@ def _boxed(text: str) -> str | None:
     return None
 
 
-def choice_of(text: str, options: Collection[str]) -> str | None:
+def parse_choice(text: str, options: Collection[str]) -> str | None:
     """The option that a response chooses, by its letter; None if none or more than one is left.
 
     Within the final answer, or in the whole response if nothing is marked as one, a letter counts that stands
@@ -89,11 +89,11 @@ def choice_of(text: str, options: Collection[str]) -> str | None:
     words, only before punctuation, an end, `or` or `and`, or after `option`.
 
     Example:
-        >>> choice_of("The answer is (b).", "AB"), choice_of("A cat, so B", "AB"), choice_of("A or B", "AB")
+        >>> parse_choice("The answer is (b).", "AB"), parse_choice("A cat, so B", "AB"), parse_choice("A or B", "AB")
         ('B', 'B', None)
     """
     letters = {option.upper(): option for option in options}
-    marked = final_answer(text)
+    marked = find_final_answer(text)
     part = text if marked is None else marked
     bare = part.strip().strip(_ENDS + ". ").upper()
     if bare in letters:
@@ -106,7 +106,7 @@ def choice_of(text: str, options: Collection[str]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def number_of(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """The number that a response gives: the last one of its final answer, or of the whole response.
 
     What stands in brackets at the end is a remark, which counts only if there is no number before it.
@@ -114,10 +114,10 @@ def number_of(text: str) -> float | None:
     numbers, in TeX, too. The exponent of a unit is no number; a percent sign does not divide by 100.
 
     Example:
-        >>> number_of("about 1,250 km^2"), number_of("The answer is -3/4."), number_of("none")
+        >>> parse_number("about 1,250 km^2"), parse_number("The answer is -3/4."), parse_number("none")
         (1250.0, -0.75, None)
     """
-    marked = final_answer(text)
+    marked = find_final_answer(text)
     part = _untex(text if marked is None else marked)
     numbers = _numbers(_REMARK.sub("", part)) or _numbers(part)
     return numbers[-1] if numbers else None
@@ -170,13 +170,13 @@ def same_text(found: str, true: str) -> bool:
         >>> same_text("The Red Star.", "red star"), same_text("1,500", "1500.0"), same_text("3 cm", "3 m")
         (True, True, False)
     """
-    one, two = plain(found), plain(true)
+    one, two = normalize_words(found), normalize_words(true)
     if one == two:
         return bool(one)
     return len(one) == len(two) and all(map(_same_word, one, two))
 
 
-def plain(text: str) -> tuple[str, ...]:
+def normalize_words(text: str) -> tuple[str, ...]:
     """The words of a short answer: folded, without punctuation at their ends, articles and TeX's dollars."""
     text = unicodedata.normalize("NFKC", _untex(text)).replace("$", " ")
     words = (word.rstrip(_ENDS + ".").lstrip(_ENDS) for word in text.casefold().split())  # .5 keeps its point
@@ -198,16 +198,16 @@ _CONCLUDES = re.compile(
 )
 
 
-def given_answer(response: str) -> str | None:
+def find_answer(response: str) -> str | None:
     """The final answer of a response, by rules; None if it is empty.
 
     What is marked or stated as the answer; else the last line, without a "therefore" before it.
 
     Example:
-        >>> given_answer("3 x 4 = 12. The answer is 12 cm."), given_answer("I add.\\nTherefore: 7."), given_answer(" ")
+        >>> find_answer("3 x 4 = 12. The answer is 12 cm."), find_answer("I add.\\nTherefore: 7."), find_answer(" ")
         ('12 cm', '7.', None)
     """
-    stated = final_answer(response)
+    stated = find_final_answer(response)
     if stated is not None:
         return stated
     lines = [line for line in response.split("\n") if any(letter.isalnum() for letter in line)]

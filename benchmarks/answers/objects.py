@@ -12,7 +12,7 @@ from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
 
-def coco_objects(
+def read_coco_objects(
     path: str | Path, key: Literal["file_name", "id"] = "file_name"
 ) -> dict[str, frozenset[str]]:
     """The categories that each picture of a COCO instances file shows, crowds too.
@@ -25,7 +25,7 @@ def coco_objects(
         InputError: not such a file, or two of its pictures are called the same.
 
     Example:
-        >>> coco_objects("instances_val2014.json")["COCO_val2014_000000000042.jpg"]  # doctest: +SKIP
+        >>> read_coco_objects("instances_val2014.json")["COCO_val2014_000000000042.jpg"]  # doctest: +SKIP
         frozenset({'dog'})
     """
     try:
@@ -48,7 +48,7 @@ def coco_objects(
     return dict(found)
 
 
-def synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[str, str, str]]]:
+def read_synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[str, str, str]]]:
     """Colour, shape and cell of everything that the pictures of the synthetic world's samples show.
 
     Raises:
@@ -56,7 +56,7 @@ def synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[str, s
 
     Example:
         >>> facts = {"objects": [["red star B2", "blue heart A4"]]}
-        >>> synthetic_objects([Sample(id="1", images=["a.png"], question="?", metadata=facts)])
+        >>> read_synthetic_objects([Sample(id="1", images=["a.png"], question="?", metadata=facts)])
         {PosixPath('a.png'): [('red', 'star', 'B2'), ('blue', 'heart', 'A4')]}
     """
     shown = {}

@@ -8,11 +8,11 @@ from typing import Literal
 _WORD = re.compile(r"[^\W_]+", re.UNICODE)
 
 
-def yes_no(text: str) -> Literal["yes", "no", "unknown"]:
+def parse_yes_no(text: str) -> Literal["yes", "no", "unknown"]:
     """The first word of an answer that is yes or no, whatever its case and punctuation.
 
     Example:
-        >>> yes_no("**No**, I see nothing."), yes_no("Well, YES!"), yes_no("Nothing is known.")
+        >>> parse_yes_no("**No**, I see nothing."), parse_yes_no("Well, YES!"), parse_yes_no("Nothing is known.")
         ('no', 'yes', 'unknown')
     """
     for word in _WORD.findall(text):

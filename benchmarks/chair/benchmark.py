@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.answers.coco import mentions
-from mmprobe.benchmarks.answers.objects import coco_objects
+from mmprobe.benchmarks.answers.coco import find_objects
+from mmprobe.benchmarks.answers.objects import read_coco_objects
 from mmprobe.benchmarks.chair.data import add_reference_captions, read_captions
 from mmprobe.benchmarks.chair.metrics import Mentions, score_chair
 from mmprobe.benchmarks.chair.synthetic import shape_mentions, synthetic_truth
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_id, check_image, load_samples
@@ -40,10 +40,10 @@ def _read(path: Path) -> ChairTruth:
     files = [path] if path.is_file() else sorted(path.glob("instances*.json"))
     if len(files) != 1:
         raise InputError(f"{path}: holds {len(files)} files named instances*.json; one is needed")
-    objects = coco_objects(files[0], key="id")
+    objects = read_coco_objects(files[0], key="id")
     for captions in sorted(files[0].parent.glob("captions*.json")):
-        objects = add_reference_captions(objects, captions, mentions)
-    names = coco_objects(files[0])
+        objects = add_reference_captions(objects, captions, find_objects)
+    names = read_coco_objects(files[0])
     folder = files[0].parent / "images"
     samples = []
     for name, file in zip(objects, names, strict=True):
@@ -55,7 +55,7 @@ def _read(path: Path) -> ChairTruth:
         except ValueError as error:
             raise InputError(f"{files[0]}: an image's id {name!r} {error}") from None
         samples.append(Sample(id=name, images=pictures, question=QUESTION))
-    return ChairTruth(samples, objects, mentions)
+    return ChairTruth(samples, objects, find_objects)
 
 
 def _draw(folder: Path, n: int, seed: int) -> ChairTruth:
@@ -63,7 +63,7 @@ def _draw(folder: Path, n: int, seed: int) -> ChairTruth:
 
 
 def _score(truth: ChairTruth, responses: Mapping[str, str]) -> Scored:
-    captions = samples_only(truth.samples, responses, "CHAIR")
+    captions = match_responses(truth.samples, responses, "CHAIR")
     return score_chair(captions, truth.objects, truth.mentions)
 
 
@@ -77,15 +77,24 @@ def _answers(path: Path, truth: ChairTruth) -> dict[str, str] | None:
     return read_captions(path) if path.suffix == ".json" else None
 
 
+def _take_images(truth: ChairTruth, n: int) -> ChairTruth:
+    samples = take_images(truth.samples, n)
+    objects = {sample.id: truth.objects[sample.id] for sample in samples}
+    return truth._replace(samples=samples, objects=objects)
+
+
+
 BENCHMARK = Benchmark(
     name="chair",
     about="Which objects of a description are not in the picture (Rohrbach et al., 2018).",
-    read=_read,
-    draw=_draw,
-    ask=lambda truth: truth.samples,
-    score=_score,
+    read_data=_read,
+    draw_data=_draw,
+    take=_take_images,
+    ask_questions=lambda truth: truth.samples,
+    score_answers=_score,
     headline=("chair_s", "chair_i", "recall", "names_objects"),
-    faithful=_faithful,
+    faithful_answers=_faithful,
     read_answers=_answers,
     max_new_tokens=128,
+    unit="images",
 )

@@ -44,7 +44,7 @@ def add_reference_captions(
     """The truth with what people's captions name added, as the authors count it: objects without a mask are there too.
 
     Args:
-        truth: objects of each picture by image id, as `coco_objects(…, key="id")` gives them.
+        truth: objects of each picture by image id, as `read_coco_objects(…, key="id")` gives them.
         path: COCO's `captions_val2014.json`.
         mentions: from a text to the objects it names.
 
@@ -52,7 +52,7 @@ def add_reference_captions(
         InputError: not such a file.
 
     Example:
-        >>> truth = coco_objects("instances_val2014.json", key="id")                # doctest: +SKIP
+        >>> truth = read_coco_objects("instances_val2014.json", key="id")                # doctest: +SKIP
         >>> truth = add_reference_captions(truth, "captions_val2014.json", mentions)  # doctest: +SKIP
     """
     data = _json(Path(path))

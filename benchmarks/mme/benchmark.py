@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
 from mmprobe.benchmarks.mme.data import read_mme, read_mme_answers
 from mmprobe.benchmarks.mme.metrics import score_mme
 from mmprobe.benchmarks.mme.synthetic import synthetic_mme
@@ -24,7 +24,7 @@ def _draw(folder: Path, n: int, seed: int) -> list[Sample]:
 
 
 def _score(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
-    return score_mme(samples, samples_only(samples, responses, "MME"))
+    return score_mme(samples, match_responses(samples, responses, "MME"))
 
 
 def _answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
@@ -54,11 +54,13 @@ def _question(sample: Sample) -> tuple[str, ...]:
 BENCHMARK = Benchmark(
     name="mme",
     about="Two questions a picture, one of them to be denied, in fourteen subtasks (Fu et al., 2023).",
-    read=_read,
-    draw=_draw,
-    ask=list,
-    score=_score,
+    read_data=_read,
+    draw_data=_draw,
+    take=take_images,
+    ask_questions=list,
+    score_answers=_score,
     headline=("perception", "cognition", "existence", "count", "position", "color", "unknown"),
     read_answers=_answers,
     max_new_tokens=32,
+    unit="images",
 )

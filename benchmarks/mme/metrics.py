@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.yes_no import yes_no
+from mmprobe.benchmarks.answers.yes_no import parse_yes_no
 from mmprobe.benchmarks.core.results import Metric, count_metric, of_samples
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, SUBTASKS
 from mmprobe.errors import InputError
@@ -110,7 +110,7 @@ def _rows(samples: Sequence[Sample], responses: Mapping[str, str]) -> list[dict[
         subtask, answer = sample.metadata.get("subtask"), responses.get(sample.id)
         if subtask not in SUBTASKS or sample.answer not in ("yes", "no"):
             raise InputError(f"sample {sample.id}: is no question of MME, with a subtask, answered yes or no")
-        said = None if answer is None else yes_no(answer)
+        said = None if answer is None else parse_yes_no(answer)
         rows.append(
             {
                 "id": sample.id,

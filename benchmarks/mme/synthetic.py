@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.objects import synthetic_objects
+from mmprobe.benchmarks.answers.objects import read_synthetic_objects
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.benchmarks.synthetic.scene import COLOURS, COLUMNS, GRID, SHAPES
 from mmprobe.samples import Sample
@@ -29,7 +29,7 @@ def synthetic_mme(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:
         >>> synthetic_mme(load_samples("pairs/samples.jsonl"))[0].question          # doctest: +SKIP
         'Is there a circle?'
     """
-    shown = synthetic_objects(samples)
+    shown = read_synthetic_objects(samples)
     made = []
     for index, (image, objects) in enumerate(sorted(shown.items())):
         for subtask, texts in _questions(objects, np.random.default_rng([seed, index])).items():

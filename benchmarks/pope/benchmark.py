@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, samples_only
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
 from mmprobe.benchmarks.pope.metrics import score_pope
 from mmprobe.benchmarks.pope.synthetic import synthetic_pope
@@ -41,7 +41,7 @@ def _draw(folder: Path, n: int, seed: int) -> list[Sample]:
 
 
 def _score(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
-    return score_pope(samples, samples_only(samples, responses, "POPE"))
+    return score_pope(samples, match_responses(samples, responses, "POPE"))
 
 
 def _answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
@@ -53,11 +53,13 @@ def _answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
 BENCHMARK = Benchmark(
     name="pope",
     about="Is there a …? Questions about objects that are there and that are not (Li et al., 2023).",
-    read=_read,
-    draw=_draw,
-    ask=list,
-    score=_score,
+    read_data=_read,
+    draw_data=_draw,
+    take=take_images,
+    ask_questions=list,
+    score_answers=_score,
     headline=("accuracy", "precision", "recall", "f1", "yes_ratio", "unknown"),
     read_answers=_answers,
     max_new_tokens=32,
+    unit="images",
 )

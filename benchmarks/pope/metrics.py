@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.yes_no import yes_no
+from mmprobe.benchmarks.answers.yes_no import parse_yes_no
 from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, of_samples
 from mmprobe.benchmarks.pope.data import SETTINGS
 from mmprobe.errors import InputError
@@ -91,7 +91,7 @@ def score_pope(
         answer, label = responses.get(sample.id), (sample.answer or "").lower()
         if label not in ("yes", "no"):
             raise InputError(f"sample {sample.id}: its answer is neither yes nor no")
-        said = None if answer is None else yes_no(answer)
+        said = None if answer is None else parse_yes_no(answer)
         counts.append(None if said is None else [int(_CELLS[said, label] == cell) for cell in range(6)])
         rows.append(
             {

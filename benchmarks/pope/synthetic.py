@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.objects import synthetic_objects
+from mmprobe.benchmarks.answers.objects import read_synthetic_objects
 from mmprobe.benchmarks.pope.data import SETTINGS, Setting, pope_samples
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.errors import InputError
@@ -132,7 +132,7 @@ def synthetic_pope(
         >>> synthetic_pope(load_samples("pairs/samples.jsonl"), "random")[0].question     # doctest: +SKIP
         'Is there a circle?'
     """
-    scenes = synthetic_objects(samples)
+    scenes = read_synthetic_objects(samples)
     shown = {str(picture): [shape for _, shape, _ in things] for picture, things in scenes.items()}
     rows = build_pope(shown, setting, per_image, limit, seed, SYNTHETIC_TEMPLATE)
     return pope_samples(enumerate(rows, 1), Path("POPE"), Path(), setting, f"{setting}-", SYSTEM)

@@ -199,16 +199,27 @@ def faithful(truth: SpdFaithTruth, records: Sequence[Mapping[str, Any]]) -> dict
     return found
 
 
+def take_pairs(truth: SpdFaithTruth, n: int) -> SpdFaithTruth:
+    """Return the first n pairs with their questions."""
+    pairs = truth.pairs[:n]
+    kept = {pair.id for pair in pairs}
+    questions = {name: owner for name, owner in truth.questions.items() if owner[0] in kept}
+    return SpdFaithTruth(pairs, [sample for sample in truth.samples if sample.id in questions], questions)
+
+
+
 BENCHMARK = Benchmark(
     name="spd-faith",
     about="Two pictures, their differences, and whether what is said of them is faithful (paper 003).",
-    read=_read,
-    draw=_draw,
-    ask=lambda truth: truth.samples,
-    score=score,
-    judged=judged,
+    read_data=_read,
+    draw_data=_draw,
+    take=take_pairs,
+    ask_questions=lambda truth: truth.samples,
+    score_answers=score,
+    score_with_judge=judged,
     follow_up=follow_up,
     headline=PROFILES["paper-main"],
-    faithful=faithful,
+    faithful_answers=faithful,
     max_new_tokens=128,
+    unit="pairs",
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mmprobe.benchmarks.answers.coco import category_of
+from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES, EditType
@@ -164,7 +164,7 @@ def _published_difference(item: Mapping[str, Any], where: str) -> Difference:
     bare = category.strip().lower()
     return Difference(
         _SPELLINGS[kind.strip().lower().replace("_", " ")],
-        category_of(bare) or bare,
+        find_category(bare) or bare,
         description if isinstance(description, str) else "",
         _box(item, where),
     )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmprobe.benchmarks.answers.coco import category_of
+from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_count
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.judges import Judge, JudgedClaim, Judgement, Match
@@ -89,7 +89,7 @@ def _told(text: str, extracted: Judgement[JudgedClaim], matched: Judgement[Match
 
 
 def _claim(claim: JudgedClaim) -> Claim:
-    category = claim.category if claim.category in SHAPES else category_of(claim.category)
+    category = claim.category if claim.category in SHAPES else find_category(claim.category)
     kind = next((one for one in EDIT_TYPES if one == claim.type), None)
     return Claim(kind, category, text=claim.text)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmprobe.benchmarks.answers.lexical.claims import parse_count
-from mmprobe.benchmarks.answers.yes_no import yes_no
+from mmprobe.benchmarks.answers.yes_no import parse_yes_no
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels
 from mmprobe.benchmarks.spd_faith.match import WEIGHT, Label
@@ -143,7 +143,7 @@ def put_together(
     for kind, text in answers.items():
         said[kind] = {"response": text}
         if kind in ("same", "different"):
-            said[kind]["yes_no"] = yes_no(text)
+            said[kind]["yes_no"] = parse_yes_no(text)
         if kind == "count":
             said[kind]["count"] = parse_count(text)
             continue

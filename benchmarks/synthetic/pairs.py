@@ -14,7 +14,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from mmprobe.benchmarks.core.jsonl import json_lines
-from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, ask_everything, describe_edit
+from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_questions
 from mmprobe.benchmarks.synthetic.render import edit_boxes, render
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, MAX_DIFFERENCES, Difficulty, ScenePair, draw_pair
 from mmprobe.errors import InputError
@@ -52,21 +52,21 @@ def make_pairs(
     out = Path(out)
     check_options(n, seed, differences, (0, MAX_DIFFERENCES), difficulty)
     lines = []
-    with drawing_into(out) as part:
+    with staging_folder(out) as part:
         (part / "images").mkdir()
         (part / "scenes").mkdir()
         for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
             rng = np.random.default_rng([seed, index])
             level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
             pair = draw_pair(rng, level, int(rng.integers(differences[0], differences[1] + 1)))
-            lines += _write_pair(part, f"{index:04d}", pair, ask_everything(rng, pair))
+            lines += _write_pair(part, f"{index:04d}", pair, draw_questions(rng, pair))
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (part / "samples.jsonl").write_text(text, encoding="utf-8")
     return out / "samples.jsonl"
 
 
 @contextmanager
-def drawing_into(out: Path) -> Iterator[Path]:
+def staging_folder(out: Path) -> Iterator[Path]:
     """A folder to draw a set in, `out/.part`, whose content moves to `out` when all is there.
 
     It is removed if the drawing fails or is interrupted, and one that a killed call left is replaced. `samples.jsonl`
@@ -80,7 +80,7 @@ def drawing_into(out: Path) -> Iterator[Path]:
         InputError: `out` is not empty, or cannot be made.
 
     Example:
-        >>> with drawing_into(Path("drawn")) as part:                           # doctest: +SKIP
+        >>> with staging_folder(Path("drawn")) as part:                           # doctest: +SKIP
         ...     (part / "samples.jsonl").write_text("")
     """
     part = out / ".part"
@@ -139,14 +139,14 @@ def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Quest
     return lines
 
 
-def is_world(path: Path) -> bool:
+def is_synthetic(path: Path) -> bool:
     """Whether a file is one that `make_pairs` wrote, by its first line, and not questions of another form.
 
     Raises:
         InputError: the file is missing, or the line is not JSON.
 
     Example:
-        >>> is_world(Path("pairs/samples.jsonl"))                   # doctest: +SKIP
+        >>> is_synthetic(Path("pairs/samples.jsonl"))                   # doctest: +SKIP
         True
     """
     _, first = next(json_lines(path), (0, None))

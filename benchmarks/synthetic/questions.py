@@ -114,7 +114,7 @@ def ask(kind: QuestionType, pair: ScenePair, shape: str | None = None) -> Questi
     return Question(kind, f"What colour is the {shape}?", f"The {shape} is {thing.colour}.", one)
 
 
-def ask_at_random(rng: np.random.Generator, kind: QuestionType, pair: ScenePair) -> Question:
+def draw_question(rng: np.random.Generator, kind: QuestionType, pair: ScenePair) -> Question:
     """Ask one question, choosing its shape; half of all `exists` questions ask for an absent one.
 
     `find` of an unchanged pair becomes `count`.
@@ -131,7 +131,7 @@ def ask_at_random(rng: np.random.Generator, kind: QuestionType, pair: ScenePair)
     return ask(kind, pair)
 
 
-def ask_everything(rng: np.random.Generator, pair: ScenePair) -> list[Question]:
+def draw_questions(rng: np.random.Generator, pair: ScenePair) -> list[Question]:
     """Every question type once, and `exists` twice: of a present shape and of an absent one."""
     present = [thing.shape for thing in pair.first.objects]
     absent = [shape for shape in SHAPES if shape not in present]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mmprobe.benchmarks.answers.coco import category_of
+from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.lexical.counts import parse_count as parse_count
 from mmprobe.benchmarks.answers.lexical.grammar import Claim as Claim
 from mmprobe.benchmarks.answers.lexical.grammar import claims_of, contrast_of
@@ -256,7 +256,7 @@ def _of_object(text: str) -> Claim | None:
 def _of_words(kind: str, category: str, told: str) -> Claim | None:
     types = {_TYPE_WORDS[word] for word in re.findall(r"[a-z]+", kind.lower()) if word in _TYPE_WORDS}
     bare = category.strip().lower()
-    named = bare if bare in SHAPES else category_of(bare)
+    named = bare if bare in SHAPES else find_category(bare)
     if len(types) != 1 or named is None:
         return None
     return Claim(types.pop(), named, text=told[:_TEXT_CHARACTERS])

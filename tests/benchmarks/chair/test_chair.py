@@ -126,4 +126,4 @@ def test_instances_whose_pictures_cannot_be_told_apart_or_named(images, message,
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(content | {"annotations": [], "categories": []}))
     with pytest.raises(InputError, match=message):
-        BENCHMARK.read(path)
+        BENCHMARK.read_data(path)

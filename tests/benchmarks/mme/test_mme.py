@@ -156,12 +156,12 @@ def test_official_results_are_told_by_their_questions(tmp_path):
     """The second question stands first in the results; both are answered rightly."""
     picture(tmp_path / "data" / "count" / "1.jpg")
     text(tmp_path / "data" / "count" / "1.txt", "Two?  Say yes or no.\tYes\nThree?\tNo\n")
-    samples = BENCHMARK.read(tmp_path / "data")
+    samples = BENCHMARK.read_data(tmp_path / "data")
     results = tmp_path / "results"
     text(results / "count.txt", "1.png\tThree?\tNo\tNo.\n1.png\tTwo? Say yes or no.\tYes\tYes.\n")
     responses = BENCHMARK.read_answers(results, samples)
     assert responses == {"count-1-1": "Yes.", "count-1-2": "No."}
-    assert BENCHMARK.score(samples, responses)[0]["count"].value == 200
+    assert BENCHMARK.score_answers(samples, responses)[0]["count"].value == 200
     for content in ("1.jpg\tFour?\tNo\tNo\n1.jpg\tThree?\tNo\tNo\n", "1.jpg\tThree?\tYes\tNo\n" * 2):
         text(results / "count.txt", content)
         with pytest.raises(InputError, match=r"count.txt: picture '1.jpg', question .*: not in the data"):

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
-from mmprobe.benchmarks.answers.objects import coco_objects, synthetic_objects
+from mmprobe.benchmarks.answers.objects import read_coco_objects, read_synthetic_objects
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
 from mmprobe.benchmarks.pope.metrics import score_pope
 from mmprobe.benchmarks.pope.synthetic import build_pope, synthetic_pope
@@ -185,8 +185,8 @@ def test_objects_of_coco(tmp_path):
     }
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(data))
-    assert coco_objects(path) == {"a.jpg": {"dog", "person"}, "b.jpg": set()}
-    assert coco_objects(path, key="id") == {"7": {"dog", "person"}, "9": set()}
+    assert read_coco_objects(path) == {"a.jpg": {"dog", "person"}, "b.jpg": set()}
+    assert read_coco_objects(path, key="id") == {"7": {"dog", "person"}, "9": set()}
     for broken in (
         "{}",
         "[]",
@@ -195,7 +195,7 @@ def test_objects_of_coco(tmp_path):
     ):
         path.write_text(broken)
         with pytest.raises(InputError, match="not a COCO instances file"):
-            coco_objects(path)
+            read_coco_objects(path)
 
 
 # 3 true positives, 1 false positive, 2 true negatives, 1 false negative, one unknown of each label
@@ -272,7 +272,7 @@ def test_settings_are_scored_apart_too():
 
 def test_the_synthetic_world(tmp_path):
     made = load_samples(make_pairs(tmp_path / "pairs", n=12, seed=5))
-    shown = synthetic_objects(made)
+    shown = read_synthetic_objects(made)
     assert len(shown) == 24
     for setting in SETTINGS:
         samples = synthetic_pope(made, setting)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.answers.coco import COCO_CATEGORIES, SYNONYMS, category_of, mentions
+from mmprobe.benchmarks.answers.coco import COCO_CATEGORIES, SYNONYMS, find_category, find_objects
 
 
 def categories(text: str) -> list[str]:
-    return [category for category, _ in mentions(text)]
+    return [category for category, _ in find_objects(text)]
 
 
 def test_the_list_is_whole() -> None:
@@ -21,7 +21,7 @@ def test_the_list_is_whole() -> None:
 @pytest.mark.parametrize("category", COCO_CATEGORIES)
 def test_every_word_names_its_category(category: str) -> None:
     for word in (category, *SYNONYMS[category]):
-        assert category_of(word) == category, word
+        assert find_category(word) == category, word
         assert categories(f"There was a {word}.") == [category], word
 
 
@@ -50,11 +50,11 @@ def test_mentions(text: str, found: list[str]) -> None:
 
 def test_spans_are_the_words() -> None:
     text = "Two puppies, one wine glass."
-    assert [text[slice(*span)] for _, span in mentions(text)] == ["puppies", "wine glass"]
+    assert [text[slice(*span)] for _, span in find_objects(text)] == ["puppies", "wine glass"]
 
 
 def test_the_head_of_a_phrase_is_its_category() -> None:
-    assert category_of("a red car on the table") == "car"
-    assert category_of("slice of pizza") == "pizza"
-    assert category_of("Dining_Table") == "dining table"
-    assert category_of("curtain") is None
+    assert find_category("a red car on the table") == "car"
+    assert find_category("slice of pizza") == "pizza"
+    assert find_category("Dining_Table") == "dining table"
+    assert find_category("curtain") is None

@@ -33,8 +33,8 @@ SAID = {
 def judged(name, said=SAID, pair=PAIR):
     truth = published([pair])
     benchmark, counts = with_judge(find_benchmark("spd-faith"), f"model:judging/{name}")
-    metrics, records = benchmark.score(truth, {f"7-{kind}": text for kind, text in said.items()})
-    return metrics, records[0], counts, benchmark.faithful(truth, records)
+    metrics, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in said.items()})
+    return metrics, records[0], counts, benchmark.faithful_answers(truth, records)
 
 
 def test_metrics_are_computed_from_a_judges_labels(shown):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.synthetic.questions import ask, ask_at_random, describe_changes
+from mmprobe.benchmarks.synthetic.questions import ask, describe_changes, draw_question
 from mmprobe.benchmarks.synthetic.render import edit_boxes, object_box, render
 from mmprobe.benchmarks.synthetic.scene import (
     COLOURS,
@@ -181,7 +181,7 @@ def test_questions_without_an_answer_are_refused():
 
 def test_random_existence_questions_ask_for_absent_shapes_half_of_the_time():
     pair, rng = draw_pair(np.random.default_rng(0), "easy", 0), np.random.default_rng(1)
-    answers = [ask_at_random(rng, "exists", pair).answer.split(",")[0] for _ in range(400)]
+    answers = [draw_question(rng, "exists", pair).answer.split(",")[0] for _ in range(400)]
     assert set(answers) == {"Yes", "No"}
     assert 160 < answers.count("No") < 240
-    assert ask_at_random(rng, "find", pair).type == "count"
+    assert draw_question(rng, "find", pair).type == "count"
