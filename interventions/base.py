@@ -22,7 +22,7 @@ from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.joint_decoding import reading_together
 from mmprobe.interventions.parameters import check
 from mmprobe.models import Batch, Model
-from mmprobe.models.attention import shifted_attention
+from mmprobe.models.attention import bias_attention
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.hooks import observe, replace
 from mmprobe.models.prompt import Chat
@@ -199,7 +199,7 @@ def _put_in_place(model: Model, act: MethodState, stack: ExitStack) -> None:
         if not parts[layer].has_cross_attention
     }
     if shifters:
-        stack.enter_context(shifted_attention([model.hf.config.get_text_config()], shifters))
+        stack.enter_context(bias_attention([model.hf.config.get_text_config()], shifters))
     for layer in act.updated():
         seen: dict[str, Tensor] = {}
         stack.enter_context(observe(decoder.layers[layer], inputs=_keeper(seen, "pre")))

@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.models import Model
-from mmprobe.models.attention import shifted_attention
+from mmprobe.models.attention import bias_attention
 from mmprobe.models.hooks import Forward, PrimaryRows, hooks_are_disabled, primary_rows, wrap_forward
 
 _SAME = {"past_key_values", "use_cache", "return_dict", "logits_to_keep"}  # or joined in their own way
@@ -108,7 +108,7 @@ def reading_together(model: Model, path: Callable[[], SecondPath | None]) -> Ite
 
         return read
 
-    with shifted_attention([model.hf.config.get_text_config()], {}), wrap_forward(model.hf, around):
+    with bias_attention([model.hf.config.get_text_config()], {}), wrap_forward(model.hf, around):
         yield
 
 

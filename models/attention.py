@@ -1,14 +1,14 @@
-"""An attention kernel that lets others look on, and shift its scores: sdpa itself, registered under its own name.
+"""One sdpa attention kernel whose calls can be observed, biased and blocked.
 
-transformers finds kernels by name in two registries; a name that is missing from the one for
-masks gets no mask at all, silently, so this registers in both.
+transformers looks a kernel up by name in two registries, one for attention and one for masks. A name that is
+missing from the one for masks gets no mask at all, without a warning, so the kernel is registered in both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,28 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmprobe.models.attention_bias import AttentionBias, LastQuery, added, shifted_rows
+from mmprobe.models.attention_bias import AttentionBias, LastQuery, attend_with_biases, sum_biases
 from mmprobe.models.hooks import current_primary_rows, hooks_are_disabled
 
 KERNEL = "mmprobe_sdpa"
 
 
-class Call(NamedTuple):
-    """One call of the kernel: query [batch, head, position, dim], key and value [batch, kv_head, position, dim],
-    mask broadcastable to [batch, head, position, key] (bool, or added to the scores) or None, the scale of
-    the scores, the sliding window or None, output [batch, position, head, dim], and what was added to the last
-    query's scores [batch, 1 or head, 1, key], or None."""
+class AttentionCall(NamedTuple):
+    """One call of the attention kernel, as its observers see it.
+
+    Attributes:
+        query: [batch, head, position, dim].
+        key: [batch, kv_head, key, dim].
+        value: [batch, kv_head, key, dim].
+        mask: broadcastable to [batch, head, position, key]; bool (True is visible) or added to the scores.
+            None if the kernel needs no mask. Blocked keys are masked in it.
+        scale: factor of the scores.
+        window: length of the sliding window, or None.
+        output: [batch, position, head, dim].
+        bias: added to the scores of the last query, [batch, 1 or head, 1, key]; -inf at its blocked keys.
+            None if nothing is added.
+        shared_bias: the part of `bias` that is added at all queries, without blocked keys, or None.
+    """
 
     query: Tensor
     key: Tensor
@@ -36,17 +47,20 @@ class Call(NamedTuple):
     window: int | None
     output: Tensor
     bias: Tensor | None = None
-    everywhere: Tensor | None = None
+    shared_bias: Tensor | None = None
 
 
-Observer = Callable[[Call], None]
-Shifter = Callable[[LastQuery], AttentionBias | None]
+Observer = Callable[[AttentionCall], None]
+BiasFunction = Callable[[LastQuery], AttentionBias | None]
+T = TypeVar("T")
 
-_observers: dict[nn.Module, Observer] = {}
-_shifters: dict[nn.Module, list[Shifter]] = {}
+# By attention module, and then by the block that registered the entry.
+_observers: dict[nn.Module, dict[object, Observer]] = {}
+_bias_functions: dict[nn.Module, dict[object, BiasFunction]] = {}
+_blocked_keys: dict[nn.Module, dict[object, Tensor]] = {}
 
 
-def _observed_sdpa(
+def _sdpa(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -54,100 +68,153 @@ def _observed_sdpa(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    watched = not hooks_are_disabled() and (module in _observers or module in _shifters)
-    both = current_primary_rows()
-    if both is None or not (watched or any(both.skips)):
-        return _rows(module, query, key, value, attention_mask, options, watched), None
+    registered = any(module in entries for entries in (_observers, _bias_functions, _blocked_keys))
+    active = registered and not hooks_are_disabled()
+    primary = current_primary_rows()
+    if primary is None or not (active or any(primary.skips)):
+        return _attend(module, query, key, value, attention_mask, options, active), None
     outputs = []
-    for rows, skip, theirs in (
-        (slice(None, both.rows), both.skips[0], watched),
-        (slice(both.rows, None), both.skips[1], False),
+    for rows, skip, rows_active in (
+        (slice(None, primary.rows), primary.skips[0], active),
+        (slice(primary.rows, None), primary.skips[1], False),
     ):
         mask = attention_mask
         if mask is not None:
             mask = (mask if len(mask) == 1 else mask[rows])[..., skip:]
-        own = query[rows], key[rows, :, skip:], value[rows, :, skip:]
-        outputs.append(_rows(module, *own, mask, options, theirs))
+        keys, values = key[rows, :, skip:], value[rows, :, skip:]
+        outputs.append(_attend(module, query[rows], keys, values, mask, options, rows_active))
     return torch.cat(outputs), None
 
 
-def _rows(
+def _attend(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     options: dict[str, Any],
-    watched: bool,
+    active: bool,
 ) -> Tensor:
-    """The kernel's output; if watched, with the shifts of those who shift it, and those who observe it are told."""
-    observe = _observers.get(module) if watched else None
-    shifters = _shifters.get(module, ()) if watched else ()
+    """Return the output [batch, position, head, dim]; if `active`, block, bias and observe the module's call."""
+    if not active:
+        return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
+    blocked = list(_blocked_keys.get(module, {}).values())
+    for pairs in blocked:  # [query, key]
+        mask = _mask_blocked_keys(module, query, mask, pairs, options)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
-    shifts: list[AttentionBias] = []
-    if shifters:
+    biases: list[AttentionBias] = []
+    if functions := _bias_functions.get(module):
         last = LastQuery(query, key, mask, scale)
-        shifts = [shift for shifter in shifters if (shift := shifter(last)) is not None]
-    if shifts:
-        output = shifted_rows(module, query, key, value, mask, last, shifts, options | {"scaling": scale})
+        biases = [bias for compute in functions.values() if (bias := compute(last)) is not None]
+    if biases:
+        output = attend_with_biases(
+            module, query, key, value, mask, last, biases, options | {"scaling": scale}
+        )
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, mask, **options)
-    if observe is not None:
-        bias = everywhere = None
-        if shifts:
-            bias, everywhere = added(shifts), added([shift for shift in shifts if shift.everywhere])
+    if observers := _observers.get(module):
+        total = sum_biases(biases)
+        shared = sum_biases([bias for bias in biases if bias.all_queries])
+        for pairs in blocked:
+            total = query.new_zeros(len(query), 1, 1, key.shape[2]) if total is None else total
+            total = total.masked_fill(pairs[-1], -torch.inf)
         window = options.get("sliding_window")
-        observe(Call(query, key, value, mask, scale, window, output, bias, everywhere))
+        call = AttentionCall(query, key, value, mask, scale, window, output, total, shared)
+        for observe in observers.values():
+            observe(call)
     return output
 
 
-AttentionInterface.register(KERNEL, _observed_sdpa)
+def _mask_blocked_keys(
+    module: nn.Module, query: Tensor, mask: Tensor | None, blocked: Tensor, options: dict[str, Any]
+) -> Tensor:
+    """Return the call's mask, written out where the kernel needs none, without the blocked [query, key] pairs."""
+    if mask is None:
+        mask = torch.ones_like(blocked)
+        causal = options.get("is_causal")
+        if getattr(module, "is_causal", True) if causal is None else causal:
+            mask = mask.tril()
+        mask = mask.expand(len(query), 1, *blocked.shape)
+    if mask.dtype == torch.bool:
+        return mask & ~blocked
+    return mask.masked_fill(blocked, -torch.inf)
+
+
+AttentionInterface.register(KERNEL, _sdpa)
 AttentionMaskInterface.register(KERNEL, sdpa_mask)
 
 
-@contextmanager
-def observed_attention(configs: Iterable[Any], observers: Mapping[nn.Module, Observer]) -> Iterator[None]:
-    """Within the block, the attention modules given call their observers; afterwards nothing is left.
+def observe_attention(
+    configs: Iterable[Any], observers: Mapping[nn.Module, Observer]
+) -> AbstractContextManager[None]:
+    """Within the block, call an observer after each call of its attention module.
+
+    An observer sees the call with all biases and blocked keys of the blocks that are open.
 
     Args:
-        configs: those whose `_attn_implementation` the modules read.
+        configs: the configs whose `_attn_implementation` the modules read.
         observers: by attention module.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> from mmprobe.samples import Sample
+        >>> model, calls = load_model("tiny-spd", device="cpu"), []
+        >>> attention = model.family.parts(model.family.decoder(model.hf).layers[0]).attention
+        >>> with observe_attention([model.hf.config.get_text_config()], {attention: calls.append}):
+        ...     _ = model.hf(**model.prepare(Sample(id="a", question="Is there a star?")))
+        >>> calls[0].query.shape[1] == model.n_heads
+        True
     """
-    before = [(config, config._attn_implementation) for config in configs]
-    for config, _ in before:
-        config._attn_implementation = KERNEL
-    _observers.update(observers)
-    try:
-        yield
-    finally:
-        for config, name in before:
-            config._attn_implementation = name
-        for module in observers:
-            _observers.pop(module, None)
+    return _use_kernel(configs, _observers, observers)
+
+
+def bias_attention(
+    configs: Iterable[Any], functions: Mapping[nn.Module, BiasFunction]
+) -> AbstractContextManager[None]:
+    """Within the block, ask a function at each call of its attention module what to add to the scores.
+
+    The biases of nested blocks add up. Every function sees the scores without any bias.
+
+    Args:
+        configs: the configs whose `_attn_implementation` the modules read.
+        functions: by attention module; each returns a bias, or None to add nothing.
+    """
+    return _use_kernel(configs, _bias_functions, functions)
+
+
+def block_attention(
+    configs: Iterable[Any], blocked: Mapping[nn.Module, Tensor]
+) -> AbstractContextManager[None]:
+    """Within the block, hide keys from queries of attention modules.
+
+    Their scores are -inf before the softmax, so the other keys of a row share its weight. Biases are added to what
+    is left, and observers see the blocked rows.
+
+    Args:
+        configs: the configs whose `_attn_implementation` the modules read.
+        blocked: by attention module, bool [query, key], as large as the module's calls; True where a query must
+            not see a key.
+    """
+    return _use_kernel(configs, _blocked_keys, blocked)
 
 
 @contextmanager
-def shifted_attention(configs: Iterable[Any], shifters: Mapping[nn.Module, Shifter]) -> Iterator[None]:
-    """Within the block, the attention modules given ask their shifters at each call; afterwards nothing is left.
-
-    Blocks within each other add up: every shifter sees the scores as they are without any of them. Those who
-    observe the attention, within the block, are told what was added.
-
-    Args:
-        configs: those whose `_attn_implementation` the modules read.
-        shifters: by attention module.
-    """
-    before = [(config, config._attn_implementation) for config in configs]
-    for config, _ in before:
+def _use_kernel(
+    configs: Iterable[Any], registry: dict[nn.Module, dict[object, T]], entries: Mapping[nn.Module, T]
+) -> Iterator[None]:
+    """Within the block, attend with this kernel and keep the entries in one of its registries."""
+    implementations = [(config, config._attn_implementation) for config in configs]
+    block = object()
+    for config, _ in implementations:
         config._attn_implementation = KERNEL
-    for module, shifter in shifters.items():
-        _shifters.setdefault(module, []).append(shifter)
+    for module, entry in entries.items():
+        registry.setdefault(module, {})[block] = entry
     try:
         yield
     finally:
-        for config, name in before:
+        for config, name in implementations:
             config._attn_implementation = name
-        for module, shifter in shifters.items():
-            _shifters[module].remove(shifter)
-            if not _shifters[module]:
-                del _shifters[module]
+        for module in entries:
+            del registry[module][block]
+            if not registry[module]:
+                del registry[module]

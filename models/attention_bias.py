@@ -1,8 +1,8 @@
-"""Attention with something added to its scores, on the fast kernel and without a matrix of queries by keys.
+"""Attention with biases added to its scores, on the fast kernel and without a matrix of queries by keys.
 
-To multiply some keys' softmax weights by w and renormalise is to add log(w) to their scores. One query's row is cheap,
-so what is added there may depend on the query and on the head. What is added at all queries must not: it is then one
-more dimension of the keys, by which every query is 1, and the kernel keeps its causal form.
+To multiply the softmax weights of some keys by w and renormalise is to add log(w) to their scores. The row of a single
+query is cheap, so a bias of the last query may depend on the query and on the head. A bias of all queries must not.
+It becomes one more dimension of the keys, in which every query is 1, and the kernel keeps its causal form.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-WIDER = 8  # dimensions more, of which one is used: kernels want multiples of 8
+EXTRA_DIMS = 8  # kernels want multiples of 8; only the first is used
 
 
 class LastQuery:
     """The last query of a call of the kernel, which predicts the next token.
 
     Args:
-        query: all of them, [batch, head, position, dim].
+        query: all queries of the call, [batch, head, position, dim].
         key: [batch, kv_head, key, dim].
         mask: broadcastable to [batch, head, position, key], or None.
-        scale: of the scores.
+        scale: factor of the scores.
     """
 
     def __init__(self, query: Tensor, key: Tensor, mask: Tensor | None, scale: float):
@@ -35,19 +35,19 @@ class LastQuery:
 
     @cached_property
     def scores(self) -> Tensor:
-        """query times key times scale, without the mask, float32 [batch, head, 1, key]."""
+        """The scaled scores without the mask, float32 [batch, head, 1, key]."""
         batch, heads, _, dim = self.query.shape
         groups, keys = self.key.shape[1:3]
         # heads that share keys stand as queries, so keys need not be repeated
         query = self.query.float().reshape(batch * groups, heads // groups, dim)
         key = self.key.float().reshape(batch * groups, keys, dim)
-        nothing = query.new_empty(1)  # baddbmm scales as it multiplies, in half the time of two steps
-        return torch.baddbmm(nothing, query, key.mT, beta=0, alpha=self.scale).view(batch, heads, 1, keys)
+        unused = query.new_empty(1)  # baddbmm scales as it multiplies, in half the time of two steps
+        return torch.baddbmm(unused, query, key.mT, beta=0, alpha=self.scale).view(batch, heads, 1, keys)
 
     def weights(self, bias: Tensor | None = None) -> Tensor:
-        """The softmax row, float32 [batch, head, 1, key], with something added to the scores."""
+        """Return the softmax row, float32 [batch, head, 1, key], with a bias added to the scores."""
         scores = self.scores if bias is None else self.scores + bias
-        return (scores if self.mask is None else masked(scores, self.mask)).softmax(-1)
+        return (scores if self.mask is None else mask_scores(scores, self.mask)).softmax(-1)
 
 
 class AttentionBias(NamedTuple):
@@ -55,60 +55,60 @@ class AttentionBias(NamedTuple):
 
     Attributes:
         bias: added to the scores before the softmax, [batch, 1 or head, 1, key].
-        everywhere: whether all queries get it, not only the last; then the same for all heads.
-        gain: [batch, head, 1], by which the last query's output is multiplied, or None.
+        all_queries: whether all queries get the bias, and not only the last. It is then the same for all heads.
+        gain: factor of the last query's output, [batch, head, 1], or None.
     """
 
     bias: Tensor
-    everywhere: bool = False
+    all_queries: bool = False
     gain: Tensor | None = None
 
 
-def masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """Scores with -inf where a bool mask is false, or with a mask of numbers added."""
+def mask_scores(scores: Tensor, mask: Tensor) -> Tensor:
+    """Return scores with -inf where a bool mask is false, or with a mask of numbers added."""
     return scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
 
 
-def added(shifts: Sequence[AttentionBias]) -> Tensor | None:
-    """The sum of several shifts' biases, [batch, 1 or head, 1, key]; None of none."""
-    if not shifts:
+def sum_biases(biases: Sequence[AttentionBias]) -> Tensor | None:
+    """Return the sum of the biases, [batch, 1 or head, 1, key], or None if there are none."""
+    if not biases:
         return None
-    total = shifts[0].bias
-    for shift in shifts[1:]:
-        total = total + shift.bias
+    total = biases[0].bias
+    for other in biases[1:]:
+        total = total + other.bias
     return total
 
 
-def shifted_rows(
+def attend_with_biases(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     last: LastQuery,
-    shifts: Sequence[AttentionBias],
+    biases: Sequence[AttentionBias],
     options: dict[str, Any],
 ) -> Tensor:
-    """The kernel's output with all shifts, [batch, position, head, dim].
+    """Return the kernel's output with all biases, [batch, position, head, dim].
 
     Args:
-        last: the last of the queries.
-        options: of the kernel; `scaling` must be among them.
+        last: the last query of `query`.
+        options: options of the kernel; `scaling` must be among them.
     """
     if query.shape[2] == 1:
-        return _last_row(last, value, shifts)
-    everywhere = added([shift for shift in shifts if shift.everywhere])
-    if everywhere is not None:
-        output = _widened(module, query, key, value, mask, everywhere, options)
+        return _attend_last_query(last, value, biases)
+    shared_bias = sum_biases([bias for bias in biases if bias.all_queries])
+    if shared_bias is not None:
+        output = _attend_with_shared_bias(module, query, key, value, mask, shared_bias, options)
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, mask, **options)
-    if any(not shift.everywhere or shift.gain is not None for shift in shifts):
+    if any(not bias.all_queries or bias.gain is not None for bias in biases):
         output = output.clone()
-        output[:, -1:] = _last_row(last, value, shifts)
+        output[:, -1:] = _attend_last_query(last, value, biases)
     return output
 
 
-def _widened(
+def _attend_with_shared_bias(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -117,20 +117,24 @@ def _widened(
     bias: Tensor,
     options: dict[str, Any],
 ) -> Tensor:
-    wider_query, wider_key, wider_value = (F.pad(values, (0, WIDER)) for values in (query, key, value))
-    wider_query[..., query.shape[-1]] = 1
-    wider_key[..., key.shape[-1]] = (bias[:, :, 0] / options["scaling"]).to(key.dtype)
-    output, _ = sdpa_attention_forward(module, wider_query, wider_key, wider_value, mask, **options)
+    """Return the kernel's output with one bias at all queries, carried by an extra dimension of the keys."""
+    wide_query, wide_key, wide_value = (F.pad(values, (0, EXTRA_DIMS)) for values in (query, key, value))
+    wide_query[..., query.shape[-1]] = 1
+    wide_key[..., key.shape[-1]] = (bias[:, :, 0] / options["scaling"]).to(key.dtype)
+    output, _ = sdpa_attention_forward(module, wide_query, wide_key, wide_value, mask, **options)
     return output[..., : value.shape[-1]].contiguous()
 
 
-def _last_row(last: LastQuery, value: Tensor, shifts: Sequence[AttentionBias]) -> Tensor:
-    """[batch, 1, head, dim]; most shifters know the scores, so this is less than the kernel would do."""
+def _attend_last_query(last: LastQuery, value: Tensor, biases: Sequence[AttentionBias]) -> Tensor:
+    """Return the last query's output [batch, 1, head, dim].
+
+    Most bias functions have computed the scores already, so this costs less than a call of the kernel.
+    """
     batch, heads = last.query.shape[:2]
     groups = value.shape[1]
-    weights = last.weights(added(shifts)).view(batch, groups, heads // groups, -1).to(value.dtype)
+    weights = last.weights(sum_biases(biases)).view(batch, groups, heads // groups, -1).to(value.dtype)
     output = (weights @ value).view(batch, 1, heads, -1)
-    for shift in shifts:
-        if shift.gain is not None:
-            output = output * shift.gain.to(output.dtype)[:, None]
+    for bias in biases:
+        if bias.gain is not None:
+            output = output * bias.gain.to(output.dtype)[:, None]
     return output

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmprobe.errors import InputError
-from mmprobe.models.attention import Call, observed_attention
+from mmprobe.models.attention import AttentionCall, observe_attention
 from mmprobe.models.families import Family
 from mmprobe.models.families.generic import find_problems
 from mmprobe.models.hooks import observe
@@ -44,7 +44,7 @@ def find_mistakes(hf: Any, family: Family) -> list[str]:
             stack.enter_context(observe(part.update, outputs=keep(index, "update")))
             stack.enter_context(observe(part.mid, inputs=keep(index, "mid")))
             observers[part.attention] = keep(index, "call")
-        stack.enter_context(observed_attention([hf.config.get_text_config()], observers))
+        stack.enter_context(observe_attention([hf.config.get_text_config()], observers))
         _read_some_text(hf)
     tolerance = 1e-4 if hf.dtype == torch.float32 else 3e-2
     mistakes = []
@@ -93,7 +93,7 @@ def check(hf: Any, family: Family, name: str) -> None:
         )
 
 
-def _attended(call: Call) -> Tensor:
+def _attended(call: AttentionCall) -> Tensor:
     """Rows of the last query times the values: [head, dim]."""
     query, key, value = call.query[0, :, -1].float(), call.key[0].float(), call.value[0].float()
     share = len(query) // len(key)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
-from weakref import WeakKeyDictionary
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -26,67 +20,20 @@ from mmprobe.analyses.statistics import (
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
+from mmprobe.models.attention import block_attention
 from mmprobe.probes.teacher_forcing import (
     MAX_NEW_TOKENS,
     Answer,
-    Forced,
+    ForcedAnswer,
     by_layer_and_step,
-    fine_logits,
-    force,
+    float32_logits,
+    force_answer,
     layer_indices,
     positions_of,
 )
 from mmprobe.samples import Sample
 
-KERNEL = "mmprobe_blocked"
 _OTHER_MODEL = 1.0  # nat that log-probabilities are off, on average, only where another model gave the answer
-
-_blocked: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()  # bool [query, key], by attention module
-
-
-def _blocking_sdpa(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    blocked = _blocked.get(module)
-    if blocked is not None:
-        causal = options.get("is_causal")
-        if attention_mask is None:
-            attention_mask = torch.ones_like(blocked)[None, None]
-            if getattr(module, "is_causal", True) if causal is None else causal:
-                attention_mask = attention_mask.tril()
-        if attention_mask.dtype == torch.bool:
-            attention_mask = attention_mask & ~blocked
-        else:
-            attention_mask = attention_mask.masked_fill(blocked, -torch.inf)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-
-
-AttentionInterface.register(KERNEL, _blocking_sdpa)
-AttentionMaskInterface.register(KERNEL, sdpa_mask)
-
-
-@contextmanager
-def blocking(config: Any, blocked: Mapping[nn.Module, Tensor]) -> Iterator[None]:
-    """Within the block, attention modules do not see some keys; afterwards nothing is left.
-
-    Args:
-        config: whose `_attn_implementation` the modules read.
-        blocked: by attention module, bool [query, key], True where a query must not see a key.
-    """
-    before = config._attn_implementation
-    config._attn_implementation = KERNEL
-    _blocked.update(blocked)
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
-        for module in blocked:
-            _blocked.pop(module, None)
 
 
 def attention_knockout(
@@ -136,8 +83,8 @@ def attention_knockout(
         raise InputError(f"window {window}: must be 1 to {model.n_layers}, the number of layers")
     if model.has_cross_attention:
         raise NotApplicable(f"in {model.family.name} pictures are seen by cross-attention, not as tokens")
-    forced = force(model, sample, answer, max_new_tokens)
-    with fine_logits(model):
+    forced = force_answer(model, sample, answer, max_new_tokens)
+    with float32_logits(model):
         before, changes = _knocked_out(forced, group, chosen, window)
     out = by_layer_and_step(forced, chosen, before, changes)
     about = {"analysis": "attention_knockout", "model": model.name, "sample": sample.id}
@@ -145,7 +92,7 @@ def attention_knockout(
     return out
 
 
-def _knocked_out(forced: Forced, group: str, centres: list[int], window: int) -> tuple[Tensor, Tensor]:
+def _knocked_out(forced: ForcedAnswer, group: str, centres: list[int], window: int) -> tuple[Tensor, Tensor]:
     """Log-probabilities [step] without knockout, and by how much each window changes them, [layer, step].
 
     All runs go through the same kernel with masks of the same kind, so that a difference is the knockout's.
@@ -159,12 +106,12 @@ def _knocked_out(forced: Forced, group: str, centres: list[int], window: int) ->
     decoder = model.family.decoder(model.hf)
     attentions = [model.family.parts(layer).attention for layer in decoder.layers]
     config, open_ = model.hf.config.get_text_config(), dict.fromkeys(attentions, nothing)
-    with blocking(config, open_):
+    with block_attention([config], open_):
         before = forced.logprobs()
     changes = torch.empty(len(centres), len(before))
     for row, centre in enumerate(centres):
         low = max(centre - (window - 1) // 2, 0)
-        with blocking(config, open_ | dict.fromkeys(attentions[low : centre + window // 2 + 1], cut)):
+        with block_attention([config], open_ | dict.fromkeys(attentions[low : centre + window // 2 + 1], cut)):
             changes[row] = forced.logprobs() - before
     return before, changes
 

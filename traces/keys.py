@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmprobe.models.attention import Call
+from mmprobe.models.attention import AttentionCall
 from mmprobe.traces.recorder import Rows
 
 PROMPT_QUERIES = 128  # of the prompt whose rows exist at a time
@@ -32,9 +32,9 @@ class Keys:
         self.window: int | None = None
         self.scale = 1.0
         self.mask: Tensor | None = None
-        self.biases: list[Tensor | None] = []  # of each step since the last `advance`, as `Call` has them
+        self.biases: list[Tensor | None] = []  # of each step since the last `advance`, as `AttentionCall` has them
 
-    def see(self, call: Call) -> None:
+    def see(self, call: AttentionCall) -> None:
         self.scale = call.scale
         self.biases.append(call.bias)
         if self.has_cross_attention or call.window is None:
@@ -100,7 +100,7 @@ class Keys:
             self.fresh.clear()
 
 
-def prompt_rows(call: Call, row: int, padding: int, has_cross_attention: bool) -> Iterator[tuple[int, Rows]]:
+def prompt_rows(call: AttentionCall, row: int, padding: int, has_cross_attention: bool) -> Iterator[tuple[int, Rows]]:
     """Attention of a lane's prompt, a block of queries at a time, with the block's first position."""
     query = call.query[row, :, padding:]
     key = call.key[row] if has_cross_attention else call.key[row, :, padding:]
@@ -108,9 +108,9 @@ def prompt_rows(call: Call, row: int, padding: int, has_cross_attention: bool) -
         block = query[:, first : first + PROMPT_QUERIES]
         scores = _scores(block, key, call.scale)
         ends = first + block.shape[1] == query.shape[1]
-        if call.everywhere is not None:
+        if call.shared_bias is not None:
             others = scores[:, :-1] if ends else scores
-            others += call.everywhere[row, :, :, padding:]
+            others += call.shared_bias[row, :, :, padding:]
         if ends and call.bias is not None:
             scores[:, -1:] += call.bias[row, :, :, padding:]
         if call.mask is not None:
@@ -122,7 +122,7 @@ def prompt_rows(call: Call, row: int, padding: int, has_cross_attention: bool) -
         yield first, Rows(scores.softmax(-1), has_cross_attention)
 
 
-def attention_received(call: Call) -> Tensor:
+def attention_received(call: AttentionCall) -> Tensor:
     """What each key of an encoder gets, mean over the queries of its picture or window: [head, patch]."""
     found = []
     for row in range(len(call.query)):

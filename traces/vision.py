@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmprobe.models import Model
-from mmprobe.models.attention import Call, Observer, observed_attention
+from mmprobe.models.attention import AttentionCall, Observer, observe_attention
 from mmprobe.models.hooks import observe
 from mmprobe.traces.keys import attention_received
 from mmprobe.traces.recorder import SampleRecorder
@@ -39,7 +39,7 @@ def watching_vision(model: Model, lane: SampleRecorder) -> Iterator[None]:
                 layer.get_submodule(vision.attention): _observer(kept)
                 for layer, kept in zip(layers, received, strict=True)
             }
-            stack.enter_context(observed_attention([model.hf.config.vision_config], observers))
+            stack.enter_context(observe_attention([model.hf.config.vision_config], observers))
         yield
     if received[0]:
         lane.writer.write("vision/attention", torch.stack([torch.cat(parts, 1) for parts in received]))
@@ -53,7 +53,7 @@ def write_patch_positions(model: Model, inputs: Mapping[str, Any], lane: SampleR
 
 
 def _observer(kept: list[Tensor]) -> Observer:
-    def observe(call: Call) -> None:
+    def observe(call: AttentionCall) -> None:
         kept.append(attention_received(call))
 
     return observe

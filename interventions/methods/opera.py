@@ -16,7 +16,7 @@ from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.parameters import number, whole
 from mmprobe.interventions.prompt_method import Ask, PromptMethod
 from mmprobe.models import Model
-from mmprobe.models.attention import shifted_attention
+from mmprobe.models.attention import bias_attention
 from mmprobe.models.attention_bias import LastQuery
 from mmprobe.models.prompt import Chat, build_batch
 
@@ -223,7 +223,7 @@ class _Beams(SecondPath):
     def watching(self) -> Iterator[None]:
         layers = self.model.family.decoder(self.hf).layers
         last = self.model.family.parts(layers[-1]).attention
-        with shifted_attention([self.hf.config.get_text_config()], {last: self._see}):
+        with bias_attention([self.hf.config.get_text_config()], {last: self._see}):
             yield
 
     def _see(self, last: LastQuery) -> None:

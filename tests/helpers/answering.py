@@ -110,7 +110,7 @@ def left_behind(model: Model) -> tuple[Any, ...]:
         [name for module in modules for name in vars(module) if name == "forward"],
         sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules),
         config._attn_implementation,
-        len(attention._shifters),
+        len(attention._bias_functions),
         len(attention._observers),
         sorted(AttentionInterface._global_mapping),
         sorted(AttentionMaskInterface._global_mapping),

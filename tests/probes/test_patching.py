@@ -17,11 +17,10 @@ from PIL import Image
 
 import mmprobe as mp
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.models import Group, Model, hooks
+from mmprobe.models import Group, Model, attention, hooks
 from mmprobe.models.families import family_of
-from mmprobe.probes import attention_knockout, attention_knockout_run, knockout, patch_residual
-from mmprobe.probes.knockout import blocking
-from mmprobe.probes.teacher_forcing import force
+from mmprobe.probes import attention_knockout, attention_knockout_run, patch_residual
+from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample
 
 BUILDERS: dict[str, Callable] = TINY_PATCHES | TINY_TILES
@@ -74,20 +73,20 @@ def test_forced_answers_are_read_as_they_were_generated(name, sample):
     )  # fmt: skip
     ids = out.sequences[0, -STEPS:]
     wanted = torch.stack(out.logits, 1)[0].log_softmax(-1).gather(1, ids[:, None])[:, 0]
-    forced = force(model, sample, max_new_tokens=STEPS)
+    forced = force_answer(model, sample, max_new_tokens=STEPS)
     assert forced.ids.tolist() == ids.tolist()
     np.testing.assert_allclose(forced.logprobs(), wanted, atol=1e-5)
 
 
 def test_answers_as_text_and_as_ids(random_qwen, sample):
     ids = random_qwen.tokenizer("Yes, they are.", add_special_tokens=False)["input_ids"]
-    as_text, as_ids = force(random_qwen, sample, "Yes, they are."), force(random_qwen, sample, ids)
+    as_text, as_ids = force_answer(random_qwen, sample, "Yes, they are."), force_answer(random_qwen, sample, ids)
     assert as_text.ids.tolist() == ids
     wanted = logprobs_of(random_qwen.hf, random_qwen, sample, torch.tensor(ids))
     np.testing.assert_allclose(as_text.logprobs(), wanted, atol=1e-5)
     np.testing.assert_array_equal(as_text.logprobs(), as_ids.logprobs())
     with pytest.raises(InputError, match="answer is empty"):
-        force(random_qwen, sample, "")
+        force_answer(random_qwen, sample, "")
 
 
 @pytest.mark.parametrize("stream", ["pre", "post"])
@@ -112,7 +111,7 @@ def test_the_first_layers_input_everywhere_is_the_other_prompt(name, sample, sou
 @pytest.mark.parametrize(("stream", "layer"), [("pre", 1), ("pre", 2), ("post", 0), ("post", 1)])
 def test_patching_is_what_plain_hooks_do(random_qwen, sample, source, stream, layer):
     ds = patch_residual(random_qwen, sample, source, [layer], stream, max_new_tokens=STEPS)
-    ids = force(random_qwen, sample, max_new_tokens=STEPS).ids
+    ids = force_answer(random_qwen, sample, max_new_tokens=STEPS).ids
     hf = copy.deepcopy(random_qwen.hf)
     visual = torch.from_numpy(random_qwen.prompt(sample).visual)
     with torch.no_grad():
@@ -155,7 +154,7 @@ def eager_knocked_out(
 
 @pytest.mark.parametrize("group", EVERYTHING)
 def test_knockout_is_eager_attention_with_a_mask_by_hand(random_qwen, sample, group):
-    forced = force(random_qwen, sample, max_new_tokens=STEPS)
+    forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
     for window, of_layer in ((1, {0: [0], 1: [1], 2: [2]}), (2, {0: [0, 1], 1: [1, 2], 2: [2]})):
         ds = attention_knockout(random_qwen, sample, group, window=window, max_new_tokens=STEPS)
         assert ds.layer.values.tolist() == [0, 1, 2]
@@ -185,7 +184,7 @@ def test_nothing_is_left_behind(random_qwen, sample, source):
 
     def state() -> tuple[Any, ...]:
         own = ["forward" in vars(module) for module in hf.modules()]
-        return config._attn_implementation, dict(knockout._blocked), own, answer()
+        return config._attn_implementation, dict(attention._blocked_keys), own, answer()
 
     def answer() -> list[int]:
         return hf.generate(**random_qwen.prepare(sample), max_new_tokens=6, do_sample=False)[0].tolist()
@@ -203,10 +202,10 @@ def test_nothing_is_left_behind(random_qwen, sample, source):
     for listener in ({"inputs": fail}, {"outputs": fail}):
         with (
             pytest.raises(KeyError, match="inside"),
-            blocking(config, {layers[0].self_attn: cut}),
+            attention.block_attention([config], {layers[0].self_attn: cut}),
             hooks.replace(layers[1], **listener),
         ):
-            assert config._attn_implementation == knockout.KERNEL
+            assert config._attn_implementation == attention.KERNEL
             hf(**random_qwen.prepare(sample))
         assert state() == before
 

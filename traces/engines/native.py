@@ -21,7 +21,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
-from mmprobe.models.attention import Call, observed_attention
+from mmprobe.models.attention import AttentionCall, observe_attention
 from mmprobe.models.hooks import observe
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.keys import Keys, prompt_rows
@@ -76,7 +76,7 @@ class Recorder(StoppingCriteria):
             if spec.wants("tam/"):
                 listeners.enter_context(observe(self.norm, outputs=self.normed.append))
             text_config = self.model.hf.config.get_text_config()
-            listeners.enter_context(observed_attention([text_config], observers))
+            listeners.enter_context(observe_attention([text_config], observers))
             if spec.wants("vision/"):
                 listeners.enter_context(watching_vision(self.model, self.lanes[0]))
             yield
@@ -98,12 +98,12 @@ class Recorder(StoppingCriteria):
 
         return keep
 
-    def _observer(self, layer: int) -> Callable[[Call], None]:
+    def _observer(self, layer: int) -> Callable[[AttentionCall], None]:
         keys = self.keys[layer]
         for_steps = self.spec.wants("attention/")
         for_prompt = self.spec.wants("prompt/attention")
 
-        def observe(call: Call) -> None:
+        def observe(call: AttentionCall) -> None:
             if for_prompt and self.ids is None:
                 for row, lane in enumerate(self.lanes):
                     for first, rows in prompt_rows(call, row, lane.prompt.padding, keys.has_cross_attention):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmprobe.models.attention_bias import AttentionBias, LastQuery, shifted_rows
+from mmprobe.models.attention_bias import AttentionBias, LastQuery, attend_with_biases
 
 HEADS, GROUPS, KEYS, DIM, SCALE = 6, 2, 11, 16, 0.3
 
@@ -42,7 +42,7 @@ def mixed(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 def shifted(query, key, value, mask, *shifts):
     last = LastQuery(query, key, mask, SCALE)
-    return shifted_rows(Module(), query, key, value, mask, last, shifts, {"scaling": SCALE})
+    return attend_with_biases(Module(), query, key, value, mask, last, shifts, {"scaling": SCALE})
 
 
 def scaled(weights: torch.Tensor, visual: torch.Tensor, factor: float) -> torch.Tensor:
@@ -77,22 +77,22 @@ def test_only_the_last_row_is_shifted(queries):
 def test_every_row_is_shifted(queries):
     query, key, value = tensors(queries)
     weights = scaled(weights_of(query, key), VISUAL, 1.4)
-    found = shifted(query, key, value, None, AttentionBias(LOG_BIAS, everywhere=True))
+    found = shifted(query, key, value, None, AttentionBias(LOG_BIAS, all_queries=True))
     torch.testing.assert_close(found, mixed(weights, value))
 
 
 @pytest.mark.parametrize("kind", ["bool", "numbers"])
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_masks_are_kept(kind, everywhere):
+@pytest.mark.parametrize("all_queries", [False, True])
+def test_masks_are_kept(kind, all_queries):
     query, key, value = tensors()
     seen = torch.tril(torch.ones(KEYS, KEYS, dtype=torch.bool)).repeat(2, 1, 1, 1)
     seen[1, :, 1:, 0] = False  # padding of the second row, whose own row sees itself
     mask = seen if kind == "bool" else torch.zeros(seen.shape).masked_fill(~seen, float("-inf"))
     scores = query @ key.repeat_interleave(3, 1).transpose(2, 3) * SCALE
     weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
-    rows = slice(None) if everywhere else slice(-1, None)
+    rows = slice(None) if all_queries else slice(-1, None)
     weights[:, :, rows] = scaled(weights[:, :, rows], VISUAL, 1.4)
-    found = shifted(query, key, value, mask, AttentionBias(LOG_BIAS, everywhere))
+    found = shifted(query, key, value, mask, AttentionBias(LOG_BIAS, all_queries))
     torch.testing.assert_close(found, mixed(weights, value))
 
 
@@ -100,7 +100,7 @@ def test_shifts_differ_by_head_and_add_up_and_gains_multiply():
     query, key, value = tensors()
     bias, gain = torch.randn(2, HEADS, 1, KEYS), torch.rand(2, HEADS, 1)
     found = shifted(
-        query, key, value, None, AttentionBias(bias), AttentionBias(LOG_BIAS, everywhere=True, gain=gain)
+        query, key, value, None, AttentionBias(bias), AttentionBias(LOG_BIAS, all_queries=True, gain=gain)
     )
     weights = scaled(weights_of(query, key), VISUAL, 1.4)
     weights[:, :, -1:] = (weights[:, :, -1:].log() + bias).softmax(-1) * gain[..., None]
@@ -113,8 +113,8 @@ def test_the_row_that_shifters_see_is_the_kernels():
     torch.testing.assert_close(last.weights(), weights_of(query, key)[:, :, -1:])
 
 
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_a_prompt_keeps_the_causal_kernel_without_a_matrix(monkeypatch, everywhere):
+@pytest.mark.parametrize("all_queries", [False, True])
+def test_a_prompt_keeps_the_causal_kernel_without_a_matrix(monkeypatch, all_queries):
     """No mask of queries by keys is ever made: the prompt's call has none and is causal, and it is the only one."""
     calls = []
     plain = F.scaled_dot_product_attention
@@ -125,5 +125,5 @@ def test_a_prompt_keeps_the_causal_kernel_without_a_matrix(monkeypatch, everywhe
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
     query, key, value = tensors()
-    shifted(query, key, value, None, AttentionBias(LOG_BIAS, everywhere))
+    shifted(query, key, value, None, AttentionBias(LOG_BIAS, all_queries))
     assert calls == [(KEYS, True, None)]
