@@ -1,14 +1,19 @@
-"""Models and samples that several folders test with."""
+"""Models, images and a browser that several folders test with."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.browser import NO_BROWSER, NoBrowserError, open_browser
 from PIL import Image
+from playwright.sync_api import Browser
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 import mmprobe as mp
@@ -24,7 +29,7 @@ def tiny_spd() -> Model:
 
 @pytest.fixture(scope="session")
 def random_qwen(tiny_spd: Model) -> Model:
-    """A Qwen2.5-VL with random weights, large enough to make attention uneven, that never stops early."""
+    """A Qwen2.5-VL that never stops early, with random weights large enough for uneven attention."""
     config = tiny_spd.hf.config.__class__.from_dict(tiny_spd.hf.config.to_dict())
     config.text_config.num_hidden_layers = 3
     config.text_config.layer_types = ["full_attention"] * 3
@@ -45,12 +50,44 @@ def random_qwen(tiny_spd: Model) -> Model:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three pictures of different shapes: square, wide and tall."""
-    folder = tmp_path_factory.mktemp("pictures")
+def image_paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three images of different shapes: square, wide and tall."""
+    folder = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(3)
     paths = []
     for index, (height, width) in enumerate([(112, 112), (60, 140), (150, 75)]):
         paths.append(folder / f"{index}.png")
         Image.fromarray(rng.integers(0, 255, (height, width, 3), np.uint8)).save(paths[-1])
     return paths
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; without one, the test is skipped, or fails where MMPROBE_REQUIRE_BROWSER is set.
+
+    Its scope is no wider, because Playwright's event loop would stand in the way of `asyncio.run` in other tests.
+    """
+    try:
+        with open_browser() as browser:
+            yield browser
+    except NoBrowserError as error:
+        required = os.environ.get("MMPROBE_REQUIRE_BROWSER", "0") not in ("", "0")
+        (pytest.fail if required else pytest.skip)(str(error))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # after all other summaries
+def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
+    yield
+    skipped = [
+        report for report in terminalreporter.stats.get("skipped", []) if NO_BROWSER in str(report.longrepr)
+    ]
+    if skipped:
+        line = f"NOT TESTED: {len(skipped)} browser tests were skipped: {NO_BROWSER}"
+        terminalreporter.write_line(line, red=True, bold=True)

@@ -130,9 +130,9 @@ def test_maps_equal_the_algorithm_written_out(case, seed):
     assert np.isfinite(tam).all() and (tam >= 0).all() and (tam <= 1).all()
 
 
-def test_a_trace_gives_the_maps_of_the_models_own_logits(tiny_spd, pictures, tmp_path):
+def test_a_trace_gives_the_maps_of_the_models_own_logits(tiny_spd, image_paths, tmp_path):
     samples = [
-        Sample(id=f"s{count}", images=pictures[:count], question="Compare the pictures: what is in them?")
+        Sample(id=f"s{count}", images=image_paths[:count], question="Compare the pictures: what is in them?")
         for count in (1, 2)
     ]
     spec = mp.CaptureSpec(datasets=["tam/logit", "tam/prompt"], dtype="float32")
@@ -166,8 +166,10 @@ def test_a_sample_without_pictures_has_empty_maps(tiny_spd, tmp_path):
     assert ds.tam.shape == (3, 0, 0, 0)
 
 
-def test_of_a_run_the_first_unfaithful_sample_is_shown(tiny_spd, pictures, tmp_path):
-    samples = [Sample(id=name, images=pictures[:1], question="What?", faithful=name != "b") for name in "abc"]
+def test_of_a_run_the_first_unfaithful_sample_is_shown(tiny_spd, image_paths, tmp_path):
+    samples = [
+        Sample(id=name, images=image_paths[:1], question="What?", faithful=name != "b") for name in "abc"
+    ]
     run = mp.trace(tiny_spd, samples, tmp_path / "run", max_new_tokens=3)
     assert token_activation(run).attrs["sample"] == "b"
     assert token_activation(run, "c").attrs["sample"] == "c"
@@ -217,10 +219,10 @@ def test_joint_minmax_of_equal_values_is_0():
     assert joint_minmax(np.full(3, 2.0), np.full(2, 2.0)).tolist() == [0, 0, 0]
 
 
-def test_logits_that_are_not_finite_are_refused(tiny_spd, pictures, tmp_path):
+def test_logits_that_are_not_finite_are_refused(tiny_spd, image_paths, tmp_path):
     import h5py
 
-    samples = [Sample(id="a", images=pictures[:1], question="What?")]
+    samples = [Sample(id="a", images=image_paths[:1], question="What?")]
     run = mp.trace(tiny_spd, samples, tmp_path / "run", max_new_tokens=3)
     with h5py.File(tmp_path / "run" / "samples" / "a.h5", "r+") as file:
         file["tam/prompt"][0, 0] = np.inf

@@ -72,8 +72,8 @@ def by_hand(folder, picture, text):
 
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("inference", [True, False])
-def test_gradcam_is_that_of_lavis(blip, pictures, index, inference):
-    picture = Image.open(pictures[index]).convert("RGB")
+def test_gradcam_is_that_of_lavis(blip, image_paths, index, inference):
+    picture = Image.open(image_paths[index]).convert("RGB")
     wanted, score = by_hand(blip, picture, "is there a red star in the two pictures ?")
     with torch.inference_mode(inference):
         found, told = load_matcher(str(blip), CPU).relevance(picture, QUESTION)
@@ -163,10 +163,10 @@ def test_the_share_falls_with_the_score():
 @pytest.mark.parametrize(
     ("family", "count"), [("qwen2_5_vl", 1), ("llava", 2), ("llava_next", 2), ("mllama", 1)]
 )
-def test_blip_paints_the_pictures_of_any_family(blip, family, count, pictures):
+def test_blip_paints_the_pictures_of_any_family(blip, family, count, image_paths):
     """z + alpha z', z' by a whole pass over the pictures, black where GradCAM by hand is low."""
     model = tiny(family)
-    chats, batch = ready(model, sample_of(pictures[:count], QUESTION))
+    chats, batch = ready(model, sample_of(image_paths[:count], QUESTION))
     method = load_method("agla", alpha=1.3, beta=0, relevance=str(blip))
     tokens, logits, report = run(model, [method], chats, batch)
     masked, scores = [], []
@@ -188,20 +188,20 @@ def test_blip_paints_the_pictures_of_any_family(blip, family, count, pictures):
     assert (main - other)[:, -STEPS - 1 : -1].abs().max() > 0.02
 
 
-def test_a_given_share_is_that_of_blip_too(blip, pictures):
+def test_a_given_share_is_that_of_blip_too(blip, image_paths):
     model = tiny("llava")
-    chats, batch = ready(model, sample_of(pictures[:2], QUESTION))
+    chats, batch = ready(model, sample_of(image_paths[:2], QUESTION))
     _, _, report = run(model, [load_method("agla", keep=0.3, relevance=str(blip))], chats, batch, 1)
     assert report(0)["agla"]["shares"] == [0.3, 0.3]
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "llava"])
-def test_gradients_are_those_of_small_changes(family, pictures):
+def test_gradients_are_those_of_small_changes(family, image_paths):
     """The norm of central differences, dimension by dimension, for two tokens of the second, padded row."""
     model = tiny(family)
     samples = [
-        sample_of(pictures[:1], "Why is there a star, and where?"),
-        sample_of(pictures[:1], "Why?", "b"),
+        sample_of(image_paths[:1], "Why is there a star, and where?"),
+        sample_of(image_paths[:1], "Why?", "b"),
     ]
     chats, batch = ready(model, *samples)
     with torch.inference_mode():
@@ -231,9 +231,9 @@ def test_gradients_are_those_of_small_changes(family, pictures):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_gradients_choose_the_patches(count, pictures):
+def test_gradients_choose_the_patches(count, image_paths):
     model = tiny("qwen3_vl")
-    chats, batch = ready(model, sample_of(pictures[:count]))
+    chats, batch = ready(model, sample_of(image_paths[:count]))
     method = load_method("agla", alpha=1.3, beta=0, keep=0.4, relevance="gradient")
     tokens, logits, report = run(model, [method], chats, batch)
     values = logit_gradients(MethodContext(model, chats, batch))[0]
@@ -249,10 +249,10 @@ def test_gradients_choose_the_patches(count, pictures):
     assert report(0)["agla"]["kept"] == round(0.4 * len(values))
 
 
-def test_gradients_are_of_the_unchanged_model(pictures):
+def test_gradients_are_of_the_unchanged_model(image_paths):
     """Neither another method's shifts nor its changed updates get into them."""
     model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     sage = load_method("sage", alpha=3, beta=0.2, eta=0, tau=0)
     agla = load_method("agla", alpha=0.5, beta=0, keep=0.4, relevance="gradient")
     found = []
@@ -267,10 +267,10 @@ def test_gradients_are_of_the_unchanged_model(pictures):
     assert torch.equal(found[0], logit_gradients(MethodContext(model, chats, batch))[0])
 
 
-def test_attention_is_the_default(pictures):
+def test_attention_is_the_default(image_paths):
     """As spelt out: the parameters that were there before any other relevance."""
     model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     _, plain, _ = run(model, [load_method("agla")], chats, batch)
     _, spelt, report = run(model, [load_method("agla", relevance="attention", keep=0.75)], chats, batch)
     _, other, _ = run(model, [load_method("agla", relevance="gradient")], chats, batch)
@@ -279,9 +279,9 @@ def test_attention_is_the_default(pictures):
 
 
 @pytest.mark.parametrize("relevance", ["gradient", "blip"])
-def test_nothing_is_left_behind(relevance, blip, pictures):
+def test_nothing_is_left_behind(relevance, blip, image_paths):
     model, relevance = tiny("qwen2_5_vl"), str(blip) if relevance == "blip" else relevance
-    sample = sample_of(pictures[:2])
+    sample = sample_of(image_paths[:2])
     chats, batch = ready(model, sample)
     wanted = plain_tokens(model, batch)[0].tolist()
     before = left_behind(model), [weight.requires_grad for weight in model.hf.parameters()]
@@ -305,25 +305,25 @@ def test_nothing_is_left_behind(relevance, blip, pictures):
 
 
 @pytest.mark.parametrize("relevance", ["gradient", "blip"])
-def test_a_batch_is_answered_as_its_samples_alone(relevance, blip, tiny_spd, pictures):
+def test_a_batch_is_answered_as_its_samples_alone(relevance, blip, tiny_spd, image_paths):
     relevance = str(blip) if relevance == "blip" else relevance
-    asked = [sample_of(pictures[:2], QUESTION), sample_of(pictures[1:3], "What?", "b")]
+    asked = [sample_of(image_paths[:2], QUESTION), sample_of(image_paths[1:3], "What?", "b")]
     together = generate_batch(tiny_spd, asked, "agla", max_new_tokens=6, relevance=relevance)
     alone = [generate(tiny_spd, sample, "agla", max_new_tokens=6, relevance=relevance) for sample in asked]
     assert [each.token_ids for each in together] == [each.token_ids for each in alone]
     assert [each.diagnostics for each in together] == [each.diagnostics for each in alone]
 
 
-def test_blip_is_loaded_once(blip, tiny_spd, pictures):
+def test_blip_is_loaded_once(blip, tiny_spd, image_paths):
     load_matcher.cache_clear()
     for _ in range(2):
-        generate(tiny_spd, sample_of(pictures[:2]), "agla", max_new_tokens=1, relevance=str(blip))
+        generate(tiny_spd, sample_of(image_paths[:2]), "agla", max_new_tokens=1, relevance=str(blip))
     assert load_matcher.cache_info().misses == 1
 
 
-def test_the_command_line_takes_a_folder(blip, pictures):
+def test_the_command_line_takes_a_folder(blip, image_paths):
     told = ["--method", "agla", "--set", f"relevance={blip}", "--prompt", QUESTION, "--max-new-tokens", "2"]
-    images = ["--image", str(pictures[0]), "--image", str(pictures[1])]
+    images = ["--image", str(image_paths[0]), "--image", str(image_paths[1])]
     done = CliRunner().invoke(app, ["generate", "--model", "tiny-spd", *images, *told, "--json"])
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.stdout)["diagnostics"]["agla"]["scores"]) == 2
@@ -338,7 +338,7 @@ def test_what_cannot_be_a_model_is_told_before_any_is_loaded(relevance):
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_blip_is_told_before_the_model_runs(tiny_spd, pictures, tmp_path, monkeypatch):
+def test_what_is_no_blip_is_told_before_the_model_runs(tiny_spd, image_paths, tmp_path, monkeypatch):
     monkeypatch.setattr(type(tiny_spd.hf), "generate", lambda *_, **__: pytest.fail("the model ran"))
     (tmp_path / "empty").mkdir()
     cases = {
@@ -350,12 +350,12 @@ def test_what_is_no_blip_is_told_before_the_model_runs(tiny_spd, pictures, tmp_p
     }
     for folder, message in cases.items():
         with pytest.raises(InputError, match=message) as caught:
-            generate(tiny_spd, sample_of(pictures[:2]), "agla", relevance=folder)
+            generate(tiny_spd, sample_of(image_paths[:2]), "agla", relevance=folder)
         assert "\n" not in str(caught.value)
 
 
-def test_a_neutral_method_loads_nothing(tiny_spd, pictures, tmp_path):
+def test_a_neutral_method_loads_nothing(tiny_spd, image_paths, tmp_path):
     answer = generate(
-        tiny_spd, sample_of(pictures[:2]), "agla", max_new_tokens=1, alpha=0, relevance=str(tmp_path)
+        tiny_spd, sample_of(image_paths[:2]), "agla", max_new_tokens=1, alpha=0, relevance=str(tmp_path)
     )
     assert answer.token_ids

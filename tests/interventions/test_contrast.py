@@ -40,8 +40,8 @@ def model(request):
 
 
 @pytest.fixture(scope="module")
-def single(model, pictures):
-    return ready(model, sample_of(pictures[:2]))
+def single(model, image_paths):
+    return ready(model, sample_of(image_paths[:2]))
 
 
 def test_it_reads_what_generate_reads(model, single):
@@ -99,11 +99,11 @@ def test_steps_equal_whole_passes_over_the_other_prompt(model, single, name):
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next", "internvl"])
-def test_padded_rows_answer_as_alone(family, pictures):
+def test_padded_rows_answer_as_alone(family, image_paths):
     model = tiny(family)
     samples = [
-        sample_of(pictures[:2], "What is this?", "a"),
-        sample_of(pictures[1:], "Do the two pictures show the same, or is there any difference?", "b"),
+        sample_of(image_paths[:2], "What is this?", "a"),
+        sample_of(image_paths[1:], "Do the two pictures show the same, or is there any difference?", "b"),
     ]
     for name in ("vcd", "icd", "pai", "agla", "sage"):
         method = load_method(name)
@@ -180,9 +180,9 @@ def test_pictures_in_several_sizes_are_all_noisy():
     assert found["attention_mask"] is low
 
 
-def test_both_frames_of_a_picture_get_the_same_noise(pictures):
+def test_both_frames_of_a_picture_get_the_same_noise(image_paths):
     model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(pictures[:1]))
+    chats, batch = ready(model, sample_of(image_paths[:1]))
     pixels = batch.inputs["pixel_values"]
     frames = pixels.reshape(len(pixels), 3, 2, 64)
     assert torch.equal(frames[:, :, 0], frames[:, :, 1])  # channels, frames, pixels
@@ -191,10 +191,10 @@ def test_both_frames_of_a_picture_get_the_same_noise(pictures):
     assert not torch.equal(changed, frames)
 
 
-def test_the_positions_of_the_answer_are_left_alone(pictures):
+def test_the_positions_of_the_answer_are_left_alone(image_paths):
     """A second path without pictures counts positions otherwise; the model's own note of them stays."""
     model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     plain_tokens(model, batch)
     before = model.hf.model.rope_deltas.clone()
     assert before.abs().sum() > 0
@@ -205,12 +205,12 @@ def test_the_positions_of_the_answer_are_left_alone(pictures):
     assert torch.equal(model.hf.model.rope_deltas, before)
 
 
-def test_agla_leaves_the_attended_patches(pictures, monkeypatch):
+def test_agla_leaves_the_attended_patches(image_paths, monkeypatch):
     """The second path's picture is the original where the last prompt query's mean attention is in the top share."""
     import mmprobe.interventions.methods.agla as agla
 
     model = tiny("llava")
-    chats, batch = ready(model, sample_of(pictures[:1]))
+    chats, batch = ready(model, sample_of(image_paths[:1]))
     made = []
     monkeypatch.setattr(
         agla, "build_batch", lambda model, chats: made.extend(chats) or build_batch(model, chats)
@@ -235,10 +235,10 @@ def test_agla_leaves_the_attended_patches(pictures, monkeypatch):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_pai_equals_whole_matrices_of_changed_scores(family, pictures):
+def test_pai_equals_whole_matrices_of_changed_scores(family, image_paths):
     """Scores e + 0.8 |e| of visual keys at each step's query from layer 1 on, before a whole softmax, no cache."""
     model = tiny(family)
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     method = load_method("pai", alpha=0.8, gamma=1.5, beta=0, first_layer=1)
     tokens, logits, _ = run(model, [method], chats, batch)
     length = batch.inputs["input_ids"].shape[1]
@@ -261,10 +261,10 @@ def test_pai_equals_whole_matrices_of_changed_scores(family, pictures):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_agla_equals_whole_passes_over_what_is_relevant(family, pictures):
+def test_agla_equals_whole_passes_over_what_is_relevant(family, image_paths):
     """The relevant patches found by whole matrices of weights, the second path read without a cache."""
     model = tiny(family)
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     method = load_method("agla", alpha=1.3, beta=0, keep=0.4)
     tokens, logits, _ = run(model, [method], chats, batch)
     rows = []

@@ -50,12 +50,12 @@ def apart(monkeypatch) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", METHODS)
-def test_one_pass_gives_what_two_give(family, name, pictures, monkeypatch):
+def test_one_pass_gives_what_two_give(family, name, image_paths, monkeypatch):
     """Rows of different lengths, so that both batches are padded, each in its own way."""
     model = tiny(family)
     chosen = [
-        sample_of(pictures[:2]),
-        sample_of(pictures[:2], question="Is there a star in one of these two?"),
+        sample_of(image_paths[:2]),
+        sample_of(image_paths[:2], question="Is there a star in one of these two?"),
     ]
     chats, batch = ready(model, *chosen)
 
@@ -75,18 +75,18 @@ def test_one_pass_gives_what_two_give(family, name, pictures, monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("family", ["gemma3", "mllama"])
-def test_caches_of_other_kinds_are_read_apart(family, count, pictures):
+def test_caches_of_other_kinds_are_read_apart(family, count, image_paths):
     """Sliding layers, and layers that look at pictures beside the text."""
     model = tiny(family)
-    chats, batch = ready(model, sample_of(pictures[:count]))
+    chats, batch = ready(model, sample_of(image_paths[:count]))
     with passes(model) as rows:
         run(model, [load_method("vcd")], chats, batch, STEPS)
     assert set(rows) == {1} and len(rows) == 2 * (STEPS - 1)
 
 
-def test_of_two_contrasts_the_second_reads_by_itself(pictures, monkeypatch):
+def test_of_two_contrasts_the_second_reads_by_itself(image_paths, monkeypatch):
     model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     methods = [load_method("vcd"), load_method("icd")]
     with passes(model) as rows:
         _, logits, _ = run(model, methods, chats, batch, STEPS)
@@ -97,9 +97,9 @@ def test_of_two_contrasts_the_second_reads_by_itself(pictures, monkeypatch):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_trace_is_of_the_answer_alone(name, pictures, monkeypatch, tmp_path):
+def test_a_trace_is_of_the_answer_alone(name, image_paths, monkeypatch, tmp_path):
     model = tiny("qwen2_5_vl")
-    chosen = [sample_of(pictures[:2], name="a"), sample_of(pictures[1:3], "Is there a star?", "b")]
+    chosen = [sample_of(image_paths[:2], name="a"), sample_of(image_paths[1:3], "Is there a star?", "b")]
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
 
     def traced(folder: str) -> mp.Run:
@@ -119,10 +119,10 @@ def test_a_trace_is_of_the_answer_alone(name, pictures, monkeypatch, tmp_path):
                 np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-4, err_msg=path)
 
 
-def test_what_was_joined_is_parted_again(pictures):
+def test_what_was_joined_is_parted_again(image_paths):
     """Each cache holds its own rows and tokens, so either can go on alone."""
     model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     with torch.inference_mode(), intervening(model, [load_method("icd")], chats, batch) as intervention:
         out = model.hf.generate(
             **batch.inputs, max_new_tokens=4, do_sample=False, return_dict_in_generate=True,

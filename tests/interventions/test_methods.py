@@ -57,8 +57,8 @@ def test_every_method_has_a_neutral_case():
 
 
 @pytest.mark.parametrize("name", sorted(NEUTRAL))
-def test_neutral_parameters_give_the_plain_tokens(model, name, pictures):
-    sample = sample_of(pictures[:2])
+def test_neutral_parameters_give_the_plain_tokens(model, name, image_paths):
+    sample = sample_of(image_paths[:2])
     wanted = plain_tokens(model, ready(model, sample)[1], 12)[0].tolist()
     found = generate(model, sample, method=name, max_new_tokens=12, **NEUTRAL[name])
     assert found.token_ids == wanted
@@ -66,30 +66,30 @@ def test_neutral_parameters_give_the_plain_tokens(model, name, pictures):
 
 
 @pytest.mark.parametrize("name", sorted(STRONG))
-def test_strong_parameters_change_the_logits(model, name, pictures):
-    chats, batch = ready(model, sample_of(pictures[:2]))
+def test_strong_parameters_change_the_logits(model, name, image_paths):
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     _, changed, _ = run(model, [load_method(name, **STRONG[name])], chats, batch, 3)
     _, plain, _ = run(model, [], chats, batch, 3)
     assert (changed[:, 0] - plain[:, 0]).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if name != "plain"])
-def test_nothing_is_left_behind(name, pictures):
+def test_nothing_is_left_behind(name, image_paths):
     model = tiny("qwen2_5_vl")
-    sample = sample_of(pictures[:2])
+    sample = sample_of(image_paths[:2])
     wanted = plain_tokens(model, ready(model, sample)[1])[0].tolist()
     before = left_behind(model)
     parameters = STRONG.get(name, {})
     generate(model, sample, method=name, max_new_tokens=4, **parameters)
     assert left_behind(model) == before
-    generate(model, sample_of(pictures[1:2]), method=name, max_new_tokens=2, **parameters)
+    generate(model, sample_of(image_paths[1:2]), method=name, max_new_tokens=2, **parameters)
     assert plain_tokens(model, ready(model, sample)[1])[0].tolist() == wanted
 
 
 @pytest.mark.parametrize("name", sorted(STRONG))
-def test_nothing_is_left_behind_by_an_error(name, pictures):
+def test_nothing_is_left_behind_by_an_error(name, image_paths):
     model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     before = left_behind(model)
 
     def fail(ids, scores):
@@ -115,10 +115,10 @@ class SamePrompt(Method):
         return Contrast(lambda: SecondPath(asked.model, asked.batch.inputs), lambda z, other: 2 * z - other)
 
 
-def test_a_checkpoints_penalty_of_repetitions_comes_behind_the_methods(pictures):
+def test_a_checkpoints_penalty_of_repetitions_comes_behind_the_methods(image_paths):
     """Of two equal paths nothing is left but the answer itself, penalty and all, of padded rows too."""
     model = tiny("qwen2_5_vl")
-    samples = [sample_of(pictures[:2]), sample_of(pictures[:1], "Why?", "b")]
+    samples = [sample_of(image_paths[:2]), sample_of(image_paths[:1], "Why?", "b")]
     free = [each.token_ids for each in generate_batch(model, samples, max_new_tokens=12)]
     model.hf.generation_config.repetition_penalty = 1.8
     plain = plain_tokens(model, ready(model, *samples)[1], 12).tolist()
@@ -128,12 +128,14 @@ def test_a_checkpoints_penalty_of_repetitions_comes_behind_the_methods(pictures)
     ] == plain
 
 
-def test_sampling_does_not_keep_a_single_token_because_a_checkpoint_does(pictures):
+def test_sampling_does_not_keep_a_single_token_because_a_checkpoint_does(image_paths):
     model = tiny("qwen2_5_vl")
     model.hf.generation_config.top_k, model.hf.generation_config.top_p = 1, 0.001
     answers = {
         tuple(
-            generate(model, sample_of(pictures[:1]), temperature=1.5, seed=seed, max_new_tokens=6).token_ids
+            generate(
+                model, sample_of(image_paths[:1]), temperature=1.5, seed=seed, max_new_tokens=6
+            ).token_ids
         )
         for seed in range(4)
     }
@@ -141,9 +143,9 @@ def test_sampling_does_not_keep_a_single_token_because_a_checkpoint_does(picture
 
 
 @pytest.mark.parametrize("name", ["sage", "vcd"])
-def test_reports_end_with_the_answer(name, pictures):
+def test_reports_end_with_the_answer(name, image_paths):
     model = tiny("qwen2_5_vl")
-    samples = [sample_of(pictures[:2]), sample_of(pictures[1:3], name="b")]
+    samples = [sample_of(image_paths[:2]), sample_of(image_paths[1:3], name="b")]
     first, second = (each.token_ids for each in generate_batch(model, samples, name, max_new_tokens=8))
     end = next(step for step, token in enumerate(first) if step and token not in first[:step] + second)
     model.hf.generation_config.eos_token_id = first[end]
@@ -160,10 +162,10 @@ def test_a_number_may_have_an_exponent():
     assert load_method("sage", **settings(["alpha=1e-3"])).alpha == 0.001
 
 
-def test_methods_compose(pictures):
+def test_methods_compose(image_paths):
     """Logits of two contrasts follow each other, the first one's being the second one's own."""
     model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     vcd, icd = load_method("vcd", alpha=0.5, beta=0), load_method("icd", alpha=0.25, beta=0)
     _, both, report = run(model, [vcd, icd], chats, batch, 1)
     _, one, _ = run(model, [vcd], chats, batch, 1)
@@ -174,10 +176,10 @@ def test_methods_compose(pictures):
     assert set(report(0)) == {"vcd", "icd"}
 
 
-def test_shifts_of_two_methods_add_up(pictures):
+def test_shifts_of_two_methods_add_up(image_paths):
     """Log(1 + alpha) twice is log((1 + alpha)^2): two of SAGE's first stages, one of them by another name."""
     model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(pictures[:2]))
+    chats, batch = ready(model, sample_of(image_paths[:2]))
     stage = {"beta": 1, "eta": 0, "shallow": 1}
     one = load_method("sage", alpha=0.5, **stage)
     _, twice, _ = run(model, [one, load_method("sage", alpha=0.5, **stage)], chats, batch)
@@ -185,9 +187,9 @@ def test_shifts_of_two_methods_add_up(pictures):
     torch.testing.assert_close(twice, once, rtol=1e-4, atol=1e-4)
 
 
-def test_prompt_methods_ask_with_the_decoding_methods(pictures):
+def test_prompt_methods_ask_with_the_decoding_methods(image_paths):
     model = tiny("qwen2_5_vl")
-    sample = sample_of(pictures[:2])
+    sample = sample_of(image_paths[:2])
     found = generate(
         model, sample, method=[load_method("self-refine"), load_method("vcd", alpha=2)], max_new_tokens=3
     )
@@ -204,16 +206,16 @@ def test_self_consistency_votes():
     assert elected(["", "", "no"]) == 0
 
 
-def test_self_consistency_takes_one_of_its_answers(tiny_spd, pictures):
-    found = generate(tiny_spd, sample_of(pictures[:2]), "self-consistency", answers=3, max_new_tokens=5)
+def test_self_consistency_takes_one_of_its_answers(tiny_spd, image_paths):
+    found = generate(tiny_spd, sample_of(image_paths[:2]), "self-consistency", answers=3, max_new_tokens=5)
     told = found.diagnostics["self-consistency"]
     assert len(told["answers"]) == 3 and told["answers"][told["chosen"]] == found.text
-    again = generate(tiny_spd, sample_of(pictures[:2]), "self-consistency", answers=3, max_new_tokens=5)
+    again = generate(tiny_spd, sample_of(image_paths[:2]), "self-consistency", answers=3, max_new_tokens=5)
     assert again == found
 
 
-def test_zoom_refine_shows_a_part_of_a_picture(tiny_spd, pictures):
-    found = generate(tiny_spd, sample_of(pictures[:2]), "zoom-refine", max_new_tokens=5)
+def test_zoom_refine_shows_a_part_of_a_picture(tiny_spd, image_paths):
+    found = generate(tiny_spd, sample_of(image_paths[:2]), "zoom-refine", max_new_tokens=5)
     left, top, right, bottom = found.diagnostics["zoom-refine"]["box"]
     assert 0 <= left < right <= 140 and 0 <= top < bottom <= 112
 
@@ -221,8 +223,8 @@ def test_zoom_refine_shows_a_part_of_a_picture(tiny_spd, pictures):
 @pytest.mark.parametrize(
     ("name", "begun"), [("self-refine", ["So", "", "So"]), ("zoom-refine", ["So", "So"])]
 )
-def test_a_prefill_is_part_of_the_answer_that_is_refined(name, begun, tiny_spd, pictures):
-    sample = sample_of(pictures[:1]).model_copy(update={"prefill": "So"})
+def test_a_prefill_is_part_of_the_answer_that_is_refined(name, begun, tiny_spd, image_paths):
+    sample = sample_of(image_paths[:1]).model_copy(update={"prefill": "So"})
     (chat,), batch = ready(tiny_spd, sample)
     ids = tiny_spd.tokenizer(" it is.", add_special_tokens=False)["input_ids"]
     watched = {"watch": {"attention": [1.0] * len(batch.prompts[0].visual)}}
@@ -239,8 +241,8 @@ def test_a_prefill_is_part_of_the_answer_that_is_refined(name, begun, tiny_spd, 
         assert "\nAnswer: So it is.\n" in text
 
 
-def test_sampling_is_by_the_seed(tiny_spd, pictures):
-    sample = sample_of(pictures[:2])
+def test_sampling_is_by_the_seed(tiny_spd, image_paths):
+    sample = sample_of(image_paths[:2])
     one, same = (
         generate(tiny_spd, sample, "vcd", temperature=1.5, seed=4, max_new_tokens=8) for _ in range(2)
     )
@@ -329,34 +331,35 @@ def test_visual_methods_want_a_picture_before_the_model_runs(name, tiny_spd, mon
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).cells])
-def test_methods_on_visual_tokens_refuse_cross_attention(name, pictures):
+def test_methods_on_visual_tokens_refuse_cross_attention(name, image_paths):
     with pytest.raises(InputError, match=f"method {name}: mllama sees pictures by cross-attention"):
-        generate(tiny("mllama"), sample_of(pictures[:1]), method=name)
+        generate(tiny("mllama"), sample_of(image_paths[:1]), method=name)
 
 
-def test_pai_needs_a_family_that_can_do_without_a_picture(pictures):
+def test_pai_needs_a_family_that_can_do_without_a_picture(image_paths):
     model = tiny("paligemma")
     with pytest.raises(
         InputError, match="method pai: paligemma cannot read a prompt without a picture .*gamma=1"
     ):
-        generate(model, sample_of(pictures[:1]), method="pai", max_new_tokens=2)
+        generate(model, sample_of(image_paths[:1]), method="pai", max_new_tokens=2)
     assert (
-        len(generate(model, sample_of(pictures[:1]), method="pai", gamma=1, max_new_tokens=2).token_ids) == 2
+        len(generate(model, sample_of(image_paths[:1]), method="pai", gamma=1, max_new_tokens=2).token_ids)
+        == 2
     )
 
 
-def test_two_methods_that_ask_anew_are_refused(tiny_spd, pictures):
+def test_two_methods_that_ask_anew_are_refused(tiny_spd, image_paths):
     with pytest.raises(InputError, match="method opera: it searches by itself"):
-        generate(tiny_spd, sample_of(pictures[:1]), method="opera+vcd")
+        generate(tiny_spd, sample_of(image_paths[:1]), method="opera+vcd")
     with pytest.raises(InputError, match="method opera: it searches by itself"):
-        generate(tiny_spd, sample_of(pictures[:1]), method="opera", temperature=0.5)
+        generate(tiny_spd, sample_of(image_paths[:1]), method="opera", temperature=0.5)
     with pytest.raises(InputError, match="self-refine and zoom-refine: both ask anew"):
-        generate(tiny_spd, sample_of(pictures[:1]), method="self-refine+zoom-refine")
+        generate(tiny_spd, sample_of(image_paths[:1]), method="self-refine+zoom-refine")
     assert issubclass(method_class("zoom-refine"), PromptMethod)
 
 
-def test_other_bad_arguments(tiny_spd, pictures):
-    sample = sample_of(pictures[:1])
+def test_other_bad_arguments(tiny_spd, image_paths):
+    sample = sample_of(image_paths[:1])
     for options, message in (
         ({"max_new_tokens": 0}, "max-new-tokens 0"),
         ({"temperature": -1}, "temperature -1"),
@@ -365,12 +368,12 @@ def test_other_bad_arguments(tiny_spd, pictures):
             generate(tiny_spd, sample, **options)
 
 
-def test_a_trace_shows_what_the_method_did(tiny_spd, pictures, tmp_path):
+def test_a_trace_shows_what_the_method_did(tiny_spd, image_paths, tmp_path):
     """Within `intervening` the tracer records the changed stream and never the second path."""
     from mmprobe.interventions import intervening
     from mmprobe.models.hooks import observe
 
-    chats, batch = ready(tiny_spd, sample_of(pictures[:2]))
+    chats, batch = ready(tiny_spd, sample_of(image_paths[:2]))
     method = load_method("sage", alpha=0, eta=1, k=0.8, beta=0, tau=0)
     layer = tiny_spd.family.decoder(tiny_spd.hf).layers[3]
     mids, posts = [], []
@@ -390,10 +393,10 @@ def test_a_trace_shows_what_the_method_did(tiny_spd, pictures, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["plain", "self-refine", "attention-prompting", "zoom-refine", "icd"])
-def test_a_batch_is_answered_as_its_samples_alone(tiny_spd, pictures, name):
+def test_a_batch_is_answered_as_its_samples_alone(tiny_spd, image_paths, name):
     asked = [
-        sample_of(pictures[:2]),
-        sample_of(pictures[1:3]).model_copy(update={"id": "other", "question": "Why?"}),
+        sample_of(image_paths[:2]),
+        sample_of(image_paths[1:3]).model_copy(update={"id": "other", "question": "Why?"}),
     ]
     together = generate_batch(tiny_spd, asked, name, max_new_tokens=12)
     alone = [generate(tiny_spd, sample, name, max_new_tokens=12) for sample in asked]

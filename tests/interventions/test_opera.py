@@ -131,36 +131,36 @@ def found_and_wanted(model: Model, pictures: Any, **parameters: Any) -> tuple[An
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "llava", "internvl", "gemma3"])
-def test_it_equals_the_slow_reference(family, pictures):
+def test_it_equals_the_slow_reference(family, image_paths):
     """Gemma 3's last layer keeps the last 16 keys, fewer than its prompt has."""
-    found, _, wanted = found_and_wanted(tiny(family), pictures, beams=3, candidates=3, weight=4.0)
+    found, _, wanted = found_and_wanted(tiny(family), image_paths, beams=3, candidates=3, weight=4.0)
     assert found.token_ids == wanted
     assert found.diagnostics["opera"]["rollbacks"] == []
 
 
-def test_it_goes_back_as_the_slow_reference_does(pictures, monkeypatch):
+def test_it_goes_back_as_the_slow_reference_does(image_paths, monkeypatch):
     monkeypatch.setattr(opera, "EARLIEST", 1)
     found, reference, wanted = found_and_wanted(
-        tiny("qwen2_5_vl"), pictures, beams=2, candidates=2, threshold=1
+        tiny("qwen2_5_vl"), image_paths, beams=2, candidates=2, threshold=1
     )
     assert reference.rollbacks, "the case is void: it never goes back"
     assert found.diagnostics["opera"]["rollbacks"] == reference.rollbacks
     assert found.token_ids == wanted
 
 
-def test_one_beam_without_a_penalty_is_greedy(pictures):
+def test_one_beam_without_a_penalty_is_greedy(image_paths):
     model = tiny("qwen3_vl")
-    sample = sample_of(pictures[:2])
+    sample = sample_of(image_paths[:2])
     found = generate(
         model, sample, "opera", beams=1, candidates=3, weight=0, threshold=1000, max_new_tokens=LIMIT
     )
     assert found.token_ids == plain_tokens(model, ready(model, sample)[1], LIMIT)[0].tolist()
 
 
-def test_answers_end(tiny_spd, pictures):
+def test_answers_end(tiny_spd, image_paths):
     """The embedded model ends its answers; the best one is kept, with its end."""
     found = generate(
-        tiny_spd, sample_of(pictures[:2], "Are the two pictures the same?"), "opera", max_new_tokens=60
+        tiny_spd, sample_of(image_paths[:2], "Are the two pictures the same?"), "opera", max_new_tokens=60
     )
     assert len(found.token_ids) < 60 and found.token_ids[-1] in tiny_spd.ends
     assert not set(found.token_ids[:-1]) & tiny_spd.ends

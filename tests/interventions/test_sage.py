@@ -188,8 +188,8 @@ def equal_to_reference(model: Model, pictures: Any, **parameters: Any) -> dict[s
     ],
     ids=["see", "analyze", "generate", "all"],
 )
-def test_stages_equal_the_slow_reference(family, stages, pictures):
-    equal_to_reference(tiny(family), pictures, **stages)
+def test_stages_equal_the_slow_reference(family, stages, image_paths):
+    equal_to_reference(tiny(family), image_paths, **stages)
 
 
 @pytest.mark.parametrize(
@@ -206,49 +206,49 @@ def test_stages_equal_the_slow_reference(family, stages, pictures):
     ],
     ids=str,
 )
-def test_choices_of_see_equal_the_slow_reference(choice, pictures):
-    equal_to_reference(tiny(SMALL), pictures, alpha=1.5, beta=1, eta=0, **choice)
+def test_choices_of_see_equal_the_slow_reference(choice, image_paths):
+    equal_to_reference(tiny(SMALL), image_paths, alpha=1.5, beta=1, eta=0, **choice)
 
 
 @pytest.mark.parametrize(
     "choice", [{"tau": 0.05}, {"tau_quantile": 0.1}, {"tau": 0.05, "prompt": True}], ids=str
 )
-def test_choices_of_analyze_equal_the_slow_reference(choice, pictures):
-    found = equal_to_reference(tiny(SMALL), pictures, alpha=0, beta=0.3, eta=0, **choice)
+def test_choices_of_analyze_equal_the_slow_reference(choice, image_paths):
+    found = equal_to_reference(tiny(SMALL), image_paths, alpha=0, beta=0.3, eta=0, **choice)
     assert 0 < max(found["suppressed"]) <= 1
 
 
 @pytest.mark.parametrize("choice", [{"refresh": 2}, {"fill": "black"}, {"refresh": 1, "k": 0.8}], ids=str)
-def test_choices_of_generate_equal_the_slow_reference(choice, pictures):
+def test_choices_of_generate_equal_the_slow_reference(choice, image_paths):
     found = equal_to_reference(
-        tiny(SMALL), pictures, **({"alpha": 0, "beta": 1, "eta": 2, "k": 0.6} | choice)
+        tiny(SMALL), image_paths, **({"alpha": 0, "beta": 1, "eta": 2, "k": 0.6} | choice)
     )
     steps = range(0, STEPS, choice["refresh"]) if "refresh" in choice else [0]
     assert list(found["occluded"]) == list(steps)
 
 
-def test_the_first_step_suppresses_nothing_without_a_tau(pictures):
+def test_the_first_step_suppresses_nothing_without_a_tau(image_paths):
     found = run(
         tiny(SMALL),
         [load_method("sage", beta=0, alpha=0, eta=0)],
-        *ready(tiny(SMALL), sample_of(pictures[:1])),
+        *ready(tiny(SMALL), sample_of(image_paths[:1])),
     )
     suppressed = found[2](0)["sage"]["suppressed"]
     assert suppressed[0] == 0 and max(suppressed[1:]) > 0
 
 
-def test_a_conflict_that_never_exceeds_tau_leaves_every_digit(pictures):
+def test_a_conflict_that_never_exceeds_tau_leaves_every_digit(image_paths):
     model = tiny(SMALL)
-    chats, batch = ready(model, sample_of(pictures[:1]))
+    chats, batch = ready(model, sample_of(image_paths[:1]))
     _, found, _ = run(model, [load_method("sage", alpha=0, eta=0, beta=0, tau=1000)], chats, batch)
     _, plain, _ = run(model, [], chats, batch)
     assert torch.equal(found, plain)
 
 
-def test_a_row_whose_maps_share_nothing_is_not_contrasted(pictures, monkeypatch):
+def test_a_row_whose_maps_share_nothing_is_not_contrasted(image_paths, monkeypatch):
     """Beside one that is, in a batch; alone it never was."""
     model = tiny(SMALL)
-    asked = ready(model, sample_of(pictures[:2]), sample_of(pictures[1:3], name="b"))
+    asked = ready(model, sample_of(image_paths[:2]), sample_of(image_paths[1:3], name="b"))
     calls = count()
     monkeypatch.setattr(sage_module, "largest", lambda *given: largest(*given) & (next(calls) >= 2))
     _, found, _ = run(model, [load_method("sage", alpha=2, beta=0.2, eta=4, k=0.8)], *asked, 3)
@@ -265,11 +265,11 @@ def test_logits_by_hand():
     assert found.tolist() == [[1.0, 2.5, 5.0]]
 
 
-def test_what_the_report_says_of_decay(pictures):
+def test_what_the_report_says_of_decay(image_paths):
     """alpha (1 + decay) by hand from the reported attention, in a model with one deep layer."""
     model = tiny(SMALL)
     sage = load_method("sage", alpha=0.4, beta=1, eta=0, shallow=0.67)
-    _, _, report = run(model, [sage], *ready(model, sample_of(pictures[:2])))
+    _, _, report = run(model, [sage], *ready(model, sample_of(image_paths[:2])))
     found = report(0)["sage"]
     attention = np.array(found["visual_attention"])
     np.testing.assert_allclose(
@@ -278,12 +278,14 @@ def test_what_the_report_says_of_decay(pictures):
     assert len(attention) == STEPS and (attention < attention[0]).any()
 
 
-def test_the_report_is_the_same_when_measurements_were_joined_on_the_way(pictures, monkeypatch):
+def test_the_report_is_the_same_when_measurements_were_joined_on_the_way(image_paths, monkeypatch):
     model = tiny(SMALL)
     found = []
     for apart in (sage_module._APART, 3):
         monkeypatch.setattr(sage_module, "_APART", apart)
-        found.append(run(model, [load_method("sage")], *ready(model, sample_of(pictures[:2])))[2](0)["sage"])
+        found.append(
+            run(model, [load_method("sage")], *ready(model, sample_of(image_paths[:2])))[2](0)["sage"]
+        )
     assert found[0] == found[1] and len(found[0]["alpha"]) == STEPS
 
 
@@ -292,11 +294,11 @@ def test_the_report_is_the_same_when_measurements_were_joined_on_the_way(picture
     [{}, {"prompt": True}, {"beta": 0.3, "tau": 0.05, "eta": 1, "k": 0.6}],
     ids=["steps", "prompt", "all stages"],
 )
-def test_a_trace_shows_the_attention_that_the_method_made(choice, pictures, tmp_path, monkeypatch):
+def test_a_trace_shows_the_attention_that_the_method_made(choice, image_paths, tmp_path, monkeypatch):
     """Every row of the trace is the reference's changed row: of each step, of the prompt, and of no second path."""
     model = tiny(SMALL)
     sage = load_method("sage", **({"alpha": 1.5, "beta": 1, "eta": 0} | choice))
-    sample = sample_of(pictures[:2])
+    sample = sample_of(image_paths[:2])
     monkeypatch.setattr(native, "record", partial(recorded, native.record, sage, chat_of(sample)))
     spec = mp.CaptureSpec(datasets=["attention/row", "residual/post"], positions="all", dtype="float32")
     trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=STEPS)["a"]

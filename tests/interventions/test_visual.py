@@ -88,10 +88,13 @@ def test_the_map_of_attention_is_the_mean_over_heads_and_layers(keys):
     assert found.of(0).tolist() == [(first[0] + 3) / 2, (first[1] + 4) / 2]
 
 
-def test_the_map_of_an_answer_ends_with_it(pictures):
+def test_the_map_of_an_answer_ends_with_it(image_paths):
     """A row that ends two steps in is watched as alone, where nothing is read behind its end."""
     model = tiny("qwen2_5_vl")
-    samples = [sample_of(pictures[:2]), sample_of(pictures[1:], "Is there a star in one of these two?", "b")]
+    samples = [
+        sample_of(image_paths[:2]),
+        sample_of(image_paths[1:], "Is there a star in one of these two?", "b"),
+    ]
     first, second = plain_tokens(model, ready(model, *samples)[1]).tolist()
     assert first[1] != first[0] and first[1] not in second, "the case is void: both end together"
     model.hf.generation_config.eos_token_id = first[1]
@@ -102,10 +105,10 @@ def test_the_map_of_an_answer_ends_with_it(pictures):
         assert report(row)["watch"]["attention"] == pytest.approx(alone(0)["watch"]["attention"], rel=1e-4)
 
 
-def test_a_sliding_window_that_has_left_the_pictures_behind(pictures):
+def test_a_sliding_window_that_has_left_the_pictures_behind(image_paths):
     """Gemma 3's layers with a window of 16 lose the patches; the others still shift."""
     model = tiny("gemma3")
-    chats, batch = ready(model, sample_of(pictures[:1], "Tell me what this picture shows, and why."))
+    chats, batch = ready(model, sample_of(image_paths[:1], "Tell me what this picture shows, and why."))
     for name, parameters in (("sage", {"eta": 2, "k": 0.9, "refresh": 3}), ("pai", {"first_layer": 0})):
         _, logits, _ = run(model, [load_method(name, **parameters)], chats, batch, 8)
         assert not logits.isnan().any() and (logits.amax(-1) > -1e4).all()

@@ -41,10 +41,10 @@ def sample_of(pictures: list[Path], name: str = "a", question: str = "Compare th
 
 
 @pytest.fixture(scope="module", params=[1, 2, 0], ids=["one picture", "two pictures", "no picture"])
-def traced(request, model, pictures, tmp_path_factory):
+def traced(request, model, image_paths, tmp_path_factory):
     if request.param == 0 and model.family.name in NEEDS_A_PICTURE:
         pytest.skip(f"{model.family.name} cannot do without a picture")
-    sample = sample_of(pictures[1 : 1 + request.param])
+    sample = sample_of(image_paths[1 : 1 + request.param])
     run = mp.trace(
         model, [sample], tmp_path_factory.mktemp("run") / "run", capture=EVERYTHING, max_new_tokens=STEPS
     )
@@ -145,12 +145,12 @@ def test_the_question_is_the_users(traced):
     assert model.tokenizer.decode(ids[group == Group.USER]).strip() == sample.question
 
 
-def test_padded_batches_equal_single_samples(model, pictures, tmp_path):
+def test_padded_batches_equal_single_samples(model, image_paths, tmp_path):
     """Of prompts with different lengths and numbers of pictures, together and one at a time."""
     samples = [
-        sample_of(pictures[:2]),
-        sample_of(pictures[2:], "b", "What is this?"),
-        sample_of(pictures[:1], "c", "Is there a star in the picture, or is there none?"),
+        sample_of(image_paths[:2]),
+        sample_of(image_paths[2:], "b", "What is this?"),
+        sample_of(image_paths[:1], "c", "Is there a star in the picture, or is there none?"),
     ]
     spec = EVERYTHING
     single = mp.trace(model, samples, tmp_path / "single", capture=spec, max_new_tokens=STEPS)
@@ -167,11 +167,11 @@ def test_padded_batches_equal_single_samples(model, pictures, tmp_path):
                     np.testing.assert_array_equal(found, wanted, err_msg=name)
 
 
-def test_the_vision_encoder_equals_eager(model, pictures, tmp_path):
+def test_the_vision_encoder_equals_eager(model, image_paths, tmp_path):
     """Its residual streams by plain hooks; attention where its module hands out eager weights, else that it adds up."""
     vision = model.family.vision
     spec = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision/place"], dtype="float32")
-    sample = sample_of(pictures[:2])
+    sample = sample_of(image_paths[:2])
     if vision is None:
         with pytest.raises(mp.InputError, match="vision encoder cannot be recorded"):
             mp.trace(model, [sample], tmp_path / "run", capture=spec)
@@ -203,8 +203,8 @@ def test_the_vision_encoder_equals_eager(model, pictures, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
-def test_the_other_engines_agree_or_refuse(model, engine, pictures, tmp_path):
-    sample = sample_of(pictures[:1])
+def test_the_other_engines_agree_or_refuse(model, engine, image_paths, tmp_path):
+    sample = sample_of(image_paths[:1])
     refusal = load_engine(engine).refuses(model, 1)
     if refusal is not None:
         with pytest.raises(InputError, match=f"engine {engine}: "):
@@ -225,9 +225,9 @@ def test_the_other_engines_agree_or_refuse(model, engine, pictures, tmp_path):
             assert (np.abs(found - wanted) <= tolerance * largest).all(), name
 
 
-def test_nothing_is_left_behind(model, pictures, tmp_path):
+def test_nothing_is_left_behind(model, image_paths, tmp_path):
     before = model.hf.config.get_text_config()._attn_implementation
-    mp.trace(model, [sample_of(pictures[:1])], tmp_path / "run", capture=EVERYTHING, max_new_tokens=2)
+    mp.trace(model, [sample_of(image_paths[:1])], tmp_path / "run", capture=EVERYTHING, max_new_tokens=2)
     assert model.hf.config.get_text_config()._attn_implementation == before
     assert not any("forward" in vars(module) for module in model.hf.modules())
 
@@ -239,22 +239,24 @@ def test_what_cannot_be_traced_is_refused_with_a_reason(name):
         check(hf, family_of(hf.config), name)
 
 
-def test_pan_and_scan_gives_a_view_a_crop(pictures):
+def test_pan_and_scan_gives_a_view_a_crop(image_paths):
     hf, processor = TINY_PATCHES["gemma3"]()
     model = Model("gemma3", "gemma3", None, hf, processor, family_of(hf.config))
-    views = model.prompt(sample_of(pictures[1:2])).views  # 60 pixels high, 140 wide: two crops
+    views = model.prompt(sample_of(image_paths[1:2])).views  # 60 pixels high, 140 wide: two crops
     assert [view.box for view in views] == [(0, 0, 140, 60), (0, 0, 70, 60), (70, 0, 70, 60)]
 
 
-def test_a_family_that_needs_a_picture_says_so(pictures, tmp_path):
+def test_a_family_that_needs_a_picture_says_so(image_paths, tmp_path):
     hf, processor = TINY_PATCHES["paligemma"]()
     model = Model("paligemma", "paligemma", None, hf, processor, family_of(hf.config))
-    run = mp.trace(model, [sample_of([]), sample_of(pictures[:1], "b")], tmp_path / "run", max_new_tokens=2)
+    run = mp.trace(
+        model, [sample_of([]), sample_of(image_paths[:1], "b")], tmp_path / "run", max_new_tokens=2
+    )
     assert run.ids == ["b"]
     assert "`images` are expected" in run.failures[0]["message"]
 
 
-def test_what_a_model_cannot_give_is_refused_or_skipped_before_the_run(pictures, tmp_path, caplog):
+def test_what_a_model_cannot_give_is_refused_or_skipped_before_the_run(image_paths, tmp_path, caplog):
     hf, processor = TINY_PATCHES["qwen3_vl_moe"]()
     model = Model("moe", "moe", None, hf, processor, family_of(hf.config))
     spec = mp.CaptureSpec(datasets=["ffn/gate_sum", "attention/mass"])

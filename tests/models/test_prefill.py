@@ -11,7 +11,7 @@ from helpers.tiny_tiles import TINY_TILES
 from PIL import Image
 
 import mmprobe as mp
-from mmprobe.benchmarks.core.runner import local
+from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Group, Model
 from mmprobe.models.families import family_of
@@ -22,10 +22,10 @@ BEGUN = "I look at R2. It is a cat"
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
-def test_every_family_reads_it_behind_what_asks_for_an_answer(name, pictures):
+def test_every_family_reads_it_behind_what_asks_for_an_answer(name, image_paths):
     hf, processor = BUILDERS[name]()
     model = Model(name, name, None, hf.eval(), processor, family_of(hf.config))
-    sample = Sample(id="a", images=pictures[:1], question="What is it?")
+    sample = Sample(id="a", images=image_paths[:1], question="What is it?")
     plain, begun = model.prompt(sample), model.prompt(sample.model_copy(update={"prefill": BEGUN + " \n"}))
     added = len(begun.ids) - len(plain.ids)
     assert added > 0 and len(begun.visual) == len(plain.visual)
@@ -36,15 +36,17 @@ def test_every_family_reads_it_behind_what_asks_for_an_answer(name, pictures):
     assert "".join(text.split()).endswith("".join(BEGUN.split())[2:])
 
 
-def test_the_template_itself_continues_an_answer_so(tiny_spd, pictures):
+def test_the_template_itself_continues_an_answer_so(tiny_spd, image_paths):
     parts = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
     messages = [
         {"role": "user", "content": parts},
         {"role": "assistant", "content": [{"type": "text", "text": BEGUN}]},
     ]
     text = tiny_spd.processor.apply_chat_template(messages, continue_final_message=True, tokenize=False)
-    ids = tiny_spd.processor(text=[text], images=[Image.open(pictures[0])], return_tensors="np")["input_ids"]
-    sample = Sample(id="a", images=pictures[:1], question="What is it?", prefill=BEGUN)
+    ids = tiny_spd.processor(text=[text], images=[Image.open(image_paths[0])], return_tensors="np")[
+        "input_ids"
+    ]
+    sample = Sample(id="a", images=image_paths[:1], question="What is it?", prefill=BEGUN)
     np.testing.assert_array_equal(tiny_spd.prompt(sample).ids, ids[0])
 
 
@@ -61,7 +63,7 @@ def asked(tiny_spd, tmp_path_factory):
     """Questions of the synthetic world and the embedded model's own answers."""
     samples = load_samples(make_pairs(tmp_path_factory.mktemp("world") / "pairs", 2, 1_500_000))
     wanted = [s for s in samples if s.metadata["type"] in ("steps", "describe", "exists", "same")]
-    return wanted, dict(local(tiny_spd, 96)(wanted))
+    return wanted, dict(local_answerer(tiny_spd, 96)(wanted))
 
 
 def test_an_answer_begun_with_its_own_words_ends_as_it_did(tiny_spd, asked):
@@ -74,7 +76,7 @@ def test_an_answer_begun_with_its_own_words_ends_as_it_did(tiny_spd, asked):
         rest[sample.id] = " ".join(words[cut:])
     assert len({len(sample.prefill) for sample in begun}) > 2
     for batch_size in (1, 4):
-        assert dict(local(tiny_spd, 96, batch_size)(begun)) == rest
+        assert dict(local_answerer(tiny_spd, 96, batch_size)(begun)) == rest
 
 
 def test_a_trace_holds_the_continuation_as_the_answer(tiny_spd, asked, tmp_path):

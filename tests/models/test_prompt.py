@@ -18,8 +18,8 @@ def text_of(model: Model, prompt: Prompt, group: Group) -> str:
     return model.tokenizer.decode(prompt.ids[prompt.group == group])
 
 
-def test_groups_hold_the_texts_and_nothing_else(tiny_spd, pictures):
-    sample = Sample(id="a", images=pictures, system="You see pictures.", question="Is there a star?")
+def test_groups_hold_the_texts_and_nothing_else(tiny_spd, image_paths):
+    sample = Sample(id="a", images=image_paths, system="You see pictures.", question="Is there a star?")
     prompt = tiny_spd.prompt(sample)
     assert text_of(tiny_spd, prompt, Group.SYSTEM) == "You see pictures."
     assert text_of(tiny_spd, prompt, Group.USER) == "Is there a star?"
@@ -28,8 +28,8 @@ def test_groups_hold_the_texts_and_nothing_else(tiny_spd, pictures):
     assert text_of(tiny_spd, prompt, Group.TEMPLATE) == wanted
 
 
-def test_visual_tokens_belong_to_their_image_and_fill_its_grid(tiny_spd, pictures):
-    prompt = tiny_spd.prompt(Sample(id="a", images=pictures, question="?"))
+def test_visual_tokens_belong_to_their_image_and_fill_its_grid(tiny_spd, image_paths):
+    prompt = tiny_spd.prompt(Sample(id="a", images=image_paths, question="?"))
     assert prompt.sizes == [(112, 112), (60, 140), (150, 75)]
     assert prompt.grids[0] == (4, 4)
     assert prompt.grids[1][0] < prompt.grids[1][1]
@@ -43,18 +43,18 @@ def test_visual_tokens_belong_to_their_image_and_fill_its_grid(tiny_spd, picture
     assert prompt.visual.tolist() == np.flatnonzero(prompt.image >= 0).tolist()
 
 
-def test_the_model_sees_the_same_visual_tokens(tiny_spd, pictures):
+def test_the_model_sees_the_same_visual_tokens(tiny_spd, image_paths):
     """transformers' own marks of visual tokens are an independent witness."""
-    inputs, (prompt,) = tiny_spd.batch([Sample(id="a", images=pictures[1:], question="?")])
+    inputs, (prompt,) = tiny_spd.batch([Sample(id="a", images=image_paths[1:], question="?")])
     np.testing.assert_array_equal(inputs["mm_token_type_ids"][0].numpy() == 1, prompt.group == Group.VISUAL)
     ids = tiny_spd.processor.apply_chat_template(
-        [{"role": "user", "content": [{"type": "image", "path": str(p)} for p in pictures[1:]] + [{"type": "text", "text": "?"}]}],
+        [{"role": "user", "content": [{"type": "image", "path": str(p)} for p in image_paths[1:]] + [{"type": "text", "text": "?"}]}],
         tokenize=True, add_generation_prompt=True, return_dict=True, return_tensors="pt",
     )["input_ids"]  # fmt: skip
     np.testing.assert_array_equal(prompt.ids, ids[0].numpy())
 
 
-def test_images_between_texts(tiny_spd, pictures):
+def test_images_between_texts(tiny_spd, image_paths):
     parts = [
         {"type": "text", "text": "First"},
         {"type": "image"},
@@ -62,7 +62,7 @@ def test_images_between_texts(tiny_spd, pictures):
         {"type": "image"},
         {"type": "text", "text": "Are they the same?"},
     ]
-    images = [Image.open(path) for path in pictures[:2]]
+    images = [Image.open(path) for path in image_paths[:2]]
     chat = Chat([{"role": "user", "content": parts}], images, "test")
     prompt = build_batch(tiny_spd, [chat]).prompts[0]
     assert text_of(tiny_spd, prompt, Group.USER) == "First then Are they the same?"
@@ -84,9 +84,9 @@ def test_images_between_texts(tiny_spd, pictures):
         "Übermaß 图像 🖼️ \u200b",
     ],
 )
-def test_text_that_looks_like_control_tokens_stays_text(tiny_spd, pictures, text, images, caplog):
+def test_text_that_looks_like_control_tokens_stays_text(tiny_spd, image_paths, text, images, caplog):
     caplog.set_level(logging.ERROR)
-    sample = Sample(id="a", images=pictures[:images], system=text, question=text)
+    sample = Sample(id="a", images=image_paths[:images], system=text, question=text)
     prompt = tiny_spd.prompt(sample)
     assert len(prompt.grids) == images
     assert len(prompt.visual) == sum(height * width for height, width in prompt.grids)
@@ -118,17 +118,17 @@ def test_a_template_may_trim_texts(tiny_spd, monkeypatch, text):
     assert text_of(tiny_spd, prompt, Group.USER).strip() == text.strip()
 
 
-def test_a_truncated_image_is_named(tiny_spd, pictures, tmp_path):
+def test_a_truncated_image_is_named(tiny_spd, image_paths, tmp_path):
     broken = tmp_path / "broken.png"
-    broken.write_bytes(pictures[0].read_bytes()[:2000])
+    broken.write_bytes(image_paths[0].read_bytes()[:2000])
     with pytest.raises(InputError, match=r"sample a: image .*broken\.png: cannot be decoded"):
         tiny_spd.prompt(Sample(id="a", images=[broken], question="?"))
 
 
-def test_a_picture_that_the_processor_refuses_is_named(tiny_spd, pictures, tmp_path):
+def test_a_picture_that_the_processor_refuses_is_named(tiny_spd, image_paths, tmp_path):
     Image.new("RGB", (3, 900)).save(tmp_path / "thin.png")
     sample = Sample(id="a", images=[tmp_path / "thin.png"], question="?")
-    fine = Sample(id="b", images=pictures[:1], question="?")
+    fine = Sample(id="b", images=image_paths[:1], question="?")
     for samples in ([sample], [fine, sample]):
         with pytest.raises(InputError, match=r"^sample a: the processor of tiny-spd refuses .*aspect ratio"):
             tiny_spd.batch(samples)

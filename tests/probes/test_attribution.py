@@ -21,7 +21,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.families import family_of
 from mmprobe.probes.attribution import attribute
-from mmprobe.probes.patching import force
+from mmprobe.probes.patching import force_answer
 from mmprobe.probes.region_overlap import compare_with_regions
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.figures.attribution import panels
@@ -36,13 +36,13 @@ def family_model(name: str) -> Model:
 
 
 @pytest.fixture(scope="module")
-def sample(pictures) -> Sample:
-    return Sample(id="a", images=pictures[1:], question="Compare the two pictures.", system="Be brief.")
+def sample(image_paths) -> Sample:
+    return Sample(id="a", images=image_paths[1:], question="Compare the two pictures.", system="Be brief.")
 
 
 def with_rows(model: Model, sample: Sample, ids: torch.Tensor, change: Callable) -> np.ndarray:
     """Log-probabilities of the answer's tokens when `change` has worked on what enters the language model."""
-    hf, forced = copy.deepcopy(model.hf), force(model, sample, ids.tolist())
+    hf, forced = copy.deepcopy(model.hf), force_answer(model, sample, ids.tolist())
 
     def hook(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         rows = options["inputs_embeds"].clone()
@@ -58,7 +58,7 @@ def with_rows(model: Model, sample: Sample, ids: torch.Tensor, change: Callable)
 def test_occlusion_takes_one_token_away(name, baseline, sample, request):
     model = request.getfixturevalue(name) if name == "random_qwen" else family_model(name)
     ds = attribute(model, sample, baseline=baseline, max_new_tokens=STEPS)
-    forced = force(model, sample, max_new_tokens=STEPS)
+    forced = force_answer(model, sample, max_new_tokens=STEPS)
     np.testing.assert_allclose(ds.logprob, forced.logprobs(), atol=1e-5)
     visual, values = forced.prompt.visual, ds.attribution.values
     first = int(np.prod(forced.prompt.grids[0]))
@@ -78,7 +78,7 @@ def test_occlusion_takes_one_token_away(name, baseline, sample, request):
 
 def test_blocks_are_taken_away_together_and_share_evenly(random_qwen, sample):
     ds = attribute(random_qwen, sample, steps=[0, 2], block=2, baseline="zero", max_new_tokens=STEPS)
-    forced = force(random_qwen, sample, max_new_tokens=STEPS)
+    forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
     (rows, columns), visual = forced.prompt.grids[0], forced.prompt.visual
     assert rows >= 2 and columns >= 2 and ds.step.values.tolist() == [0, 2]
 
@@ -92,7 +92,7 @@ def test_blocks_are_taken_away_together_and_share_evenly(random_qwen, sample):
 
 def test_integrated_gradients_are_captums_on_the_embeddings(random_qwen, sample):
     ds = attribute(random_qwen, sample, "integrated_gradients", steps=1, n_steps=6, max_new_tokens=STEPS)
-    forced = force(random_qwen, sample, max_new_tokens=STEPS)
+    forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
     hf, visual = copy.deepcopy(random_qwen.hf), forced.prompt.visual
     seen: list[dict[str, Any]] = []
     handle = hf.get_decoder().register_forward_pre_hook(
@@ -139,7 +139,7 @@ def test_steps_are_taken_as_a_data_set_gives_them(steps, random_qwen, sample):
 
 def test_groups_and_pictures_are_taken_away_whole(random_qwen, sample):
     ds = attribute(random_qwen, sample, "feature_ablation", baseline="mean", max_new_tokens=STEPS)
-    forced = force(random_qwen, sample, max_new_tokens=STEPS)
+    forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
     prompt, full = forced.prompt, forced.logprobs().numpy()
     is_visual = prompt.image >= 0
     members = {name: prompt.group == Group[name.upper()] for name in ("template", "system", "visual", "user")}
@@ -167,7 +167,7 @@ def test_nothing_of_the_pictures_is_left_without_their_tokens(name, sample, tmp_
         with Image.open(path) as image:
             image.transpose(Image.Transpose.ROTATE_180).save(others[-1])
     turned = sample.model_copy(update={"images": others})
-    answer = force(model, sample, max_new_tokens=STEPS).ids.tolist()
+    answer = force_answer(model, sample, max_new_tokens=STEPS).ids.tolist()
     one, other = (
         attribute(model, which, answer=answer, baseline="zero", block=9) for which in (sample, turned)
     )
@@ -205,18 +205,20 @@ def hand_made() -> xr.Dataset:
     )
 
 
-def test_shares_on_regions_by_hand(pictures):
+def test_shares_on_regions_by_hand(image_paths):
     """Cells of 20 x 20 pixels in the first view and 15 x 40 in the second; the region is one cell of the first,
     a quarter of the next, and a region inside it counts once."""
     boxes = [(0, 0, 25, 20), (0, 0, 5, 5)]
     sample = Sample(
-        id="a", images=pictures[:1], question="?", regions=[Region(image=0, box=b) for b in boxes]
+        id="a", images=image_paths[:1], question="?", regions=[Region(image=0, box=b) for b in boxes]
     )
     ds = compare_with_regions(hand_made(), sample)
     np.testing.assert_allclose(ds.share, [3 / 10, 0])  # the quarter's attribution is negative
     assert float(ds.area) == pytest.approx(1.25 / 8)
     assert ds.hit.values.tolist() == [False, False] and float(ds.hit_by_chance) == pytest.approx(1 / 8)
-    right = Sample(id="a", images=pictures[:1], question="?", regions=[Region(image=0, box=(45, 20, 15, 20))])
+    right = Sample(
+        id="a", images=image_paths[:1], question="?", regions=[Region(image=0, box=(45, 20, 15, 20))]
+    )
     ds = compare_with_regions(hand_made(), right)
     np.testing.assert_allclose(ds.share, [4 * 0.5 / 10, 0.75])
     assert float(ds.area) == pytest.approx((0.75 + 0.5) / 8)
@@ -224,8 +226,8 @@ def test_shares_on_regions_by_hand(pictures):
 
 
 @pytest.mark.parametrize("box", [(-30, 0, 20, 20), (0, -25, 20, 10), (60, 0, 20, 20), (0, 40, 20, 20)])
-def test_a_region_beside_the_picture_covers_nothing(box, pictures):
-    beside = Sample(id="a", images=pictures[:1], question="?", regions=[Region(image=0, box=box)])
+def test_a_region_beside_the_picture_covers_nothing(box, image_paths):
+    beside = Sample(id="a", images=image_paths[:1], question="?", regions=[Region(image=0, box=box)])
     with pytest.raises(NotApplicable, match="no view shows"):
         compare_with_regions(hand_made(), beside)
 

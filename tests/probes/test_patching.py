@@ -35,15 +35,15 @@ def family_model(name: str) -> Model:
 
 
 @pytest.fixture(scope="module")
-def sample(pictures) -> Sample:
-    return Sample(id="a", images=pictures[1:], question=QUESTION, system="Be brief.")
+def sample(image_paths) -> Sample:
+    return Sample(id="a", images=image_paths[1:], question=QUESTION, system="Be brief.")
 
 
 @pytest.fixture(scope="module")
-def source(pictures, tmp_path_factory) -> Sample:
+def source(image_paths, tmp_path_factory) -> Sample:
     """Other pictures of the same size, and the same text."""
     folder, images = tmp_path_factory.mktemp("other"), []
-    for path in pictures[1:]:
+    for path in image_paths[1:]:
         with Image.open(path) as image:
             noise = np.random.default_rng(9).integers(0, 255, (image.height, image.width, 3), np.uint8)
         images.append(folder / path.name)
@@ -80,7 +80,10 @@ def test_forced_answers_are_read_as_they_were_generated(name, sample):
 
 def test_answers_as_text_and_as_ids(random_qwen, sample):
     ids = random_qwen.tokenizer("Yes, they are.", add_special_tokens=False)["input_ids"]
-    as_text, as_ids = force_answer(random_qwen, sample, "Yes, they are."), force_answer(random_qwen, sample, ids)
+    as_text, as_ids = (
+        force_answer(random_qwen, sample, "Yes, they are."),
+        force_answer(random_qwen, sample, ids),
+    )
     assert as_text.ids.tolist() == ids
     wanted = logprobs_of(random_qwen.hf, random_qwen, sample, torch.tensor(ids))
     np.testing.assert_allclose(as_text.logprobs(), wanted, atol=1e-5)
@@ -226,9 +229,11 @@ def test_half_precision_does_not_round_log_probabilities(probe, random_qwen, sam
     assert not half.hf.lm_head._forward_hooks and half.hf.lm_head.weight.dtype == torch.bfloat16
 
 
-def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, pictures):
+def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, image_paths):
     samples = [
-        Sample(id=f"s{n}", images=[pictures[0], pictures[n % 3]], question=QUESTION, faithful=n % 2 == 0)
+        Sample(
+            id=f"s{n}", images=[image_paths[0], image_paths[n % 3]], question=QUESTION, faithful=n % 2 == 0
+        )
         for n in range(4)
     ]
     samples.append(Sample(id="blind", question="Is there a star?"))
@@ -251,7 +256,7 @@ def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, pictures):
         attention_knockout_run(other, run, layers=[0])
 
 
-def test_what_cannot_be_done_is_one_line(random_qwen, sample, source, pictures):
+def test_what_cannot_be_done_is_one_line(random_qwen, sample, source, image_paths):
     blind = Sample(id="blind", question=QUESTION)
     longer = sample.model_copy(update={"system": "Be brief, and do not guess."})
     turned = sample.model_copy(update={"images": sample.images[::-1]})

@@ -17,12 +17,15 @@ STEPS = 70  # more than a block
 
 
 @pytest.fixture(scope="module")
-def samples(pictures) -> list[Sample]:
+def samples(image_paths) -> list[Sample]:
     return [
         Sample(
-            id="two", images=pictures[:2], system="You see pictures.", question="Compare them step by step."
+            id="two",
+            images=image_paths[:2],
+            system="You see pictures.",
+            question="Compare them step by step.",
         ),
-        Sample(id="one", images=pictures[2:], question="Is there a star?"),
+        Sample(id="one", images=image_paths[2:], question="Is there a star?"),
         Sample(id="none", question="What is a star?"),
     ]
 

@@ -26,10 +26,10 @@ BATCH = 2
 
 
 @pytest.fixture(scope="module")
-def samples(pictures: list[Path]) -> list[Sample]:
+def samples(image_paths: list[Path]) -> list[Sample]:
     questions = ["Is there a star?", "Compare the two pictures.", "What?", "How many shapes are there?"]
     return [
-        Sample(id=f"s{index:02}", images=pictures[: 1 + index % 3], question=questions[index % 4])
+        Sample(id=f"s{index:02}", images=image_paths[: 1 + index % 3], question=questions[index % 4])
         for index in range(24)
     ]
 
@@ -189,9 +189,9 @@ def test_a_folder_that_goes_away_is_one_line(random_qwen, samples, tmp_path, mon
     assert len(list((tmp_path / "elsewhere").glob("*.h5"))) >= BATCH
 
 
-def test_a_sample_that_fails_is_noted_and_the_others_go_on(random_qwen, samples, pictures, tmp_path):
+def test_a_sample_that_fails_is_noted_and_the_others_go_on(random_qwen, samples, image_paths, tmp_path):
     broken = tmp_path / "broken.png"
-    broken.write_bytes(pictures[0].read_bytes()[:2000])
+    broken.write_bytes(image_paths[0].read_bytes()[:2000])
     bad = Sample(id="bad", images=[broken], question="?")
     run = trace(random_qwen, [samples[0], bad, *samples[1:4]], tmp_path / "run")
     assert run.ids == [sample.id for sample in samples[:4]]

@@ -75,10 +75,10 @@ def model(request: pytest.FixtureRequest) -> Model:
 def traced(
     request: pytest.FixtureRequest,
     model: Model,
-    pictures: list[Path],
+    image_paths: list[Path],
     tmp_path_factory: pytest.TempPathFactory,
 ):
-    sample = sample_of(pictures[1 : 1 + request.param])
+    sample = sample_of(image_paths[1 : 1 + request.param])
     out = tmp_path_factory.mktemp("run") / "run"
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
     run = mp.trace(model, [sample], out, capture=spec, max_new_tokens=STEPS)
@@ -125,14 +125,14 @@ def test_residuals_equal_eager(traced, name):
     assert (off / np.abs(eager[name]).max(-1)).max() < 1e-5
 
 
-def test_half_precision_rounds_and_nothing_else(random_qwen, pictures, tmp_path):
+def test_half_precision_rounds_and_nothing_else(random_qwen, image_paths, tmp_path):
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
     single = mp.trace(
-        random_qwen, [sample_of(pictures)], tmp_path / "single", capture=spec, max_new_tokens=5
+        random_qwen, [sample_of(image_paths)], tmp_path / "single", capture=spec, max_new_tokens=5
     )["a"]
-    half = mp.trace(random_qwen, [sample_of(pictures)], tmp_path / "half", capture="full", max_new_tokens=5)[
-        "a"
-    ]
+    half = mp.trace(
+        random_qwen, [sample_of(image_paths)], tmp_path / "half", capture="full", max_new_tokens=5
+    )["a"]
     for name in (
         "attention/visual",
         "attention/visual_head",
@@ -206,8 +206,8 @@ def test_tam_prompt_logits_equal_eager_logits(traced):
     np.testing.assert_allclose(trace.tam_prompt.values, wanted, rtol=0, atol=1e-5 * largest)
 
 
-def test_sampling_draws_the_same_tokens_as_generate(random_qwen, pictures, tmp_path):
-    sample = sample_of(pictures[:2])
+def test_sampling_draws_the_same_tokens_as_generate(random_qwen, image_paths, tmp_path):
+    sample = sample_of(image_paths[:2])
     run = mp.trace(random_qwen, [sample], tmp_path / "run", max_new_tokens=STEPS, temperature=0.9, seed=11)
     torch.manual_seed(11)
     inputs = random_qwen.prepare(sample)
@@ -217,12 +217,12 @@ def test_sampling_draws_the_same_tokens_as_generate(random_qwen, pictures, tmp_p
     assert not torch.equal(output, greedy), "sampling should differ from greedy here, or this shows nothing"
 
 
-def test_pictures_are_found_from_another_folder(random_qwen, pictures, tmp_path, monkeypatch):
-    monkeypatch.chdir(pictures[0].parent)
-    sample = Sample(id="a", images=[pictures[0].name], question="?")
+def test_pictures_are_found_from_another_folder(random_qwen, image_paths, tmp_path, monkeypatch):
+    monkeypatch.chdir(image_paths[0].parent)
+    sample = Sample(id="a", images=[image_paths[0].name], question="?")
     run = mp.trace(random_qwen, [sample], tmp_path / "run", max_new_tokens=1)
     monkeypatch.chdir(tmp_path)
-    assert run.sample("a").images == [pictures[0]]
+    assert run.sample("a").images == [image_paths[0]]
     assert random_qwen.prompt(run.sample("a")).grids == [(4, 4)]
 
 
@@ -240,21 +240,23 @@ def test_pictures_are_found_from_another_folder(random_qwen, pictures, tmp_path,
     ids=lambda asked: next(iter(asked)),
 )
 def test_what_a_checkpoint_asks_of_generate_changes_nothing(
-    random_qwen, pictures, tmp_path, monkeypatch, asked, method
+    random_qwen, image_paths, tmp_path, monkeypatch, asked, method
 ):
     """Without a cache, say, the whole answer is read again at each step, and TAM would count its prompt twice."""
-    sample, other = sample_of(pictures[:1]), copy.deepcopy(random_qwen.hf.generation_config)
+    sample, other = sample_of(image_paths[:1]), copy.deepcopy(random_qwen.hf.generation_config)
     for name, value in asked.items():
         setattr(other, name, value)
-    wanted = mp.trace(random_qwen, [sample], tmp_path / "a", "full", max_new_tokens=6, method=method)["a"]
+    wanted = mp.trace(random_qwen, [sample], tmp_path / "a", capture="full", max_new_tokens=6, method=method)[
+        "a"
+    ]
     monkeypatch.setattr(random_qwen.hf, "generation_config", other)
-    run = mp.trace(random_qwen, [sample], tmp_path / "b", "full", max_new_tokens=6, method=method)
+    run = mp.trace(random_qwen, [sample], tmp_path / "b", capture="full", max_new_tokens=6, method=method)
     assert not run.failures, run.failures
     for name in wanted.captured:
         np.testing.assert_array_equal(run["a"].array(name).values, wanted.array(name).values, name)
 
 
-def test_nothing_is_left_behind(random_qwen, pictures, tmp_path):
+def test_nothing_is_left_behind(random_qwen, image_paths, tmp_path):
     """transformers' own hooks stay once its hidden states were asked for, as other tests of this model do."""
     hf = random_qwen.hf
 
@@ -262,14 +264,14 @@ def test_nothing_is_left_behind(random_qwen, pictures, tmp_path):
         return [(list(one._forward_hooks), list(one._forward_pre_hooks)) for one in hf.modules()]
 
     before = hooks()
-    mp.trace(random_qwen, [sample_of(pictures[:1])], tmp_path / "run", capture="full", max_new_tokens=3)
+    mp.trace(random_qwen, [sample_of(image_paths[:1])], tmp_path / "run", capture="full", max_new_tokens=3)
     assert hf.config.get_text_config()._attn_implementation == "sdpa"
     assert hooks() == before
     assert not any("forward" in vars(module) for module in hf.modules())
     assert not len(_observers)
 
 
-def test_what_others_hooked_still_runs_and_stays(random_qwen, pictures, tmp_path):
+def test_what_others_hooked_still_runs_and_stays(random_qwen, image_paths, tmp_path):
     """A user's own hook, and a forward that another library put in place, as accelerate does."""
     assert random_qwen.has_plain_logits  # found out once, by a forward pass of its own
     layer, calls = random_qwen.hf.model.language_model.layers[1], []
@@ -277,7 +279,7 @@ def test_what_others_hooked_still_runs_and_stays(random_qwen, pictures, tmp_path
     original = layer.forward
     layer.forward = theirs = lambda *args, **options: calls.append("forward") or original(*args, **options)
     try:
-        mp.trace(random_qwen, [sample_of(pictures[:1])], tmp_path / "run", max_new_tokens=2)
+        mp.trace(random_qwen, [sample_of(image_paths[:1])], tmp_path / "run", max_new_tokens=2)
         assert vars(layer)["forward"] is theirs
     finally:
         handle.remove()
@@ -285,8 +287,8 @@ def test_what_others_hooked_still_runs_and_stays(random_qwen, pictures, tmp_path
     assert calls == ["forward", "hook"] * 2
 
 
-def test_only_the_layers_asked_for_are_recorded(random_qwen, pictures, tmp_path):
-    sample = sample_of(pictures[:1])
+def test_only_the_layers_asked_for_are_recorded(random_qwen, image_paths, tmp_path):
+    sample = sample_of(image_paths[:1])
     spec = mp.CaptureSpec(datasets=["attention/mass", "residual/mid", "ffn/gate_sum"], layers=[0, -1])
     some = mp.trace(random_qwen, [sample], tmp_path / "some", capture=spec, max_new_tokens=5)["a"]
     every = mp.trace(random_qwen, [sample], tmp_path / "every", capture="full", max_new_tokens=5)["a"]
@@ -301,29 +303,29 @@ def test_only_the_layers_asked_for_are_recorded(random_qwen, pictures, tmp_path)
 
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17])
-def test_answers_around_a_block_are_whole(random_qwen, pictures, tmp_path, tokens):
-    trace = mp.trace(random_qwen, [sample_of(pictures[:1])], tmp_path / "run", max_new_tokens=tokens)["a"]
+def test_answers_around_a_block_are_whole(random_qwen, image_paths, tmp_path, tokens):
+    trace = mp.trace(random_qwen, [sample_of(image_paths[:1])], tmp_path / "run", max_new_tokens=tokens)["a"]
     assert trace.attention_mass.sizes["step"] == tokens == trace.steps.sizes["step"]
     assert trace.tam_logit.shape == (tokens, trace.tokens.sizes["token"])
     assert not np.isnan(trace.attention_mass.values).any()
 
 
-def test_a_step_beyond_the_end_is_dropped(random_qwen, pictures, tmp_path, monkeypatch):
+def test_a_step_beyond_the_end_is_dropped(random_qwen, image_paths, tmp_path, monkeypatch):
     """Where transformers looks a step late whether it is to stop, as on Apple's GPUs, also at the end of a block."""
-    sample = sample_of(pictures[:2])
+    sample = sample_of(image_paths[:2])
     with torch.inference_mode():
         out = random_qwen.hf.generate(**random_qwen.prepare(sample), max_new_tokens=12, do_sample=False)
     tokens = out[0, len(random_qwen.prompt(sample).ids) :].tolist()
     end = next(step for step, token in enumerate(tokens) if step > 2 and token not in tokens[:step])
     monkeypatch.setattr(random_qwen.hf.generation_config, "eos_token_id", tokens[end])
     monkeypatch.setattr(native, "BLOCK_STEPS", end + 2)
-    plain = mp.trace(random_qwen, [sample], tmp_path / "plain", "full", 12)["a"]
+    plain = mp.trace(random_qwen, [sample], tmp_path / "plain", capture="full", max_new_tokens=12)["a"]
     late, passes = generation.DeferredStopCheck, []
     monkeypatch.setattr(late, "is_supported", staticmethod(lambda *_, **__: True))
     monkeypatch.setattr(
         torch, "Event", lambda **_: SimpleNamespace(record=lambda: passes.append(1), synchronize=int)
     )
-    trace = mp.trace(random_qwen, [sample], tmp_path / "late", "full", 12)["a"]
+    trace = mp.trace(random_qwen, [sample], tmp_path / "late", capture="full", max_new_tokens=12)["a"]
     assert len(passes) > trace.steps.sizes["step"] == end + 1, "a pass more than steps"
     for name in plain.captured:
         np.testing.assert_array_equal(trace.array(name).values, plain.array(name).values, err_msg=name)

@@ -40,10 +40,10 @@ print(plan(model, load_capture("full"), 4, 128, 4, PromptSize(90, 0, 80)).host)
 
 
 @pytest.mark.parametrize("capture", ["default", "full", ROWS], ids=["default", "full", "rows"])
-def test_disk_is_predicted_within_a_fifth(random_qwen, pictures, tmp_path, capture):
+def test_disk_is_predicted_within_a_fifth(random_qwen, image_paths, tmp_path, capture):
     spec = load_capture(capture)
     samples = [
-        Sample(id=str(index), images=pictures[:index], question="Is there a star?") for index in range(4)
+        Sample(id=str(index), images=image_paths[:index], question="Is there a star?") for index in range(4)
     ]
     sizes = typical(random_qwen, samples)
     made = plan(random_qwen, spec, len(samples), 40, prompt=sizes)
@@ -60,9 +60,9 @@ VISION = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision
 
 @pytest.mark.parametrize("capture", ["full", VISION], ids=["full", "vision"])
 @pytest.mark.parametrize("family", ["qwen2_vl", "llava", "llava_next", "internvl", "mllama"])
-def test_arrays_are_predicted_to_the_byte(family, pictures, tmp_path, capture):
+def test_arrays_are_predicted_to_the_byte(family, image_paths, tmp_path, capture):
     """Of families with cross-attention, class tokens, tiles, and an encoder narrower than what it hands over."""
-    model, sample = tiny(family), Sample(id="a", images=pictures[:2], question="Is there a star?")
+    model, sample = tiny(family), Sample(id="a", images=image_paths[:2], question="Is there a star?")
     spec = available(load_capture(capture), model)
     trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=7)["a"]
     written = sum(trace.array(name).values.nbytes for name in spec.stored)

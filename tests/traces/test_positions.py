@@ -32,8 +32,8 @@ def short_blocks():
 
 
 @pytest.fixture(scope="module")
-def traced(random_qwen, pictures, tmp_path_factory):
-    sample = Sample(id="a", images=pictures[:2], question="Compare the two pictures.")
+def traced(random_qwen, image_paths, tmp_path_factory):
+    sample = Sample(id="a", images=image_paths[:2], question="Compare the two pictures.")
     spec = mp.CaptureSpec(datasets=NAMES, positions="all", dtype="float32")
     run = mp.trace(
         random_qwen, [sample], tmp_path_factory.mktemp("run") / "run", capture=spec, max_new_tokens=5
@@ -83,8 +83,8 @@ def test_the_last_token_of_the_prompt_is_the_first_query(traced):
         np.testing.assert_allclose(trace.array(side).values[0], trace.array(other).values[-1], atol=1e-5)
 
 
-def test_the_prompt_alone(random_qwen, pictures, tmp_path, traced):
-    sample = Sample(id="a", images=pictures[:2], question="Compare the two pictures.")
+def test_the_prompt_alone(random_qwen, image_paths, tmp_path, traced):
+    sample = Sample(id="a", images=image_paths[:2], question="Compare the two pictures.")
     spec = mp.CaptureSpec(datasets=["residual/mid"], positions="prompt", dtype="float32")
     trace = mp.trace(random_qwen, [sample], tmp_path / "run", capture=spec, max_new_tokens=5)["a"]
     assert "residual/mid" not in trace.captured
@@ -93,8 +93,8 @@ def test_the_prompt_alone(random_qwen, pictures, tmp_path, traced):
     )
 
 
-def test_chosen_heads_are_those_of_all(random_qwen, pictures, tmp_path, traced):
-    sample = Sample(id="a", images=pictures[:2], question="Compare the two pictures.")
+def test_chosen_heads_are_those_of_all(random_qwen, image_paths, tmp_path, traced):
+    sample = Sample(id="a", images=image_paths[:2], question="Compare the two pictures.")
     spec = mp.CaptureSpec(datasets=NAMES, positions="all", dtype="float32", heads=[-1, 1], layers=[2, 0])
     trace = mp.trace(random_qwen, [sample], tmp_path / "run", capture=spec, max_new_tokens=5)["a"]
     assert trace.attention_mass["head"].values.tolist() == [1, 3]
@@ -109,8 +109,8 @@ def test_chosen_heads_are_those_of_all(random_qwen, pictures, tmp_path, traced):
 
 
 @pytest.mark.parametrize("compression", ["blosc2", "zstd"])
-def test_compressed_arrays_are_the_same_and_smaller(random_qwen, pictures, tmp_path, traced, compression):
-    sample = Sample(id="a", images=pictures[:2], question="Compare the two pictures.")
+def test_compressed_arrays_are_the_same_and_smaller(random_qwen, image_paths, tmp_path, traced, compression):
+    sample = Sample(id="a", images=image_paths[:2], question="Compare the two pictures.")
     spec = mp.CaptureSpec(datasets=NAMES, positions="all", dtype="float32", compression=compression)
     run = mp.trace(random_qwen, [sample], tmp_path / "run", capture=spec, max_new_tokens=5)
     trace = run["a"]
