@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from helpers import runs
 
 import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.analyses.attention_decay import slope_over_steps
 from mmprobe.analyses.statistics import bootstrap_mean
-from mmprobe.cache import TraceWriter
-from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES
-from mmprobe.samples import Sample
 from mmprobe.viz import figures
 
 warnings.simplefilter("error")
 PROMPT = [0, 1, 2, 2, 2, 2, 3, 0]  # groups: template, system, four visual, user, template
+TEXT_PROMPT = [0, 1, 3, 0]
 
 
-def write_run(folder: Path, masses: dict[str, np.ndarray], faithful: dict[str, bool | None]) -> mp.Run:
-    """A run whose attention masses [step, layer, head, group] are given; leading = template / 2 + system."""
-    (folder / "samples").mkdir(parents=True)
-    config = {"format": FORMAT_VERSION, "order": list(masses), "model": {"name": "hand"}}
-    (folder / "run.json").write_text(json.dumps(config))
+def write_run(
+    folder: Path,
+    masses: dict[str, np.ndarray],
+    faithful: Mapping[str, bool | None] = {},
+    prompts: Mapping[str, list[int]] = {},
+    leading: bool = True,
+) -> mp.Run:
+    """Write a run of attention masses [step, layer, head, group]; leading = template / 2 + system.
+
+    Args:
+        prompts: groups of the prompt's tokens by sample id; the default is PROMPT.
+    """
+    traces = {}
     for name, mass in masses.items():
-        steps, layers, heads, _ = mass.shape
-        sample = Sample(id=name, question="?", faithful=faithful.get(name))
-        groups = PROMPT + [4] * steps
-        coordinates = {"layer": np.arange(layers), "head": np.arange(heads), "group": np.array(GROUP_NAMES)}
-        about = {"sample": sample.model_dump_json(), "answer": ""}
-        with TraceWriter(folder / "samples" / f"{name}.h5", coordinates, about) as writer:
-            writer.append("attention/mass", mass.astype("f4"))
-            writer.append("attention/leading", (mass[..., 0] / 2 + mass[..., 1]).astype("f4"))
-            writer.append("steps/id", np.zeros(steps, "i4"))
-            writer.write("tokens/group", np.array(groups))
-    return mp.open_run(folder)
+        traces[name] = {
+            "faithful": faithful.get(name),
+            "attention/mass": mass,
+            "steps/id": np.zeros(len(mass)),
+            "tokens/group": prompts.get(name, PROMPT) + [4] * len(mass),
+        }
+        if leading:
+            traces[name]["attention/leading"] = mass[..., 0] / 2 + mass[..., 1]
+    return runs.write_run(folder, traces)
 
 
 def row(visual: float, generated: float = 0.0) -> list[float]:
@@ -115,7 +120,7 @@ def test_mass_per_token_divides_by_the_tokens_there_are(tmp_path):
     """Four visual tokens, two template ones, one system; of the generated ones as many as the step's number."""
     mass = np.tile(np.array(row(0.4, 0.3)), (3, 1, 1, 1))
     mass[0, 0, 0] = row(0.4)
-    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}, {}))
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}))
     per_token = ds.mass_per_token.sel(layer=0)
     np.testing.assert_allclose(per_token.sel(group="visual"), 0.4 / 4, atol=1e-6)
     np.testing.assert_allclose(per_token.sel(group="template"), np.array([0.3, 0.15, 0.15]) / 2, atol=1e-6)
@@ -124,21 +129,15 @@ def test_mass_per_token_divides_by_the_tokens_there_are(tmp_path):
 
 def test_authors_form_leaves_generated_tokens_out(tmp_path):
     mass = np.tile(np.array(row(0.4, 0.2)), (2, 1, 1, 1))  # template .2, system .2, visual .4, generated .2
-    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}, {}))
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}))
     system, visual, user = ds.mass_authors.sel(layer=0, step=0).values
     assert (system, visual, user) == pytest.approx((0.3 / 0.8, 0.4 / 0.8, 0.1 / 0.8), abs=1e-6)
 
 
-def test_attention_by_group_is_enough_but_for_the_authors_form(tmp_path, monkeypatch):
+def test_attention_by_group_is_enough_but_for_the_authors_form(tmp_path):
     mass = np.tile(np.array(row(0.4, 0.2)), (2, 1, 1, 1))
-    whole = mp.analyses.attention_decay(write_run(tmp_path / "whole", {"a": mass}, {}))
-    plain = TraceWriter.append
-    monkeypatch.setattr(
-        TraceWriter,
-        "append",
-        lambda self, name, block: None if name == "attention/leading" else plain(self, name, block),
-    )
-    run = write_run(tmp_path / "run", {"a": mass}, {})
+    whole = mp.analyses.attention_decay(write_run(tmp_path / "whole", {"a": mass}))
+    run = write_run(tmp_path / "run", {"a": mass}, leading=False)
     assert "attention/leading" not in run["a"].captured
     ds = mp.analyses.attention_decay(run)
     assert np.isnan(ds.mass_authors).all()
@@ -149,7 +148,7 @@ def test_attention_by_group_is_enough_but_for_the_authors_form(tmp_path, monkeyp
 
 def test_heads_are_averaged_and_kept(tmp_path):
     mass = np.array([[[row(0.2), row(0.6)]], [[row(0.1), row(0.3)]]])
-    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}, {}))
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}))
     np.testing.assert_allclose(ds.mass.sel(group="visual")[0], [0.4, 0.2], atol=1e-6)
     np.testing.assert_allclose(ds.mass_head.sel(group="visual", layer=0, head=1), [0.6, 0.3], atol=1e-6)
 
@@ -157,7 +156,7 @@ def test_heads_are_averaged_and_kept(tmp_path):
 def test_against_a_slow_reference_on_many_samples(tmp_path):
     rng = np.random.default_rng(0)
     masses = {f"s{i}": rng.dirichlet(np.ones(5), (int(rng.integers(1, 7)), 4, 3)) for i in range(9)}
-    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", masses, {}))
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", masses))
     for step in range(6):
         reached = [mass[step] for mass in masses.values() if len(mass) > step]
         assert int(ds.n[step]) == len(reached)
@@ -187,31 +186,27 @@ def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
 
 def test_an_empty_run_is_refused(tmp_path):
     with pytest.raises(mp.InputError, match="no finished samples"):
-        mp.analyses.attention_decay(write_run(tmp_path / "run", {}, {}))
+        mp.analyses.attention_decay(write_run(tmp_path / "run", {}))
 
 
-def test_samples_without_images_have_no_visual_share(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "PROMPT", [0, 1, 3, 0])
+def test_samples_without_images_have_no_visual_share(tmp_path):
     mass = np.tile(np.array([0.5, 0.25, 0, 0.25, 0]), (2, 2, 1, 1))
-    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass, "b": mass}, {}))
+    run = write_run(tmp_path / "run", {"a": mass, "b": mass}, prompts={"a": TEXT_PROMPT, "b": TEXT_PROMPT})
+    ds = mp.analyses.attention_decay(run)
     assert np.isnan(ds.visual_share).all()
     assert np.isnan(ds.mass_authors).all()
     assert figures(ds)
 
 
-def test_samples_without_images_are_not_counted_where_they_add_nothing(tmp_path, monkeypatch):
-    """Three samples with pictures, of 2, 2 and 1 steps; one without, of 3, which is unfaithful."""
-    seen = {
-        name: np.tile(np.array(row(0.4)), (steps, 2, 1, 1))
-        for name, steps in zip("abc", (2, 2, 1), strict=True)
+def test_samples_without_images_are_not_counted_where_they_add_nothing(tmp_path):
+    """Three samples with images, of 2, 2 and 1 steps; one without, of 3, which is unfaithful."""
+    masses = {
+        name: np.tile(np.array(row(visual)), (steps, 2, 1, 1))
+        for name, steps, visual in (("a", 2, 0.4), ("b", 2, 0.4), ("c", 1, 0.4), ("d", 3, 0))
     }
     labels = {"a": True, "b": False, "c": False, "d": False}
-    run = write_run(tmp_path / "run", seen, labels)
-    monkeypatch.setitem(globals(), "PROMPT", [0, 1, 3, 0])
-    blind = write_run(tmp_path / "blind", {"d": np.tile(np.array(row(0)), (3, 2, 1, 1))}, labels)
-    (blind.path / "samples" / "d.h5").rename(run.path / "samples" / "d.h5")
-    run.config["order"].append("d")
-    ds = mp.analyses.attention_decay(mp.Run(run.path, run.config, [], {}))
+    run = write_run(tmp_path / "run", masses, labels, prompts={"d": TEXT_PROMPT})
+    ds = mp.analyses.attention_decay(run)
     assert ds.n.values.tolist() == [4, 3, 1]
     assert ds.n_label.values.tolist() == [4, 1, 3]
     assert ds.n_by_label.values.tolist() == [[3, 2, 0], [1, 1, 0], [2, 1, 0]]

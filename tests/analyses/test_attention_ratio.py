@@ -73,14 +73,14 @@ def test_no_picture_is_in_both_halves(tmp_path):
     rng, samples = np.random.default_rng(0), []
     for pair in range(8):
         by_head = rng.uniform(0.5, 2, (LAYERS, HEADS, 1)) ** peak(1, 1, steps=1, floor=0.0)[0]
-        for pictures in (["a", "b"], ["a", "b"], ["a"]):
+        for images in (["a", "b"], ["a", "b"], ["a"]):
             samples.append(
                 {
                     "attention": by_head.mean((0, 1))[None],
                     "by_head": by_head[None],
                     "raw": peak(0, 0, steps=1),
                     "cell": (1, 1),
-                    "pictures": [f"{pair}{one}.png" for one in pictures],
+                    "images": [f"{pair}{image}.png" for image in images],
                 }
             )
     apart = attention_ratio(planted_run(tmp_path / "r", samples))

@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from helpers import runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.analyses.neuron_activation import cohens_h, neuron_activation
-from mmprobe.cache import TraceWriter
-from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION
+from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import NotCaptured
-from mmprobe.samples import Sample
 from mmprobe.viz.figures.neuron_activation import panels
 
 warnings.simplefilter("error")
@@ -32,19 +31,13 @@ def write_run(
     bits: bool = True,
     layers: list[int] | None = None,
 ) -> mp.Run:
-    """A run of gates [step, layer, neuron], stored as their sums and as the bits of those above 0."""
-    (folder / "samples").mkdir(parents=True)
-    config = {"format": FORMAT_VERSION, "order": list(gates), "model": {"name": "hand"}}
-    (folder / "run.json").write_text(json.dumps(config))
+    """Write a run of gates [step, layer, neuron], stored as their sums and as the bits of those above 0."""
+    traces = {}
     for name, values in gates.items():
-        sample = Sample(id=name, question="?", faithful=faithful.get(name))
-        about = {"sample": sample.model_dump_json(), "answer": "", "neurons": str(values.shape[2])}
-        coordinates = {"layer": np.array(layers or np.arange(values.shape[1]))}
-        with TraceWriter(folder / "samples" / f"{name}.h5", coordinates, about) as writer:
-            writer.write("ffn/gate_sum", values.sum(0).astype("f4"))
-            if bits:
-                writer.append("ffn/active", np.packbits(values > 0, axis=-1))
-    return mp.open_run(folder)
+        traces[name] = {"faithful": faithful.get(name), "ffn/gate_sum": values.sum(0)}
+        if bits:
+            traces[name]["ffn/active"] = np.packbits(values > 0, axis=-1)
+    return runs.write_run(folder, traces, layers)
 
 
 @pytest.fixture
@@ -207,15 +200,8 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path, by_hand):
     for wrong in ({"threshold": 1.0}, {"threshold": -0.1}, {"top": 0}):
         with pytest.raises(mp.InputError, match="must be"):
             neuron_activation(by_hand, **wrong)
-    folder = tmp_path / "less"
-    (folder / "samples").mkdir(parents=True)
-    config = {"format": FORMAT_VERSION, "order": ["a"], "model": {"name": "hand"}}
-    (folder / "run.json").write_text(json.dumps(config))
-    about = {"sample": Sample(id="a", question="?").model_dump_json(), "answer": ""}
-    with TraceWriter(folder / "samples" / "a.h5", {}, about) as writer:
-        writer.append("steps/id", np.zeros(1, "i4"))
     with pytest.raises(NotCaptured, match="ffn/gate_sum"):
-        neuron_activation(mp.open_run(folder))
+        neuron_activation(runs.write_run(tmp_path / "less", {"a": {"steps/id": [0]}}))
 
 
 @pytest.mark.parametrize("count", [1, 5])

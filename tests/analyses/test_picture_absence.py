@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.runs import write_run
 
 import mmprobe as mp
 from mmprobe.analyses.picture_absence import picture_absence
-from mmprobe.cache import TraceWriter
-from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, GROUP_NAMES
+from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
-from mmprobe.samples import Sample
 from mmprobe.viz.figures.picture_absence import panels
 
 LAYERS = [1, 4]
 
 
-def write_run(folder: Path, traces: list[dict[str, Any]]) -> mp.Run:
-    """A run of states [step, layer, hidden], entropies [step] and attention [step, layer, head, group]."""
-    (folder / "samples").mkdir(parents=True)
-    config = {"format": FORMAT_VERSION, "order": [one["id"] for one in traces], "model": {"name": "hand"}}
-    (folder / "run.json").write_text(json.dumps(config))
-    coordinates = {"layer": np.array(LAYERS), "head": np.arange(2), "group": np.array(GROUP_NAMES)}
-    for one in traces:
-        twin = {} if one.get("twin") is None else {"with_picture": one["twin"]}
-        sample = Sample(id=one["id"], question="?", images=one.get("images", []), metadata=twin)
-        about = {"sample": sample.model_dump_json(), "answer": ""}
-        states = np.asarray(one["states"], "f2")
-        with TraceWriter(folder / "samples" / f"{one['id']}.h5", coordinates, about) as writer:
-            if one.get("residual", True):
-                writer.append("residual/post", states)
-            writer.append("steps/entropy", np.asarray(one.get("entropy", np.ones(len(states))), "f4"))
-            if "mass" in one:
-                writer.append("attention/mass", np.asarray(one["mass"], "f4"))
-    return mp.open_run(folder)
+def answer(
+    name: str,
+    states: Any,
+    entropy: list[float] | None = None,
+    mass: np.ndarray | None = None,
+    images: Sequence[str] = (),
+    twin: str | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return a trace by its id: states [step, layer, hidden], entropy [step], mass [step, layer, head, group]."""
+    trace = {
+        "images": list(images),
+        "metadata": {} if twin is None else {"with_picture": twin},
+        "residual/post": states,
+        "steps/entropy": np.ones(len(states)) if entropy is None else entropy,
+    }
+    return {name: trace if mass is None else trace | {"attention/mass": mass}}
 
 
-def seen(name: str, states: Any, **fields: Any) -> dict[str, Any]:
-    return {"id": name, "images": ["a.png"], "states": states, **fields}
+def with_image(name: str, states: Any, **arrays: Any) -> dict[str, dict[str, Any]]:
+    return answer(name, states, images=["a.png"], **arrays)
 
 
-def blind(name: str, states: Any, **fields: Any) -> dict[str, Any]:
-    return {"id": f"{name}--absent", "twin": name, "states": states, **fields}
+def without_image(name: str, states: Any, **arrays: Any) -> dict[str, dict[str, Any]]:
+    return answer(f"{name}--absent", states, twin=name, **arrays)
+
+
+def make_run(folder: Path, *traces: dict[str, dict[str, Any]]) -> mp.Run:
+    return write_run(folder, {name: trace for one in traces for name, trace in one.items()}, LAYERS)
 
 
 def mass(visual: float) -> np.ndarray:
@@ -58,11 +59,14 @@ def mass(visual: float) -> np.ndarray:
 
 def test_numbers_by_hand(tmp_path):
     # layer 1: first (1, 0) against (0, 2); layer 4: first (1, 1) against (3, 3)
-    traces = [
-        seen("q", [[[1, 0], [1, 1]], [[1, 0], [1, -1]]], entropy=[0.5, 9], mass=np.repeat(mass(0.6), 2, 0)),
-        blind("q", [[[0, 2], [3, 3]]], entropy=[1.25], mass=mass(0.0).clip(0)),
-    ]
-    ds = picture_absence(write_run(tmp_path / "run", traces))
+    attention = np.repeat(mass(0.6), 2, 0)
+    ds = picture_absence(
+        make_run(
+            tmp_path / "run",
+            with_image("q", [[[1, 0], [1, 1]], [[1, 0], [1, -1]]], entropy=[0.5, 9], mass=attention),
+            without_image("q", [[[0, 2], [3, 3]]], entropy=[1.25], mass=mass(0.0).clip(0)),
+        )
+    )
     assert ds.pair.values.tolist() == ["q"] and ds.layer.values.tolist() == LAYERS and int(ds.n) == 1
     np.testing.assert_allclose(ds.distance_first.sel(pair="q"), [1, 0], atol=1e-12)
     np.testing.assert_allclose(ds.norm_first.sel(pair="q"), [1, 2])
@@ -88,9 +92,9 @@ def test_against_the_slow_way(tmp_path):
         f"q{i}": [rng.normal(size=(steps, 2, 3)).astype("f2") for steps in both]
         for i, both in enumerate(lengths)
     }
-    traces = [blind(name, two) for name, (_, two) in data.items()]
-    traces += [seen(name, one) for name, (one, _) in reversed(data.items())]
-    ds = picture_absence(write_run(tmp_path / "run", traces))
+    traces = [without_image(name, absent) for name, (_, absent) in data.items()]
+    traces += [with_image(name, present) for name, (present, _) in reversed(data.items())]
+    ds = picture_absence(make_run(tmp_path / "run", *traces))
 
     def distance(one: np.ndarray, two: np.ndarray) -> float:
         return float(1 - one @ two / np.linalg.norm(one) / np.linalg.norm(two))
@@ -115,19 +119,21 @@ def test_against_the_slow_way(tmp_path):
 
 
 def test_what_does_not_pair_and_what_is_not_finite_is_named(tmp_path):
-    one, bad = [[[1, 0], [1, 1]]], [[[1, 0], [np.inf, 1]]]
-    traces = [
-        seen("a", one),
-        blind("a", one),
-        seen("b", one),
-        blind("b", bad),
-        seen("c", one),
-        blind("c", [[[0, 0], [1, 1]]]),  # no length, no direction
-        blind("gone", one),
-        {"id": "again", "twin": "a", "states": one},
-        {"id": "none", "states": one},
-    ]
-    ds = picture_absence(write_run(tmp_path / "run", traces))
+    good, bad = [[[1, 0], [1, 1]]], [[[1, 0], [np.inf, 1]]]
+    ds = picture_absence(
+        make_run(
+            tmp_path / "run",
+            with_image("a", good),
+            without_image("a", good),
+            with_image("b", good),
+            without_image("b", bad),
+            with_image("c", good),
+            without_image("c", [[[0, 0], [1, 1]]]),  # no length, no direction
+            without_image("gone", good),
+            answer("again", good, twin="a"),
+            answer("none", good),
+        )
+    )
     assert ds.pair.values.tolist() == ["a"]
     assert ds.attrs["left_out"] == "b, c" and ds.attrs["n_left_out"] == 2
     assert ds.attrs["unpaired"] == "gone--absent, again" and ds.attrs["n_unpaired"] == 2
@@ -135,13 +141,15 @@ def test_what_does_not_pair_and_what_is_not_finite_is_named(tmp_path):
 
 
 def test_runs_that_it_does_not_apply_to(tmp_path):
-    one = [[[1, 0], [1, 1]]]
+    good, bad = [[[1, 0], [1, 1]]], [[[np.nan, 0], [1, 1]]]
     with pytest.raises(InputError, match="no finished samples"):
-        picture_absence(write_run(tmp_path / "empty", []))
+        picture_absence(make_run(tmp_path / "empty"))
     with pytest.raises(NotApplicable, match="with_picture"):
-        picture_absence(write_run(tmp_path / "alone", [seen("a", one), {"id": "b", "states": one}]))
+        picture_absence(make_run(tmp_path / "alone", with_image("a", good), answer("b", good)))
     with pytest.raises(NotApplicable, match="not finite"):
-        picture_absence(write_run(tmp_path / "bad", [seen("a", one), blind("a", [[[np.nan, 0], [1, 1]]])]))
+        picture_absence(make_run(tmp_path / "bad", with_image("a", good), without_image("a", bad)))
+    traces = with_image("a", good) | without_image("a", good)
+    for trace in traces.values():
+        del trace["residual/post"]
     with pytest.raises(NotCaptured):
-        lacking = [seen("a", one, residual=False), blind("a", one, residual=False)]
-        picture_absence(write_run(tmp_path / "small", lacking))
+        picture_absence(make_run(tmp_path / "small", traces))

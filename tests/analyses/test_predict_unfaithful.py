@@ -6,12 +6,12 @@ import importlib
 import json
 import shutil
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.runs import write_run
 from sklearn.metrics import roc_auc_score
 
 import mmprobe as mp
@@ -26,16 +26,16 @@ from mmprobe.analyses.held_out import (
 )
 from mmprobe.analyses.predict_unfaithful import FEATURES, predict_unfaithful
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.cache import TraceWriter
-from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES
+from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import NotApplicable
-from mmprobe.samples import Region, Sample
+from mmprobe.samples import Sample
 from mmprobe.viz.figures.predict_unfaithful import panels
 
 module = importlib.import_module("mmprobe.analyses.predict_unfaithful")
 
 warnings.simplefilter("error")
 LAYERS, HEADS, NEURONS = 3, 2, 8
+REGIONS = [{"image": 0, "box": [0, 0, 10, 10]}]
 
 
 @pytest.fixture(autouse=True)
@@ -63,32 +63,13 @@ def arrays(rng: np.random.Generator, steps: int = 6) -> dict[str, np.ndarray]:
     }
 
 
-def write_run(
-    folder: Path, traces: Sequence[tuple[Sample, dict[str, np.ndarray]]], order: Sequence[str] | None = None
-) -> mp.Run:
-    (folder / "samples").mkdir(parents=True)
-    names = [sample.id for sample, _ in traces]
-    config = {"format": FORMAT_VERSION, "order": list(order or names), "model": {"name": "hand"}}
-    (folder / "run.json").write_text(json.dumps(config))
-    coordinates = {"layer": np.arange(LAYERS), "head": np.arange(HEADS), "group": np.array(GROUP_NAMES)}
-    for sample, values in traces:
-        about = {"sample": sample.model_dump_json(), "answer": "", "neurons": str(NEURONS)}
-        with TraceWriter(folder / "samples" / f"{sample.id}.h5", coordinates, about) as writer:
-            for path, array in values.items():
-                writer.write(path, array)
-    return mp.open_run(folder)
-
-
-def made(count: int, seed: int = 0, a_pair: int = 2, **about) -> list[tuple[Sample, dict[str, np.ndarray]]]:
-    """`count` samples, `a_pair` in turn over the same pictures, every other unfaithful, all numbers noise."""
+def noise_traces(count: int, seed: int = 0, same_image: int = 2, **fields: Any) -> dict[str, dict[str, Any]]:
+    """`count` traces of noise, every other unfaithful; `same_image` traces in turn share an image."""
     rng = np.random.default_rng(seed)
-    return [
-        (
-            Sample(id=f"s{i:03}", question="?", images=[f"{i // a_pair}.png"], faithful=i % 2 == 0, **about),
-            arrays(rng),
-        )
+    return {
+        f"s{i:03}": {"images": [f"{i // same_image}.png"], "faithful": i % 2 == 0, **fields, **arrays(rng)}
         for i in range(count)
-    ]
+    }
 
 
 def pairs_won(score: np.ndarray, unfaithful: np.ndarray) -> float:
@@ -104,9 +85,9 @@ def pairs_won(score: np.ndarray, unfaithful: np.ndarray) -> float:
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory) -> mp.Run:
     """40 samples; the KL of unfaithful ones is larger, from the fourth step on."""
-    traces = made(40)
-    for sample, values in traces:
-        values["update/kl"][3:] += 0 if sample.faithful else 3
+    traces = noise_traces(40)
+    for trace in traces.values():
+        trace["update/kl"][3:] += 0 if trace["faithful"] else 3
     return write_run(tmp_path_factory.mktemp("planted") / "run", traces)
 
 
@@ -181,7 +162,7 @@ def test_the_order_of_the_run_does_not_matter(planted, found, tmp_path):
 
 
 def test_noise_tells_nothing(tmp_path):
-    ds = predict_unfaithful(write_run(tmp_path / "run", made(48, seed=5)))
+    ds = predict_unfaithful(write_run(tmp_path / "run", noise_traces(48, seed=5)))
     assert ds.auc_low < 0.5 < ds.auc_high
     assert ds.p > 0.05
     covered = (ds.auc_feature_low < 0.5) & (ds.auc_feature_high > 0.5)
@@ -191,15 +172,12 @@ def test_noise_tells_nothing(tmp_path):
 
 def test_pictures_that_give_the_label_away_do_not_help(tmp_path):
     """Every picture has one label and numbers of its own: known again, they tell all; held out, nothing."""
-    rng, traces = np.random.default_rng(2), []
-    for picture in range(14):
-        steady = arrays(rng)
+    rng, traces = np.random.default_rng(2), {}
+    for image in range(14):
+        steady = arrays(rng) | {"images": [f"{image}.png"], "faithful": image % 2 == 0}
         for i in range(3):
-            about = {"images": [f"{picture}.png"], "faithful": picture % 2 == 0}
-            values = steady | {
-                "update/kl": steady["update/kl"] + 1e-3 * rng.random(steady["update/kl"].shape, "f4")
-            }
-            traces.append((Sample(id=f"s{picture:02}{i}", question="?", **about), values))
+            kl = steady["update/kl"] + 1e-3 * rng.random(steady["update/kl"].shape, "f4")
+            traces[f"s{image:02}{i}"] = steady | {"update/kl": kl}
     ds = predict_unfaithful(write_run(tmp_path / "run", traces))
     assert ds.n_pictures == 14
     assert ds.auc_low < 0.5 < ds.auc_high
@@ -213,8 +191,7 @@ def test_pictures_that_give_the_label_away_do_not_help(tmp_path):
 def test_features_by_hand(tmp_path):
     """Two steps, plain loops; the region is the upper left of 2 x 3 cells."""
     values = arrays(np.random.default_rng(3), steps=2)
-    sample = Sample(id="a", question="?", images=["a.png"], regions=[Region(image=0, box=(0, 0, 10, 10))])
-    run = write_run(tmp_path / "run", [(sample, values)])
+    run = write_run(tmp_path / "run", {"a": values | {"images": ["a.png"], "regions": REGIONS}})
     rows = module._vectors(module._series(run["a"]))
     assert rows.shape == (3, len(FEATURES)), "the first step, the first two, and the whole answer"
     for upto, whole, row in zip((1, 2, 2), (False, False, True), rows, strict=True):
@@ -249,21 +226,21 @@ def test_layers_that_do_not_look_at_pictures_have_no_entropy(tmp_path):
     values = arrays(np.random.default_rng(3))
     values["attention/visual"][:, 0] = 0
     values["attention/visual"][:, 1:] = 0.5
-    run = write_run(tmp_path / "run", [(Sample(id="a", question="?"), values)])
+    run = write_run(tmp_path / "run", {"a": values})
     np.testing.assert_allclose(module._series(run["a"])["attention/visual"], np.log(6))
     values["attention/visual"][2, 1, 0] = np.inf
-    run = write_run(tmp_path / "bad", [(Sample(id="a", question="?"), values)])
+    run = write_run(tmp_path / "bad", {"a": values})
     series = module._series(run["a"])["attention/visual"]
     assert np.flatnonzero(np.isnan(series)).tolist() == [2]
 
 
 def test_samples_that_are_not_finite_are_left_out_and_named(tmp_path):
-    traces = made(18)
-    for number, path, bad in ((7, "update/kl", np.nan), (10, "ffn/gate_sum", np.inf)):
-        traces[number][1][path][1, 1] = bad
+    traces = noise_traces(18)
+    for name, path, bad in (("s007", "update/kl", np.nan), ("s010", "ffn/gate_sum", np.inf)):
+        traces[name][path][1, 1] = bad
     ds = predict_unfaithful(write_run(tmp_path / "bad", traces), minimum=5)
     assert (ds.attrs["left_out"], ds.attrs["n_left_out"], ds.n.item()) == ("s007, s010", 2, 16)
-    clean = [trace for number, trace in enumerate(traces) if number not in (7, 10)]
+    clean = {name: trace for name, trace in traces.items() if name not in ("s007", "s010")}
     xr.testing.assert_equal(ds, predict_unfaithful(write_run(tmp_path / "clean", clean), minimum=5))
     with pytest.raises(NotApplicable, match="8 unfaithful and 8 faithful samples beside 2 .* 9 of each"):
         predict_unfaithful(mp.open_run(tmp_path / "bad"), minimum=9)
@@ -271,18 +248,15 @@ def test_samples_that_are_not_finite_are_left_out_and_named(tmp_path):
 
 def test_features_that_are_not_to_be_had_are_left_out_and_named(tmp_path):
     """No FFN, answers of one step (which have no slope); regions of all samples but one."""
-    region = [Region(image=0, box=(0, 0, 10, 10))]
-    traces = []
-    rng = np.random.default_rng(0)
-    for sample, _ in made(16, regions=region):
-        values = arrays(rng, steps=1)
-        del values["ffn/gate_sum"]
-        traces.append((sample, values))
+    traces, rng = noise_traces(16, regions=REGIONS), np.random.default_rng(0)
+    for trace in traces.values():
+        trace |= arrays(rng, steps=1)
+        del trace["ffn/gate_sum"]
     ds = predict_unfaithful(write_run(tmp_path / "all", traces), minimum=5)
     assert ds.attrs["features_left_out"] == "visual_slope, active_neurons"
     assert "region_ratio" in ds.feature
     assert ds.upto.values.tolist() == [1]
-    traces[3] = (traces[3][0].model_copy(update={"regions": []}), traces[3][1])
+    traces["s003"]["regions"] = []
     ds = predict_unfaithful(write_run(tmp_path / "but-one", traces), minimum=5)
     assert ds.attrs["features_left_out"] == "visual_slope, region_ratio, active_neurons"
     assert ds.n == 16
@@ -290,8 +264,8 @@ def test_features_that_are_not_to_be_had_are_left_out_and_named(tmp_path):
 
 def test_runs_that_cannot_be_analysed_are_refused(tmp_path):
     with pytest.raises(mp.InputError, match="no finished samples"):
-        predict_unfaithful(write_run(tmp_path / "empty", []))
-    few = write_run(tmp_path / "few", made(12))
+        predict_unfaithful(write_run(tmp_path / "empty", {}))
+    few = write_run(tmp_path / "few", noise_traces(12))
     with pytest.raises(
         NotApplicable, match=r"6 unfaithful and 6 faithful samples, 20 of each.*labels\.jsonl"
     ):
@@ -301,11 +275,13 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path):
     for wrong in ({"minimum": 1}, {"folds": 1}):
         with pytest.raises(mp.InputError, match="2 or more"):
             predict_unfaithful(few, **wrong)
-    unlabelled = [(sample.model_copy(update={"faithful": None}), values) for sample, values in made(12)]
+    unlabelled = noise_traces(12)
+    for trace in unlabelled.values():
+        trace["faithful"] = None
     with pytest.raises(NotApplicable, match="0 unfaithful and 0 faithful"):
         predict_unfaithful(write_run(tmp_path / "unlabelled", unlabelled))
     with pytest.raises(NotApplicable, match="over 2 sets of pictures, 5 folds need 5"):
-        predict_unfaithful(write_run(tmp_path / "same", made(12, a_pair=6)), minimum=5)
+        predict_unfaithful(write_run(tmp_path / "same", noise_traces(12, same_image=6)), minimum=5)
 
 
 def test_a_class_over_the_same_pictures_is_refused():

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from helpers import runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -18,10 +19,8 @@ import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.analyses.residual_drift import residual_drift
 from mmprobe.analyses.statistics import compare_groups, hedges_g, holm
-from mmprobe.cache import TraceWriter
-from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION
+from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import NotCaptured
-from mmprobe.samples import Sample
 from mmprobe.viz.figures.residual_drift import panels
 
 warnings.simplefilter("error")
@@ -29,15 +28,9 @@ LAYERS = [1, 4]
 
 
 def write_run(folder: Path, traces: dict[str, tuple[np.ndarray, dict]], stream: str = "post") -> mp.Run:
-    """A run of residual streams [step, layer, hidden] and fields of the samples."""
-    (folder / "samples").mkdir(parents=True)
-    config = {"format": FORMAT_VERSION, "order": list(traces), "model": {"name": "hand"}}
-    (folder / "run.json").write_text(json.dumps(config))
-    for name, (states, fields) in traces.items():
-        about = {"sample": Sample(id=name, question="?", **fields).model_dump_json(), "answer": ""}
-        with TraceWriter(folder / "samples" / f"{name}.h5", {"layer": np.array(LAYERS)}, about) as writer:
-            writer.append(f"residual/{stream}", np.asarray(states, "f2"))
-    return mp.open_run(folder)
+    """Write a run of residual streams [step, layer, hidden] and fields of the samples."""
+    arrays = {name: {f"residual/{stream}": values, **fields} for name, (values, fields) in traces.items()}
+    return runs.write_run(folder, arrays, LAYERS)
 
 
 def pair(

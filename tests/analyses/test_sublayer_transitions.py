@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from helpers import runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,10 +18,8 @@ import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.analyses.statistics import compare_groups
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
-from mmprobe.cache import TraceWriter
-from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION
+from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import NotCaptured
-from mmprobe.samples import Sample
 from mmprobe.viz.figures.sublayer_transitions import panels
 
 warnings.simplefilter("error")
@@ -35,18 +34,13 @@ def write_run(
     streams: Mapping[str, np.ndarray] = {},
 ) -> mp.Run:
     """A run of updates [measure, step, layer] and, of some samples, streams [pre/mid/post, step, layer, hidden]."""
-    (folder / "samples").mkdir(parents=True)
-    config = {"format": FORMAT_VERSION, "order": list(updates), "model": {"name": "hand"}}
-    (folder / "run.json").write_text(json.dumps(config))
-    for name, values in updates.items():
-        sample = Sample(id=name, question="?", faithful=faithful.get(name))
-        about = {"sample": sample.model_dump_json(), "answer": ""}
-        with TraceWriter(folder / "samples" / f"{name}.h5", {"layer": np.array(LAYERS)}, about) as writer:
-            for measure, array in zip(MEASURES, values, strict=False):
-                writer.append(f"update/{measure}", np.asarray(array, "f4"))
-            for stream, array in zip(("pre", "mid", "post"), streams.get(name, ()), strict=False):
-                writer.append(f"residual/{stream}", np.asarray(array, "f2"))
-    return mp.open_run(folder)
+    names = [f"update/{measure}" for measure in MEASURES] + ["residual/pre", "residual/mid", "residual/post"]
+    traces = {
+        name: dict(zip(names, [*values, *streams.get(name, ())], strict=False))
+        | {"faithful": faithful.get(name)}
+        for name, values in updates.items()
+    }
+    return runs.write_run(folder, traces, LAYERS)
 
 
 def random_updates(rng: np.random.Generator, steps: int, shift: float = 0.0) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Traces and runs of made-up numbers, written by `TraceWriter`."""
+"""Traces and runs of random arrays."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from helpers import runs
 
-from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import GROUP_NAMES
-from mmprobe.samples import Sample
 
-LAYERS, HEADS, VISUAL, HIDDEN, NEURONS, PROMPT, STEPS = 3, 2, 20, 16, 11, 30, 9
+LAYERS, HEADS, VISUAL, HIDDEN, NEURONS, PROMPT, STEPS = [0, 2, 4], 2, 20, 16, 11, 30, 9
 
 
 def _arrays(seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    mass = rng.random((STEPS, LAYERS, HEADS, len(GROUP_NAMES))).astype("f4")
+    mass = rng.random((STEPS, len(LAYERS), HEADS, len(GROUP_NAMES))).astype("f4")
     logit = rng.normal(size=(STEPS, PROMPT + STEPS)).astype("f2")
     logit[np.arange(PROMPT + STEPS) > PROMPT - 1 + np.arange(STEPS)[:, None]] = np.nan
     return {
@@ -28,30 +27,22 @@ def _arrays(seed: int) -> dict[str, np.ndarray]:
         "images/grid": np.array([[4, 5]], "i4"),
         "steps/id": rng.integers(0, 1000, STEPS, dtype="i4"),
         "attention/mass": mass / mass.sum(-1, keepdims=True),
-        "attention/visual": rng.random((STEPS, LAYERS, VISUAL)).astype("f2"),
-        "residual/pre": rng.normal(size=(STEPS, LAYERS, HIDDEN)).astype("f2"),
-        "ffn/gate_sum": rng.normal(size=(LAYERS, NEURONS)).astype("f4"),
-        "ffn/active": np.packbits(rng.random((STEPS, LAYERS, NEURONS)) < 0.5, axis=-1),
+        "attention/visual": rng.random((STEPS, len(LAYERS), VISUAL)).astype("f2"),
+        "residual/pre": rng.normal(size=(STEPS, len(LAYERS), HIDDEN)).astype("f2"),
+        "ffn/gate_sum": rng.normal(size=(len(LAYERS), NEURONS)).astype("f4"),
+        "ffn/active": np.packbits(rng.random((STEPS, len(LAYERS), NEURONS)) < 0.5, axis=-1),
         "tam/logit": logit,
     }
 
 
 @pytest.fixture(scope="session")
 def write_trace():
-    """Write a trace of random arrays, some of them replaced; returns what was written."""
+    """Write a trace of random arrays, some of them replaced; return the arrays."""
 
     def write(path: Path, name: str = "a", seed: int = 0, **replaced: np.ndarray) -> dict[str, np.ndarray]:
         arrays = _arrays(seed) | {key.replace("__", "/"): values for key, values in replaced.items()}
-        coordinates = {
-            "layer": np.arange(LAYERS) * 2,
-            "head": np.arange(HEADS),
-            "group": np.array(GROUP_NAMES),
-        }
-        sample = Sample(id=name, question="Why?", faithful=False).model_dump_json()
-        with TraceWriter(path, coordinates, {"sample": sample, "neurons": str(NEURONS)}) as writer:
-            for key, values in arrays.items():
-                writer.write(key, values)
-            writer.set_attributes({"answer": f"because {name}"})
+        fields = {"id": name, "question": "Why?", "faithful": False}
+        runs.write_trace(path, arrays | fields, LAYERS, answer=f"because {name}")
         return arrays
 
     return write
@@ -62,10 +53,7 @@ def make_run(tmp_path, write_trace):
     """Make a run folder of finished traces; `order` may name samples that are missing."""
 
     def make(names=("a", "b"), order=None, failures=(), labels=()) -> Path:
-        folder = tmp_path / "run"
-        (folder / "samples").mkdir(parents=True)
-        config = {"format": 1, "model": {"name": "m"}, "order": list(order or names)}
-        (folder / "run.json").write_text(json.dumps(config), encoding="utf-8")
+        folder = runs.write_run(tmp_path / "run", {}, order=list(order or names)).path
         for file, lines in (("failures.jsonl", failures), ("labels.jsonl", labels)):
             text = "".join(json.dumps(line) + "\n" for line in lines)
             (folder / file).write_text(text, encoding="utf-8")

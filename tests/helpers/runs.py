@@ -1,0 +1,72 @@
+"""Write traces and runs of given arrays, without a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmprobe.cache import Run, TraceWriter, open_run
+from mmprobe.cache.schema import FORMAT_VERSION, GROUP_NAMES, VARIABLES
+from mmprobe.samples import Sample
+
+
+def write_trace(
+    path: Path,
+    trace: Mapping[str, Any],
+    layers: Iterable[int] | None = None,
+    heads: Iterable[int] | None = None,
+    answer: str = "",
+) -> None:
+    """Write one trace.
+
+    Args:
+        trace: arrays by the name of their data set, such as `attention/mass`, and fields of the sample, such as
+            `faithful`. The sample's id is the name of the file.
+        layers, heads: their numbers; the default counts from 0.
+    """
+    arrays = {name: np.asarray(values) for name, values in trace.items() if "/" in name}
+    fields = {name: value for name, value in trace.items() if "/" not in name}
+    sample = Sample.model_validate({"id": path.stem, "question": "?", **fields})
+    attributes = {"sample": sample.model_dump_json(), "answer": answer}
+    if "ffn/gate_sum" in arrays:
+        attributes["neurons"] = str(arrays["ffn/gate_sum"].shape[1])
+    sizes = {
+        dim: size
+        for name, values in arrays.items()
+        for dim, size in zip(VARIABLES[name].dims, values.shape, strict=True)
+    }
+    given = {"layer": layers, "head": heads, "group": GROUP_NAMES}
+    coordinates = {
+        dim: np.array(range(sizes[dim]) if numbers is None else numbers)
+        for dim, numbers in given.items()
+        if dim in sizes
+    }
+    with TraceWriter(path, coordinates, attributes) as writer:
+        for name, values in arrays.items():
+            writer.write(name, values)
+
+
+def write_run(
+    folder: Path,
+    traces: Mapping[str, Mapping[str, Any]],
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    answer: str = "",
+    **config: Any,
+) -> Run:
+    """Write a run and open it.
+
+    Args:
+        traces: by sample id, what `write_trace` takes.
+        config: keys of run.json, such as `order`.
+    """
+    (folder / "samples").mkdir(parents=True)
+    for name, trace in traces.items():
+        write_trace(folder / "samples" / f"{name}.h5", trace, layers, heads, answer)
+    config = {"format": FORMAT_VERSION, "order": list(traces), "model": {"name": "hand"}} | config
+    (folder / "run.json").write_text(json.dumps(config), encoding="utf-8")
+    return open_run(folder)
