@@ -1,4 +1,4 @@
-"""How well two judges agree on the same answers, from labels and from result folders."""
+"""Compare two judges of the same answers: their labels from result folders, and Cohen's kappa."""
 
 from __future__ import annotations
 
@@ -13,58 +13,268 @@ from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.results import Metric, count_metric
 from mmprobe.errors import InputError
 
+Labels = Sequence[Hashable] | None
+"""The labels of one record; None if they cannot be compared."""
+LabelPairs = dict[str, dict[str, tuple[Labels, Labels]]]
+"""By kind of label, then by record id: the labels of both judges."""
 
-def agreement(
-    first: Sequence[Sequence[Hashable] | None], second: Sequence[Sequence[Hashable] | None]
-) -> dict[str, Metric]:
-    """Cohen's kappa of two judges, and the share of items that they label alike.
+# The fields of a record that hold the judge's labels. `*` stands for every item of a list or mapping.
+_LABEL_FIELDS = {
+    "mirage": ("correct",),
+    "magic": ("correct", "correct_full", "correct_steps.*", "self_heal.*.healed"),
+    "mirage-effect": ("answers.*.notices", "answers.*.describes"),
+    "mmreason": ("correct", "correct_text", "steps.*.label", "error"),
+}
+_RESPONSE_FIELDS = ("response", "answer", "response_text")
 
-    kappa = (p_o - p_e) / (1 - p_e), with p_o the share labelled alike and p_e the share expected by chance from how
-    often each judge gives each label (Cohen, 1960). Items are pooled over samples. Intervals are bootstrapped over
-    samples, since the items of one sample are not independent.
+
+class JudgeComparison(NamedTuple):
+    """The labels of two judges side by side.
+
+    Attributes:
+        benchmark: name of the benchmark.
+        judges: names of the judges.
+        labels: by kind of label, such as `answer, find`, then by record id: the labels of both judges. Both are None
+            if they cannot be compared. Several kinds that begin alike are also pooled, as `answer, all`.
+        disagreements: one row for each record and kind whose labels differ: id, kind, and both judges' labels.
+    """
+
+    benchmark: str
+    judges: tuple[str, str]
+    labels: LabelPairs
+    disagreements: list[dict[str, Any]]
+
+
+def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
+    """Read the labels of two judges from their result folders.
 
     Args:
-        first, second: each sample's labels, one an item, by the first and by the second judge; None where a judge
-            left the sample unscored, which lowers the coverage.
-
-    Returns:
-        `kappa` (1 agreement, 0 as by chance; undefined where both judges always give one and the same label) and
-        `agreement`; n counts samples.
+        first, second: result folders of the same answers.
 
     Raises:
-        InputError: the judges do not have the same samples, or not the same number of items in one.
+        InputError: a folder holds no results of a benchmark that judges label, or the answers differ.
 
     Example:
-        >>> found = agreement([["yes", "no"], ["no"], None], [["yes", "no"], ["yes"], ["no"]])
-        >>> round(found["kappa"].value, 3), round(found["agreement"].value, 3), found["kappa"].n
+        >>> compare_result_folders(Path("results/lexical"), Path("results/gpt-4o")).judges     # doctest: +SKIP
+        ('lexical', 'model:openai/gpt-4o')
+    """
+    benchmark, first_judge, first_records = _read_folder(first)
+    second_benchmark, second_judge, second_records = _read_folder(second)
+    if benchmark != second_benchmark:
+        raise InputError(
+            f"{second}: holds results of {second_benchmark}, {first} of {benchmark}; choose two of one benchmark"
+        )
+    if benchmark != "spd-faith" and benchmark not in _LABEL_FIELDS:
+        raise InputError(f"{first}: {benchmark} is scored by rules, and no judge labels its answers")
+    for record_id in {**first_records, **second_records}:
+        if not _same_responses(first_records.get(record_id), second_records.get(record_id)):
+            raise InputError(f"{second}: has other answers than {first}, for example in record {record_id!r}")
+    labels: LabelPairs = {}
+    for record_id, record in first_records.items():
+        try:
+            pairs = _pair_labels(benchmark, record, second_records[record_id])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise InputError(
+                f"{first} or {second}: record {record_id!r} is not a record of {benchmark}"
+            ) from None
+        for kind, pair in pairs.items():
+            labels.setdefault(kind, {})[record_id] = pair
+    disagreements = [
+        {"id": record_id, "labels": kind, "first": pair[0], "second": pair[1]}
+        for kind, pairs in labels.items()
+        for record_id, pair in pairs.items()
+        if pair[0] != pair[1]
+    ]
+    judges = first_judge, second_judge
+    return JudgeComparison(benchmark, judges, labels | _pool_labels(labels), disagreements)
+
+
+def _read_folder(folder: Path) -> tuple[str, str, dict[str, Mapping[str, Any]]]:
+    """Return a result folder's benchmark, judge, and records by id."""
+    try:
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        benchmark, judge = str(results["benchmark"]), str(results["judge"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"{folder}: is no result folder of mmprobe bench or mmprobe score") from None
+    records: dict[str, Mapping[str, Any]] = {}
+    for number, record in json_lines(folder / "samples.jsonl"):
+        if not isinstance(record, dict) or "id" not in record or str(record["id"]) in records:
+            raise InputError(f"{folder / 'samples.jsonl'}, line {number}: is no record with an id of its own")
+        records[str(record["id"])] = record
+    return benchmark, judge, records
+
+
+def _same_responses(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
+    return first is not None and second is not None and _responses(first) == _responses(second)
+
+
+def _responses(record: Mapping[str, Any]) -> Any:
+    """Return the responses of a record. They do not depend on the judge."""
+    answers = record.get("answers")
+    if not isinstance(answers, dict):
+        return [record.get(field) for field in _RESPONSE_FIELDS]
+    return {
+        question_type: [answer.get(field) for field in _RESPONSE_FIELDS]
+        for question_type, answer in answers.items()
+        if isinstance(answer, dict)
+    }
+
+
+def _pair_labels(
+    benchmark: str, first: Mapping[str, Any], second: Mapping[str, Any]
+) -> dict[str, tuple[Labels, Labels]]:
+    """Return the labels of both judges for one record, by kind; both are None if they cannot be compared."""
+    first_labels, second_labels = collect_labels(benchmark, first), collect_labels(benchmark, second)
+    pairs = {}
+    for kind in (*first_labels, *second_labels):
+        pair = first_labels.get(kind), second_labels.get(kind)
+        pairs[kind] = pair if _labels_match_up(kind, first, second, *pair) else (None, None)
+    return pairs
+
+
+def collect_labels(benchmark: str, record: Mapping[str, Any]) -> dict[str, Labels]:
+    """Return the labels of one record, by kind; None if the judge failed.
+
+    Example:
+        >>> collect_labels("mmreason", {"correct": True, "steps": [{"label": "correct"}]})
+        {'correct': (True,), 'steps.label': ('correct',)}
+    """
+    if benchmark == "spd-faith":
+        return _collect_claim_labels(record)
+    labels: dict[str, Labels] = {}
+    for field in _LABEL_FIELDS[benchmark]:
+        parts = field.split(".")
+        if parts[0] == "answers":
+            answers = record.get("answers")
+            by_type = answers.items() if isinstance(answers, dict) else ()
+            values = {
+                f"{parts[-1]}, {question_type}": list(_field_values(answer, parts[2:]))
+                for question_type, answer in by_type
+            }
+        else:
+            kind = ".".join(part for part in parts if part != "*")
+            values = {kind: list(_field_values(record, parts))}
+        labels |= {kind: tuple(items) for kind, items in values.items() if None not in items}
+    return labels
+
+
+def _field_values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
+    """Yield the values of a nested field; None where the field is missing."""
+    if not parts:
+        yield value
+    elif parts[0] == "*":
+        for item in value if isinstance(value, list) else [None]:
+            yield from _field_values(item, parts[1:])
+    else:
+        yield from _field_values(value.get(parts[0]) if isinstance(value, dict) else None, parts[1:])
+
+
+def _collect_claim_labels(record: Mapping[str, Any]) -> dict[str, Labels]:
+    """Return the labels of a record of SPD-Faith Bench: answers, claims, and pairs of claims."""
+    labels: dict[str, Labels] = {}
+    for question_type, answer in record["answers"].items():
+        if "claims" not in answer:
+            continue
+        errors = answer["errors"]
+        verdict = "claims nothing" if not errors else "unfaithful" if any(errors) else "faithful"
+        labels[f"answer, {question_type}"] = None if "unscored" in answer else (verdict,)
+        labels[f"claim, {question_type}"] = (
+            None if errors is None else tuple(error or "true" for error in errors)
+        )
+    if {"same", "different"} <= record["answers"].keys():
+        labels["pair"] = tuple(label for _, _, label in record["agreement"])
+    return labels
+
+
+def _labels_match_up(
+    kind: str,
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    first_labels: Labels,
+    second_labels: Labels,
+) -> bool:
+    """Return whether two judges labelled the same items of a record."""
+    if first_labels is None or second_labels is None or len(first_labels) != len(second_labels):
+        return False
+    item, _, question_type = kind.partition(", ")
+    return item != "claim" or _claimed_changes(first, question_type) == _claimed_changes(
+        second, question_type
+    )
+
+
+def _claimed_changes(record: Mapping[str, Any], question_type: str) -> list[tuple[Any, Any]]:
+    claims = record["answers"][question_type]["claims"] or []
+    return [(claim["type"], claim["category"]) for claim in claims if not claim["negated"]]
+
+
+def _pool_labels(labels: LabelPairs) -> LabelPairs:
+    """Join the kinds that begin alike (`answer, find` and `answer, list`) as `answer, all`, record by record."""
+    pooled: LabelPairs = {}
+    for item in dict.fromkeys(kind.partition(", ")[0] for kind in labels):
+        tables = [pairs for kind, pairs in labels.items() if kind.partition(", ")[0] == item]
+        if len(tables) < 2:
+            continue
+        pooled[f"{item}, all"] = {
+            record_id: _join_pairs([pairs[record_id] for pairs in tables if record_id in pairs])
+            for record_id in dict.fromkeys(name for pairs in tables for name in pairs)
+        }
+    return pooled
+
+
+def _join_pairs(pairs: Sequence[tuple[Labels, Labels]]) -> tuple[Labels, Labels]:
+    first = [label for a, b in pairs if a is not None and b is not None for label in a]
+    second = [label for a, b in pairs if a is not None and b is not None for label in b]
+    comparable = any(a is not None and b is not None for a, b in pairs)
+    return (first, second) if comparable else (None, None)
+
+
+def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict[str, Metric]:
+    """Return Cohen's kappa of two judges, and the share of items with equal labels.
+
+    kappa = (p_o - p_e) / (1 - p_e) (Cohen, 1960). p_o is the share of items with equal labels. p_e is the share that
+    chance predicts from how often each judge gives each label. Items are pooled over samples. The bootstrap draws
+    samples, because the items of one sample are not independent.
+
+    Args:
+        first, second: the labels of each sample by the first and by the second judge, one label per item. None if a
+            judge left the sample unscored, which lowers the coverage.
+
+    Returns:
+        `kappa`: 1 is perfect agreement, 0 is agreement by chance. It is undefined if both judges give the same label
+        to every item. `agreement`: the share of equal labels. `n` counts samples.
+
+    Raises:
+        InputError: the judges have different samples, or different numbers of items in a sample.
+
+    Example:
+        >>> metrics = compute_agreement([["yes", "no"], ["no"], None], [["yes", "no"], ["yes"], ["no"]])
+        >>> round(metrics["kappa"].value, 3), round(metrics["agreement"].value, 3), metrics["kappa"].n
         (0.4, 0.667, 2)
     """
     if len(first) != len(second):
         raise InputError(f"agreement: {len(first)} samples by one judge, {len(second)} by the other")
-    for place, (one, two) in enumerate(zip(first, second, strict=True)):
-        if one is not None and two is not None and len(one) != len(two):
+    for index, (a, b) in enumerate(zip(first, second, strict=True)):
+        if a is not None and b is not None and len(a) != len(b):
             raise InputError(
-                f"agreement: sample {place} (from 0) has {len(one)} labels by one judge, {len(two)} by the other"
+                f"agreement: sample {index} (from 0) has {len(a)} labels by one judge, {len(b)} by the other"
             )
-    given = (label for labels in (*first, *second) for label in labels or ())
-    number = {label: place for place, label in enumerate(dict.fromkeys(given))} or {None: 0}
-    tables = [_table(one, two, number) for one, two in zip(first, second, strict=True)]
-    size = len(number)
+    all_labels = (label for labels in (*first, *second) for label in labels or ())
+    label_index = {label: index for index, label in enumerate(dict.fromkeys(all_labels))} or {None: 0}
+    tables = [_contingency_table(a, b, label_index) for a, b in zip(first, second, strict=True)]
+    size = len(label_index)
     return {
         "kappa": count_metric(tables, lambda counts: _kappa(counts, size), "higher", (-1.0, 1.0)),
-        "agreement": count_metric(tables, lambda counts: _alike(counts, size), "higher"),
+        "agreement": count_metric(tables, lambda counts: _equal_share(counts, size), "higher"),
     }
 
 
-def _table(
-    one: Sequence[Hashable] | None, two: Sequence[Hashable] | None, number: dict[Hashable, int]
-) -> list[float] | None:
-    """A sample's items by both labels, the first judge's in rows, flattened."""
-    if one is None or two is None:
+def _contingency_table(first: Labels, second: Labels, label_index: dict[Hashable, int]) -> list[float] | None:
+    """Count a sample's items by both labels, with the first judge's labels in rows; flattened."""
+    if first is None or second is None:
         return None
-    counts = np.zeros((len(number), len(number)))
-    for a, b in zip(one, two, strict=True):
-        counts[number[a], number[b]] += 1
+    counts = np.zeros((len(label_index), len(label_index)))
+    for a, b in zip(first, second, strict=True):
+        counts[label_index[a], label_index[b]] += 1
     return counts.ravel().tolist()
 
 
@@ -74,196 +284,11 @@ def _shares(counts: np.ndarray, size: int) -> np.ndarray:
     return tables / np.where(total > 0, total, np.nan)
 
 
-def _alike(counts: np.ndarray, size: int) -> np.ndarray:
+def _equal_share(counts: np.ndarray, size: int) -> np.ndarray:
     return np.trace(_shares(counts, size), axis1=-2, axis2=-1)
 
 
 def _kappa(counts: np.ndarray, size: int) -> np.ndarray:
     shares = _shares(counts, size)
     chance = (shares.sum(-1) * shares.sum(-2)).sum(-1)
-    return (_alike(counts, size) - chance) / np.where(chance < 1 - 1e-12, 1 - chance, np.nan)
-
-
-Labels = Sequence[Hashable] | None  # of one record; None where they cannot be compared
-
-
-Rows = dict[str, dict[str, tuple[Labels, Labels]]]
-
-
-# Where the records of a benchmark have what a judge says: fields, `*` for each of several.
-_FIELDS = {
-    "mirage": ("correct",),
-    "magic": ("correct", "correct_full", "correct_steps.*", "self_heal.*.healed"),
-    "mirage-effect": ("answers.*.notices", "answers.*.describes"),
-    "mmreason": ("correct", "correct_text", "steps.*.label", "error"),
-}
-
-
-_TEXTS = ("response", "answer", "response_text")
-
-
-class Compared(NamedTuple):
-    """Two judges side by side.
-
-    Attributes:
-        benchmark: its name.
-        judges: their names.
-        rows: by what is labelled, such as `answer, find`, the labels that each record got from both; None for both
-            where they cannot be compared. Several rows of a kind are also pooled, as `answer, all`.
-        apart: id, what is labelled, and both labels, wherever they differ.
-    """
-
-    benchmark: str
-    judges: tuple[str, str]
-    rows: Rows
-    apart: list[dict[str, Any]]
-
-
-def compare_judges(first: Path, second: Path) -> Compared:
-    """The labels of two result folders of the same answers.
-
-    Raises:
-        InputError: a folder is no result folder of a benchmark that judges label, or the two are not of the same
-            answers.
-
-    Example:
-        >>> compare_judges(Path("results/lexical"), Path("results/gpt-4o")).judges     # doctest: +SKIP
-        ('lexical', 'model:openai/gpt-4o')
-    """
-    (name, one_judge, one), (other_name, other_judge, other) = _opened(first), _opened(second)
-    if name != other_name:
-        raise InputError(f"{second}: is of {other_name}, {first} of {name}; choose two of one benchmark")
-    if name != "spd-faith" and name not in _FIELDS:
-        raise InputError(f"{first}: {name} is scored by rules, and no judge labels its answers")
-    for record_id in {**one, **other}:
-        if record_id not in one or record_id not in other or _said(one[record_id]) != _said(other[record_id]):
-            raise InputError(f"{second}: has other answers than {first}, the first of them in {record_id!r}")
-    rows: Rows = {}
-    for record_id, record in one.items():
-        try:
-            found = _side_by_side(name, record, other[record_id])
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise InputError(f"{first} or {second}: record {record_id!r} is none of {name}") from None
-        for what, both in found.items():
-            rows.setdefault(what, {})[record_id] = both
-    apart = [
-        {"id": record_id, "labels": what, "first": labels[0], "second": labels[1]}
-        for what, records in rows.items()
-        for record_id, labels in records.items()
-        if labels[0] != labels[1]
-    ]
-    return Compared(name, (one_judge, other_judge), rows | _pooled(rows), apart)
-
-
-def _opened(folder: Path) -> tuple[str, str, dict[str, Mapping[str, Any]]]:
-    """A result folder's benchmark, judge and records by id."""
-    try:
-        about = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        name, judge = str(about["benchmark"]), str(about["judge"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"{folder}: is no result folder of mmprobe bench or mmprobe score") from None
-    records: dict[str, Mapping[str, Any]] = {}
-    for number, record in json_lines(folder / "samples.jsonl"):
-        if not isinstance(record, dict) or "id" not in record or str(record["id"]) in records:
-            raise InputError(f"{folder / 'samples.jsonl'}, line {number}: is no record with an id of its own")
-        records[str(record["id"])] = record
-    return name, judge, records
-
-
-def _said(record: Mapping[str, Any]) -> Any:
-    """The answers of a record, which no judge changes."""
-    answers = record.get("answers")
-    if not isinstance(answers, dict):
-        return [record.get(key) for key in _TEXTS]
-    return {
-        kind: [told.get(key) for key in _TEXTS] for kind, told in answers.items() if isinstance(told, dict)
-    }
-
-
-def labels_of(name: str, record: Mapping[str, Any]) -> dict[str, Labels]:
-    """A benchmark's record's labels by what they are of; None where the judge failed.
-
-    Example:
-        >>> labels_of("mmreason", {"correct": True, "steps": [{"label": "correct"}]})
-        {'correct': (True,), 'steps.label': ('correct',)}
-    """
-    if name == "spd-faith":
-        return _of_claims(record)
-    found: dict[str, Labels] = {}
-    for field in _FIELDS[name]:
-        parts = field.split(".")
-        told = ".".join(part for part in parts if part != "*")
-        if parts[0] != "answers":
-            values = {told: list(_values(record, parts))}
-        else:
-            answers = record.get("answers")
-            kinds = answers.items() if isinstance(answers, dict) else ()
-            values = {f"{parts[-1]}, {kind}": list(_values(one, parts[2:])) for kind, one in kinds}
-        found |= {what: tuple(labels) for what, labels in values.items() if None not in labels}
-    return found
-
-
-def _values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
-    if not parts:
-        yield value
-    elif parts[0] == "*":
-        for item in value if isinstance(value, list) else [None]:
-            yield from _values(item, parts[1:])
-    else:
-        yield from _values(value.get(parts[0]) if isinstance(value, dict) else None, parts[1:])
-
-
-def _of_claims(record: Mapping[str, Any]) -> dict[str, Labels]:
-    found: dict[str, Labels] = {}
-    for kind, told in record["answers"].items():
-        if "claims" not in told:
-            continue
-        errors = told["errors"]
-        whole = "claims nothing" if not errors else "unfaithful" if any(errors) else "faithful"
-        found[f"answer, {kind}"] = None if "unscored" in told else (whole,)
-        found[f"claim, {kind}"] = None if errors is None else tuple(error or "true" for error in errors)
-    if {"same", "different"} <= record["answers"].keys():
-        found["pair"] = tuple(label for _, _, label in record["agreement"])
-    return found
-
-
-def _side_by_side(
-    name: str, one: Mapping[str, Any], other: Mapping[str, Any]
-) -> dict[str, tuple[Labels, Labels]]:
-    mine, theirs = labels_of(name, one), labels_of(name, other)
-    found = {what: (mine.get(what), theirs.get(what)) for what in (*mine, *theirs)}
-    return {
-        what: both if _same_things(what, one, other, *both) else (None, None) for what, both in found.items()
-    }
-
-
-def _same_things(
-    what: str, one: Mapping[str, Any], other: Mapping[str, Any], mine: Labels, theirs: Labels
-) -> bool:
-    """Whether two judges labelled the same things of a record."""
-    if mine is None or theirs is None or len(mine) != len(theirs):
-        return False
-    kind, _, question = what.partition(", ")
-    return kind != "claim" or _claimed(one, question) == _claimed(other, question)
-
-
-def _claimed(record: Mapping[str, Any], question: str) -> list[tuple[Any, Any]]:
-    claims = record["answers"][question]["claims"] or []
-    return [(claim["type"], claim["category"]) for claim in claims if not claim["negated"]]
-
-
-def _pooled(rows: Rows) -> Rows:
-    """The rows of a kind together, where there are several: each record's labels one after the other."""
-    found: Rows = {}
-    kinds = [what.partition(", ")[0] for what in rows]
-    for kind in dict.fromkeys(kinds):
-        members = [row for what, row in rows.items() if what.partition(", ")[0] == kind]
-        for record_id in dict.fromkeys(name for row in members for name in row) if len(members) > 1 else ():
-            pairs = [row[record_id] for row in members if record_id in row]
-            known = [(one, other) for one, other in pairs if one is not None and other is not None]
-            joined = (
-                [label for one, _ in known for label in one],
-                [label for _, other in known for label in other],
-            )
-            found.setdefault(f"{kind}, all", {})[record_id] = joined if known else (None, None)
-    return found
+    return (_equal_share(counts, size) - chance) / np.where(chance < 1 - 1e-12, 1 - chance, np.nan)

@@ -1,4 +1,4 @@
-"""What models replied, kept on disk, so that no model is asked the same thing twice."""
+"""A file of model replies, so that no model is asked the same thing twice."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _WAIT_SECONDS = 30.0  # for another process that writes
 
 
 class Reply(NamedTuple):
-    """What a model replied, and why it stopped (`stop`, `max_tokens`, `content_filter` …)."""
+    """The text of a model's reply, and the reason why it stopped (`stop`, `max_tokens`, `content_filter`, ...)."""
 
     text: str
     stop: str
 
 
 def cache_key(model: str, messages: Sequence[tuple[str, str]], sampling: Mapping[str, Any]) -> str:
-    """The SHA-256 of everything that a reply depends on.
+    """Return the SHA-256 of everything that a reply depends on.
 
     Args:
-        model: the model's name.
-        messages: role and content of each.
-        sampling: temperature, seed and the like.
+        model: the name of the model.
+        messages: role and content of each message.
+        sampling: the sampling parameters, such as temperature and seed.
 
     Example:
         >>> cache_key("a/b", [("user", "Hi")], {"seed": 0})[:12]
@@ -45,16 +45,16 @@ def cache_key(model: str, messages: Sequence[tuple[str, str]], sampling: Mapping
 
 
 class ReplyCache:
-    """An SQLite file of replies by `cache_key`; several threads and processes may share it.
+    """An SQLite file of replies by `cache_key`. Several threads and processes may share it.
 
-    A reply is in the file once `put` returns, so a killed run loses none. The file holds hashes and replies, no
-    prompts and no API keys.
+    A reply is in the file when `put` returns, so a killed run loses no reply. The file holds hashes and replies. It
+    holds no prompts and no API keys.
 
     Args:
-        path: the file, made if needed with its folder; None keeps the replies in memory.
+        path: the file. It is created with its folder if needed. None keeps the replies in memory.
 
     Raises:
-        InputError: the file is not such a cache, or cannot be opened.
+        InputError: the file is not a reply cache, or cannot be opened.
 
     Example:
         >>> cache = ReplyCache(None)
@@ -69,43 +69,45 @@ class ReplyCache:
         try:
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = sqlite3.connect(
+            self._connection = sqlite3.connect(
                 self.path or ":memory:", timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
             )
-            self._prepare()
+            self._prepare_file()
         except (OSError, sqlite3.Error) as error:
-            raise self._broken(error) from None
+            raise self._input_error(error) from None
 
-    def _prepare(self) -> None:
+    def _prepare_file(self) -> None:
         deadline = time.monotonic() + _WAIT_SECONDS
-        while True:  # SQLite does not wait by itself when two processes change the journal's mode at once
+        while (
+            True
+        ):  # SQLite does not wait by itself if two processes change the journal mode at the same time
             try:
-                self._file.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute("PRAGMA journal_mode=WAL")
                 break
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-        self._file.execute("PRAGMA synchronous=NORMAL")
-        found = self._file.execute("PRAGMA user_version").fetchone()[0]
-        tables = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if found != _FORMAT and (found or tables):
-            raise InputError(f"{self.path}: is an SQLite file, but no cache of replies; choose another")
-        self._file.execute("BEGIN IMMEDIATE")
-        self._file.execute(
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if version != _FORMAT and (version or tables):
+            raise InputError(f"{self.path}: is an SQLite file, but no reply cache; choose another file")
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute(
             "CREATE TABLE IF NOT EXISTS replies"
             " (key TEXT PRIMARY KEY, text TEXT NOT NULL, stop TEXT NOT NULL) WITHOUT ROWID"
         )
-        self._file.execute(f"PRAGMA user_version={_FORMAT}")
-        self._file.execute("COMMIT")
+        self._connection.execute(f"PRAGMA user_version={_FORMAT}")
+        self._connection.execute("COMMIT")
 
     def get(self, key: str) -> Reply | None:
-        """The reply under a key, None if there is none."""
-        found = self._run("SELECT text, stop FROM replies WHERE key = ?", (key,))
-        return Reply(*found[0]) if found else None
+        """Return the reply under a key, or None."""
+        rows = self._run("SELECT text, stop FROM replies WHERE key = ?", (key,))
+        return Reply(*rows[0]) if rows else None
 
     def put(self, key: str, reply: Reply) -> None:
-        """Keep a reply; one that is there already stays."""
+        """Store a reply. An earlier reply under the same key stays."""
         text = reply.text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be stored
         self._run("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, text, reply.stop))
 
@@ -113,14 +115,14 @@ class ReplyCache:
         return self._run("SELECT count(*) FROM replies", ())[0][0]
 
     def close(self) -> None:
-        self._file.close()
+        self._connection.close()
 
     def _run(self, statement: str, values: tuple[str, ...]) -> list[Any]:
         try:
             with self._lock:
-                return self._file.execute(statement, values).fetchall()
+                return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise self._broken(error) from None
+            raise self._input_error(error) from None
 
-    def _broken(self, error: Exception) -> InputError:
-        return InputError(f"{self.path}: cannot be used as a cache of replies ({error}); choose another file")
+    def _input_error(self, error: Exception) -> InputError:
+        return InputError(f"{self.path}: cannot be used as a reply cache ({error}); choose another file")

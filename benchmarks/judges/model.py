@@ -1,4 +1,4 @@
-"""The `model` judge: any model that inspect-ai reaches, told to label and nothing more."""
+"""The `model` judge: it asks any model that inspect-ai reaches to label answers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import anyio
 from anyio.lowlevel import RunVar
 from tqdm import tqdm
 
-from mmprobe.benchmarks.judges import (
-    LONGEST_ANSWER,
+from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
+from mmprobe.benchmarks.judges.parsing import UnusableReply, read_claims, read_labels, read_matches
+from mmprobe.benchmarks.judges.prompts import CLAIMS, MATCHES, PAIRS, REPAIR, fence
+from mmprobe.benchmarks.judges.types import (
+    MAX_ANSWER_CHARS,
     Item,
     JudgedClaim,
     Judgement,
@@ -25,54 +28,51 @@ from mmprobe.benchmarks.judges import (
     PairLabel,
     Unscored,
 )
-from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
-from mmprobe.benchmarks.judges.parsing import Unusable, read_claims, read_labels, read_matches
-from mmprobe.benchmarks.judges.prompts import CLAIMS, MATCHES, PAIRS, REPAIR, fence
 from mmprobe.errors import InputError
 
-_SHOWN_REPLY = 4_000  # characters of a useless reply that its judge is shown again
-_REFUSED_KEY = (401, 403)
+_MAX_REPLY_CHARS = 4_000  # characters of an unusable reply that are sent back with the request for a repair
+_KEY_REFUSED = (401, 403)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Flight:
-    """A call on its way, which others that want the same reply wait for."""
+class _PendingCall:
+    """A call without a reply yet. Tasks that need the same reply wait for it."""
 
     done: anyio.Event
-    reply: Reply | Unscored | None = None  # None once done: it was cancelled
+    reply: Reply | Unscored | None = None  # still None when done: the call was cancelled
 
 
 @dataclass
-class _Loop:
-    """What belongs to one event loop: the model's client, the limit of calls at a time, the calls on their way."""
+class _LoopState:
+    """The state of one event loop: the model's client, the limit of parallel calls, and the pending calls."""
 
     model: Any
     limit: anyio.Semaphore
-    flying: dict[str, _Flight] = field(default_factory=dict)
+    pending: dict[str, _PendingCall] = field(default_factory=dict)
 
 
 class ModelJudge:
-    """A judge that asks a model; one can be shared by any number of tasks.
+    """A judge that asks a model. Any number of tasks can share one.
 
-    The model extracts claims without seeing the truth, and labels claims that were extracted before. Its replies
-    must follow a strict form, claims must quote the answer letter by letter; a reply that does not is sent back up
-    to `repairs` times, then the sample is unscored. Replies come from the cache where it has them.
+    The model extracts claims without seeing the truth, and labels the extracted claims. Its replies must follow a
+    strict form, and claims must quote the answer letter by letter. An unusable reply is sent back up to `repairs`
+    times; after that the sample is unscored. Replies come from the cache if it has them.
 
     Args:
-        model: as inspect-ai names it, such as `openai/gpt-4o`, or an `inspect_ai.model.Model`.
-        cache: file for the replies; None remembers them while the judge lives.
-        concurrency: calls at a time.
-        timeout: seconds that one attempt of a call may take; a call, with the waits between its attempts, may take
+        model: a name of inspect-ai, such as `openai/gpt-4o`, or an `inspect_ai.model.Model`.
+        cache: file for the replies; None keeps them in memory.
+        concurrency: number of parallel calls.
+        timeout: seconds for one attempt of a call. A call with all its attempts and the waits between them may take
             this times 1 + retries.
-        retries: further attempts where the provider is busy or slow.
-        repairs: further replies asked for where one cannot be used.
-        temperature, seed, max_tokens: of the sampling; None leaves the first two to the provider.
+        retries: number of further attempts if the provider is busy or slow.
+        repairs: number of further replies to ask for if a reply is unusable.
+        temperature, seed, max_tokens: sampling parameters. None leaves temperature and seed to the provider.
 
     Raises:
-        InputError: inspect-ai or the provider's package is missing, the provider or its API key is unknown, a number
-            is out of range.
+        InputError: inspect-ai or the provider's package is missing, the provider or its API key is unknown, or a
+            number is out of range.
 
     Example:
         >>> judge = ModelJudge("openai/gpt-4o", cache="judge.sqlite")               # doctest: +SKIP
@@ -99,56 +99,57 @@ class ModelJudge:
             )
         self.name = str(model)
         self.sampling: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
-        self._wanted = model
-        self._opened: Any = open_model(model)  # now, so that a missing key is told before any work
+        self._model = model
+        self._unused_client: Any = open_model(
+            model
+        )  # opened here, so that a missing key shows before any work
         self._cache = ReplyCache(cache)
-        self._concurrency, self._timeout, self._retries, self._repairs = (
-            concurrency,
-            timeout,
-            retries,
-            repairs,
-        )
-        self._loop: RunVar[_Loop] = RunVar("judge")
-        self._told: set[str] = set()
+        self._concurrency = concurrency
+        self._timeout = timeout
+        self._retries = retries
+        self._repairs = repairs
+        self._loop_state: RunVar[_LoopState] = RunVar("judge")
+        self._logged_errors: set[str] = set()
 
-    async def ask(self, questions: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
-        """The labels that each question asks for, of whatever benchmark; texts go in up to 20,000 characters."""
-        return await self._all([partial(self._ask_shortened, one) for one in questions])
+    async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
+        """Return the labels that each request asks for. Each text is cut to 20,000 characters."""
+        return await self._run_all([partial(self._ask_truncated, request) for request in requests])
 
     async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:
-        """The differences that each answer claims; an empty answer claims none, without a call.
+        """Return the differences that each answer claims. An empty answer claims none and needs no call.
 
         Args:
-            answers: what was answered; only the first 20,000 characters are judged.
+            answers: the answers; only the first 20,000 characters are judged.
         """
-        return await self._all([partial(self._extract, answer) for answer in answers])
+        return await self._run_all([partial(self._extract, answer) for answer in answers])
 
     async def label_pairs(self, samples: Sequence[Sequence[tuple[str, str]]]) -> list[Judgement[PairLabel]]:
-        """For each sample's pairs of claims, one from each of two answers, whether they agree.
+        """Label each pair of claims of each sample. The claims of a pair come from two different answers.
 
         Args:
-            samples: the texts of each pair's claims; a sample without pairs gets no labels, without a call.
+            samples: the texts of each pair of claims. A sample without pairs needs no call.
         """
-        return await self._all([partial(self._label_pairs, pairs) for pairs in samples])
+        return await self._run_all([partial(self._label_pairs, pairs) for pairs in samples])
 
     async def match(self, samples: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Judgement[Match]]:
-        """For each sample's claims, which true difference each one tells, or what is wrong with it.
+        """Match the claims of each sample with its true differences, or name their errors.
 
         Args:
-            samples: the claims' texts and the true differences' descriptions of each. Where nothing is claimed, and
-                where nothing is true (every claim is then a fabrication), no call is needed.
+            samples: the texts of the claims and the descriptions of the true differences. A sample without claims
+                needs no call. Without true differences every claim is a fabrication, also without a call.
         """
-        return await self._all([partial(self._match, claims, truths) for claims, truths in samples])
+        return await self._run_all([partial(self._match, claims, truths) for claims, truths in samples])
 
-    async def _ask_shortened(self, question: JudgeRequest[Item]) -> Judgement[Item]:
-        data = _shortened(question.data)
-        return await self._ask(question.system, data, question.read, cut=data != question.data)
+    async def _ask_truncated(self, request: JudgeRequest[Item]) -> Judgement[Item]:
+        data = _truncate_texts(request.data)
+        return await self._ask(request.system, data, request.read, truncated=data != request.data)
 
     async def _extract(self, answer: str) -> Judgement[JudgedClaim]:
-        cut, answer = len(answer) > LONGEST_ANSWER, answer[:LONGEST_ANSWER]
+        truncated = len(answer) > MAX_ANSWER_CHARS
+        answer = answer[:MAX_ANSWER_CHARS]
         if not answer.strip():
-            return Judgement((), cut=cut)
-        return await self._ask(CLAIMS, {"answer": answer}, partial(read_claims, answer=answer), cut)
+            return Judgement((), truncated=truncated)
+        return await self._ask(CLAIMS, {"answer": answer}, partial(read_claims, answer=answer), truncated)
 
     async def _label_pairs(self, pairs: Sequence[tuple[str, str]]) -> Judgement[PairLabel]:
         if not pairs:
@@ -159,17 +160,20 @@ class ModelJudge:
     async def _match(self, claims: Sequence[str], truths: Sequence[str]) -> Judgement[Match]:
         if not claims or not truths:
             return Judgement(tuple(Match(None, "fabrication") for _ in claims))
-        data = {"claims": _numbered(claims), "truths": _numbered(truths)}
+        data = {"claims": _number_texts(claims), "truths": _number_texts(truths)}
         read = partial(read_matches, claims=len(claims), truths=len(truths))
         return await self._ask(MATCHES, data, read)
 
-    async def _all(self, jobs: Sequence[Callable[[], Awaitable[Judgement[Item]]]]) -> list[Judgement[Item]]:
-        found: list[Any] = [None] * len(jobs)
+    async def _run_all(
+        self, jobs: Sequence[Callable[[], Awaitable[Judgement[Item]]]]
+    ) -> list[Judgement[Item]]:
+        """Run all jobs at the same time, with a progress bar. The first `InputError` cancels the others."""
+        judgements: list[Any] = [None] * len(jobs)
         fatal: list[InputError] = []
 
-        async def run(place: int, job: Callable[[], Awaitable[Judgement[Item]]]) -> None:
+        async def run(index: int, job: Callable[[], Awaitable[Judgement[Item]]]) -> None:
             try:
-                found[place] = await job()
+                judgements[index] = await job()
                 bar.update()
             except InputError as error:
                 fatal.append(error)
@@ -177,55 +181,56 @@ class ModelJudge:
 
         with tqdm(total=len(jobs), desc=self.name, unit="answer", disable=len(jobs) < 2 or None) as bar:
             async with anyio.create_task_group() as group:
-                for place, job in enumerate(jobs):
-                    group.start_soon(run, place, job)
+                for index, job in enumerate(jobs):
+                    group.start_soon(run, index, job)
         if fatal:
             raise fatal[0]
-        return found
+        return judgements
 
     async def _ask(
-        self, system: str, data: Any, read: Callable[[str], tuple[Item, ...]], cut: bool = False
+        self, system: str, data: Any, read: Callable[[str], tuple[Item, ...]], truncated: bool = False
     ) -> Judgement[Item]:
-        """Ask, and ask again for what cannot be used."""
+        """Ask the model, and ask again if its reply is unusable."""
         messages = [("system", system), ("user", fence(data))]
-        calls, refused = 0, False
+        calls = 0
+        refused = False
         for _ in range(self._repairs + 1):
-            reply, asked = await self._reply(messages)
-            calls += asked
+            reply, new_calls = await self._get_reply(messages)
+            calls += new_calls
             if not isinstance(reply, Reply):
-                return Judgement(None, reply, calls, cut)
+                return Judgement(None, reply, calls, truncated)
             try:
-                return Judgement(read(reply.text), None, calls, cut)
-            except Unusable as problem:
+                return Judgement(read(reply.text), None, calls, truncated)
+            except UnusableReply as problem:
                 refused = reply.stop == "content_filter"
-                again = reply.text[:_SHOWN_REPLY].strip() or "(nothing)"
-                messages = [*messages, ("assistant", again), ("user", REPAIR.format(problem))]
-        return Judgement(None, "refused" if refused else "garbage", calls, cut)
+                quoted = reply.text[:_MAX_REPLY_CHARS].strip() or "(nothing)"
+                messages = [*messages, ("assistant", quoted), ("user", REPAIR.format(problem))]
+        return Judgement(None, "refused" if refused else "garbage", calls, truncated)
 
-    async def _reply(self, messages: Sequence[tuple[str, str]]) -> tuple[Reply | Unscored, int]:
-        """The reply to messages, and whether a model was asked: it is not if the cache or another task has it."""
-        loop = self._of_this_loop()
+    async def _get_reply(self, messages: Sequence[tuple[str, str]]) -> tuple[Reply | Unscored, int]:
+        """Return the reply to messages and the number of calls: 0 if the cache or another task had the reply."""
+        state = self._current_loop_state()
         key = cache_key(self.name, messages, self.sampling)
-        while key in loop.flying:
-            flight = loop.flying[key]
-            await flight.done.wait()
-            if flight.reply is not None:
-                return flight.reply, 0
-        known = self._cache.get(key)
-        if known is not None:
-            return known, 0
-        flight = loop.flying[key] = _Flight(anyio.Event())
+        while key in state.pending:
+            call = state.pending[key]
+            await call.done.wait()
+            if call.reply is not None:
+                return call.reply, 0
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached, 0
+        call = state.pending[key] = _PendingCall(anyio.Event())
         try:
-            async with loop.limit:
-                reply = flight.reply = await self._call(loop.model, messages)
+            async with state.limit:
+                reply = call.reply = await self._call_model(state.model, messages)
             if isinstance(reply, Reply):
                 self._cache.put(key, reply)
         finally:
-            del loop.flying[key]
-            flight.done.set()
+            del state.pending[key]
+            call.done.set()
         return reply, 1
 
-    async def _call(self, model: Any, messages: Sequence[tuple[str, str]]) -> Reply | Unscored:
+    async def _call_model(self, model: Any, messages: Sequence[tuple[str, str]]) -> Reply | Unscored:
         from inspect_ai.model import (
             ChatMessageAssistant,
             ChatMessageSystem,
@@ -233,7 +238,7 @@ class ModelJudge:
             GenerateConfig,
         )
 
-        kinds = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
+        classes = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
         config = GenerateConfig(
             **self.sampling,
             max_retries=self._retries,
@@ -243,55 +248,58 @@ class ModelJudge:
         try:
             with anyio.fail_after(self._timeout * (self._retries + 1)):
                 output = await model.generate(
-                    [kinds[role](content=text) for role, text in messages], config=config, cache=False
+                    [classes[role](content=text) for role, text in messages], config=config, cache=False
                 )
         except TimeoutError:
             return "timeout"
-        except Exception as error:  # of any provider; its message is not shown, since it may hold a key
-            if getattr(error, "status_code", None) in _REFUSED_KEY:
+        except Exception as error:  # of any provider; its message is not logged, because it may hold a key
+            if getattr(error, "status_code", None) in _KEY_REFUSED:
                 raise InputError(f"judge {self.name}: the provider refuses the API key; check it") from None
-            if "Timeout" in type(error).__name__:  # inspect-ai's and the providers' own
+            if "Timeout" in type(error).__name__:  # the timeouts of inspect-ai and of the providers
                 return "timeout"
-            kind = type(error).__name__
-            if kind not in self._told:
-                _log.warning(
-                    "judge %s: a call failed (%s); others like it are counted alone", self.name, kind
-                )
-            self._told.add(kind)
+            self._log_once(type(error).__name__)
             return "error"
         if not output.choices:
             return Reply("", "unknown")
         return Reply(output.completion, str(output.stop_reason))
 
-    def _of_this_loop(self) -> _Loop:
-        """Clients of providers work in the event loop that they were first used in, so each loop gets its own."""
-        loop = self._loop.get(None)
-        if loop is None:
-            model, self._opened = self._opened or open_model(self._wanted), None
-            # inspect-ai's own limit stands over all loops, and one loop cannot wake another
+    def _log_once(self, error: str) -> None:
+        if error not in self._logged_errors:
+            _log.warning(
+                "judge %s: a call failed (%s); further errors of this kind are only counted", self.name, error
+            )
+        self._logged_errors.add(error)
+
+    def _current_loop_state(self) -> _LoopState:
+        """Return the state of the running event loop. A provider's client works only in the loop of its first use."""
+        state = self._loop_state.get(None)
+        if state is None:
+            model = self._unused_client or open_model(self._model)
+            self._unused_client = None
+            # inspect-ai's own limit spans all loops, but one loop cannot wake another
             model.api.connection_key = lambda: f"mmprobe judge {id(self)} {id(model)}"
-            loop = _Loop(model, anyio.Semaphore(self._concurrency))
-            self._loop.set(loop)
-        return loop
+            state = _LoopState(model, anyio.Semaphore(self._concurrency))
+            self._loop_state.set(state)
+        return state
 
 
-def _shortened(data: Any) -> Any:
-    """Data for JSON, whose texts are cut to the longest that is judged."""
+def _truncate_texts(data: Any) -> Any:
+    """Cut every text in JSON values to `MAX_ANSWER_CHARS`."""
     if isinstance(data, str):
-        return data[:LONGEST_ANSWER]
+        return data[:MAX_ANSWER_CHARS]
     if isinstance(data, Mapping):
-        return {name: _shortened(value) for name, value in data.items()}
+        return {name: _truncate_texts(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
-        return type(data)(_shortened(value) for value in data)
+        return type(data)(_truncate_texts(value) for value in data)
     return data
 
 
-def _numbered(texts: Sequence[str]) -> list[dict[str, Any]]:
+def _number_texts(texts: Sequence[str]) -> list[dict[str, Any]]:
     return [{"number": number, "text": text} for number, text in enumerate(texts, 1)]
 
 
 def open_model(model: Any) -> Any:
-    """The inspect-ai model of a name; a model stays as it is.
+    """Open the inspect-ai model of a name. A model object is returned as it is.
 
     Raises:
         InputError: inspect-ai, the provider, its package or its API key is missing.
@@ -310,12 +318,12 @@ def open_model(model: Any) -> Any:
         return model
     try:
         return get_model(model, memoize=False)
-    except Exception as error:  # inspect-ai's own, which is no public name, or one of the provider's package
+    except Exception as error:  # a private class of inspect-ai, or an error of the provider's package
         if isinstance(error, (ValueError, ImportError)) or type(error).__name__ == "PrerequisiteError":
-            raise InputError(f"judge {model}: {_plain(str(error))}") from None
+            raise InputError(f"judge {model}: {_one_line(str(error))}") from None
         raise InputError(f"judge {model}: cannot be opened ({type(error).__name__})") from None
 
 
-def _plain(message: str) -> str:
-    """A message of inspect-ai on one line, without its markup for colours."""
+def _one_line(message: str) -> str:
+    """Put a message of inspect-ai on one line, without its markup for colours."""
     return " ".join(re.sub(r"\[/?[a-z #0-9]*\]", "", message).split())[:300]

@@ -1,39 +1,50 @@
-"""A judge by its name on the command line, put in the place of a benchmark's rules."""
+"""Open a judge by its name, and let it label the answers of a benchmark."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mmprobe.benchmarks.judges import Item, Judge, JudgedClaim, Judgement, JudgeRequest, Match, PairLabel
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge, open_model
+from mmprobe.benchmarks.judges.types import (
+    Item,
+    Judge,
+    JudgedClaim,
+    Judgement,
+    JudgeRequest,
+    Match,
+    PairLabel,
+)
 from mmprobe.errors import InputError
 
-if TYPE_CHECKING:  # a benchmark knows what a judge is
+if TYPE_CHECKING:  # benchmarks import the judges
     from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 
 LEXICAL = "lexical"
 
+Result = TypeVar("Result")
+
 
 def open_judge(name: str, cache: str | Path | None = None) -> Judge | None:
-    """The judge of a name: `lexical`, `model:openai/gpt-4o`, `ensemble:openai/a,openai/b,openai/c`.
+    """Open a judge by its name.
 
     Args:
-        name: as above; models are named as inspect-ai names them.
-        cache: file of replies; None remembers them while the judge lives.
+        name: `lexical`, `model:openai/gpt-4o`, or `ensemble:openai/a,openai/b,openai/c`. The names of the models are
+            those of inspect-ai.
+        cache: file for the replies. None keeps them in memory.
 
     Returns:
-        None for `lexical`, which is a benchmark's own rules.
+        The judge. None for `lexical`, which stands for the benchmark's own rules.
 
     Raises:
-        InputError: there is no such judge, or a model of it cannot be opened: a provider, its package or its key is
-            missing. Nothing has been asked then.
+        InputError: no judge has this name, or a model cannot be opened: its provider, package or key is missing. No
+            model has been asked yet.
 
     Example:
         >>> open_judge("lexical") is None
@@ -41,15 +52,17 @@ def open_judge(name: str, cache: str | Path | None = None) -> Judge | None:
     """
     if name == LEXICAL:
         return None
-    kind, _, told = name.partition(":")
-    models = [model.strip() for model in told.split(",")]
+    kind, _, model_names = name.partition(":")
+    models = [model.strip() for model in model_names.split(",")]
     if kind not in ("model", "ensemble") or not all(models) or (kind == "model" and len(models) > 1):
         raise InputError(f"judge {name!r}: use lexical, model:PROVIDER/MODEL or ensemble:A,B,C")
     if len(set(models)) < len(models):
         raise InputError(f"judge {name!r}: names a model twice")
     if kind == "ensemble" and len(models) < 2:
         raise InputError(f"judge {name!r}: an ensemble needs two models or more")
-    for model in models[1:]:  # the last one's key is missed before the first one's cache is made
+    for model in models[
+        1:
+    ]:  # a missing key of the last model must show before the first model's cache is made
         open_model(model)
     judges = [ModelJudge(model, cache) for model in models]
     return judges[0] if kind == "model" else EnsembleJudge(judges)
@@ -58,96 +71,107 @@ def open_judge(name: str, cache: str | Path | None = None) -> Judge | None:
 def with_judge(
     benchmark: Benchmark, name: str, cache: str | Path | None = None
 ) -> tuple[Benchmark, dict[str, Any]]:
-    """The benchmark with a judge in the place of its rules, and what the judge was asked.
+    """Replace the rules of a benchmark by a judge.
 
     Args:
-        benchmark: whose answers are judged.
-        name, cache: of `open_judge`.
+        benchmark: the benchmark.
+        name, cache: as for `open_judge`.
 
     Returns:
-        The benchmark, whose `score` asks the judge; and counts, filled whenever it has scored: `judged` (answers,
-        pairs of answers or whatever else the judge was asked about, one by one), `calls` of models (what the cache
-        knew is none), `cut` (answers so long that only their beginning was judged) and `unscored`, by reason. With
-        `lexical`, the benchmark as it is, and no counts ever.
+        The benchmark whose `score_answers` asks the judge, and counts. The counts are filled by every call of
+        `score_answers`:
+
+        - judged: number of answers, pairs of answers or other items that the judge labelled
+        - calls: number of model calls; a reply from the cache is no call
+        - cut: number of answers that were so long that only their beginning was judged
+        - unscored: number of unscored items, by reason
+
+        With `lexical`: the benchmark itself, and empty counts.
 
     Raises:
-        InputError: as `open_judge`; or the benchmark needs no judge.
+        InputError: as `open_judge`, or the benchmark needs no judge.
 
     Example:
         >>> benchmark, counts = with_judge(find_benchmark("spd-faith"), "model:openai/gpt-4o")  # doctest: +SKIP
     """
     if name == LEXICAL:
         return benchmark, {}
-    judged = benchmark.judged
-    if judged is None:
+    score_with_judge = benchmark.score_with_judge
+    if score_with_judge is None:
         raise InputError(
-            f"benchmark {benchmark.name}: is scored by rules and needs no judge; leave --judge out"
+            f"benchmark {benchmark.name}: is scored by rules and needs no judge; use the judge lexical"
         )
     judge = open_judge(name, cache)
     assert judge is not None
     counts: dict[str, Any] = {}
 
-    def score(truth: Any, responses: Mapping[str, str]) -> Scored:
-        counting = _Counting(judge)
-        found = _apart(lambda: judged(truth, responses, counting))
+    def score_answers(truth: Any, responses: Mapping[str, str]) -> Scored:
+        counting_judge = CountingJudge(judge)
+        scored = _run_outside_event_loop(lambda: score_with_judge(truth, responses, counting_judge))
         counts.clear()
-        counts.update(counting.counts())
-        return found
+        counts.update(counting_judge.counts())
+        return scored
 
-    return replace(benchmark, score=score), counts
+    return replace(benchmark, score_answers=score_answers), counts
 
 
-def _apart(work: Any) -> Any:
-    """The result of work that starts an event loop: in a thread of its own where one runs already."""
+def _run_outside_event_loop(work: Callable[[], Result]) -> Result:
+    """Run a function that starts an event loop; in its own thread if this thread runs a loop already."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return work()
-    found: list[Any] = []
-    failed: list[BaseException] = []
+    results: list[Result] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(work())
-        except BaseException as error:  # it belongs to who waits
-            failed.append(error)
+            results.append(work())
+        except BaseException as error:  # raised again in the waiting thread
+            errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join()
-    if failed:
-        raise failed[0]
-    return found[0]
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
-class _Counting:
-    """A judge that keeps count of what another one says, or the members of an ensemble do."""
+class CountingJudge:
+    """A judge that counts the judgements of another judge.
+
+    Args:
+        judge: the judge that labels. The members of an ensemble are counted, too.
+        totals: the counter to add to; a new one by default.
+    """
 
     def __init__(self, judge: Judge, totals: Counter[str] | None = None) -> None:
         self._judge = judge
         self._totals: Counter[str] = Counter() if totals is None else totals
-        self.members = [_Counting(member, self._totals) for member in getattr(judge, "members", ())]
+        self.members = [CountingJudge(member, self._totals) for member in getattr(judge, "members", ())]
 
     def counts(self) -> dict[str, Any]:
-        told = {name: self._totals[name] for name in ("judged", "calls", "cut")}
-        reasons = {name: count for name, count in sorted(self._totals.items()) if name not in told}
-        return {**told, "unscored": reasons}
+        """Return the counts, as `with_judge` describes them."""
+        counts = {name: self._totals[name] for name in ("judged", "calls", "cut")}
+        reasons = {name: count for name, count in sorted(self._totals.items()) if name not in counts}
+        return {**counts, "unscored": reasons}
 
-    async def ask(self, questions: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
-        return self._noted(await self._judge.ask(questions))
+    async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
+        return self._count(await self._judge.ask(requests))
 
     async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:
-        return self._noted(await self._judge.extract(answers))
+        return self._count(await self._judge.extract(answers))
 
     async def label_pairs(self, samples: Sequence[Sequence[tuple[str, str]]]) -> list[Judgement[PairLabel]]:
-        return self._noted(await self._judge.label_pairs(samples))
+        return self._count(await self._judge.label_pairs(samples))
 
     async def match(self, samples: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Judgement[Match]]:
-        return self._noted(await self._judge.match(samples))
+        return self._count(await self._judge.match(samples))
 
-    def _noted(self, judgements: list[Judgement[Item]]) -> list[Judgement[Item]]:
+    def _count(self, judgements: list[Judgement[Item]]) -> list[Judgement[Item]]:
         for judgement in judgements:
-            self._totals.update(judged=1, calls=judgement.calls, cut=int(judgement.cut))
+            self._totals.update(judged=1, calls=judgement.calls, cut=int(judgement.truncated))
             if judgement.unscored is not None:
                 self._totals[judgement.unscored] += 1
         return judgements

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from mmprobe.benchmarks.judges import Judge, JudgeRequest, Unscored
-from mmprobe.benchmarks.judges.parsing import StrictReply, Unusable, read_reply
+from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
 from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
 from mmprobe.benchmarks.photo_pairs.colours import colour_of, new_colours
 from mmprobe.benchmarks.photo_pairs.masks import box_of
@@ -124,19 +124,19 @@ def _edits(
 ) -> tuple[Edit, ...]:
     given = read_reply(reply, _Plan).edits
     if len(given) != wanted:
-        raise Unusable(f"it holds {len(given)} edits, but {wanted} are wanted")
+        raise UnusableReply(f"it holds {len(given)} edits, but {wanted} are wanted")
     known = {one["number"]: one for one in objects}
     rng, edits = drawn(), list[Edit]()
     for number, one in enumerate(given, 1):
         if one.object not in known:
-            raise Unusable(f"edit {number}: there is no object of that number that can be changed")
+            raise UnusableReply(f"edit {number}: there is no object of that number that can be changed")
         if one.object - 1 in [edit.instance for edit in edits]:
-            raise Unusable(f"edit {number}: its object has an edit already")
+            raise UnusableReply(f"edit {number}: its object has an edit already")
         if (one.type == "color") != (one.colour is not None):
-            raise Unusable(f"edit {number}: a colour goes with type color, and with no other")
+            raise UnusableReply(f"edit {number}: a colour goes with type color, and with no other")
         taken = taken_by(photo, edits)
         edit = edit_of(photo, one.object - 1, one.type, one.colour, taken, rng, rules)
         if edit is None:
-            raise Unusable(f"edit {number}: that cannot be done to its object; see its edits and colours")
+            raise UnusableReply(f"edit {number}: that cannot be done to its object; see its edits and colours")
         edits.append(edit)
     return tuple(edits)

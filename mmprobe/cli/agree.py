@@ -36,21 +36,21 @@ def agree(
       mmprobe agree results/lexical results/gpt-4o --out results/agreement
     """
     from mmprobe.benchmarks.core.results import write_results
-    from mmprobe.benchmarks.judges.agreement import agreement, compare_judges
+    from mmprobe.benchmarks.judges.agreement import compare_result_folders, compute_agreement
 
     check_out(out, (first, second))
-    found = compare_judges(first, second)
+    found = compare_result_folders(first, second)
     metrics: dict[str, Metric] = {}
     lines = ["| labels | kappa [95 %] | agreement [95 %] | n | coverage |", "|---|---|---|---|---|"]
-    for what, records in found.rows.items():
+    for what, records in found.labels.items():
         one, other = zip(*records.values(), strict=True)
-        measured = agreement(one, other)
+        measured = compute_agreement(one, other)
         metrics |= {f"{name}[{what}]": metric for name, metric in measured.items()}
         kappa, alike = measured["kappa"], measured["agreement"]
         lines.append(f"| {what} | {_cell(kappa)} | {_cell(alike)} | {kappa.n} | {kappa.coverage or 0:.0%} |")
     table = "\n".join(lines)
     about = {"judges": list(found.judges), "folders": [str(first), str(second)]}
-    write_results(out, found.benchmark, metrics, found.apart, about)
+    write_results(out, found.benchmark, metrics, found.disagreements, about)
     part = out / "agreement.md.part"
     part.write_text(f"{found.benchmark}: {found.judges[0]}, {found.judges[1]}\n\n{table}\n", encoding="utf-8")
     os.replace(part, out / "agreement.md")

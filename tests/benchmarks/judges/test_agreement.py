@@ -1,4 +1,4 @@
-"""Two judges of the same answers side by side."""
+"""The command `agree`: two judges of the same answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(path, judge, records, benchmark="spd-faith"):
     return path
 
 
-def told(first, second, out):
+def run_agree(first, second, out):
     arguments = [str(first), str(second), "--out", str(out), "--json"]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
     return json.loads(done.stdout)["metrics"]
@@ -45,21 +45,23 @@ def record(name, **answers):
 
 
 def test_labels_of_claims_by_hand(tmp_path):
-    """Four pairs; the judges agree on 0, differ in an error on 1, in the claims on 2, and one fails at 3."""
-    one = [
+    """Four pairs: the judges agree on 0, disagree on an error of 1 and on the claims of 2; one judge fails on 3."""
+    first = [
         record("0", find=answer([DOG, CAR], [None, "fabrication"]), count={"response": "…", "count": 2}),
         record("1", find=answer([DOG, CAR], [None, None]), list=answer([DOG], [None])),
         record("2", find=answer([DOG], [None])),
         record("3", find=answer([DOG], ["fabrication"])),
     ]
-    two = [
+    second = [
         record("0", find=answer([DOG, CAR], [None, "fabrication"]), count={"response": "…", "count": 2}),
         record("1", find=answer([DOG, CAR], [None, "attribute_error"]), list=answer([DOG], [None])),
         record("2", find=answer([CAR], [None])),
         record("3", find=answer(None, None, unscored="timeout")),
     ]
-    values = told(
-        folder(tmp_path / "a", "lexical", one), folder(tmp_path / "b", "model:x/y", two), tmp_path / "out"
+    values = run_agree(
+        folder(tmp_path / "a", "lexical", first),
+        folder(tmp_path / "b", "model:x/y", second),
+        tmp_path / "out",
     )
     expected = {
         "answer, find": (["unfaithful", "faithful", "faithful"], ["unfaithful", "unfaithful", "faithful"]),
@@ -72,13 +74,18 @@ def test_labels_of_claims_by_hand(tmp_path):
             ["unfaithful", "unfaithful", "faithful", "faithful"],
         ),
     }
-    for what, labels in expected.items():
-        assert values[f"kappa[{what}]"] == pytest.approx(cohen_kappa_score(*labels)), what
+    for kind, labels in expected.items():
+        assert values[f"kappa[{kind}]"] == pytest.approx(cohen_kappa_score(*labels)), kind
     assert values["agreement[claim, all]"] == pytest.approx(4 / 5)
     metrics = json.loads((tmp_path / "out" / "results.json").read_text())["metrics"]
-    assert [metrics[f"kappa[{what}, find]"]["coverage"] for what in ("answer", "claim")] == [0.75, 0.5]
-    apart = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
-    assert [(one["id"], one["labels"]) for one in apart] == [("1", "answer, find"), ("1", "claim, find")]
+    assert [metrics[f"kappa[{kind}, find]"]["coverage"] for kind in ("answer", "claim")] == [0.75, 0.5]
+    disagreements = [
+        json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()
+    ]
+    assert [(row["id"], row["labels"]) for row in disagreements] == [
+        ("1", "answer, find"),
+        ("1", "claim, find"),
+    ]
     assert "| answer, find | 0.400 [" in (tmp_path / "out" / "agreement.md").read_text()
 
 
@@ -89,29 +96,31 @@ def test_pairs_of_claims(tmp_path):
             "agreement": [[place, place, label] for place, label in enumerate(labels)]
         }
 
-    one = [binary("0", "consistent", "ambiguous"), binary("1", "consistent"), binary("2", "contradictory")]
-    two = [binary("0", "consistent", "contradictory"), binary("1"), binary("2", "contradictory")]
-    values = told(folder(tmp_path / "a", "x", one), folder(tmp_path / "b", "y", two), tmp_path / "out")
+    first = [binary("0", "consistent", "ambiguous"), binary("1", "consistent"), binary("2", "contradictory")]
+    second = [binary("0", "consistent", "contradictory"), binary("1"), binary("2", "contradictory")]
+    values = run_agree(
+        folder(tmp_path / "a", "x", first), folder(tmp_path / "b", "y", second), tmp_path / "out"
+    )
     labels = (["consistent", "ambiguous", "contradictory"], ["consistent", "contradictory", "contradictory"])
     assert values["kappa[pair]"] == pytest.approx(cohen_kappa_score(*labels))
     assert values["kappa[answer, same]"] is None, "both always say faithful"
 
 
 def test_other_benchmarks_are_compared_by_their_own_labels(tmp_path):
-    one = [
+    first = [
         {"id": 1, "correct": True, "steps": [{"label": "correct"}, {"label": "incorrect"}], "response": "…"},
         {"id": 2, "correct": False, "steps": None, "error": "Logic", "response": "…"},
         {"id": 3, "correct": True, "steps": [], "response": "…"},
     ]
-    two = [
+    second = [
         {"id": 1, "correct": True, "steps": [{"label": "correct"}, {"label": "correct"}], "response": "…"},
         {"id": 2, "correct": True, "steps": None, "response": "…"},
         {"id": 3, "correct": None, "steps": [], "response": "…"},
     ]
     folders = [
-        folder(tmp_path / name, name, records, "mmreason") for name, records in (("a", one), ("b", two))
+        folder(tmp_path / name, name, records, "mmreason") for name, records in (("a", first), ("b", second))
     ]
-    values = told(*folders, tmp_path / "out")
+    values = run_agree(*folders, tmp_path / "out")
     assert values["agreement[correct]"] == 0.5 and values["agreement[steps.label]"] == 0.5
     metrics = json.loads((tmp_path / "out" / "results.json").read_text())["metrics"]
     assert metrics["agreement[correct]"]["coverage"] == pytest.approx(2 / 3)
@@ -122,7 +131,7 @@ def test_folders_that_cannot_be_compared(tmp_path):
     good = folder(tmp_path / "good", "lexical", [record("0", find=answer([DOG], [None]))])
     bad = {
         "is no result folder": tmp_path / "nothing",
-        "is of mmreason": folder(tmp_path / "other", "x", [{"id": "0"}], "mmreason"),
+        "holds results of mmreason": folder(tmp_path / "other", "x", [{"id": "0"}], "mmreason"),
         "has other answers .* '0'": folder(
             tmp_path / "said", "x", [record("0", find=answer([DOG], [None], response="No"))]
         ),
@@ -134,21 +143,21 @@ def test_folders_that_cannot_be_compared(tmp_path):
     }
     (tmp_path / "cut" / "samples.jsonl").write_text('{"id": "0", ')
     broken = record("0", find={"response": "…", "claims": [], "understood": True})
-    bad["record '0' is none of spd-faith"] = folder(tmp_path / "broken", "x", [broken])
+    bad["record '0' is not a record of spd-faith"] = folder(tmp_path / "broken", "x", [broken])
     for message, path in bad.items():
         with pytest.raises(InputError, match=message):
-            told(good, path, tmp_path / "out")
+            run_agree(good, path, tmp_path / "out")
     pope = folder(tmp_path / "pope", "lexical", [{"id": "0"}], "pope")
     with pytest.raises(InputError, match="pope is scored by rules"):
-        told(pope, pope, tmp_path / "out")
+        run_agree(pope, pope, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_read_is_not_overwritten(tmp_path):
-    one = folder(tmp_path / "a", "lexical", [record("0", find=answer([DOG], [None]))])
-    two = folder(tmp_path / "b", "model:x/y", [record("0", find=answer([DOG], ["fabrication"]))])
-    before = (one / "samples.jsonl").read_bytes()
-    for out in (one, two / ".." / "a", two):
+    first = folder(tmp_path / "a", "lexical", [record("0", find=answer([DOG], [None]))])
+    second = folder(tmp_path / "b", "model:x/y", [record("0", find=answer([DOG], ["fabrication"]))])
+    before = (first / "samples.jsonl").read_bytes()
+    for out in (first, second / ".." / "a", second):
         with pytest.raises(InputError, match="--out .*is read, too"):
-            told(one, two, out)
-    assert (one / "samples.jsonl").read_bytes() == before
+            run_agree(first, second, out)
+    assert (first / "samples.jsonl").read_bytes() == before

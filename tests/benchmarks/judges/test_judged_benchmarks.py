@@ -1,4 +1,4 @@
-"""Judges by their names: on the command line and in inspect-ai's tasks."""
+"""Judges by name: on the command line and in the tasks of inspect-ai."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def results(folder):
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory):
-    """Ten drawn pairs, half of whose listings claim something false."""
+    """Ten drawn pairs. Half of the answers claim something false."""
     folder = tmp_path_factory.mktemp("answered")
     benchmark = find_benchmark("spd-faith")
-    truth = benchmark.draw(folder / "data", 10, 5)
+    truth = benchmark.draw_data(folder / "data", 10, 5)
     lines = []
-    for place, pair in enumerate(truth.pairs):
-        text = " ".join(one.description for one in pair.differences) or "There are no differences."
-        text += " The circle was removed." if place % 2 else ""
+    for index, pair in enumerate(truth.pairs):
+        text = (
+            " ".join(difference.description for difference in pair.differences) or "There are no differences."
+        )
+        text += " The circle was removed." if index % 2 else ""
         for name, (owner, kind) in truth.questions.items():
             if owner == pair.id and (kind in ("same", "different", "list") or name == f"{pair.id}-find"):
                 lines.append({"id": name, "response": text})
@@ -56,23 +58,23 @@ def scored(answered, judge, out):
 def test_the_command_scores_with_a_model_and_asks_nothing_twice(answered, tmp_path, shown):
     lexical = scored(answered, "lexical", tmp_path / "lexical")
     assert (lexical["judge"], lexical["judging"]) == ("lexical", {})
-    found = scored(answered, "model:judging/honest", tmp_path / "model")
-    assert found["judge"] == "model:judging/honest"
-    assert found["judging"]["calls"] == len(shown) > 0
+    judged = scored(answered, "model:judging/honest", tmp_path / "model")
+    assert judged["judge"] == "model:judging/honest"
+    assert judged["judging"]["calls"] == len(shown) > 0
     for name in ("drf", "tf1_micro", "cf1", "drf_fabrication"):
-        assert found["metrics"][name] == lexical["metrics"][name], name
+        assert judged["metrics"][name] == lexical["metrics"][name], name
     asked = len(shown)
     again = scored(answered, "model:judging/honest", tmp_path / "model")
     assert again["judging"]["calls"] == 0 and len(shown) == asked
-    assert again["metrics"] == found["metrics"]
+    assert again["metrics"] == judged["metrics"]
 
 
 def test_an_ensemble_outvotes_garbage(answered, tmp_path):
     alone = scored(answered, "model:judging/honest", tmp_path / "alone")
     name = "ensemble:judging/honest,judging/honest-too,judging/garbage"
-    found = scored(answered, name, tmp_path / "three")
-    assert found["judge"] == name and found["metrics"] == alone["metrics"]
-    assert found["judging"]["calls"] > 2 * alone["judging"]["calls"]
+    judged = scored(answered, name, tmp_path / "three")
+    assert judged["judge"] == name and judged["metrics"] == alone["metrics"]
+    assert judged["judging"]["calls"] > 2 * alone["judging"]["calls"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_an_ensemble_outvotes_garbage(answered, tmp_path):
         ("mme", "model:judging/honest", "needs no judge"),
     ],
 )
-def test_bad_judges_are_told_before_anything_is_asked(name, judge, message, tmp_path, monkeypatch, shown):
+def test_bad_judges_are_rejected_before_anything_is_asked(name, judge, message, tmp_path, monkeypatch, shown):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     arguments = ["bench", name, "--model", "tiny-spd", "--judge", judge, "--out", str(tmp_path / "out")]
     with pytest.raises(InputError, match=re.escape(message)) as raised:
@@ -100,7 +102,7 @@ def test_bad_judges_are_told_before_anything_is_asked(name, judge, message, tmp_
     assert not (tmp_path / "out").exists() and not shown
 
 
-def test_what_is_unscored_is_told_and_counted(answered, tmp_path):
+def test_unscored_answers_are_counted_in_a_warning(answered, tmp_path):
     data, responses = answered / "data" / "samples.jsonl", answered / "answers.jsonl"
     arguments = ["--data", data, "--responses", responses, "--judge", "model:judging/garbage"]
     done = CliRunner().invoke(
@@ -136,7 +138,7 @@ def test_inspect_tasks_take_a_judge(tmp_path):
         (log,) = inspect_eval(task, model=model, log_dir=str(tmp_path / "logs"), display="none")
         assert log.status == "success", log.error
         values[judge] = {
-            name: one.value for found in log.results.scores for name, one in found.metrics.items()
+            name: metric.value for score in log.results.scores for name, metric in score.metrics.items()
         }
     assert "unscored_by_judge" not in values["lexical"]
     assert values["model:judging/honest"]["unscored_by_judge"] == 0

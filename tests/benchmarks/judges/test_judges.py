@@ -1,4 +1,4 @@
-"""Judges: strict replies, repairs that end, a fence that holds, a cache that asks nothing twice, majorities, kappa."""
+"""Judges: strict replies, the fence, the reply cache, majorities, and kappa."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from sklearn.metrics import cohen_kappa_score
 
 from mmprobe.benchmarks.judges import JudgedClaim, Judgement, Match
-from mmprobe.benchmarks.judges.agreement import agreement
+from mmprobe.benchmarks.judges.agreement import compute_agreement
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
 from mmprobe.benchmarks.judges.ensemble import majority_claims, majority_labels
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import Unusable, read_claims, read_labels, read_matches
+from mmprobe.benchmarks.judges.parsing import UnusableReply, read_claims, read_labels, read_matches
 from mmprobe.benchmarks.judges.prompts import fence
 from mmprobe.errors import InputError
 
@@ -66,9 +66,9 @@ def test_reads_claims_that_quote_the_answer():
     ],
 )
 def test_whatever_else_is_unusable(text):
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(UnusableReply) as caught:
         read_claims(text, ANSWER)
-    assert "sofa" not in str(caught.value)  # a problem's name quotes nothing of the reply
+    assert "sofa" not in str(caught.value)  # the message quotes nothing of the reply
 
 
 def test_labels_must_be_as_many_as_their_items():
@@ -78,7 +78,7 @@ def test_labels_must_be_as_many_as_their_items():
         '{"labels": ["consistent", "maybe"]}',
         '{"labels": "consistent"}',
     ):
-        with pytest.raises(Unusable):
+        with pytest.raises(UnusableReply):
             read_labels(text, 2)
 
 
@@ -100,7 +100,7 @@ def test_matches_name_a_truth_or_an_error():
         [label(1, "1", None), label(2, 1, None)],
         [label(1, True, None), label(2, 1, None)],
     ):
-        with pytest.raises(Unusable):
+        with pytest.raises(UnusableReply):
             read_matches(json.dumps({"labels": labels}), 2, 2)
 
 
@@ -111,10 +111,10 @@ FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
 
 def test_data_cannot_leave_its_fence(injection):
     whole = fence({"answer": injection})
-    found = FENCED.fullmatch(whole)  # the dot matches no line break: all of the data is on one line
-    assert json.loads(found[2]) == {"answer": injection}
-    assert "<" not in found[2]
-    assert found[2].isprintable()
+    match = FENCED.fullmatch(whole)  # the dot matches no line break, so all data is on one line
+    assert json.loads(match[2]) == {"answer": injection}
+    assert "<" not in match[2]
+    assert match[2].isprintable()
     forged = fence({"answer": whole})
     assert FENCED.fullmatch(forged) and forged.count("<data ") == 1
 
@@ -160,14 +160,14 @@ def test_the_cache_keeps_the_first_reply(tmp_path):
 
 def test_other_files_are_not_taken_for_a_cache(tmp_path):
     (tmp_path / "text").write_text("this is no database at all, but a text" * 100)
-    with pytest.raises(InputError, match="cannot be used as a cache"):
+    with pytest.raises(InputError, match="cannot be used as a reply cache"):
         ReplyCache(tmp_path / "text")
-    with pytest.raises(InputError, match="cannot be used as a cache"):
+    with pytest.raises(InputError, match="cannot be used as a reply cache"):
         ReplyCache(tmp_path)
     other = sqlite3.connect(tmp_path / "other.sqlite")
     other.execute("CREATE TABLE precious (x)")
     other.close()
-    with pytest.raises(InputError, match="no cache of replies"):
+    with pytest.raises(InputError, match="no reply cache"):
         ReplyCache(tmp_path / "other.sqlite")
 
 
@@ -201,13 +201,13 @@ def test_several_processes_share_a_cache(tmp_path):
 def test_a_kill_loses_no_reply(tmp_path):
     path = tmp_path / "cache.sqlite"
     worker = writer(path, "w", 10**9)
-    told = [int(next(worker.stdout)) for _ in range(200)]
+    stored = [int(next(worker.stdout)) for _ in range(200)]
     worker.kill()
-    told += [int(line) for line in worker.stdout.read().splitlines()]
+    stored += [int(line) for line in worker.stdout.read().splitlines()]
     worker.wait()
     cache = ReplyCache(path)
-    assert all(cache.get(f"w-{number}").text == "x" * 5000 for number in told)
-    assert len(told) <= len(cache) - 50 <= len(told) + 1
+    assert all(cache.get(f"w-{number}").text == "x" * 5000 for number in stored)
+    assert len(stored) <= len(cache) - 50 <= len(stored) + 1
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -219,14 +219,14 @@ ALSO_HEN = JudgedClaim("remove", "hen", "the second hen is gone")
 
 
 def test_claims_that_most_judges_found():
-    found = majority_claims(
+    majority = majority_claims(
         [
             Judgement((HEN, ALSO_HEN, CAT), calls=1),
             Judgement((HEN, ALSO_HEN), calls=2),
-            Judgement((HEN,), calls=1, cut=True),
+            Judgement((HEN,), calls=1, truncated=True),
         ]
     )
-    assert found == Judgement((HEN, ALSO_HEN), None, 4, True)
+    assert majority == Judgement((HEN, ALSO_HEN), None, 4, True)
     assert majority_claims([Judgement((HEN,)), Judgement(())]).items == ()  # one of two is no majority
     assert majority_claims([Judgement(()), Judgement(()), Judgement((CAT,))]).items == ()
 
@@ -260,14 +260,14 @@ def test_labels_that_most_judges_gave():
 
 
 def test_kappa_by_hand():
-    """The textbook's table: 20 both yes, 5 and 10 apart, 15 both no: (0.7 - 0.5) / (1 - 0.5)."""
+    """A textbook table: 20 times both yes, 15 times both no, 5 and 10 disagreements: (0.7 - 0.5) / (1 - 0.5)."""
     first = [["yes"]] * 25 + [["no"]] * 25
     second = [["yes"]] * 20 + [["no"]] * 5 + [["yes"]] * 10 + [["no"]] * 15
-    found = agreement(first, second)
-    assert found["kappa"].value == pytest.approx(0.4)
-    assert found["agreement"].value == pytest.approx(0.7)
-    assert found["kappa"].low < 0.4 < found["kappa"].high
-    width = found["kappa"].high - found["kappa"].low
+    metrics = compute_agreement(first, second)
+    assert metrics["kappa"].value == pytest.approx(0.4)
+    assert metrics["agreement"].value == pytest.approx(0.7)
+    assert metrics["kappa"].low < 0.4 < metrics["kappa"].high
+    width = metrics["kappa"].high - metrics["kappa"].low
     assert width == pytest.approx(
         2 * 1.96 * (0.7 * 0.3 / 50) ** 0.5 / 0.5, rel=0.15
     )  # Cohen's standard error
@@ -278,22 +278,22 @@ def test_kappa_agrees_with_scikit_learn():
     first = [rng.choice(["a", "b", "c"], size=rng.integers(0, 5)).tolist() for _ in range(80)]
     second = [[label if rng.random() < 0.6 else "b" for label in labels] for labels in first]
     expected = cohen_kappa_score(sum(first, []), sum(second, []))
-    assert agreement(first, second)["kappa"].value == pytest.approx(expected)
+    assert compute_agreement(first, second)["kappa"].value == pytest.approx(expected)
 
 
 def test_kappa_at_its_edges():
-    assert agreement([["a"], ["b"]], [["a"], ["b"]])["kappa"].value == 1
-    assert agreement([["a"], ["b"]], [["b"], ["a"]])["kappa"].value == -1
-    always = agreement([["a"]] * 3, [["a"]] * 3)
+    assert compute_agreement([["a"], ["b"]], [["a"], ["b"]])["kappa"].value == 1
+    assert compute_agreement([["a"], ["b"]], [["b"], ["a"]])["kappa"].value == -1
+    always = compute_agreement([["a"]] * 3, [["a"]] * 3)
     assert (always["kappa"].value, always["agreement"].value) == (None, 1)
-    assert agreement([], [])["kappa"].value is None
-    assert agreement([[]], [[]])["kappa"].value is None
-    partly = agreement([["a"], None, ["b"]], [["a"], ["a"], None])
+    assert compute_agreement([], [])["kappa"].value is None
+    assert compute_agreement([[]], [[]])["kappa"].value is None
+    partly = compute_agreement([["a"], None, ["b"]], [["a"], ["a"], None])
     assert (partly["agreement"].n, partly["agreement"].coverage) == (1, pytest.approx(1 / 3))
 
 
 def test_judges_of_different_samples():
     with pytest.raises(InputError, match="1 samples by one judge, 2"):
-        agreement([["a"]], [["a"], ["b"]])
+        compute_agreement([["a"]], [["a"], ["b"]])
     with pytest.raises(InputError, match="sample 0 .* 1 labels .* 2"):
-        agreement([["a"]], [["a", "b"]])
+        compute_agreement([["a"]], [["a", "b"]])

@@ -1,4 +1,4 @@
-"""A judge whose provider takes its time: limits, time-outs, and calls that several wait for."""
+"""A judge with a slow provider: limits, timeouts, and calls that several tasks wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval i
 
 @inspect_model.modelapi(name="slow")
 class Slow(inspect_model.ModelAPI):
-    """A provider that takes its time, and notes how many calls it has at once."""
+    """A slow provider that records its largest number of parallel calls."""
 
     seconds, calls, now, most = 0.0, 0, 0, 0
 
@@ -44,43 +44,45 @@ def slow(seconds):
 def test_a_slow_provider_times_out_and_is_counted():
     _, model = slow(60)
     start = time.monotonic()
-    found = extract(model, ["dog", "cat"], timeout=0.2, retries=0)
-    assert [judgement.unscored for judgement in found] == ["timeout", "timeout"]
+    judgements = extract(model, ["dog", "cat"], timeout=0.2, retries=0)
+    assert [judgement.unscored for judgement in judgements] == ["timeout", "timeout"]
     assert time.monotonic() - start < 10
 
 
 def test_no_more_calls_at_a_time_than_allowed():
     api, model = slow(0.01)
-    found = extract(model, [f"dog {number}" for number in range(30)], concurrency=5)
-    assert [judgement.items for judgement in found] == [()] * 30
+    judgements = extract(model, [f"dog {number}" for number in range(30)], concurrency=5)
+    assert [judgement.items for judgement in judgements] == [()] * 30
     assert (api.calls, api.most) == (30, 5)
 
 
 def test_waiting_for_a_turn_is_not_timed():
     api, model = slow(0.1)
-    found = extract(model, [f"dog {number}" for number in range(10)], concurrency=1, timeout=0.5, retries=0)
-    assert not any(judgement.unscored for judgement in found)
+    judgements = extract(
+        model, [f"dog {number}" for number in range(10)], concurrency=1, timeout=0.5, retries=0
+    )
+    assert not any(judgement.unscored for judgement in judgements)
 
 
 def test_the_same_answer_is_asked_about_once():
     api, model = slow(0.01)
-    found = extract(model, ["dog"] * 50 + ["cat"] * 50)
+    judgements = extract(model, ["dog"] * 50 + ["cat"] * 50)
     assert api.calls == 2
-    assert sum(judgement.calls for judgement in found) == 2
-    assert all(judgement.items == () for judgement in found)
+    assert sum(judgement.calls for judgement in judgements) == 2
+    assert all(judgement.items == () for judgement in judgements)
 
 
 def test_a_failed_call_fails_all_that_wait_for_it():
     api, model = slow(60)
     start = time.monotonic()
-    found = extract(model, ["dog"] * 50, timeout=0.2, retries=0)
-    assert {judgement.unscored for judgement in found} == {"timeout"}
+    judgements = extract(model, ["dog"] * 50, timeout=0.2, retries=0)
+    assert {judgement.unscored for judgement in judgements} == {"timeout"}
     assert time.monotonic() - start < 10 and api.calls == 1
 
 
 def test_one_judge_works_in_several_event_loops():
     _, model = slow(0.01)
-    one = ModelJudge(model, concurrency=2)
+    judge = ModelJudge(model, concurrency=2)
     for number in range(3):
-        found = asyncio.run(one.extract([f"{word} {number}" for word in "abcdef"]))
-        assert [judgement.items for judgement in found] == [()] * 6
+        judgements = asyncio.run(judge.extract([f"{word} {number}" for word in "abcdef"]))
+        assert [judgement.items for judgement in judgements] == [()] * 6
