@@ -1,4 +1,4 @@
-"""Models behind an API, through inspect-ai: as what answers questions, with limits and retries that end."""
+"""Models behind an API, through inspect-ai, with limits and with retries that end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.core.runner import Answer
+from mmprobe.benchmarks.core.runner import Answerer
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
@@ -21,12 +21,14 @@ PROVIDERS = (
     *("hf-inference-providers", "mistral", "mockllm", "ollama", "openai", "openai-api", "openrouter"),
     *("perplexity", "sambanova", "sglang", "together", "vllm"),
 )
-CONCURRENCY, TIMEOUT, RETRIES = 8, 180, 5  # calls at a time, seconds an attempt, further attempts; ours
+CONCURRENCY = 8  # calls at a time, ours
+TIMEOUT = 180  # seconds an attempt, ours
+RETRIES = 5  # attempts after the first, ours
 _log = logging.getLogger(__name__)
 
 
 def is_api(model: str) -> bool:
-    """Whether a model's name is one of inspect-ai's, such as `openai/gpt-4o`, and not a hub id or folder.
+    """Return whether a model's name is one of inspect-ai's, such as `openai/gpt-4o`, and no hub id or folder.
 
     Example:
         >>> is_api("openai/gpt-4o"), is_api("Qwen/Qwen2.5-VL-7B-Instruct"), is_api("tiny-spd")
@@ -37,10 +39,10 @@ def is_api(model: str) -> bool:
 
 
 def messages_of(sample: Sample) -> list[Any]:
-    """A sample as inspect-ai's messages; pictures go in as data URIs, and the question's id is the message's.
+    """Return a sample as inspect-ai's messages. Images are data URIs, and the question has the sample's id.
 
-    A prefill is a last message of the assistant's, without blanks at its end, which some providers refuse. Not every
-    provider's models go on from such a message, and some refuse it altogether: its question is then unanswered.
+    A prefill becomes a last message of the assistant, without spaces at its end, which some providers refuse. Some
+    models do not continue such a message, and some providers refuse it: the question is then unanswered.
 
     Raises:
         InputError: inspect-ai is missing.
@@ -59,68 +61,69 @@ def messages_of(sample: Sample) -> list[Any]:
         )
     except ImportError:
         raise InputError("models behind an API need inspect-ai: pip install 'mmprobe[eval]'") from None
-    system = [ChatMessageSystem(content=sample.system)] if sample.system else []
-    pictures = [ContentImage(image=data_uri(picture)) for picture in sample.images]
-    question = ChatMessageUser(id=sample.id, content=[*pictures, ContentText(text=sample.question)])
-    begun = (sample.prefill or "").rstrip()
-    return [*system, question, *([ChatMessageAssistant(content=begun)] if begun else [])]
+    messages: list[Any] = [ChatMessageSystem(content=sample.system)] if sample.system else []
+    images = [ContentImage(image=data_uri(path)) for path in sample.images]
+    messages.append(ChatMessageUser(id=sample.id, content=[*images, ContentText(text=sample.question)]))
+    if prefill := (sample.prefill or "").rstrip():
+        messages.append(ChatMessageAssistant(content=prefill))
+    return messages
 
 
 def data_uri(path: Path) -> str:
-    kind = mimetypes.guess_type(path.name)[0] or "image/png"
-    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+    """Return a file as a base64 data URI."""
+    media_type = mimetypes.guess_type(path.name)[0] or "image/png"
+    return f"data:{media_type};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 
-def api(
+def api_answerer(
     model: str | Any, max_new_tokens: int, temperature: float | None = 0.0, seed: int | None = None
-) -> Answer:
-    """Answers of a model behind an API. What fails for good is left unanswered, with a warning.
+) -> Answerer:
+    """Return an answerer that asks a model behind an API. A question whose calls all fail stays unanswered.
 
     Args:
-        model: as inspect-ai names it, or an `inspect_ai.model.Model`.
+        model: inspect-ai's name of the model, or an `inspect_ai.model.Model`.
         max_new_tokens: longest answer.
-        temperature, seed: of the sampling; None leaves them to the provider.
+        temperature, seed: settings of the sampling. None leaves them to the provider.
 
     Raises:
         InputError: inspect-ai or the provider's package is missing, or the provider or its key is unknown.
 
     Example:
-        >>> dict(api("openai/gpt-4o", 64)(samples))                 # doctest: +SKIP
+        >>> dict(api_answerer("openai/gpt-4o", 64)(samples))        # doctest: +SKIP
         {'0001': 'Yes, they are the same.'}
     """
-    client = _client(model, max_new_tokens, temperature, seed)
+    client = _open_client(model, max_new_tokens, temperature, seed)
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
-        told: queue.Queue[_Told | BaseException | None] = queue.Queue()
+        results: queue.Queue[_Answer | BaseException | None] = queue.Queue()
         stop = threading.Event()
 
         def work() -> None:
             try:
-                asyncio.run(_ask_all(client, samples, told.put, stop))
-            except BaseException as error:  # it belongs to who waits for the answers
-                told.put(error)
-            told.put(None)
+                asyncio.run(_ask_all(client, samples, results.put, stop))
+            except BaseException as error:  # the consumer raises it
+                results.put(error)
+            results.put(None)
 
-        worker = threading.Thread(target=work, daemon=True)
-        worker.start()
-        found: _Told | BaseException | None = None
+        threading.Thread(target=work, daemon=True).start()
+        result: _Answer | BaseException | None = None
         try:
-            while (found := told.get()) is not None:
-                if isinstance(found, BaseException):
-                    raise found
-                yield found.name, found.text
-                found.taken()
-        finally:  # who no longer listens pays for no further questions
+            while (result := results.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result.sample_id, result.text
+                result.release()
+        finally:  # a consumer that stops pays for no further questions
             stop.set()
-            while found is not None:
-                if isinstance(found, _Told):
-                    found.taken()
-                found = None if told.empty() else told.get()
+            while result is not None:
+                if isinstance(result, _Answer):
+                    result.release()
+                result = None if results.empty() else results.get()
 
     return answer
 
 
-def _client(model: str | Any, max_new_tokens: int, temperature: float | None, seed: int | None) -> Any:
+def _open_client(model: str | Any, max_new_tokens: int, temperature: float | None, seed: int | None) -> Any:
     try:
         from inspect_ai.model import GenerateConfig, get_model
     except ImportError:
@@ -140,26 +143,27 @@ def _client(model: str | Any, max_new_tokens: int, temperature: float | None, se
         raise InputError(f"model {model}: {str(error).strip().splitlines()[0]}") from None
 
 
-class _Told(NamedTuple):
-    """An answer, and what to call once it is safe."""
+class _Answer(NamedTuple):
+    """An answer, and the function that frees its turn once it is on disk."""
 
-    name: str
+    sample_id: str
     text: str
-    taken: Callable[[], object]
+    release: Callable[[], object]
 
 
 async def _ask_all(
-    client: Any, samples: Sequence[Sample], tell: Callable[[_Told], None], stop: threading.Event
+    client: Any, samples: Sequence[Sample], put: Callable[[_Answer], None], stop: threading.Event
 ) -> None:
-    """Ask, a few at a time. A question's turn ends when who listens comes back for the next answer.
+    """Ask all questions, `CONCURRENCY` at a time.
 
-    By then an answer is on disk, so that a kill costs no more answers than there are turns.
+    A question keeps its turn until the consumer asks for the next answer. By then its answer is on disk, so a kill
+    costs no more answers than there are turns.
     """
     loop = asyncio.get_running_loop()
-    limit = asyncio.Semaphore(CONCURRENCY)
+    turns = asyncio.Semaphore(CONCURRENCY)
 
     async def ask(sample: Sample) -> None:
-        async with limit:
+        async with turns:
             if stop.is_set():
                 return
             try:
@@ -169,14 +173,14 @@ async def _ask_all(
             except Exception as error:
                 _log.warning("%s: unanswered (%s)", sample.id, type(error).__name__)
                 return
-            safe = asyncio.Event()
+            released = asyncio.Event()
 
-            def taken() -> None:
-                if not loop.is_closed():  # it is where another question ended them all
-                    loop.call_soon_threadsafe(safe.set)
+            def release() -> None:
+                if not loop.is_closed():  # another question's error closes it
+                    loop.call_soon_threadsafe(released.set)
 
-            tell(_Told(sample.id, output.completion.strip(), taken))
+            put(_Answer(sample.id, output.completion.strip(), release))
             if not stop.is_set():
-                await safe.wait()
+                await released.wait()
 
     await asyncio.gather(*(ask(sample) for sample in samples))

@@ -1,4 +1,4 @@
-"""What a benchmark is to the command line: data, questions, and a score of the answers."""
+"""The record that describes a benchmark: its data, its questions, and how answers are scored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.results import Metric
@@ -16,90 +16,103 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
+Truth = TypeVar("Truth")
+"""The type of a benchmark's data with their true answers."""
+
 Scored = tuple[dict[str, Metric], list[dict[str, Any]]]
-_HOMES = {
-    "spd-faith": "spd_faith.benchmark",
-    "pope": "pope.benchmark",
-    "chair": "chair.benchmark",
-    "mme": "mme.benchmark",
-    "mirage": "mirage.benchmark",
-    "magic": "magic.benchmark",
-    "mirage-effect": "mirage_effect.benchmark",
-    "mmreason": "mmreason.benchmark",
-}
-NAMES = tuple(_HOMES)
+"""Metrics by name, and one record a sample."""
+
+NAMES = ("spd-faith", "pope", "chair", "mme", "mirage", "magic", "mirage-effect", "mmreason")
+"""The registered benchmarks. `NAME` lives in `benchmarks/NAME/benchmark.py`, with `_` for `-`."""
 
 
-def _nothing(truth: Any, responses: Mapping[str, str]) -> list[Sample]:
+def _no_follow_up(truth: Any, responses: Mapping[str, str]) -> list[Sample]:
     return []
 
 
-def _correct(truth: Any, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Of records with one question each: an answer is faithful if it is right."""
+def _correct_answers(truth: Any, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return whether each answer is correct, for records of one question each."""
     return {record["id"]: record["correct"] for record in records if record["correct"] is not None}
 
 
 @dataclass(frozen=True)
-class Benchmark:
-    """A benchmark, whose truth is whatever its own functions understand.
+class Benchmark(Generic[Truth]):
+    """A benchmark, generic in the type of its truth.
 
     Attributes:
-        name: on the command line.
-        about: one line.
-        read: data from a file or folder, as published or as `make-pairs` wrote it, to the truth.
-        draw: a set of its own from the synthetic world: pairs of pictures in an empty folder, how many, and a seed.
-        ask: the questions, in order; ids name their answers.
-        score: metrics, and a record a sample, of answers by the questions' ids. What was not answered lowers the
-            coverage.
-        judged: as `score`, with labels by a model or several in place of our rules; None if there is nothing to judge.
-        follow_up: questions that depend on answers; asked once all of `ask` are answered.
+        name: the name on the command line.
+        about: one line about it.
+        read_data: reads the truth from a file or folder, as published or as `make-pairs` wrote it.
+        draw_data: draws a small set from the synthetic world into an empty folder, from a number of pairs and a seed.
+        take: returns the first n `unit`s of the truth.
+        ask_questions: returns the questions in order. Their ids name the answers.
+        score_answers: scores answers by question id. A missing answer lowers the coverage.
+        score_with_judge: the same with a model's labels in place of our rules. None if nothing needs a judge.
+        follow_up: returns the questions that depend on answers. They are asked last.
         headline: names of the metrics that are printed first.
-        faithful: from the truth and the records to whether each question's answer is faithful, by its id; without
-            those that nobody can say it of.
-        traced: from the truth, the records and a run of the answers to further metrics and whole records: what the
-            model did inside beside what it said; None if there is nothing to say.
-        read_answers: answers in the benchmark's own published form, None if it is the usual lines alone.
+        faithful_answers: returns whether each answer is faithful, by question id, from the truth and the records.
+            Answers that nobody can judge are left out.
+        score_traces: returns further metrics and complete records from the truth, the records and a run of the
+            answers: what the model did inside beside what it said. None if there are none.
+        read_answers: reads answers in the benchmark's own published form. It returns None for the usual lines.
         max_new_tokens: longest answer.
-        visual: whether every question is about pictures.
+        visual: whether every question needs an image.
+        unit: what `take` counts: pairs, images or questions.
     """
 
     name: str
     about: str
-    read: Callable[[Path], Any]
-    draw: Callable[[Path, int, int], Any]
-    ask: Callable[[Any], list[Sample]]
-    score: Callable[[Any, Mapping[str, str]], Scored]
-    judged: Callable[[Any, Mapping[str, str], Judge], Scored] | None = None
-    follow_up: Callable[[Any, Mapping[str, str]], list[Sample]] = _nothing
+    read_data: Callable[[Path], Truth]
+    draw_data: Callable[[Path, int, int], Truth]
+    take: Callable[[Truth, int], Truth]
+    ask_questions: Callable[[Truth], list[Sample]]
+    score_answers: Callable[[Truth, Mapping[str, str]], Scored]
+    score_with_judge: Callable[[Truth, Mapping[str, str], Judge], Scored] | None = None
+    follow_up: Callable[[Truth, Mapping[str, str]], list[Sample]] = _no_follow_up
     headline: tuple[str, ...] = ()
-    faithful: Callable[[Any, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct
-    traced: Callable[[Any, Sequence[Mapping[str, Any]], Run], Scored] | None = None
-    read_answers: Callable[[Path, Any], dict[str, str] | None] | None = None
+    faithful_answers: Callable[[Truth, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct_answers
+    score_traces: Callable[[Truth, Sequence[Mapping[str, Any]], Run], Scored] | None = None
+    read_answers: Callable[[Path, Truth], dict[str, str] | None] | None = None
     max_new_tokens: int = 128
     visual: bool = True
+    unit: str = "questions"
 
 
-def find_benchmark(name: str) -> Benchmark:
-    """The benchmark of a name.
+def find_benchmark(name: str) -> Benchmark[Any]:
+    """Return the benchmark of a name.
 
     Raises:
-        InputError: there is none; the nearest names are offered.
+        InputError: no benchmark has this name. The message offers the nearest names.
 
     Example:
         >>> find_benchmark("pope").name
         'pope'
     """
-    if name not in _HOMES:
-        near = get_close_matches(name, _HOMES) or _HOMES
+    if name not in NAMES:
+        near = get_close_matches(name, NAMES) or NAMES
         raise InputError(f"benchmark {name!r}: no such benchmark; did you mean {', '.join(near)}?")
-    return import_module(f"mmprobe.benchmarks.{_HOMES[name]}").BENCHMARK
+    return import_module(f"mmprobe.benchmarks.{name.replace('-', '_')}.benchmark").BENCHMARK
+
+
+def take_images(samples: Sequence[Sample], n: int) -> list[Sample]:
+    """Return the questions about the first n images.
+
+    Questions without image files are told apart by `image` in their metadata.
+
+    Example:
+        >>> samples = [Sample(id=str(i), question="?", metadata={"image": name}) for i, name in enumerate("aabb")]
+        >>> [sample.id for sample in take_images(samples, 1)]
+        ['0', '1']
+    """
+    keys = [tuple(sample.images) or sample.metadata.get("image", sample.id) for sample in samples]
+    kept = set(list(dict.fromkeys(keys))[:n])
+    return [sample for sample, key in zip(samples, keys, strict=True) if key in kept]
 
 
 def read_responses(path: str | Path) -> dict[str, str]:
-    """Answers from lines of `{"id": …, "response": …}`; a response that is null is an empty answer.
+    """Read answers from lines of `{"id": …, "response": …}`. A response of null is an empty answer.
 
-    Where a line has a `question_type`, its answer is known as `id/question_type`, too, since one id may then name
-    several questions.
+    A line with a `question_type` gets the id `id/question_type`, since one id may name several questions.
 
     Raises:
         InputError: naming file and line.
@@ -108,40 +121,40 @@ def read_responses(path: str | Path) -> dict[str, str]:
         >>> read_responses("answers.jsonl")["0001"]                 # doctest: +SKIP
         'Yes.'
     """
-    found: dict[str, str] = {}
+    responses: dict[str, str] = {}
     for number, row in json_lines(path):
         where = f"{path}, line {number}"
         if not isinstance(row, dict) or not isinstance(row.get("id"), str | int):
             raise InputError(f'{where}: has no \'id\'; a line is {{"id": …, "response": …}}')
         if "response" not in row or not isinstance(row["response"], str | None):
             raise InputError(f"{where}: has no 'response' that is a text or null")
-        kind = row.get("question_type")
-        name = str(row["id"]) if kind is None else f"{row['id']}/{kind}"
-        if name in found:
+        question_type = row.get("question_type")
+        name = str(row["id"]) if question_type is None else f"{row['id']}/{question_type}"
+        if name in responses:
             raise InputError(f"{where}: {name} was answered before")
-        found[name] = row["response"] or ""
-    if not found:
+        responses[name] = row["response"] or ""
+    if not responses:
         raise InputError(f"{path}: holds no responses")
-    return found
+    return responses
 
 
-def samples_only(samples: Sequence[Sample], responses: Mapping[str, str], name: str) -> dict[str, str]:
-    """The responses, checked to answer these samples.
+def match_responses(samples: Sequence[Sample], responses: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return the responses by sample id, for benchmarks with one question an id.
 
     Raises:
-        InputError: one answers no question of the data, or two answer the same one.
+        InputError: a response answers no question of the data, or two answer the same question.
 
     Example:
-        >>> samples_only([Sample(id="1", question="?")], {"1": "Yes"}, "POPE")
+        >>> match_responses([Sample(id="1", question="?")], {"1/same": "Yes"}, "POPE")
         {'1': 'Yes'}
     """
     known = {sample.id for sample in samples}
-    plain: dict[str, str] = {}
-    for given, text in responses.items():
-        answered = given.partition("/")[0]
-        if answered not in known:
-            raise InputError(f"{name}: response {answered!r} answers no question of the data")
-        if answered in plain:
-            raise InputError(f"{name}: {answered!r} was answered before; each answer needs an id of its own")
-        plain[answered] = text
-    return plain
+    matched: dict[str, str] = {}
+    for response_id, text in responses.items():
+        sample_id = response_id.partition("/")[0]
+        if sample_id not in known:
+            raise InputError(f"{name}: response {sample_id!r} answers no question of the data")
+        if sample_id in matched:
+            raise InputError(f"{name}: {sample_id!r} was answered before; each answer needs an id of its own")
+        matched[sample_id] = text
+    return matched

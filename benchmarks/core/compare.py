@@ -1,4 +1,4 @@
-"""Methods against each other on benchmarks: every metric, and its paired difference to the first method."""
+"""Methods compared on benchmarks: every metric, and its paired difference to the first method."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.benchmarks.core.benchmark import Benchmark
-from mmprobe.benchmarks.core.cost import Cost, measuring
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
+from mmprobe.benchmarks.core.cost import Cost, measure_cost
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
-from mmprobe.benchmarks.core.perturbations import KINDS, perturbed
+from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
 from mmprobe.benchmarks.core.results import Metric
-from mmprobe.benchmarks.core.runner import local, run_benchmark
+from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import parameter_value
 from mmprobe.models import Model
 
-SAGE_STAGES = {  # paper 003, table 14: cumulative
+SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
     "see": {"analyze": False, "generate": False},
     "see+analyze": {"generate": False},
     "see+analyze+generate": {},
 }
+_COLUMNS = ("value", "low", "high", "n", "difference", "difference_low", "difference_high", "n_paired")
 
 
 class Contender(NamedTuple):
-    """A method with parameters, under the name that tables give it."""
+    """A method with parameters and a perturbation, and its name in tables."""
 
     name: str
     method: str
@@ -37,185 +38,227 @@ class Contender(NamedTuple):
     perturbation: str | None = None
 
 
-def contenders(
+def make_contenders(
     methods: Sequence[str],
     ablate: str | None = None,
     sweep: str | None = None,
     perturbations: Sequence[str] = (),
 ) -> list[Contender]:
-    """Who is compared; `plain` comes first, added if it is missing.
+    """Return the contenders of a comparison. `plain` comes first, and is added if it is missing.
 
     Args:
         methods: names or YAML files.
-        ablate: `sage`, whose stages are then added one after the other.
-        sweep: `METHOD.PARAMETER=VALUE,VALUE,…`, one contender a value.
-        perturbations: of the questions, answered plainly, one contender each (`mmprobe.benchmarks.core.perturbations`).
+        ablate: `sage` adds its stages one after the other.
+        sweep: `METHOD.PARAMETER=VALUE,VALUE,…` adds one contender a value.
+        perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed questions.
 
     Raises:
-        InputError: an unknown method, parameter, ablation or perturbation, or two contenders of one name or folder.
+        InputError: an unknown method, parameter, ablation or perturbation, or two contenders share a name or folder.
 
     Example:
-        >>> [each.name for each in contenders(["vcd"], sweep="sage.alpha=0,0.1")]
+        >>> [contender.name for contender in make_contenders(["vcd"], sweep="sage.alpha=0,0.1")]
         ['plain', 'vcd', 'sage alpha=0', 'sage alpha=0.1']
     """
-    from mmprobe.interventions.registry import load_methods
-
-    found = [Contender(name, name, {}) for name in methods]
+    contenders = [Contender(name, name, {}) for name in methods]
     if ablate is not None:
         if ablate != "sage":
-            raise InputError(f"--ablate {ablate}: only sage has stages")
-        found += [Contender(f"sage: {stage}", "sage", given) for stage, given in SAGE_STAGES.items()]
+            raise InputError(f"ablate {ablate!r}: only sage has stages")
+        contenders += [
+            Contender(f"sage: {stage}", "sage", settings) for stage, settings in SAGE_STAGES.items()
+        ]
     if sweep is not None:
-        parts = re.fullmatch(r"([\w-]+)\.(\w+)=([^,=]+(?:,[^,=]+)*)", sweep)
-        if not parts:
-            raise InputError(f"--sweep {sweep}: give METHOD.PARAMETER=VALUE,VALUE, such as sage.alpha=0,0.1")
-        method, parameter, values = parts.groups()
-        for value in values.split(","):
-            given = {parameter: parameter_value(value, f"--sweep {sweep}")}
-            found.append(Contender(f"{method} {parameter}={value}", method, given))
+        contenders += _sweep_contenders(sweep)
     for kind in perturbations:
-        if kind not in KINDS:
-            raise InputError(f"--perturb {kind}: choose {', '.join(KINDS)}")
-        found.append(Contender(f"plain, {kind}", "plain", {}, kind))
-    if "plain" not in [each.name for each in found]:
-        found.insert(0, Contender("plain", "plain", {}))
-    found.sort(key=lambda each: each.name != "plain")
-    folders: dict[str, str] = {}
-    for each in found:
-        load_methods(each.method, **each.parameters)
-        if slug(each.name) in folders:
-            other = folders[slug(each.name)]
-            raise InputError(f"compare: {each.name!r} and {other!r} would share a folder; give each once")
-        folders[slug(each.name)] = each.name
-    return found
+        check_kind(kind)
+        contenders.append(Contender(f"plain, {kind}", "plain", {}, kind))
+    if "plain" not in [contender.name for contender in contenders]:
+        contenders.insert(0, Contender("plain", "plain", {}))
+    contenders.sort(key=lambda contender: contender.name != "plain")
+    _check_contenders(contenders)
+    return contenders
 
 
-def compare(
+def _sweep_contenders(sweep: str) -> list[Contender]:
+    match = re.fullmatch(r"([\w-]+)\.(\w+)=([^,=]+(?:,[^,=]+)*)", sweep)
+    if not match:
+        raise InputError(f"sweep {sweep!r}: give METHOD.PARAMETER=VALUE,VALUE, such as sage.alpha=0,0.1")
+    method, parameter, values = match.groups()
+    return [
+        Contender(
+            f"{method} {parameter}={value}", method, {parameter: parameter_value(value, f"sweep {sweep!r}")}
+        )
+        for value in values.split(",")
+    ]
+
+
+def _check_contenders(contenders: Sequence[Contender]) -> None:
+    from mmprobe.interventions.registry import load_methods
+
+    names: dict[str, str] = {}
+    for contender in contenders:
+        load_methods(contender.method, **contender.parameters)
+        folder = folder_name(contender.name)
+        if folder in names:
+            raise InputError(
+                f"compare: {contender.name!r} and {names[folder]!r} would share a folder; give each once"
+            )
+        names[folder] = contender.name
+
+
+def compare_contenders(
     model: Model,
-    who: Sequence[Contender],
-    what: Sequence[tuple[Benchmark, Any]],
+    contenders: Sequence[Contender],
+    benchmarks: Sequence[tuple[Benchmark, Any]],
     out: Path,
     batch_size: int = 1,
     progress: Callable[[str], None] = print,
 ) -> xr.Dataset:
-    """Ask every benchmark with every method, and compare; finished parts of an earlier call are kept.
+    """Ask the questions of every benchmark with every contender, and compare the scores.
+
+    Finished parts of an earlier call in `out` are kept.
 
     Args:
-        model: who answers.
-        who: the first one is what the others are compared with.
-        what: benchmarks with their truth.
-        out: gets a result folder for each method and benchmark.
+        model: the model that answers.
+        contenders: from `make_contenders`. The first one is the baseline.
+        benchmarks: each benchmark with its truth.
+        out: gets one result folder for each contender and benchmark.
         batch_size: questions answered together.
-        progress: is told what comes next.
+        progress: is called with a line on what comes next.
 
     Returns:
         A data set with dimensions `metric` (`benchmark metric`) and `contender`:
 
-        - value, low, high (metric, contender), n (metric, contender): as in results.json
-        - difference (metric, contender), with _low, _high: the metric minus the first method's, both of the samples
-          that both have, 95 % paired bootstrap over samples (`mmprobe.benchmarks.core.paired_bootstrap`); n_paired (metric, contender)
-        - seconds (contender): to answer everything; tokens_per_second (contender); extra_memory (contender): largest
-          memory less that before, in 2^20 bytes (`mmprobe.benchmarks.core.cost`). NaN for answers that several calls gave
+        - value, low, high, n (metric, contender): as in results.json
+        - difference, difference_low, difference_high, n_paired (metric, contender): the metric minus the baseline's
+          over the samples of both, with a 95 % paired bootstrap interval over samples
+          (`mmprobe.benchmarks.core.paired_bootstrap`)
+        - seconds (contender): wall-clock time of all answers
+        - tokens_per_second (contender)
+        - extra_memory (contender): peak memory less the memory at the start, in 2^20 bytes. This and the two times
+          are NaN for answers that several calls gave.
 
     Example:
-        >>> ds = compare(model, contenders(["sage"]), [(pope, truth)], Path("out"))      # doctest: +SKIP
-        >>> ds.difference.sel(contender="sage", metric="pope accuracy").item()              # doctest: +SKIP
+        >>> ds = compare_contenders(model, make_contenders(["sage"]), [(pope, truth)], Path("out"))  # doctest: +SKIP
+        >>> ds.difference.sel(contender="sage", metric="pope accuracy").item()                       # doctest: +SKIP
     """
-    found: dict[tuple[str, str], tuple[dict, list]] = {}
+    scores: dict[tuple[str, str], dict[str, Metric]] = {}
     costs = []
-    for each in who:
-        folders = {benchmark.name: out / slug(each.name) / benchmark.name for benchmark, _ in what}
-        asked_before = any((folder / "responses.jsonl").exists() for folder in folders.values())
-        with measuring(model) as cost:
-            for benchmark, truth in what:
-                progress(f"{each.name}: {benchmark.name}")
-                found[each.name, benchmark.name] = _ask(
-                    model, each, benchmark, truth, folders[benchmark.name], batch_size
-                )
-        noted = out / slug(each.name) / "cost.json"
-        if not asked_before:
-            cost.tokens = sum(_tokens(model, folder / "responses.jsonl") for folder in folders.values())
-            cost.write(noted)
-        costs.append(Cost.read(noted))
-    ds = _dataset(found, [each.name for each in who], [benchmark for benchmark, _ in what])
+    for contender in contenders:
+        folder = out / folder_name(contender.name)
+        results = {benchmark.name: folder / benchmark.name for benchmark, _ in benchmarks}
+        has_answers = any((result / "responses.jsonl").exists() for result in results.values())
+        with measure_cost(model) as cost:
+            for benchmark, truth in benchmarks:
+                progress(f"{contender.name}: {benchmark.name}")
+                metrics, _ = _answer(model, contender, benchmark, truth, results[benchmark.name], batch_size)
+                scores[contender.name, benchmark.name] = metrics
+        if not has_answers:
+            cost.tokens = sum(count_tokens(model, result / "responses.jsonl") for result in results.values())
+            cost.write(folder / "cost.json")
+        costs.append(Cost.read(folder / "cost.json"))
+    ds = make_dataset(
+        scores, [contender.name for contender in contenders], [benchmark.name for benchmark, _ in benchmarks]
+    )
     ds["seconds"] = ("contender", [cost.seconds for cost in costs])
     ds["tokens_per_second"] = ("contender", [cost.tokens / cost.seconds for cost in costs])
     ds["extra_memory"] = ("contender", [cost.extra_mb for cost in costs])
-    ds.attrs = {"analysis": "method_comparison", "model": model.name, "baseline": who[0].name}
+    ds.attrs["model"] = model.name
     return ds
 
 
-def _ask(
-    model: Model, who: Contender, benchmark: Benchmark, truth: Any, folder: Path, batch_size: int
-) -> tuple[dict, list]:
-    answer = local(model, benchmark.max_new_tokens, batch_size, method=who.method, parameters=who.parameters)
-    if who.perturbation is not None:
-        answer = perturbed(answer, who.perturbation, folder / "perturbed")
+def _answer(
+    model: Model,
+    contender: Contender,
+    benchmark: Benchmark[Truth],
+    truth: Truth,
+    folder: Path,
+    batch_size: int,
+) -> Scored:
+    answerer = local_answerer(
+        model,
+        benchmark.max_new_tokens,
+        batch_size,
+        method=contender.method,
+        parameters=contender.parameters,
+    )
+    if contender.perturbation is not None:
+        answerer = perturb_answerer(answerer, contender.perturbation, folder / "perturbed")
     about = {
         "model": model.name,
-        "method": who.method,
-        "parameters": who.parameters,
-        "perturbation": who.perturbation,
+        "method": contender.method,
+        "parameters": contender.parameters,
+        "perturbation": contender.perturbation,
     }
-    return run_benchmark(benchmark, truth, answer, folder, about, resume=True)
+    return run_benchmark(benchmark, truth, answerer, folder, about, resume=True)
 
 
-def slug(name: str) -> str:
+def folder_name(name: str) -> str:
+    """Return a contender's name as a folder can have it.
+
+    Example:
+        >>> folder_name("sage: see+analyze")
+        'sage-see+analyze'
+    """
     return re.sub(r"[^\w.=+-]+", "-", name)
 
 
-def _tokens(model: Model, responses: Path) -> int:
+def count_tokens(model: Model, responses: Path) -> int:
+    """Return the number of tokens in the answers of a file."""
     texts = [line["response"] for _, line in json_lines(responses)]
     return sum(len(ids) for ids in model.tokenizer(texts)["input_ids"]) if texts else 0
 
 
-def _dataset(
-    found: Mapping[tuple[str, str], tuple[dict, list]], methods: list[str], benchmarks: list[Benchmark]
+def make_dataset(
+    scores: Mapping[tuple[str, str], Mapping[str, Metric]], contenders: list[str], benchmarks: list[str]
 ) -> xr.Dataset:
+    """Return the metrics by `(contender, benchmark)` as a data set. The first contender is the baseline."""
     rows: dict[str, list[list[float]]] = {}
     for benchmark in benchmarks:
-        first = found[methods[0], benchmark.name][0]
-        names = dict.fromkeys(name for method in methods for name in found[method, benchmark.name][0])
+        baseline = scores[contenders[0], benchmark]
+        names = dict.fromkeys(name for contender in contenders for name in scores[contender, benchmark])
         for name in names:
-            rows[f"{benchmark.name} {name}"] = [
-                _row(found[method, benchmark.name][0].get(name), first.get(name)) for method in methods
+            rows[f"{benchmark} {name}"] = [
+                _row(scores[contender, benchmark].get(name), baseline.get(name)) for contender in contenders
             ]
-    columns = ("value", "low", "high", "n", "difference", "difference_low", "difference_high", "n_paired")
-    cube = np.array(list(rows.values()), float)
+    values = np.array(list(rows.values()), float)
     return xr.Dataset(
-        {name: (("metric", "contender"), cube[..., number]) for number, name in enumerate(columns)},
-        coords={"metric": list(rows), "contender": methods},
+        {column: (("metric", "contender"), values[..., index]) for index, column in enumerate(_COLUMNS)},
+        coords={"metric": list(rows), "contender": contenders},
+        attrs={"analysis": "method_comparison", "baseline": contenders[0]},
     )
 
 
-def _row(mine: Metric | None, first: Metric | None) -> list[float]:
-    if mine is None:
+def _row(metric: Metric | None, baseline: Metric | None) -> list[float]:
+    """Return the numbers of `_COLUMNS`."""
+    if metric is None:
         return [np.nan] * 3 + [0] + [np.nan] * 3 + [0]
-    numbers = [np.nan if end is None else end for end in (mine.value, mine.low, mine.high)]
-    return [*numbers, mine.n, *paired_difference(mine, first)]
+    interval = [np.nan if number is None else number for number in (metric.value, metric.low, metric.high)]
+    return [*interval, metric.n, *paired_difference(metric, baseline)]
 
 
 def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
-    """The comparison as a table: each method's value, and its difference to the first with the interval.
+    """Return the comparison as a table: each contender's value, and its difference to the first with the interval.
 
     Example:
         >>> print(markdown(ds))                                     # doctest: +SKIP
     """
-    methods = [str(name) for name in ds["contender"].values]
-    lines = [f"| metric | {' | '.join(methods)} |", "|---" * (len(methods) + 1) + "|"]
+    contenders = [str(name) for name in ds["contender"].values]
+    lines = [f"| metric | {' | '.join(contenders)} |", "|---" * (len(contenders) + 1) + "|"]
     for metric in ds["metric"].values if metrics is None else metrics:
-        one = ds.sel(metric=metric)
-        cells = []
-        for number, method in enumerate(methods):
-            of = one.sel(contender=method)
-            text = "undefined" if np.isnan(of["value"]) else f"{float(of['value']):.3f}"
-            if number and np.isfinite(of["difference_low"]):
-                ends = [float(of[f"difference{end}"]) for end in ("", "_low", "_high")]
-                text += f" ({ends[0]:+.3f} [{ends[1]:+.3f}, {ends[2]:+.3f}])"
-            cells.append(text)
+        cells = [_cell(ds.sel(metric=metric, contender=contender)) for contender in contenders]
         lines.append(f"| {metric} | {' | '.join(cells)} |")
     for title, name in (("tokens per second", "tokens_per_second"), ("extra memory, MB", "extra_memory")):
         if name in ds:
             cells = ["" if np.isnan(value) else f"{value:.0f}" for value in ds[name].values]
             lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cell(ds: xr.Dataset) -> str:
+    """Return one metric of one contender as text. The baseline has no difference to itself."""
+    text = "undefined" if np.isnan(ds["value"]) else f"{float(ds['value']):.3f}"
+    is_baseline = str(ds["contender"].values) == ds.attrs["baseline"]
+    if not is_baseline and np.isfinite(ds["difference_low"]):
+        difference, low, high = (float(ds[f"difference{end}"]) for end in ("", "_low", "_high"))
+        text += f" ({difference:+.3f} [{low:+.3f}, {high:+.3f}])"
+    return text

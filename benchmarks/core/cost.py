@@ -1,10 +1,9 @@
-"""What it costs to answer: seconds, and memory beyond what was taken before."""
+"""Time and memory that answers take."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -14,18 +13,19 @@ from pathlib import Path
 
 import torch
 
+from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.models import Model
 
 
 @dataclass
 class Cost:
-    """Of one method on all benchmarks; NaN where it is not known.
+    """Time and memory of one method on all benchmarks. NaN where a number is not known.
 
     Attributes:
-        seconds: on the clock.
-        tokens: answered.
-        extra_mb: largest memory less that at the beginning, in 2^20 bytes: on a GPU its own, else that of the
-            process, which Linux alone tells.
+        seconds: wall-clock time.
+        tokens: number of tokens of the answers.
+        extra_mb: peak memory less the memory at the start, in 2^20 bytes. On a GPU the device's memory, else the
+            process's, which only Linux reports.
     """
 
     seconds: float = math.nan
@@ -33,59 +33,60 @@ class Cost:
     extra_mb: float = math.nan
 
     def write(self, path: Path) -> None:
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps({name: _number(value) for name, value in asdict(self).items()}) + "\n")
-        os.replace(part, path)
+        """Write the numbers as JSON, null where one is not known."""
+        numbers = {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
+        write_atomic(path, json.dumps(numbers) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Cost:
-        """What was written; nothing is known where there is no such file.
+        """Return the cost in a file. Nothing is known if there is no such file.
 
         Example:
             >>> Cost.read(Path("nowhere")).seconds
             nan
         """
         try:
-            found = json.loads(path.read_text())
-            return cls(**{name: math.nan if found[name] is None else found[name] for name in asdict(cls())})
+            numbers = json.loads(path.read_text())
+            return cls(**{name: _from_json(numbers[name]) for name in asdict(cls())})
         except (OSError, ValueError, KeyError, TypeError):
             return cls()
 
 
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _from_json(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 @contextmanager
-def measuring(model: Model) -> Iterator[Cost]:
-    """Fills in seconds and memory of the block when it ends.
+def measure_cost(model: Model) -> Iterator[Cost]:
+    """Within the block, measure time and memory. The cost is complete when the block ends.
 
     Example:
-        >>> with measuring(model) as cost:                          # doctest: +SKIP
+        >>> with measure_cost(model) as cost:                       # doctest: +SKIP
         ...     answers = generate_batch(model, samples)
         >>> cost.seconds > 0                                        # doctest: +SKIP
         True
     """
-    cost, cuda = Cost(), model.device.type == "cuda"
-    if cuda:
+    cost = Cost()
+    on_gpu = model.device.type == "cuda"
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats(model.device)
         before: float | None = torch.cuda.memory_allocated(model.device)
     else:
         with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # makes the peak that of now
-        before = _status("VmRSS")
-    began = time.perf_counter()
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present size
+        before = _process_memory("VmRSS")
+    start = time.perf_counter()
     yield cost
-    cost.seconds = time.perf_counter() - began
-    peak = torch.cuda.max_memory_allocated(model.device) if cuda else _status("VmHWM")
+    cost.seconds = time.perf_counter() - start
+    peak = torch.cuda.max_memory_allocated(model.device) if on_gpu else _process_memory("VmHWM")
     if before is not None and peak is not None:
         cost.extra_mb = (peak - before) / 2**20
 
 
-def _status(name: str) -> float | None:
-    """Bytes of an entry of this process's status."""
+def _process_memory(entry: str) -> float | None:
+    """Return an entry of this process's status in bytes. None where the system does not report it."""
     try:
-        found = re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())
+        match = re.search(rf"{entry}:\s+(\d+)", Path("/proc/self/status").read_text())
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return int(match[1]) * 1024 if match else None

@@ -1,4 +1,4 @@
-"""Records from JSON lines, checked one by one, what is wrong named by file, line and field; and files written whole."""
+"""Records in JSON lines, checked one by one, and files that appear only when they are complete."""
 
 from __future__ import annotations
 
@@ -16,62 +16,63 @@ from mmprobe.samples import SAFE_ID, check_image
 Record = TypeVar("Record", bound=BaseModel)
 
 
-def read_records(path: str | Path, record: type[Record]) -> list[tuple[int, Record]]:
-    """Read a file of one JSON object a line: the number of each line, from 1, and its record.
+def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int, Record]]:
+    """Read a file of one JSON object a line. Return each line's number, from 1, and its record.
 
     Args:
-        path: a `.jsonl` file in UTF-8; blank lines are ignored.
-        record: what each line must be. If it has a field `id`, ids must differ.
+        path: a `.jsonl` file in UTF-8. Blank lines are ignored.
+        record_type: the model of a line. If it has a field `id`, the ids must differ.
 
     Raises:
-        InputError: naming file, line and field, for the first line that is not such a record, for an id
-            that was used before, for a file that is missing, not text or empty.
+        InputError: a line is no such record, an id was used before, or the file is missing, empty or no text. The
+            message names file, line and field.
 
     Example:
         >>> read_records("questions.jsonl", MirageQuestion)[0][1].topic        # doctest: +SKIP
         'geometry'
     """
-    found: list[tuple[int, Record]] = []
-    seen: dict[str, int] = {}
+    records: list[tuple[int, Record]] = []
+    lines_by_id: dict[str, int] = {}
     for number, data in json_lines(path):
         where = f"{path}, line {number}"
         try:
-            item = record.model_validate(data)
+            record = record_type.model_validate(data)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
-            named = f"field {field!r}: " if field else ""  # what concerns several fields names them itself
-            raise InputError(f"{where}: {named}{first['msg'].removeprefix('Value error, ')}") from None
-        name = getattr(item, "id", None)
-        if isinstance(name, str):
-            if name in seen:
-                raise InputError(f"{where}: field 'id': {name!r} was used in line {seen[name]} already")
-            seen[name] = number
-        found.append((number, item))
-    if not found:
+            prefix = f"field {field!r}: " if field else ""  # an error of several fields names them itself
+            raise InputError(f"{where}: {prefix}{first['msg'].removeprefix('Value error, ')}") from None
+        record_id = getattr(record, "id", None)
+        if isinstance(record_id, str):
+            if record_id in lines_by_id:
+                earlier = lines_by_id[record_id]
+                raise InputError(f"{where}: field 'id': {record_id!r} was used in line {earlier} already")
+            lines_by_id[record_id] = number
+        records.append((number, record))
+    if not records:
         raise InputError(f"{path}: holds no lines; one JSON object a line is expected")
-    return found
+    return records
 
 
-def load_with_images(path: str | Path, record: type[Record]) -> list[Record]:
-    """Records with a field `images`, whose paths are relative to the file and made absolute.
+def load_with_images(path: str | Path, record_type: type[Record]) -> list[Record]:
+    """Read records with a field `images`. Image paths are relative to the file and become absolute.
 
     Raises:
-        InputError: as `read_records`, and for an image that is missing or cannot be read.
+        InputError: as `read_records`, or an image is missing or cannot be read.
 
     Example:
         >>> load_with_images("questions.jsonl", MirageQuestion)[0].images      # doctest: +SKIP
         [PosixPath('/data/mirage/0001.png')]
     """
-    found = []
-    for number, item in read_records(path, record):
-        images = [check_path(image, path, number, "images")[0] for image in getattr(item, "images", [])]
-        found.append(item.model_copy(update={"images": images}))
-    return found
+    records = []
+    for number, record in read_records(path, record_type):
+        images = [resolve_image(image, path, number, "images")[0] for image in getattr(record, "images", [])]
+        records.append(record.model_copy(update={"images": images}))
+    return records
 
 
 def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """Number and content of each line that is not blank.
+    """Yield the number and the content of each line that is not blank.
 
     Raises:
         InputError: as `read_records`.
@@ -86,7 +87,7 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line, parse_constant=_no_number)
+            yield number, json.loads(line, parse_constant=_refuse_constant)
         except json.JSONDecodeError as error:
             raise InputError(
                 f"{path}, line {number}: not JSON ({error.msg} at column {error.colno})"
@@ -95,51 +96,56 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
             raise InputError(f"{path}, line {number}: not JSON that can be read ({error})") from None
 
 
-def _no_number(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def check_path(
-    file: Path, beside: str | Path, number: int, field: str, any_depth: bool = False
+def resolve_image(
+    image: Path, file: str | Path, line: int, field: str, any_depth: bool = False
 ) -> tuple[Path, tuple[int, int]]:
-    """A picture's path made absolute, from that of the file that names it, and its (height, width).
+    """Return an image's absolute path and its (height, width).
 
     Args:
-        any_depth: greys may have more than 8 bits.
+        image: its path, relative to the file that names it.
+        file, line, field: where the image is named.
+        any_depth: accept grey images with more than 8 bits.
 
     Raises:
-        InputError: naming line and field, if it is no picture that can be read.
+        InputError: it is no image that can be read. The message names line and field.
     """
-    full = (Path(beside).parent / file).absolute()
-    return full, check_image(full, f"{beside}, line {number}: field {field!r}", any_depth)
+    path = (Path(file).parent / image).absolute()
+    return path, check_image(path, f"{file}, line {line}: field {field!r}", any_depth)
 
 
-def check_further(where: str | Path, ids: Iterable[str], further: Iterable[tuple[str, str]]) -> None:
-    """Check the ids of questions that are asked beside those of a file.
+def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[tuple[str, str]]) -> None:
+    """Check the ids of questions that are made from the questions of a file.
 
     Args:
-        ids: of the file.
-        further: the id of a question of the file, and the further one's that is made of it.
+        where: the file, for the message.
+        ids: ids of the file.
+        derived: pairs of a question's id in the file and the id of a question made from it.
 
     Raises:
-        InputError: a further id is taken, or is no id.
+        InputError: a derived id is taken already, or is no valid id.
 
     Example:
-        >>> check_further("questions.jsonl", ["1"], [("1", "1--text")])
+        >>> check_derived_ids("questions.jsonl", ["1"], [("1", "1--text")])
     """
     taken = set(ids)
-    for name, made in further:
-        if made in taken or not SAFE_ID.fullmatch(made):
-            reason = "is taken" if made in taken else "is too long"
-            raise InputError(f"{where}: id {name!r}: {made!r}, which is asked too, {reason}; rename one")
-        taken.add(made)
+    for original, derived_id in derived:
+        if derived_id in taken or not SAFE_ID.fullmatch(derived_id):
+            reason = "is taken" if derived_id in taken else "is too long"
+            raise InputError(
+                f"{where}: id {original!r}: {derived_id!r}, which is asked too, {reason}; rename one"
+            )
+        taken.add(derived_id)
 
 
-def write_whole(file: Path, text: str) -> Path:
-    """Write a file so that it is there whole or not at all; half a surrogate pair, as of a cut emoji, becomes `?`.
+def write_atomic(file: Path, text: str) -> Path:
+    """Write a file that appears only when it is complete. Half a surrogate pair, as of a cut emoji, becomes `?`.
 
     Example:
-        >>> write_whole(Path("out/labels.jsonl"), "")               # doctest: +SKIP
+        >>> write_atomic(Path("out/labels.jsonl"), "")               # doctest: +SKIP
         PosixPath('out/labels.jsonl')
     """
     part = file.with_name(file.name + ".part")

@@ -1,4 +1,4 @@
-"""Ask a model a benchmark's questions: a local one, traced if wanted, or one behind an API; resumable."""
+"""Ask a model the questions of a benchmark. A call that was stopped can go on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, read_responses
-from mmprobe.benchmarks.core.jsonl import write_whole
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, read_responses
+from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.core.results import write_results
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
@@ -21,134 +21,163 @@ from mmprobe.interventions.base import Method
 from mmprobe.models import Model
 from mmprobe.samples import Sample, check_image
 
-Answer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
-"""Answers questions in any order; each answer is told as soon as it is there."""
+Answerer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
+"""A function that answers questions in any order. It yields each id and answer as soon as the answer is there."""
 
 
 def run_benchmark(
-    benchmark: Benchmark,
-    truth: Any,
-    answer: Answer,
+    benchmark: Benchmark[Truth],
+    truth: Truth,
+    answerer: Answerer,
     out: Path,
     about: Mapping[str, Any],
+    *,
     resume: bool = False,
     traced: bool = False,
 ) -> Scored:
-    """Ask every question, those that depend on answers last, and write the result folder.
+    """Ask every question, score the answers, and write the result folder.
 
-    Each answer is appended to `out/responses.jsonl` when it is there; with `resume`, what stands there is not
-    asked again. A kill costs the answers on their way, which are asked for again: of a model behind an API as many
-    as it is asked at a time (`api.CONCURRENCY`), of a local one a batch.
+    Each answer is appended to `out/responses.jsonl` at once, and `resume` does not ask it again. A kill loses only the
+    answers under way: one batch of a local model, `api_models.CONCURRENCY` answers of a model behind an API.
 
     Args:
-        benchmark, truth: what is asked.
-        answer: who is asked.
+        benchmark: what to ask and how to score.
+        truth: its data.
+        answerer: who answers.
         out: the result folder.
-        about: written into `results.json`: model, method, seeds.
-        resume: go on with an earlier run in `out`, of the same model, method and questions.
-        traced: who answers keeps a run of all questions, so is given also those that were answered.
+        about: notes for `results.json`: model, method, seeds.
+        resume: go on with an earlier call in `out`, of the same model, method and questions.
+        traced: the answerer keeps a run of all questions, so it also gets those with an answer.
 
     Returns:
-        Metrics and records, as in `out/results.json` and `out/samples.jsonl`.
+        The metrics and records of `out/results.json` and `out/samples.jsonl`.
 
     Raises:
-        InputError: `out` holds an earlier run and resume is off, or it was another model's or asked something else.
+        InputError: `out` holds an earlier call and `resume` is off, or the earlier call asked something else.
 
     Example:
-        >>> run_benchmark(find_benchmark("pope"), truth, local(model), Path("out"), {})      # doctest: +SKIP
+        >>> run_benchmark(find_benchmark("pope"), truth, local_answerer(model, 32), Path("out"), {})  # doctest: +SKIP
     """
     out.mkdir(parents=True, exist_ok=True)
     file = out / "responses.jsonl"
-    if file.exists() and not resume:
-        raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")
-    responses = _earlier(file)
-    _note_asked(out, benchmark.ask(truth), about, bool(responses))
-    for questions in (benchmark.ask, lambda truth: benchmark.follow_up(truth, responses)):
-        asked = questions(truth)
-        left = [sample for sample in asked if sample.id not in responses]
-        with open(file, "a", encoding="utf-8", errors="replace") as lines:
-            answers = answer(asked if traced and left else left)
-            try:
-                for name, text in tqdm(answers, benchmark.name, len(left), unit="answer", disable=None):
-                    if name in responses:
-                        continue
-                    responses[name] = text
-                    lines.write(json.dumps({"id": name, "response": text}, ensure_ascii=False) + "\n")
-                    lines.flush()
-            finally:
-                answers.close()
-    metrics, records = benchmark.score(truth, responses)
+    check_no_answers(out, resume)
+    responses = _read_earlier(file)
+    _check_same_call(out, benchmark.ask_questions(truth), about, bool(responses))
+    _ask(benchmark.name, benchmark.ask_questions(truth), answerer, file, responses, traced)
+    _ask(benchmark.name, benchmark.follow_up(truth, responses), answerer, file, responses, traced)
+    metrics, records = benchmark.score_answers(truth, responses)
     write_results(out, benchmark.name, metrics, records, about)
     return metrics, records
 
 
-def check_questions(benchmark: Benchmark, truth: Any) -> None:
-    """Check that there are the pictures that will be shown.
+def check_no_answers(out: Path, resume: bool) -> None:
+    """Check that the result folder holds no answers of an earlier call, unless `resume` goes on with them.
 
     Raises:
-        InputError: one is missing or cannot be read, or a question of a benchmark about pictures has none.
+        InputError: it does.
+
+    Example:
+        >>> check_no_answers(Path("results/new"), resume=False)
+    """
+    if (out / "responses.jsonl").exists() and not resume:
+        raise InputError(f"{out}: holds answers already; resume the call, or choose another folder")
+
+
+def _ask(
+    name: str,
+    questions: Sequence[Sample],
+    answerer: Answerer,
+    file: Path,
+    responses: dict[str, str],
+    traced: bool,
+) -> None:
+    """Ask the questions without an answer, and add each answer to `responses` and to the file."""
+    unanswered = [sample for sample in questions if sample.id not in responses]
+    with open(file, "a", encoding="utf-8", errors="replace") as lines:
+        answers = answerer(questions if traced and unanswered else unanswered)
+        try:
+            for sample_id, text in tqdm(answers, name, len(unanswered), unit="answer", disable=None):
+                if sample_id in responses:
+                    continue
+                responses[sample_id] = text
+                lines.write(json.dumps({"id": sample_id, "response": text}, ensure_ascii=False) + "\n")
+                lines.flush()
+        finally:
+            answers.close()
+
+
+def check_questions(benchmark: Benchmark[Truth], truth: Truth) -> None:
+    """Check the images of every question.
+
+    Raises:
+        InputError: an image is missing or cannot be read, or a question of a visual benchmark has no image.
 
     Example:
         >>> check_questions(find_benchmark("pope"), truth)          # doctest: +SKIP
     """
-    for sample in benchmark.ask(truth):
+    for sample in benchmark.ask_questions(truth):
         if benchmark.visual and not sample.images:
             raise InputError(
-                f"{benchmark.name}: question {sample.id!r} has no picture; put the pictures beside the data, as "
+                f"{benchmark.name}: question {sample.id!r} has no image; put the images beside the data, as "
                 "docs/benchmarks.md says"
             )
         for path in sample.images:
             check_image(path, f"question {sample.id!r}")
 
 
-def _note_asked(out: Path, samples: Sequence[Sample], about: Mapping[str, Any], answered: bool) -> None:
-    """Write down who is asked what; where some were answered, compare it with what the earlier call wrote."""
+def _check_same_call(
+    out: Path, samples: Sequence[Sample], about: Mapping[str, Any], has_answers: bool
+) -> None:
+    """Write down who is asked what in `asked.json`. If there are answers, check that their call was the same."""
     questions = [
         [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
         for sample in samples
     ]
-    wanted = {
-        part: about.get(part) for part in ("model", "method", "parameters", "perturbation", "max_new_tokens")
-    }
-    wanted["questions"] = hashlib.sha256(json.dumps(questions).encode()).hexdigest()
+    keys = ("model", "method", "parameters", "perturbation", "max_new_tokens")
+    call = {key: about.get(key) for key in keys}
+    call["questions"] = hashlib.sha256(json.dumps(questions).encode()).hexdigest()
     file = out / "asked.json"
-    if not answered:
-        write_whole(file, json.dumps(wanted, indent=1) + "\n")
+    if not has_answers:
+        write_atomic(file, json.dumps(call, indent=1) + "\n")
         return
     try:
         earlier = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise InputError(
-            f"{out}: does not say whose answers it holds (asked.json); choose another --out"
+            f"{out}: does not say whose answers it holds (asked.json); choose another folder"
         ) from None
-    for part, value in json.loads(json.dumps(wanted)).items():
-        if earlier.get(part) != value:
-            raise InputError(f"{out}: holds answers of another call, by its {part}; choose another --out")
+    for key, value in json.loads(json.dumps(call)).items():
+        if earlier.get(key) != value:
+            raise InputError(f"{out}: holds answers of another call, by its {key}; choose another folder")
 
 
-def label_run(run: Path, faithful: Mapping[str, bool]) -> None:
-    """Write what a benchmark found of the answers into a run, so that reports compare faithful and unfaithful ones.
+def write_labels(run: Path, faithful: Mapping[str, bool]) -> None:
+    """Write into a run which answers are faithful, so that reports compare faithful and unfaithful answers.
 
     Example:
-        >>> label_run(Path("out/run"), benchmark.faithful(truth, records))         # doctest: +SKIP
+        >>> write_labels(Path("out/run"), benchmark.faithful_answers(truth, records))         # doctest: +SKIP
     """
     traced = set(open_run(run).ids)
-    lines = [json.dumps({"id": name, "faithful": is_}) for name, is_ in faithful.items() if name in traced]
-    write_whole(run / "labels.jsonl", "".join(line + "\n" for line in lines))
+    lines = [
+        json.dumps({"id": name, "faithful": label}) + "\n"
+        for name, label in faithful.items()
+        if name in traced
+    ]
+    write_atomic(run / "labels.jsonl", "".join(lines))
 
 
-def _earlier(file: Path) -> dict[str, str]:
-    """Answers of an earlier run; a line that was cut off by a kill is dropped from the file."""
+def _read_earlier(file: Path) -> dict[str, str]:
+    """Return the answers of an earlier call. A line that a kill cut off is removed from the file."""
     if not file.exists():
         return {}
     data = file.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        file.write_bytes(whole)
-    return read_responses(file) if whole.strip() else {}
+    complete = data[: data.rfind(b"\n") + 1]
+    if len(complete) < len(data):
+        file.write_bytes(complete)
+    return read_responses(file) if complete.strip() else {}
 
 
-def local(
+def local_answerer(
     model: Model,
     max_new_tokens: int,
     batch_size: int = 1,
@@ -156,54 +185,57 @@ def local(
     capture: str = "default",
     method: str | Path | Method | Sequence[str | Path | Method] = "plain",
     parameters: Mapping[str, Any] | None = None,
-) -> Answer:
-    """Answers of a model that is loaded here, greedily; traced into `trace_to`, under the questions' own ids.
+) -> Answerer:
+    """Return an answerer that generates greedily with a loaded model.
 
-    Questions without pictures are answered plainly where a method needs some, unless they are traced, which fails.
-    Questions that depend on answers are traced into a run of their own, `trace_to` with `-follow-up` behind it.
+    With `trace_to`, the answers are traced under the ids of their questions. Follow-up questions get a run of their
+    own, `trace_to` with `-follow-up` behind its name. A question without images is answered plainly where the method
+    needs images. If it is traced, it fails instead.
 
     Example:
-        >>> dict(local(model, 32)(samples))                         # doctest: +SKIP
+        >>> dict(local_answerer(model, 32)(samples))                # doctest: +SKIP
         {'0001': 'Yes.'}
     """
-    asked, methods = 0, load_methods(method, **(parameters or {}))
+    calls = 0
+    methods = load_methods(method, **(parameters or {}))
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
-        nonlocal asked
-        asked += 1
+        nonlocal calls
+        calls += 1
         if not samples:
             return
         if trace_to is None:
-            yield from _generated(model, samples, max_new_tokens, batch_size, methods)
+            yield from _generate_answers(model, samples, max_new_tokens, batch_size, methods)
             return
         from mmprobe.traces import trace
 
-        folder = trace_to if asked == 1 else trace_to.with_name(f"{trace_to.name}-follow-up")
+        folder = trace_to if calls == 1 else trace_to.with_name(f"{trace_to.name}-follow-up")
         run = trace(
             model,
             samples,
             folder,
-            capture,
-            max_new_tokens,
+            capture=capture,
+            max_new_tokens=max_new_tokens,
             batch_size=batch_size,
             method=methods,
             resume=(folder / "run.json").exists(),
         )
-        for traced in run:
-            yield traced.id, traced.answer
+        for sample_trace in run:
+            yield sample_trace.id, sample_trace.answer
 
     return answer
 
 
-def _generated(
+def _generate_answers(
     model: Model, samples: Sequence[Sample], max_new_tokens: int, batch_size: int, methods: Sequence[Method]
 ) -> Generator[tuple[str, str]]:
-    # Some families cannot mix numbers of pictures in a batch; and like questions have answers of like length.
-    in_turn = sorted(samples, key=lambda sample: (len(sample.images), sample.question))
-    for pictures, alike in groupby(in_turn, key=lambda sample: len(sample.images)):
-        group, acting = list(alike), [method for method in methods if pictures or not method.visual]
+    # Some families cannot mix numbers of images in a batch, and like questions have answers of like length.
+    ordered = sorted(samples, key=lambda sample: (len(sample.images), sample.question))
+    for n_images, members in groupby(ordered, key=lambda sample: len(sample.images)):
+        group = list(members)
+        usable = [method for method in methods if n_images or not method.visual]
         for start in range(0, len(group), batch_size):
-            together = group[start : start + batch_size]
-            answers = generate_batch(model, together, acting or "plain", max_new_tokens=max_new_tokens)
-            for sample, found in zip(together, answers, strict=True):
-                yield sample.id, found.text.strip()
+            batch = group[start : start + batch_size]
+            answers = generate_batch(model, batch, usable or "plain", max_new_tokens=max_new_tokens)
+            for sample, answer in zip(batch, answers, strict=True):
+                yield sample.id, answer.text.strip()

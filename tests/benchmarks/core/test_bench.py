@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark, read_responses
-from mmprobe.benchmarks.core.runner import local, run_benchmark
-from mmprobe.benchmarks.spd_faith.benchmark import published
+from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
+from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 from mmprobe.cache import open_run
 from mmprobe.cli import app
@@ -50,7 +50,7 @@ def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
 
 def test_spd_faith_asks_to_find_as_many_as_the_model_counted(tmp_path):
     benchmark = find_benchmark("spd-faith")
-    truth = benchmark.draw(tmp_path / "pairs", 3, 5)
+    truth = benchmark.draw_data(tmp_path / "pairs", 3, 5)
     asked: list[str] = []
 
     def answer(samples):
@@ -93,7 +93,7 @@ def test_answers_are_faithful_or_not():
     """One pair that differs in one object; the answers are of all kinds."""
     benchmark = find_benchmark("spd-faith")
     pair = Pair("7", (Difference("remove", "dog"),))
-    truth = published([pair])
+    truth = build_published_truth([pair])
     said = {
         "same": "Yes, they are the same.",
         "different": "Yes, the dog was removed.",
@@ -102,8 +102,8 @@ def test_answers_are_faithful_or_not():
         "steps": "The dog was removed.",
         "find": "I would rather not say.",
     }
-    _, records = benchmark.score(truth, {f"7-{kind}": text for kind, text in said.items()})
-    assert benchmark.faithful(truth, records) == {
+    _, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in said.items()})
+    assert benchmark.faithful_answers(truth, records) == {
         "7-same": False,
         "7-different": True,
         "7-count": False,
@@ -115,10 +115,10 @@ def test_answers_are_faithful_or_not():
 @pytest.mark.parametrize("differ", [False, True])
 def test_to_see_no_differences_is_faithful_where_there_are_none(differ):
     benchmark = find_benchmark("spd-faith")
-    truth = published([Pair("7", (Difference("remove", "dog"),) if differ else ())])
+    truth = build_published_truth([Pair("7", (Difference("remove", "dog"),) if differ else ())])
     said = dict.fromkeys(("list", "steps"), "I see no differences.") | {"same": "No."}
-    _, records = benchmark.score(truth, {f"7-{kind}": text for kind, text in said.items()})
-    found = benchmark.faithful(truth, records)
+    _, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in said.items()})
+    found = benchmark.faithful_answers(truth, records)
     assert found == {"7-list": not differ, "7-steps": not differ, "7-same": differ}
 
 
@@ -127,13 +127,13 @@ def test_what_is_asked_once_more_is_labelled_too():
         {"id": "1", "correct": True, "correct_hinted": False},
         {"id": "2", "correct": None, "correct_hinted": None},
     ]
-    assert find_benchmark("mirage").faithful(None, records) == {"1": True, "1--hinted": False}
+    assert find_benchmark("mirage").faithful_answers(None, records) == {"1": True, "1--hinted": False}
 
 
 def test_what_was_answered_is_not_asked_again(tmp_path):
     """A run is cut off after some answers, in the middle of writing one."""
     benchmark = find_benchmark("mme")
-    truth = benchmark.draw(tmp_path / "pairs", 2, 5)
+    truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)
     asked: list[str] = []
 
     def answer(samples, most=10**9):
@@ -149,12 +149,12 @@ def test_what_was_answered_is_not_asked_again(tmp_path):
         run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
     metrics, _ = run_benchmark(benchmark, truth, answer, tmp_path / "out", {}, resume=True)
     assert sorted(asked) == sorted(sample.id for sample in truth)
-    assert metrics == benchmark.score(truth, {sample.id: "Yes." for sample in truth})[0]
+    assert metrics == benchmark.score_answers(truth, {sample.id: "Yes." for sample in truth})[0]
 
 
 def test_an_out_goes_on_only_with_the_same(tmp_path):
     benchmark, out = find_benchmark("mme"), tmp_path / "out"
-    truth, other = (benchmark.draw(tmp_path / str(seed), 2, seed) for seed in (5, 6))
+    truth, other = (benchmark.draw_data(tmp_path / str(seed), 2, seed) for seed in (5, 6))
 
     def answer(samples):
         return ((sample.id, "Yes.") for sample in samples)
@@ -235,13 +235,13 @@ def test_pictures_are_there_before_a_model_is_loaded(tmp_path):
 
 def test_what_failed_while_traced_is_asked_again(tiny_spd, tmp_path):
     benchmark, out = find_benchmark("mme"), tmp_path / "out"
-    truth = benchmark.draw(tmp_path / "pairs", 2, 5)
+    truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)
     picture = truth[0].images[0]
     whole = picture.read_bytes()
     picture.write_bytes(whole[: len(whole) // 2])
 
     def ask():
-        answer = local(tiny_spd, 8, 4, out / "run")
+        answer = local_answerer(tiny_spd, 8, 4, out / "run")
         return run_benchmark(benchmark, truth, answer, out, {}, resume=True, traced=True)
 
     ask()
@@ -284,7 +284,7 @@ def test_a_response_that_is_null_is_an_empty_answer(tmp_path):
 def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
     """An answer that was cut between the halves of a surrogate pair, asked for and read from a file."""
     benchmark = find_benchmark("pope")
-    truth = benchmark.draw(tmp_path / "data", 8, 7)
+    truth = benchmark.draw_data(tmp_path / "data", 8, 7)
 
     def answer(samples):
         for sample in samples:
@@ -292,7 +292,10 @@ def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
 
     run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
     assert set(read_responses(tmp_path / "out" / "responses.jsonl").values()) == {"Yes ?"}
-    lines = [json.dumps({"id": sample.id, "response": "No \udc00"}) + "\n" for sample in benchmark.ask(truth)]
+    lines = [
+        json.dumps({"id": sample.id, "response": "No \udc00"}) + "\n"
+        for sample in benchmark.ask_questions(truth)
+    ]
     (tmp_path / "answers.jsonl").write_text("".join(lines))
     data, answers, out = tmp_path / "data" / "samples.jsonl", tmp_path / "answers.jsonl", tmp_path / "scored"
     invoke("score", "pope", "--data", data, "--responses", answers, "--out", out)
@@ -303,10 +306,10 @@ def test_half_an_emoji_is_stored_as_a_question_mark(tmp_path):
 def test_two_answers_to_one_question_are_refused(name, tmp_path):
     """One that is told from the other by its question_type alone, which only spd-faith has."""
     benchmark = find_benchmark(name)
-    truth = benchmark.draw(tmp_path / "data", 8, 7)
-    asked = benchmark.ask(truth)[0].id
+    truth = benchmark.draw_data(tmp_path / "data", 8, 7)
+    asked = benchmark.ask_questions(truth)[0].id
     with pytest.raises(InputError, match=f"{asked}' was answered before"):
-        benchmark.score(truth, {f"{asked}/random": "Yes.", f"{asked}/popular": "No."})
+        benchmark.score_answers(truth, {f"{asked}/random": "Yes.", f"{asked}/popular": "No."})
 
 
 def test_published_pairs_are_scored_by_pair_and_question_type(tmp_path):
@@ -354,10 +357,12 @@ def test_bad_requests_are_told_before_anything_is_loaded(arguments, message, tmp
 
 
 def test_questions_without_pictures_are_answered_plainly_by_methods_that_need_some(tiny_spd, tmp_path):
-    samples = find_benchmark("spd-faith").ask(find_benchmark("spd-faith").draw(tmp_path / "data", 1, 5))[:2]
+    samples = find_benchmark("spd-faith").ask_questions(
+        find_benchmark("spd-faith").draw_data(tmp_path / "data", 1, 5)
+    )[:2]
     blind = [sample.model_copy(update={"id": f"{sample.id}--text", "images": []}) for sample in samples]
-    found = dict(local(tiny_spd, 6, 4, method="vcd")([*samples, *blind]))
-    plain = dict(local(tiny_spd, 6, 4)(blind))
+    found = dict(local_answerer(tiny_spd, 6, 4, method="vcd")([*samples, *blind]))
+    plain = dict(local_answerer(tiny_spd, 6, 4)(blind))
     assert set(found) == {sample.id for sample in [*samples, *blind]}
     assert {name: found[name] for name in plain} == plain
 
@@ -366,7 +371,7 @@ def test_questions_without_pictures_are_answered_plainly_by_methods_that_need_so
 def test_files_that_are_no_text_are_named(name, tmp_path):
     (tmp_path / "data.jsonl").write_bytes(b'{"question": "\xff"}\n')
     with pytest.raises(InputError, match="data.jsonl: cannot be read as UTF-8 text"):
-        find_benchmark(name).read(tmp_path / "data.jsonl")
+        find_benchmark(name).read_data(tmp_path / "data.jsonl")
     pope = find_benchmark("pope")
     (tmp_path / "answers.jsonl").write_bytes(b'{"id": "a", "response": "\xff"}\n')
     assert pope.read_answers(tmp_path / "answers.jsonl", []) is None

@@ -12,9 +12,9 @@ import xarray as xr
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, find_benchmark
-from mmprobe.benchmarks.core.compare import _dataset, _tokens, contenders, markdown, slug
+from mmprobe.benchmarks.core.compare import count_tokens, folder_name, make_contenders, make_dataset, markdown
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
-from mmprobe.benchmarks.core.results import count_metric, mean_metric, of_samples, ratio
+from mmprobe.benchmarks.core.results import count_metric, mean_metric, ratio, with_ids
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli import app
 from mmprobe.errors import InputError
@@ -28,8 +28,11 @@ def test_differences_are_those_of_the_same_samples():
     samples = [Sample(id=str(number), question="?", answer="yes") for number in range(6)]
     plain = dict(zip("012345", ("Yes", "Yes", "No", "No", "Yes", "No"), strict=True))
     other = dict(zip("01234", ("Yes", "No", "Yes", "Yes", "Yes"), strict=True))
-    found = {("plain", "pope"): pope.score(samples, plain), ("vcd", "pope"): pope.score(samples, other)}
-    ds = _dataset(found, ["plain", "vcd"], [pope])
+    found = {
+        ("plain", "pope"): pope.score_answers(samples, plain)[0],
+        ("vcd", "pope"): pope.score_answers(samples, other)[0],
+    }
+    ds = make_dataset(found, ["plain", "vcd"], ["pope"])
     accuracy = ds.sel(metric="pope accuracy")
     assert accuracy.value.values.tolist() == [0.5, 0.8]
     assert accuracy.n_paired.values.tolist() == [6, 5]
@@ -46,7 +49,7 @@ def test_the_difference_of_a_ratio_of_sums():
     samples = [Sample(id=str(number), question="?", answer="yes") for number in range(6)]
     plain = dict(zip("012345", ("Yes", "Yes", "No", "No", "Yes", "No"), strict=True))
     other = dict(zip("01234", ("Yes", "No", "Yes", "Yes", "Yes"), strict=True))
-    ones, others = (pope.score(samples, each)[0]["f1"] for each in (plain, other))
+    ones, others = (pope.score_answers(samples, each)[0]["f1"] for each in (plain, other))
     found = paired_difference(others, ones)
     assert (found.value, found.n) == (pytest.approx(8 / 9 - 6 / 8), 5)
 
@@ -60,10 +63,10 @@ def drawn(tmp_path_factory) -> Path:
 def two_ways(name: str, data: Path) -> tuple[Benchmark, Any, list[dict[str, str]]]:
     """A benchmark and two sets of answers to its questions: true ones, some of which are another question's."""
     benchmark = find_benchmark(name)
-    truth = benchmark.read(data)
+    truth = benchmark.read_data(data)
     rng, ways = np.random.default_rng(3), []
     for wrong in (0.2, 0.5):
-        asked = benchmark.ask(truth)
+        asked = benchmark.ask_questions(truth)
         given = {sample.id: sample.answer or "A red star and a blue ring." for sample in asked}
         for sample in asked:
             if rng.random() < wrong:
@@ -75,7 +78,7 @@ def two_ways(name: str, data: Path) -> tuple[Benchmark, Any, list[dict[str, str]
 @pytest.mark.parametrize("name", ["spd-faith", "pope", "chair", "mme"])
 def test_every_metric_has_a_paired_difference(name, drawn):
     benchmark, truth, ways = two_ways(name, drawn)
-    first, second = (benchmark.score(truth, given)[0] for given in ways)
+    first, second = (benchmark.score_answers(truth, given)[0] for given in ways)
     differ = 0
     for metric in first.keys() & second.keys():
         found = paired_difference(second[metric], first[metric])
@@ -105,7 +108,7 @@ def of_rows(name: str, rows: list[dict[str, Any]]) -> float:
 def test_intervals_are_those_of_resampled_answers(name, drawn):
     """The slow way: questions drawn with replacement, one by one, and each draw counted anew."""
     pope, samples, ways = two_ways("pope", drawn)
-    scored = [pope.score(samples, given) for given in ways]
+    scored = [pope.score_answers(samples, given) for given in ways]
     found = paired_difference(*(metrics[name] for metrics, _ in reversed(scored)))
     plain, _, setting = name.partition("_")
     first, second = ([row for row in rows if setting in ("", row["setting"])] for _, rows in scored)
@@ -122,33 +125,33 @@ def test_intervals_are_those_of_resampled_answers(name, drawn):
 
 
 def test_a_difference_needs_samples_that_both_have():
-    one = of_samples({"m": mean_metric([1.0, None, 0.0], "higher")}, "abc")["m"]
-    far = of_samples({"m": mean_metric([1.0, 0.0], "higher")}, "de")["m"]
+    one = with_ids({"m": mean_metric([1.0, None, 0.0], "higher")}, "abc")["m"]
+    far = with_ids({"m": mean_metric([1.0, 0.0], "higher")}, "de")["m"]
     nameless = mean_metric([1.0, None, 0.0], "higher")
-    twice = of_samples({"m": mean_metric([1.0, 0.0], "higher")}, "aa")["m"]
+    twice = with_ids({"m": mean_metric([1.0, 0.0], "higher")}, "aa")["m"]
     for mine, other in ((one, far), (one, None), (None, one), (one, nameless), (one, twice)):
         found = paired_difference(mine, other)
         assert found.n == 0 and np.isnan(found[:3]).all()
-    alone = of_samples({"m": mean_metric([1.0], "higher")}, "a")["m"]
+    alone = with_ids({"m": mean_metric([1.0], "higher")}, "a")["m"]
     found = paired_difference(one, alone)
     assert (found.value, found.n) == (0, 1) and np.isnan(found.low)
     with pytest.raises(ValueError, match="made of 3 values"):
-        of_samples({"m": one}, "ab")
+        with_ids({"m": one}, "ab")
 
 
 def test_draws_that_divide_by_nothing_are_left_out():
     counts = {"one": [(1, 1), (0, 0), (0, 0)], "two": [(0, 1), (0, 0), (0, 0)]}
-    one, two = (of_samples({"m": count_metric(c, ratio, "higher")}, "abc")["m"] for c in counts.values())
+    one, two = (with_ids({"m": count_metric(c, ratio, "higher")}, "abc")["m"] for c in counts.values())
     assert paired_difference(one, two)[:3] == (1, 1, 1)
 
 
 def test_who_is_compared():
-    assert [each.name for each in contenders(["vcd", "plain"])] == ["plain", "vcd"]
-    staged = contenders(["plain"], ablate="sage")
+    assert [each.name for each in make_contenders(["vcd", "plain"])] == ["plain", "vcd"]
+    staged = make_contenders(["plain"], ablate="sage")
     assert [each.parameters.get("generate", True) for each in staged] == [True, False, False, True]
-    swept = contenders(["plain"], sweep="sage.alpha=0,0.05")
+    swept = make_contenders(["plain"], sweep="sage.alpha=0,0.05")
     assert [each.parameters for each in swept] == [{}, {"alpha": 0}, {"alpha": 0.05}]
-    assert len({slug(each.name) for each in staged + swept[1:]}) == len(staged + swept) - 1
+    assert len({folder_name(each.name) for each in staged + swept[1:]}) == len(staged + swept) - 1
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ def test_who_is_compared():
         ({"methods": ["plain"], "sweep": "sage.alhpa=1"}, "alpha"),
         (
             {"methods": ["plain"], "sweep": "sage.alpha=0,2024-13-45"},
-            "--sweep .* '2024-13-45' cannot be read",
+            "sweep .* '2024-13-45' cannot be read",
         ),
         ({"methods": ["sage", "sage"]}, "'sage' and 'sage' would share a folder"),
         ({"methods": ["plain"], "sweep": "sage.alpha=0,0"}, "'sage alpha=0' and 'sage alpha=0'"),
@@ -169,7 +172,7 @@ def test_who_is_compared():
 )
 def test_bad_requests(options, message):
     with pytest.raises(InputError, match=message):
-        contenders(**options)
+        make_contenders(**options)
 
 
 def test_files_of_almost_one_name_do_not_share_a_folder(tmp_path, monkeypatch):
@@ -177,7 +180,7 @@ def test_files_of_almost_one_name_do_not_share_a_folder(tmp_path, monkeypatch):
     for number, name in enumerate(("my sage.yaml", "my-sage.yaml")):
         Path(name).write_text(f"method: sage\nparameters: {{alpha: 0.{number}}}\n")
     with pytest.raises(InputError, match=r"'my-sage\.yaml' and 'my sage\.yaml' would share a folder"):
-        contenders(["my sage.yaml", "my-sage.yaml"])
+        make_contenders(["my sage.yaml", "my-sage.yaml"])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +192,7 @@ def test_files_of_almost_one_name_do_not_share_a_folder(tmp_path, monkeypatch):
     ],
 )
 def test_swept_values_are_read_as_set_ones_are(sweep, wanted):
-    swept = contenders([], sweep=sweep)[1:]
+    swept = make_contenders([], sweep=sweep)[1:]
     assert [value for each in swept for value in each.parameters.values()] == wanted
 
 
@@ -199,7 +202,7 @@ def test_the_tokens_of_answers_with_breaks_inside(tiny_spd, tmp_path):
     lines = [json.dumps({"id": text, "response": text}, ensure_ascii=False) + "\n" for text in texts]
     (tmp_path / "responses.jsonl").write_text("".join(lines), encoding="utf-8")
     wanted = sum(len(tiny_spd.tokenizer(text)["input_ids"]) for text in texts)
-    assert _tokens(tiny_spd, tmp_path / "responses.jsonl") == wanted > 0
+    assert count_tokens(tiny_spd, tmp_path / "responses.jsonl") == wanted > 0
 
 
 def test_the_command_compares_and_goes_on(tmp_path):

@@ -11,7 +11,7 @@ from inspect_ai import eval as inspect_eval
 from inspect_ai.model import ChatMessageUser, ModelOutput, ModelUsage, get_model
 
 from mmprobe.benchmarks.core import inspect_tasks
-from mmprobe.benchmarks.core.api_models import CONCURRENCY, api, is_api
+from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, is_api
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.cache import open_run
@@ -46,10 +46,10 @@ def test_a_task_scores_as_the_command_does(tmp_path):
         display="none",
     )
     benchmark = find_benchmark("pope")
-    truth = benchmark.draw(tmp_path / "pairs", 3, SEED)
+    truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
     assert sorted(asked) == sorted(sample.id for sample in truth)
     answers = {sample.id: "Yes." if "circle" in sample.question else "No." for sample in truth}
-    expected = {name: found.value for name, found in benchmark.score(truth, answers)[0].items()}
+    expected = {name: found.value for name, found in benchmark.score_answers(truth, answers)[0].items()}
     found = values(log)
     assert found and all(found[name] == pytest.approx(expected[name]) for name in found)
 
@@ -91,11 +91,11 @@ def test_inspect_finds_the_tasks():
 
 def test_an_api_is_asked_once_a_question_through_kills(tmp_path):
     benchmark = find_benchmark("mme")
-    truth = benchmark.draw(tmp_path / "pairs", 3, SEED)
+    truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
     asked: list[str] = []
 
     def cut_off(samples):
-        for number, answer in enumerate(api(mock(lambda message: "Yes.", asked), 8)(samples)):
+        for number, answer in enumerate(api_answerer(mock(lambda message: "Yes.", asked), 8)(samples)):
             yield answer
             if number == 4:
                 raise KeyboardInterrupt
@@ -107,7 +107,7 @@ def test_an_api_is_asked_once_a_question_through_kills(tmp_path):
     }
     assert len(kept) == 5
     asked_later: list[str] = []
-    later = api(mock(lambda message: "Yes.", asked_later), 8)
+    later = api_answerer(mock(lambda message: "Yes.", asked_later), 8)
     metrics, _ = run_benchmark(benchmark, truth, later, tmp_path / "out", {}, resume=True)
     assert sorted(asked_later) == sorted({sample.id for sample in truth} - kept)
     assert len(asked) <= 5 + 2 * CONCURRENCY, "an interrupted run asks no further"
@@ -116,7 +116,7 @@ def test_an_api_is_asked_once_a_question_through_kills(tmp_path):
 
 def test_what_an_api_fails_at_is_unanswered_and_counted(tmp_path):
     benchmark = find_benchmark("pope")
-    truth = benchmark.draw(tmp_path / "pairs", 2, SEED)
+    truth = benchmark.draw_data(tmp_path / "pairs", 2, SEED)
     lost = truth[0].id
 
     def answer(message: ChatMessageUser) -> str:
@@ -124,7 +124,7 @@ def test_what_an_api_fails_at_is_unanswered_and_counted(tmp_path):
             raise RuntimeError("500")
         return "Yes."
 
-    metrics, _ = run_benchmark(benchmark, truth, api(mock(answer, []), 8), tmp_path / "out", {})
+    metrics, _ = run_benchmark(benchmark, truth, api_answerer(mock(answer, []), 8), tmp_path / "out", {})
     assert metrics["accuracy"].n == len(truth) - 1
     assert metrics["accuracy"].coverage == pytest.approx(1 - 1 / len(truth))
 
@@ -133,7 +133,7 @@ def test_a_missing_key_is_one_line(monkeypatch):
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InputError, match="^model openai/gpt-4o: ") as raised:
-        api("openai/gpt-4o", 8)
+        api_answerer("openai/gpt-4o", 8)
     assert "\n" not in str(raised.value)
     assert is_api("openai/gpt-4o")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.core.compare import contenders
-from mmprobe.benchmarks.core.perturbations import BLOCKS, perturb, perturbed
+from mmprobe.benchmarks.core.compare import make_contenders
+from mmprobe.benchmarks.core.perturbations import BLOCKS, perturb, perturb_answerer
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
@@ -71,22 +71,22 @@ def test_answers_come_under_the_true_ids(sample, tmp_path):
             asked.append(each.question)
             yield each.id, "Yes."
 
-    assert dict(perturbed(answer, "explicit", tmp_path)([sample])) == {"1": "Yes."}
+    assert dict(perturb_answerer(answer, "explicit", tmp_path)([sample])) == {"1": "Yes."}
     assert asked == ["Same? The answer is"]
 
 
 def test_what_is_unknown_is_refused(sample, tmp_path):
     for asks in (
         lambda: perturb(sample, "mask-30", tmp_path),
-        lambda: perturbed(lambda samples: iter(()), "mask", tmp_path),
-        lambda: contenders(["plain"], perturbations=["blur"]),
+        lambda: perturb_answerer(lambda samples: iter(()), "mask", tmp_path),
+        lambda: make_contenders(["plain"], perturbations=["blur"]),
     ):
-        with pytest.raises(InputError, match="--perturb .*choose explicit, implicit, mask-25"):
+        with pytest.raises(InputError, match="perturbation .*choose explicit, implicit, mask-25"):
             asks()
 
 
 def test_perturbations_are_compared_with_plain():
-    assert [each.name for each in contenders(["plain"], perturbations=["explicit"])] == [
+    assert [each.name for each in make_contenders(["plain"], perturbations=["explicit"])] == [
         "plain",
         "plain, explicit",
     ]
