@@ -82,12 +82,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # after all other summaries
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before and after all other summaries
 def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
-    yield
-    skipped = [
-        report for report in terminalreporter.stats.get("skipped", []) if NO_BROWSER in str(report.longrepr)
-    ]
+    """Report all skipped browser tests in one line."""
+    stats = terminalreporter.stats
+    reports = stats.get("skipped", [])
+    skipped = [report for report in reports if NO_BROWSER in str(report.longrepr)]
     if skipped:
+        stats["skipped"] = [report for report in reports if report not in skipped]
+    yield
+    if skipped:
+        stats["skipped"] = reports
         line = f"NOT TESTED: {len(skipped)} browser tests were skipped: {NO_BROWSER}"
         terminalreporter.write_line(line, red=True, bold=True)

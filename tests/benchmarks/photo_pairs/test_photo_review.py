@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
 pytest.importorskip("cv2", reason="the extra photos is not installed")
-
-from playwright.sync_api import sync_playwright
 
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.review import Reviewed, apply_reviews
@@ -104,42 +101,37 @@ def test_folders_and_files_that_are_not_there(out, tmp_path):
         apply_reviews(out, tmp_path / "nowhere.json")
 
 
-def test_a_person_reviews_in_a_browser(out, tmp_path):
+def test_a_person_reviews_in_a_browser(out, tmp_path, browser):
     apply_reviews(out, decide(out, accept(1, NASTY, "The cup vanished.")))
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.fail("this test needs Chromium on the PATH: install it, e.g. `apt install chromium`")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        page = browser.new_page()
-        problems, asked = [], []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((out / "review.html").as_uri())
-        articles = page.locator("article")
-        assert articles.count() == 3
-        assert articles.nth(0).locator("label input").nth(0).input_value() == " ".join(NASTY.split())
-        page.wait_for_function("[...document.images].every(image => image.complete && image.naturalWidth)")
-        regions = json.loads(next(out.glob("*/000000000001/metadata.json")).read_text())["regions"]
-        assert articles.nth(0).locator(".box").count() == len(regions)
-        picture = articles.nth(0).locator("img").nth(0).bounding_box()
-        box = articles.nth(0).locator("figure").nth(0).locator(".box").nth(0).bounding_box()
-        first = next(one["box"] for one in regions if one["image"] == 0)
-        assert abs((box["x"] - picture["x"]) / picture["width"] - first[0] / 320) < 0.01
-        assert abs(box["height"] / picture["height"] - first[3] / 240) < 0.01
-        articles.nth(1).get_by_role("button", name="Accept").click()
-        articles.nth(1).locator("label input").nth(0).fill("Better words.")
-        articles.nth(2).get_by_role("button", name="Reject").click()
-        articles.nth(2).get_by_label("Why it is rejected").fill("a <b>smear</b>")
-        page.reload()  # decisions are remembered
-        assert "1 accepted, 1 rejected, 1 left" in page.locator("#progress").inner_text()
-        with page.expect_download() as download:
-            page.get_by_role("button", name="Save reviews.json").click()
-        download.value.save_as(tmp_path / "saved.json")
-        assert page.title() == "Review of picture pairs" and not problems
-        assert all(url.startswith(("file:", "blob:")) for url in asked)
-        browser.close()
+    page = browser.new_page()
+    problems, asked = [], []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((out / "review.html").as_uri())
+    articles = page.locator("article")
+    assert articles.count() == 3
+    assert articles.nth(0).locator("label input").nth(0).input_value() == " ".join(NASTY.split())
+    page.wait_for_function("[...document.images].every(image => image.complete && image.naturalWidth)")
+    regions = json.loads(next(out.glob("*/000000000001/metadata.json")).read_text())["regions"]
+    assert articles.nth(0).locator(".box").count() == len(regions)
+    picture = articles.nth(0).locator("img").nth(0).bounding_box()
+    box = articles.nth(0).locator("figure").nth(0).locator(".box").nth(0).bounding_box()
+    first = next(one["box"] for one in regions if one["image"] == 0)
+    assert abs((box["x"] - picture["x"]) / picture["width"] - first[0] / 320) < 0.01
+    assert abs(box["height"] / picture["height"] - first[3] / 240) < 0.01
+    articles.nth(1).get_by_role("button", name="Accept").click()
+    articles.nth(1).locator("label input").nth(0).fill("Better words.")
+    articles.nth(2).get_by_role("button", name="Reject").click()
+    articles.nth(2).get_by_label("Why it is rejected").fill("a <b>smear</b>")
+    page.reload()  # decisions are remembered
+    assert "1 accepted, 1 rejected, 1 left" in page.locator("#progress").inner_text()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save reviews.json").click()
+    download.value.save_as(tmp_path / "saved.json")
+    assert page.title() == "Review of picture pairs" and not problems
+    assert all(url.startswith(("file:", "blob:")) for url in asked)
+    page.close()
     before = read_pairs(out)[1].differences[1].description
     assert apply_reviews(out, tmp_path / "saved.json") == Reviewed(accepted=2, rejected=1, left=0)
     assert [one.description for one in read_pairs(out)[1].differences] == ["Better words.", before]

@@ -1,0 +1,62 @@
+"""A Chromium for the tests that open pages, from the PATH or Playwright's own.
+
+`python tests/helpers/browser.py` exits with 0 if one starts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, Error, Playwright, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+NO_BROWSER = (
+    "no Chromium starts here; install one, e.g. with `apt install chromium` or `playwright install chromium`"
+)
+
+
+class NoBrowserError(Exception):
+    """No Chromium starts on this machine."""
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Open a headless Chromium, and close it at the end of the block.
+
+    Raises:
+        NoBrowserError: none starts.
+    """
+    with sync_playwright() as playwright:
+        browser = _launch(playwright)
+        yield browser
+        browser.close()
+
+
+def _launch(playwright: Playwright) -> Browser:
+    """Start the first Chromium that works."""
+    on_path = [path for path in map(shutil.which, NAMES) if path]
+    for path in (*on_path, None):  # None: the one that Playwright installed
+        try:
+            return playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        except Error:
+            continue
+    raise NoBrowserError(NO_BROWSER)
+
+
+if __name__ == "__main__":
+    try:
+        with open_browser():
+            pass
+    except NoBrowserError as error:
+        sys.exit(str(error))
