@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.jsonl import write_whole
+from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.photo_pairs.check import check_files, check_pixels
 from mmprobe.benchmarks.photo_pairs.edits import apply_edits
 from mmprobe.benchmarks.photo_pairs.inpainting import Inpainter, inpainter_of
@@ -74,6 +74,7 @@ def make_photo_pairs(
     planner: Any = "rules",
     inpainter: str | Inpainter = "opencv",
     rules: Rules | None = None,
+    limit: int | None = None,
 ) -> Made:
     """Make pairs until there are `n`, or no pictures are left; each picture gives at most one.
 
@@ -91,6 +92,7 @@ def make_photo_pairs(
         planner: `rules`; `model:NAME` for a model as inspect-ai names it, or such a model.
         inpainter: `opencv`, `lama`, or a function from pixels and hole to pixels.
         rules: what may be edited; None for the defaults.
+        limit: only the first so many images of the instances file. None for all.
 
     Raises:
         InputError: a file or an option is wrong, `out` holds something else, or no picture gave a pair.
@@ -103,7 +105,7 @@ def make_photo_pairs(
     check_options(n, seed, differences, (1, MOST_EDITS), difficulty)
     if not images.is_dir():
         raise InputError(f"--images {images}: no such folder")
-    listed = list_photos(annotations)
+    listed = list_photos(annotations)[:limit]
     model = _model_of(planner)
     fill = inpainter_of(inpainter) if isinstance(inpainter, str) else inpainter
     _open_folder(
@@ -148,7 +150,7 @@ def _open_folder(out: Path, options: dict[str, Any]) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(out / ".part", ignore_errors=True)
-        write_whole(file, json.dumps(options, indent=1) + "\n")
+        write_atomic(file, json.dumps(options, indent=1) + "\n")
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror})") from None
 

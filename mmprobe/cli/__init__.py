@@ -1,4 +1,4 @@
-"""The command line. Everything heavy is imported by the command that needs it."""
+"""The command line. Each command imports what is slow only when it runs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"mmprobe {mmprobe.__version__}")
         raise typer.Exit
 
 
 @app.callback(invoke_without_command=True)
-def _face(
+def _show_help(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Find out whether what a vision-language model says comes from what it sees.
@@ -59,9 +59,9 @@ for command in _COMMANDS:
 app.command("filter")(filter_by_votes)
 
 
-def _fail(message: str, code: int) -> None:
-    line = " ".join(str(message).split())
-    print(f"mmprobe: {line}", file=sys.stderr)
+def _exit(message: str, code: int) -> None:
+    """Print the message as one line on stderr, and exit."""
+    print(f"mmprobe: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -71,12 +71,12 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except InputError as error:
-        _fail(str(error), 2)
+        _exit(str(error), 2)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "mmprobe"
-        _fail(f"{error.format_message().rstrip('.')} (see {where} --help)", 2)
+        _exit(f"{error.format_message().rstrip('.')} (see {where} --help)", 2)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; what was finished is kept", 130)
+        _exit("interrupted; what was finished is kept", 130)
     except OSError as error:
-        _fail(f"{error.filename or 'disk'}: {error.strerror or error}", 1)
+        _exit(f"{error.filename or 'disk'}: {error.strerror or error}", 1)

@@ -1,14 +1,13 @@
-"""The command that compares two judges of the same answers."""
+"""The command `agree`: how well two judges of the same answers agree."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, check_out, say
+from mmprobe.cli.options import AsJson, check_out, metric_values, say
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.results import Metric
@@ -22,46 +21,41 @@ def agree(
     out: Annotated[Path, typer.Option(help="Folder for the table and the disagreements.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say how well two judges agree, by Cohen's kappa.
+    """Measure how well two judges agree, by Cohen's kappa.
 
-    By question type and over all, with intervals.
+    The table has a row for each question type and one for all, with intervals. Labels of only one judge lower the
+    coverage.
 
-    For spd-faith, "answer" is whether all that an answer claims is true (faithful), or not (unfaithful), or it
-    claims nothing. "claim" is what is wrong with each claim, in the answers where both judges found the same claims.
-    "pair" is whether the claims of the two binary answers agree, where both judges compared as many. What only one
-    of the judges labelled lowers the coverage.
+    For spd-faith, "answer" is faithful (all claims are true), unfaithful, or no claim. "claim" is the error of each
+    claim, in answers where both judges list the same claims. "pair" is whether the claims of the two binary answers
+    agree, where both judges compared as many.
 
     \b
     Example:
       mmprobe agree results/lexical results/gpt-4o --out results/agreement
     """
+    from mmprobe.benchmarks.core.jsonl import write_atomic
     from mmprobe.benchmarks.core.results import write_results
     from mmprobe.benchmarks.judges.agreement import compare_result_folders, compute_agreement
 
     check_out(out, (first, second))
-    found = compare_result_folders(first, second)
+    comparison = compare_result_folders(first, second)
     metrics: dict[str, Metric] = {}
     lines = ["| labels | kappa [95 %] | agreement [95 %] | n | coverage |", "|---|---|---|---|---|"]
-    for what, records in found.labels.items():
-        one, other = zip(*records.values(), strict=True)
-        measured = compute_agreement(one, other)
-        metrics |= {f"{name}[{what}]": metric for name, metric in measured.items()}
-        kappa, alike = measured["kappa"], measured["agreement"]
-        lines.append(f"| {what} | {_cell(kappa)} | {_cell(alike)} | {kappa.n} | {kappa.coverage or 0:.0%} |")
+    for labels, records in comparison.labels.items():
+        scores = compute_agreement(*zip(*records.values(), strict=True))
+        metrics |= {f"{name}[{labels}]": metric for name, metric in scores.items()}
+        kappa, agreement = scores["kappa"], scores["agreement"]
+        lines.append(f"| {labels} | {kappa} | {agreement} | {kappa.n} | {kappa.coverage or 0:.0%} |")
     table = "\n".join(lines)
-    about = {"judges": list(found.judges), "folders": [str(first), str(second)]}
-    write_results(out, found.benchmark, metrics, found.disagreements, about)
-    part = out / "agreement.md.part"
-    part.write_text(f"{found.benchmark}: {found.judges[0]}, {found.judges[1]}\n\n{table}\n", encoding="utf-8")
-    os.replace(part, out / "agreement.md")
+    judges = list(comparison.judges)
+    about = {"judges": judges, "folders": [str(first), str(second)]}
+    write_results(out, comparison.benchmark, metrics, comparison.disagreements, about)
+    title = f"{comparison.benchmark}: {judges[0]}, {judges[1]}"
+    write_atomic(out / "agreement.md", f"{title}\n\n{table}\n")
     result = {
         "results": str(out / "results.json"),
-        "judges": list(found.judges),
-        "metrics": {name: metric.value for name, metric in metrics.items()},
+        "judges": judges,
+        "metrics": metric_values(metrics),
     }
     say(result, f"{table}\n\nWhere they disagree: {out / 'samples.jsonl'}", as_json)
-
-
-def _cell(metric: Metric) -> str:
-    ends = "" if metric.low is None else f" [{metric.low:.3f}, {metric.high:.3f}]"
-    return "undefined" if metric.value is None else f"{metric.value:.3f}{ends}"

@@ -9,44 +9,39 @@ from typing import Annotated, Any
 import typer
 
 import mmprobe
-from mmprobe.cli.options import AsJson, say
+from mmprobe.cli.options import AsJson, say, split_names, warn
 from mmprobe.errors import InputError
 
-RunFolder = Annotated[
+RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")
 ]
-
-OfModel = Annotated[
+TracedModel = Annotated[
     str | None,
-    typer.Option("--model", help="The model that was traced: also what needs it, such as the logit lens."),
+    typer.Option("--model", help="The model of the run: adds what needs it, such as the logit lens."),
 ]
 
 
-def _warn(lines: list[str]) -> None:
-    for line in lines:
-        typer.echo(f"mmprobe: {line}", err=True)
-
-
-def _functions(model: str | None, slow: bool = False) -> dict[str, Callable[..., Any]]:
-    """Analyses and probes of a run by name; those that need the model only with it."""
+def _load_functions(model: str | None, slow: bool = False) -> dict[str, Callable[..., Any]]:
+    """Return the analyses and probes of a run by name. Some probes need the model."""
     from mmprobe.analyses import ANALYSES
-    from mmprobe.probes import of_run
+    from mmprobe.probes import run_probes
 
-    return ANALYSES | of_run(None if model is None else mmprobe.load_model(model), slow)
+    return ANALYSES | run_probes(None if model is None else mmprobe.load_model(model), slow)
 
 
 def analyze(
-    run: RunFolder,
+    run: RunPath,
     only: Annotated[
         str | None, typer.Option(help="Names with commas between, such as attention-decay; default: all.")
     ] = None,
-    model: OfModel = None,
+    model: TracedModel = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default: RUN/analyses.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run.
 
-    Each analysis is written as NetCDF, CSV and JSON. The attention knockout, which reads every answer once a layer, is made only if --only names it.
+    Each analysis is written as NetCDF, CSV and JSON. The attention knockout runs only if --only names it, since it
+    reads every answer once a layer.
 
     \b
     Examples:
@@ -54,27 +49,29 @@ def analyze(
       mmprobe analyze runs/first --only attention-decay --out results
       mmprobe analyze runs/first --only logit-lens,attention-knockout --model tiny-spd
     """
-    from mmprobe.analyses import ANALYSES, applicable, export
+    from mmprobe.analyses import ANALYSES, analyze_all, export
     from mmprobe.cache import open_run
-    from mmprobe.probes import OF_A_RUN
+    from mmprobe.probes import RUN_PROBES
 
-    names = [name.strip().replace("-", "_") for name in only.split(",")] if only else []
+    names = [name.replace("-", "_") for name in split_names(only)] if only else []
+    known = (*ANALYSES, *RUN_PROBES)
     for name in names:
-        if name not in (*ANALYSES, *OF_A_RUN):
-            known = ", ".join(known.replace("_", "-") for known in (*ANALYSES, *OF_A_RUN))
-            raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {known}")
+        if name not in known:
+            choices = ", ".join(choice.replace("_", "-") for choice in known)
+            raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {choices}")
     opened = open_run(run)
-    functions = _functions(model, slow=bool(names))
+    functions = _load_functions(model, slow=bool(names))
     for name in names:
         if name not in functions:
             raise InputError(f"--only {name.replace('_', '-')}: needs the model; give it with --model")
     if out is None:
         out = run.with_suffix("") / "analyses" if opened.packed else run / "analyses"
-    if only:
+    if names:
         datasets = [functions[name](opened) for name in names]
     else:
-        datasets, left_out = applicable(opened, functions)
-        _warn(left_out)
+        datasets, notes = analyze_all(opened, functions)
+        for note in notes:
+            warn(note)
     files = [str(file) for dataset in datasets for file in export(dataset, out)]
     say({"files": files}, "\n".join(files), as_json)
 
@@ -84,13 +81,14 @@ def report(
         Path,
         typer.Argument(metavar="RUN", help="A run, or a result folder of mmprobe bench or mmprobe score."),
     ],
-    model: OfModel = None,
+    model: TracedModel = None,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML file of figures and answers.
+    """Write one HTML file with figures and answers.
 
-    It needs no network. Where a benchmark's answers were traced, its metrics and answers stand beside their internals.
+    The file needs no network. Metrics and answers of a benchmark stand beside the model's internals where the answers
+    were traced.
 
     \b
     Examples:
@@ -98,8 +96,8 @@ def report(
       mmprobe report runs/first --model tiny-spd --out report.html
       mmprobe report results/spd --out report.html
     """
-    from mmprobe.analyses import applicable
-    from mmprobe.analyses import findings as found_in
+    from mmprobe.analyses import analyze_all
+    from mmprobe.analyses import findings as find_findings
     from mmprobe.cache import open_run
     from mmprobe.viz import write_report
     from mmprobe.viz.report.result_files import find_results
@@ -109,17 +107,18 @@ def report(
     datasets: list[Any] = []
     if folder is not None:
         opened = open_run(folder)
-        datasets, left_out = applicable(opened, _functions(model))
-        _warn(left_out)
-        findings = found_in(opened, datasets)
-    written = write_report(opened, datasets, out, findings=findings, results=results)
-    say({"report": str(written)}, str(written), as_json)
+        datasets, notes = analyze_all(opened, _load_functions(model))
+        for note in notes:
+            warn(note)
+        findings = find_findings(opened, datasets)
+    file = write_report(opened, datasets, out, findings=findings, results=results)
+    say({"report": str(file)}, str(file), as_json)
 
 
-def verify(run: RunFolder, as_json: AsJson = False) -> None:
+def verify(run: RunPath, as_json: AsJson = False) -> None:
     """Read every byte of a run and name what is damaged.
 
-    Exit 1 if anything is damaged or missing.
+    The exit code is 1 if anything is damaged or missing.
 
     \b
     Example:
@@ -142,7 +141,7 @@ def pack(
 ) -> None:
     """Join a run into one HDF5 file.
 
-    Every command reads it like the folder.
+    Every command reads the file like the folder.
 
     \b
     Example:
@@ -150,5 +149,5 @@ def pack(
     """
     from mmprobe.cache import pack as pack_run
 
-    written = pack_run(run, out)
-    say({"file": str(written)}, str(written), as_json)
+    file = pack_run(run, out)
+    say({"file": str(file)}, str(file), as_json)

@@ -1,4 +1,4 @@
-"""The command `demo`: everything from drawn images to a report, with the embedded model."""
+"""The command `demo`: from drawn images to a report, with the embedded model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.cli.options import AsJson, say
 
-PAIRS = 24
-DIFFERENCES = (1, 3)  # hard pairs that do differ: the embedded model hardly errs on others
+DIFFERENCES = (1, 3)  # hard pairs with differences: the embedded model hardly errs on others
 QUESTIONS = ("same", "different", "count", "steps", "describe")
-SEED = 1_000_001  # held out: the embedded model was trained on seeds below 1,000,000
 MAX_NEW_TOKENS = 128
 
 
@@ -22,9 +21,9 @@ def demo(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Trace the embedded model on drawn pairs; write a report.
+    """Trace the embedded model on drawn pairs, and write a report.
 
-    Takes about a minute on two CPU cores. A second call goes on where the first one was.
+    It takes about a minute on two CPU cores. A second call goes on where the first one stopped.
 
     \b
     Example:
@@ -32,22 +31,22 @@ def demo(
     """
     result = run_demo(out)
     text = (
-        f"{result['samples']} answers traced, {result['unfaithful']} of them not faithful to the pictures.\n"
+        f"{result['samples']} answers traced, {result['unfaithful']} of them not faithful to the images.\n"
         f"Open {result['report']} in a browser."
     )
     say(result, text, as_json)
 
 
 def run_demo(out: Path) -> dict[str, Any]:
-    """Draw pairs, trace the embedded model on them, label, analyse and report, all under `out`.
+    """Draw pairs, trace the embedded model on them, label the answers, analyse them and write the report.
 
-    What is there already is kept, so a second call takes only the time of the analyses and the report.
+    Pairs and traces of an earlier call are kept, so a second call only analyses and reports.
     """
     import mmprobe as mp
-    from mmprobe.analyses import ANALYSES, applicable, export, findings
+    from mmprobe.analyses import ANALYSES, analyze_all, export, findings
     from mmprobe.benchmarks.synthetic.labels import label_run
     from mmprobe.benchmarks.synthetic.pairs import make_pairs
-    from mmprobe.probes import of_run
+    from mmprobe.probes import run_probes
 
     samples_file = out / "pairs" / "samples.jsonl"
     if not samples_file.exists():
@@ -55,13 +54,20 @@ def run_demo(out: Path) -> dict[str, Any]:
     samples = [sample for sample in mp.load_samples(samples_file) if sample.metadata["type"] in QUESTIONS]
     folder = out / "run"
     model = mp.load_model("tiny-spd", device="cpu")
-    resume = (folder / "run.json").exists()
-    mp.trace(model, samples, folder, "full", MAX_NEW_TOKENS, batch_size=8, resume=resume)
+    mp.trace(
+        model,
+        samples,
+        folder,
+        capture="full",
+        max_new_tokens=MAX_NEW_TOKENS,
+        batch_size=8,
+        resume=(folder / "run.json").exists(),
+    )
     verdicts = label_run(mp.open_run(folder))
     run = mp.open_run(folder)
-    datasets, _ = applicable(run, ANALYSES | of_run(model))
+    datasets, _ = analyze_all(run, ANALYSES | run_probes(model))
     for dataset in datasets:
         export(dataset, out / "analyses")
     report = mp.viz.write_report(run, datasets, out / "report.html", findings=findings(run, datasets))
-    unfaithful = sum(not verdict.faithful for verdict in verdicts.values())
-    return {"report": str(report), "run": str(folder), "samples": len(run), "unfaithful": unfaithful}
+    n_unfaithful = sum(not verdict.faithful for verdict in verdicts.values())
+    return {"report": str(report), "run": str(folder), "samples": len(run), "unfaithful": n_unfaithful}

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import LARGEST_SEED, AsJson, check_out, say
+from mmprobe.cli.options import (
+    LARGEST_SEED,
+    AsJson,
+    BatchSize,
+    Device,
+    Dtype,
+    JudgeName,
+    Temperature,
+    check_out,
+    metric_values,
+    say,
+    split_names,
+)
 from mmprobe.errors import InputError
 
 
@@ -20,74 +32,72 @@ def filter_by_votes(
         ),
     ],
     out: Annotated[Path, typer.Option(help="The result folder.")],
+    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
     rounds: Annotated[int, typer.Option(help="How often each voter is asked.", min=1)] = 2,
-    temperature: Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)] = 0.7,
+    temperature: Temperature = 0.7,
     seed: Annotated[
         int,
         typer.Option(help="Seed of the sampling; each round adds its number.", min=0, max=LARGEST_SEED),
     ] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 1024,
-    batch_size: Annotated[int, typer.Option(help="Questions a local model answers together.", min=1)] = 1,
-    judge: Annotated[
-        str,
-        typer.Option(
-            help="Who says what is right: lexical, model:openai/gpt-4o, ensemble:openai/a,openai/b,openai/c."
-        ),
-    ] = "lexical",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    batch_size: BatchSize = 1,
+    judge: JudgeName = "lexical",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier filter in --out.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what models answer without seeing the pictures.
+    """Remove the questions that models answer without the images.
 
-    Every voter is asked every question without its pictures, round by round; what anyone answers rightly even once
-    is removed. Options are taken out of multiple-choice questions first. The result folder gets kept.jsonl and
-    removed.jsonl, which are data of bench mmreason again, results.json, with relevance rates before and after, and
-    votes.jsonl, from which --resume goes on.
+    Every voter answers every question without its images, in rounds. A question goes if any voter is right once.
+    Options of multiple-choice questions are removed first. The result folder gets kept.jsonl and removed.jsonl, which
+    are data of bench mmreason again; results.json, with relevance rates before and after; and votes.jsonl, from which
+    --resume goes on.
 
     \b
     Examples:
       mmprobe filter --data pairs/samples.jsonl --voters tiny-spd --max-new-tokens 64 --out filtered
-      mmprobe filter --data questions.jsonl --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 --out filtered
-      mmprobe filter --data questions.jsonl --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 --out filtered --resume
+      mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 --out filtered
+      mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 --out filtered --resume
     """
+    from mmprobe.benchmarks.core.benchmark import find_benchmark
     from mmprobe.benchmarks.judges.registry import open_judge
-    from mmprobe.benchmarks.mmreason.benchmark import read
     from mmprobe.benchmarks.mmreason.voting.filtering import VOTES, filter_questions
 
     if (out / VOTES).exists() and not resume:
         raise InputError(f"{out}: holds votes already; use --resume to go on, or choose another --out")
     check_out(out, [data])
-    names = [name.strip() for name in voters.split(",")]
-    truth = read(data)
+    names = split_names(voters)
+    benchmark = find_benchmark("mmreason")
+    truth = benchmark.read_data(data)
+    if limit is not None:
+        truth = benchmark.take(truth, limit)
 
     from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters
 
     check_voters(names)
-    judging = open_judge(judge, out / "judge.sqlite")
-    asked = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype)
+    opened_judge = open_judge(judge, out / "judge.sqlite")
+    ask = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype)
     settings = {"temperature": temperature, "seed": seed, "max_new_tokens": max_new_tokens}
     about = {"data": str(data), "judge": judge}
-    metrics, found = filter_questions(truth, names, asked, out, settings, rounds, about, judging)
-    lines = [f"{len(found.kept)} kept, {len(found.removed)} removed of {len(truth.questions)} questions"]
-    if found.undecided:
-        lines.append(f"{len(found.undecided)} undecided, without any verdict; --resume asks them again")
+    metrics, filtered = filter_questions(truth, names, ask, out, settings, rounds, about, opened_judge)
+    lines = [
+        f"{len(filtered.kept)} kept, {len(filtered.removed)} removed of {len(truth.questions)} questions"
+    ]
+    if filtered.undecided:
+        lines.append(f"{len(filtered.undecided)} undecided, without any verdict; --resume asks them again")
     if truth.left_out:
-        lines.append(f"{len(truth.left_out)} left out, which ask for nothing without their options")
+        lines.append(f"{len(truth.left_out)} left out: they ask for nothing without their options")
     for voter in names:
-        before, after = (
-            metrics[f"relevance_rate_{when}[voter={voter}]"].value for when in ("before", "after")
-        )
-        lines.append(f"{voter}: relevance rate {_shown(before)} before, {_shown(after)} after")
+        before, after = (metrics[f"relevance_rate_{when}[voter={voter}]"] for when in ("before", "after"))
+        lines.append(f"{voter}: relevance rate {before} before, {after} after")
     lines.append(f"All metrics: {out / 'results.json'}")
-    values = {name: metric.value for name, metric in metrics.items()}
-    result = {"results": str(out / "results.json"), "kept": str(out / "kept.jsonl"), "metrics": values}
+    result = {
+        "results": str(out / "results.json"),
+        "kept": str(out / "kept.jsonl"),
+        "metrics": metric_values(metrics),
+    }
     say(result, "\n".join(lines), as_json)
-
-
-def _shown(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3f}"
 
 
 def clean(
@@ -98,16 +108,16 @@ def clean(
     out: Annotated[Path, typer.Option(help="The result folder.")],
     text_only: Annotated[
         Path | None,
-        typer.Option(help="Results of a model of text alone; what it answers rightly goes as well."),
+        typer.Option(help="Results of a text-only model; its right answers remove questions, too."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """B-Clean: remove what is answered blindly, and rank anew.
+    """B-Clean: remove what models answer blindly, and rank the models again.
 
-    Each question goes that any of the models answers rightly without its pictures.
+    A question goes if any of the models answers it rightly without its images.
 
-    The result folder gets results.json, with the share that chance alone would remove and the rank changes, and
-    samples.jsonl, which says of each question whether it is kept and who answers it.
+    The result folder gets results.json, with the share that chance alone would remove and the changes of rank, and
+    samples.jsonl, with each question, whether it is kept and which models answer it.
 
     \b
     Example:
@@ -117,15 +127,11 @@ def clean(
     from mmprobe.benchmarks.mirage_effect.b_clean.folders import b_clean_folders
 
     check_out(out, [*results, *([text_only] if text_only is not None else [])])
-    found = b_clean_folders(results, text_only)
-    about = {"method": "B-Clean", "models": found.models, "folders": [str(folder) for folder in results]}
+    cleaned = b_clean_folders(results, text_only)
+    about = {"method": "B-Clean", "models": cleaned.models, "folders": [str(folder) for folder in results]}
     about |= {"text_only": str(text_only)} if text_only else {}
-    write_results(out, "mirage-effect", found.metrics, found.records, about)
-    lines = [f"{len(found.kept)} of {len(found.records)} questions kept"]
-    for name, metric in found.metrics.items():
-        ends = "" if metric.low is None else f" [{metric.low:.3f}, {metric.high:.3f}]"
-        value = "undefined" if metric.value is None else f"{metric.value:.3f}{ends}"
-        lines.append(f"{name:40} {value}")
+    write_results(out, "mirage-effect", cleaned.metrics, cleaned.records, about)
+    lines = [f"{len(cleaned.kept)} of {len(cleaned.records)} questions kept"]
+    lines += [f"{name:40} {metric}" for name, metric in cleaned.metrics.items()]
     lines.append(f"Which ones: {out / 'samples.jsonl'}")
-    values = {name: metric.value for name, metric in found.metrics.items()}
-    say({"kept": found.kept, "metrics": values}, "\n".join(lines), as_json)
+    say({"kept": cleaned.kept, "metrics": metric_values(cleaned.metrics)}, "\n".join(lines), as_json)

@@ -8,7 +8,7 @@ from mmprobe.cli.options import AsJson, say
 def models(as_json: AsJson = False) -> None:
     """List the models and families that work.
 
-    Models that have a short name, and families whose folders and hub ids can be given.
+    The first list has the models with a short name. The second has the families whose folders and hub ids work.
 
     \b
     Example:
@@ -30,7 +30,7 @@ def models(as_json: AsJson = False) -> None:
     ]
     lines += ["", "Families, and the extras that their real checkpoints need:"]
     for family in FAMILIES:
-        needs = f"mmprobe[{','.join(family.needs)}]" if family.needs else "-"
-        lines.append(f"{family.name:<21} {needs:<16} {family.notes}".rstrip())
-    lines.append(f"{'(others)':<21} {'-':<16} Where each picture is one square grid of tokens.")
+        extras = f"mmprobe[{','.join(family.needs)}]" if family.needs else "-"
+        lines.append(f"{family.name:<21} {extras:<16} {family.notes}".rstrip())
+    lines.append(f"{'(others)':<21} {'-':<16} Works where each image is one square grid of tokens.")
     say({"models": rows, "families": families}, "\n".join(lines), as_json)

@@ -1,25 +1,52 @@
-"""What commands share: options of one meaning, where they may write, and how they tell their results."""
+"""Options that several commands share, and how commands check `--out` and print results."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mmprobe.errors import InputError
 
+if TYPE_CHECKING:
+    from mmprobe.benchmarks.core.results import Metric
+
+LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-LARGEST_SEED = 2**63 - 1  # that a model's sampling takes
+BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
+Capture = Annotated[str, typer.Option(help="What to record: default, full, or a YAML file.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
+JudgeName = Annotated[
+    str,
+    typer.Option(
+        "--judge",
+        help="Who labels answers: lexical, model:openai/gpt-4o, ensemble:openai/a,openai/b,openai/c.",
+    ),
+]
+MethodName = Annotated[
+    str, typer.Option("--method", help="How to answer: plain, sage, vcd, … or a YAML file.")
+]
+ModelName = Annotated[
+    str, typer.Option("--model", help="Alias (see mmprobe models), local folder or hub id.")
+]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="A parameter of the method, such as eta=0.25; repeatable.")
+]
+Temperature = Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)]
 
 
-def check_out(out: Path, given: Iterable[Path]) -> None:
-    """Refuse to write the results into one of the folders that they are made of, or over a file of data.
+def check_out(out: Path, inputs: Iterable[Path]) -> None:
+    """Check that results are not written into a folder that the command reads, or over a file of data.
 
     Args:
-        given: folders of results, and files of data.
+        out: where the results go.
+        inputs: result folders and files of data.
 
     Raises:
         InputError: naming the folder.
@@ -27,10 +54,31 @@ def check_out(out: Path, given: Iterable[Path]) -> None:
     Example:
         >>> check_out(Path("results/agreement"), [Path("results/a"), Path("results/b")])
     """
-    folders = {path.parent if path.name == "samples.jsonl" else path for path in given}
+    folders = {path.parent if path.name == "samples.jsonl" else path for path in inputs}
     if out.resolve() in {folder.resolve() for folder in folders}:
         raise InputError(f"--out {out}: is read, too, and would be overwritten; choose another")
 
 
+def split_names(names: str) -> list[str]:
+    """Split names with commas between them.
+
+    Example:
+        >>> split_names("plain, sage")
+        ['plain', 'sage']
+    """
+    return [name.strip() for name in names.split(",")]
+
+
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:
+    """Print a command's result as JSON, or its text."""
     typer.echo(json.dumps(result) if as_json else text)
+
+
+def warn(message: str) -> None:
+    """Print one line on stderr."""
+    typer.echo(f"mmprobe: {message}", err=True)
+
+
+def metric_values(metrics: Mapping[str, Metric]) -> dict[str, float | None]:
+    """Return the value of each metric, for `--json`."""
+    return {name: metric.value for name, metric in metrics.items()}

@@ -1,4 +1,4 @@
-"""The commands trace and plan."""
+"""The commands `trace` and `plan`."""
 
 from __future__ import annotations
 
@@ -7,41 +7,53 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.bench import Setting
-from mmprobe.cli.options import LARGEST_SEED, AsJson, say
+from mmprobe.cli.options import (
+    LARGEST_SEED,
+    AsJson,
+    BatchSize,
+    Capture,
+    Device,
+    Dtype,
+    MethodName,
+    ModelName,
+    Revision,
+    Settings,
+    Temperature,
+    say,
+)
 from mmprobe.errors import InputError
 
-_TRIED = 8  # samples that a plan looks at
+_N_TRIED = 8  # samples whose prompts a plan measures
 
 
 def trace(
-    model: Annotated[str, typer.Option(help="Alias (see mmprobe models), local folder or hub id.")],
+    model: ModelName,
     data: Annotated[Path, typer.Option(help="Samples, one JSON object a line.")],
     out: Annotated[Path, typer.Option(help="The run's folder.")],
-    capture: Annotated[str, typer.Option(help="default, full, or a YAML file.")] = "default",
+    capture: Capture = "default",
     engine: Annotated[
-        str, typer.Option(help="What captures: native (fast), nnsight or transformer_lens.")
+        str, typer.Option(help="What records: native (fast), nnsight or transformer_lens.")
     ] = "native",
-    batch_size: Annotated[int, typer.Option(help="Samples answered together.")] = 1,
+    batch_size: BatchSize = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.")] = 0.0,
+    temperature: Temperature = 0.0,
     seed: Annotated[
         int, typer.Option(help="Seed of the sampling, set anew for each batch.", min=0, max=LARGEST_SEED)
     ] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish an earlier run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")] = False,
     remote: Annotated[
         bool, typer.Option("--remote", help="With --engine nnsight: on NDIF's cluster; needs NDIF_API_KEY.")
     ] = False,
-    method: Annotated[str, typer.Option(help="How to answer: plain, sage, vcd, … or a YAML file.")] = "plain",
-    settings: Setting = None,
+    method: MethodName = "plain",
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a model answer samples and record what happens inside.
+    """Answer samples with a model and record its internals.
 
     \b
     Examples:
@@ -57,12 +69,12 @@ def trace(
             f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
         )
 
-    from mmprobe.interventions.parameters import settings as parameters_of
+    from mmprobe.interventions.parameters import settings as parse_settings
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
 
-    methods = load_methods(method, **parameters_of(settings or []))
+    methods = load_methods(method, **parse_settings(settings or []))
     locate(model)
     samples = load_samples(data)[:limit]
 
@@ -96,23 +108,26 @@ def trace(
 
 
 def plan(
-    model: Annotated[str, typer.Option(help="Alias (see mmprobe models), local folder or hub id.")],
-    samples: Annotated[int | None, typer.Option(help="How many; default: all of --data.", min=1)] = None,
-    data: Annotated[Path | None, typer.Option(help="Samples to take the prompts' lengths from.")] = None,
+    model: ModelName,
+    samples: Annotated[
+        int | None, typer.Option(help="Number of samples; default: all of --data.", min=1)
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Samples that give the lengths of the prompts.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 256,
-    capture: Annotated[str, typer.Option(help="default, full, or a YAML file.")] = "default",
-    batch_size: Annotated[int, typer.Option(help="Samples answered together.", min=1)] = 1,
+    capture: Capture = "default",
+    batch_size: BatchSize = 1,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Trace a few samples of --data, for times and real lengths.")
+        bool, typer.Option("--probe", help="Trace a few samples of --data, to measure time and lengths.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict disk, memory and time of a run before it is made.
+    """Predict disk, memory and time of a run.
 
-    Without --probe no weights are loaded. Without --data prompts are taken to have 1,024 tokens, 768 of them visual.
+    Without --probe no weights are loaded. Without --data the prediction is for prompts of 1,024 tokens, 768 of them
+    visual.
 
     \b
     Examples:
@@ -141,12 +156,12 @@ def plan(
     spec, count = load_capture(capture), samples or len(known)
     if probe:
         loaded = load_model(model, device=device, dtype=dtype, revision=revision)
-        wanted = max(_TRIED, 2 * batch_size)
+        wanted = max(_N_TRIED, 2 * batch_size)
         tried = known[:: max(len(known) // wanted, 1)][:wanted]
         made = probe_run(loaded, spec, tried, count, max_new_tokens, batch_size)
     else:
         loaded = load_shapes(model, device=device, dtype=dtype, revision=revision)
-        prompt = typical(loaded, known[:: max(len(known) // _TRIED, 1)]) if known else None
+        prompt = typical(loaded, known[:: max(len(known) // _N_TRIED, 1)]) if known else None
         on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
         spec = available(spec, loaded, batch_size=batch_size)
         made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu)
