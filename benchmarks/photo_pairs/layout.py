@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from mmprobe.benchmarks.core.jsonl import write_whole
+from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.photo_pairs.colours import colour_of
 from mmprobe.benchmarks.photo_pairs.masks import box_of, shifted
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejected
 from mmprobe.benchmarks.photo_pairs.planner import Edit, place_of
-from mmprobe.benchmarks.spd_faith.benchmark import published
+from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
 from mmprobe.errors import InputError
@@ -91,7 +91,7 @@ def encode(pixels: Pixels, file: Path) -> Pixels:
 
 def write_metadata(folder: Path, row: Row) -> None:
     """A pair's `metadata.json`, written whole."""
-    write_whole(folder / "metadata.json", json.dumps(row, indent=1, ensure_ascii=False) + "\n")
+    write_atomic(folder / "metadata.json", json.dumps(row, indent=1, ensure_ascii=False) + "\n")
 
 
 def pair_folders(out: Path) -> dict[str, Path]:
@@ -127,18 +127,18 @@ def write_lists(out: Path) -> Path | None:
                 images = {key: f"{level}/{name}/{row[key]}" for key in ("image1", "image2")}
                 lines += _line({**row, **images})
         if lines:
-            write_whole(out / f"{level}.jsonl", lines)
+            write_atomic(out / f"{level}.jsonl", lines)
         else:
             (out / f"{level}.jsonl").unlink(missing_ok=True)
     if not rows:
         (out / "samples.jsonl").unlink(missing_ok=True)
         return None
-    return write_whole(out / "samples.jsonl", _samples(out, rows))
+    return write_atomic(out / "samples.jsonl", _samples(out, rows))
 
 
 def _samples(out: Path, rows: Mapping[str, Row]) -> str:
     """The benchmark's own questions, in its words, with the truth of each pair in their metadata."""
-    truth = published([pair for pair in read_pairs(out) if pair.id in rows])
+    truth = build_published_truth([pair for pair in read_pairs(out) if pair.id in rows])
     lines = []
     for sample in truth.samples:
         pair, kind = truth.questions[sample.id]
@@ -189,7 +189,7 @@ def read_rejected(out: Path) -> list[dict[str, str]]:
         return []
     whole, _, rest = file.read_text(encoding="utf-8").rpartition("\n")
     if rest:
-        write_whole(file, whole + "\n" if whole else "")
+        write_atomic(file, whole + "\n" if whole else "")
     rows = []
     for number, line in enumerate(whole.split("\n") if whole else [], 1):
         try:

@@ -1,4 +1,5 @@
-"""SPD-Faith Bench: what changed between two pictures, what a model says changed, and how the two agree.
+"""SPD-Faith Bench (arXiv:2602.07833): two images, their differences, and how faithful a model's answers are.
 
-The pure core: from the truth and the answers to claims, matches and metrics. It needs no model and no network.
+Only `benchmark.py` knows about models. All other files are pure functions from the true differences and the
+answers to claims, labels and metrics.
 """

@@ -1,225 +1,264 @@
-"""SPD-Faith Bench on the command line: its questions, and how their answers are put together."""
+"""SPD-Faith Bench (arXiv:2602.07833) on the command line: its data, its questions and its scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mmprobe.benchmarks.answers.lexical.claims import parse_count
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.spd_faith.data import Pair, pair_of_row, read_pairs, synthetic_pairs
+from mmprobe.benchmarks.spd_faith.data import Pair, parse_row, read_pairs, read_synthetic_pairs
 from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
-from mmprobe.benchmarks.spd_faith.model_labels import judge_responses
-from mmprobe.benchmarks.spd_faith.rule_labels import score_responses
+from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
+from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
-ASKED_FIRST = ("same", "different", "count", "list", "steps")
-# Ours, after the paper's wording in its sections 3.3 and B.2; the synthetic world has its own.
+# `find` is asked later, since it depends on the answer to `count`.
+FIRST_QUESTION_TYPES = ("same", "different", "count", "list", "steps")
+# Our wording, after sections 3.3 and B.2. The synthetic world has its own questions.
 QUESTIONS = {
     "same": "Are these two images the same? Answer yes or no, and say why.",
     "different": "Are these two images different? Answer yes or no, and say why.",
     "count": "How many differences are there between the two images? Answer with a number.",
-    "list": "List every difference between the two images, one a line: whether an object changed colour, was removed "
-    "or moved, and which object it is.",
+    "list": "List every difference between the two images, one a line: whether an object changed colour, was "
+    "removed or moved, and which object it is.",
     "steps": "Compare the two images step by step, then say what differs.",
 }
 FIND = "There are {} differences between the two images. Can you find them?"
 FIND_ONE = "There is 1 difference between the two images. Can you find it?"
-WORLD_FIND = "There are {} differences. Find them."
-WORLD_FIND_ONE = "There is 1 difference. Find it."
+SYNTHETIC_FIND = "There are {} differences. Find them."
+SYNTHETIC_FIND_ONE = "There is 1 difference. Find it."
 
 
 class SpdFaithTruth(NamedTuple):
-    """Pairs, the questions about them that are asked first, and which question each id is: pair and type."""
+    """The pairs of a data set and the questions about them.
+
+    Attributes:
+        pairs: the pairs with their true differences.
+        samples: the questions that are asked first.
+        questions: question id -> (pair id, question type), with the `find` questions.
+    """
 
     pairs: list[Pair]
     samples: list[Sample]
     questions: dict[str, tuple[str, str]]
 
 
-def of_world(samples: list[Sample]) -> SpdFaithTruth:
-    """The truth of a samples file of `make-pairs`."""
-    pairs = synthetic_pairs(samples)
-    owner = {name: pair.id for pair in pairs for name in pair.question_ids}
-    kinds = {sample.id: str(sample.metadata.get("type")) for sample in samples}
-    questions = {name: (owner[name], kind) for name, kind in kinds.items() if kind in QUESTION_TYPES}
+def read_data(path: Path) -> SpdFaithTruth:
+    """Read a samples file of `make-pairs`, or the published rows or folder."""
+    if path.suffix == ".jsonl" and path.is_file():
+        beginning = path.read_text(encoding="utf-8-sig", errors="replace").lstrip()[:4000]
+        if '"question"' in beginning:
+            samples = load_samples(path)
+            if "image_id" in samples[0].metadata:
+                return build_photo_truth(samples)
+            return build_synthetic_truth(samples)
+    return build_published_truth(read_pairs(path))
+
+
+def draw_data(folder: Path, n: int, seed: int) -> SpdFaithTruth:
+    """Draw n pairs from the synthetic world into an empty folder."""
+    return build_synthetic_truth(load_samples(make_pairs(folder, n, seed)))
+
+
+def build_synthetic_truth(samples: list[Sample]) -> SpdFaithTruth:
+    """Return the truth of a samples file of the synthetic world."""
+    pairs = read_synthetic_pairs(samples)
+    pair_ids = {question_id: pair.id for pair in pairs for question_id in pair.question_ids}
+    types = {sample.id: str(sample.metadata.get("type")) for sample in samples}
+    questions = {name: (pair_ids[name], types[name]) for name in types if types[name] in QUESTION_TYPES}
     questions |= {f"{pair.id}-find": (pair.id, "find") for pair in pairs}
-    asked = [sample for sample in samples if kinds[sample.id] in ASKED_FIRST]
-    return SpdFaithTruth(pairs, asked, questions)
+    first_samples = [sample for sample in samples if types[sample.id] in FIRST_QUESTION_TYPES]
+    return SpdFaithTruth(pairs, first_samples, questions)
 
 
-def published(pairs: list[Pair]) -> SpdFaithTruth:
-    """The truth of the published data set, with our words for its questions."""
+def build_published_truth(pairs: list[Pair]) -> SpdFaithTruth:
+    """Return the truth of the published data set, with our wording of its questions."""
     samples = [
         Sample(
-            id=f"{pair.id}-{kind}",
+            id=f"{pair.id}-{question_type}",
             images=list(pair.images),
             question=text,
-            pair_id=pair.id if kind in ("same", "different") else None,
-            polarity=kind if kind in ("same", "different") else None,  # type: ignore[arg-type]
-            metadata={"type": kind, "difficulty": pair.difficulty},
+            pair_id=pair.id if question_type in ("same", "different") else None,
+            polarity=_polarity(question_type),
+            metadata={"type": question_type, "difficulty": pair.difficulty},
         )
         for pair in pairs
-        for kind, text in QUESTIONS.items()
+        for question_type, text in QUESTIONS.items()
     ]
-    questions = {f"{pair.id}-{kind}": (pair.id, kind) for pair in pairs for kind in QUESTION_TYPES}
+    questions = {f"{pair.id}-{name}": (pair.id, name) for pair in pairs for name in QUESTION_TYPES}
     return SpdFaithTruth(pairs, samples, questions)
 
 
-def of_photos(samples: list[Sample]) -> SpdFaithTruth:
-    """The truth of a samples file of `make-pairs --source coco`, whose metadata hold the published rows."""
+def _polarity(question_type: str) -> Literal["same", "different"] | None:
+    if question_type == "same":
+        return "same"
+    return "different" if question_type == "different" else None
+
+
+def build_photo_truth(samples: list[Sample]) -> SpdFaithTruth:
+    """Return the truth of a samples file of `make-pairs --source coco`.
+
+    The metadata of its samples hold the published rows.
+    """
     pairs: dict[str, Pair] = {}
     questions = {}
     for sample in samples:
-        pair = replace(pair_of_row(sample.metadata, f"sample {sample.id}"), images=tuple(sample.images))
+        pair = replace(parse_row(sample.metadata, f"sample {sample.id}"), images=tuple(sample.images))
         pairs.setdefault(pair.id, pair)
         questions[sample.id] = (pair.id, str(sample.metadata.get("type")))
-    asked = [sample for sample in samples if questions[sample.id][1] in ASKED_FIRST]
-    questions = {name: told for name, told in questions.items() if told[1] in QUESTION_TYPES}
-    questions |= {f"{name}-find": (name, "find") for name in pairs}
-    return SpdFaithTruth(list(pairs.values()), asked, questions)
-
-
-def _read(path: Path) -> SpdFaithTruth:
-    """A samples file of `make-pairs`, or the published rows or folder."""
-    if path.suffix == ".jsonl" and path.is_file():
-        first = path.read_text(encoding="utf-8-sig", errors="replace").lstrip()[:4000]
-        if '"question"' in first:
-            samples = load_samples(path)
-            return of_photos(samples) if "image_id" in samples[0].metadata else of_world(samples)
-    return published(read_pairs(path))
-
-
-def _draw(folder: Path, n: int, seed: int) -> SpdFaithTruth:
-    return of_world(load_samples(make_pairs(folder, n, seed)))
-
-
-def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample]:
-    """`There are n differences. Can you find them?`, with the model's own n, to those who said one of 1 or more."""
-    counts = {
-        pair: (sample, kind)
-        for sample in truth.samples
-        for pair, kind in [truth.questions[sample.id]]
-        if kind == "count"
-    }
-    asked = []
-    for pair, (sample, _) in counts.items():
-        said = parse_count(responses[sample.id]) if sample.id in responses else None
-        if said:
-            world = "scene" in sample.metadata
-            one, several = (WORLD_FIND_ONE, WORLD_FIND) if world else (FIND_ONE, FIND)
-            text = one if said == 1 else several.format(said)
-            facts = {**sample.metadata, "type": "find", "count": said}
-            asked.append(
-                sample.model_copy(
-                    update={"id": f"{pair}-find", "question": text, "answer": None, "metadata": facts}
-                )
-            )
-    return asked
-
-
-def score(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
-    """Answers by the questions' ids, or by `id/question_type` where the id is the pair's.
-
-    Raises:
-        InputError: a response answers no question of the data.
-    """
-    return _with_questions(truth, responses, score_responses(truth.pairs, _lines(truth, responses)))
-
-
-def judged(truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
-    """As `score`, with claims labelled by a judge.
-
-    Raises:
-        InputError: as `score`, or the provider refuses the key.
-    """
-    lines = _lines(truth, responses)
-    return _with_questions(truth, responses, judge_responses(truth.pairs, lines, judge))
-
-
-def _with_questions(truth: SpdFaithTruth, responses: Mapping[str, str], scored: Scored) -> Scored:
-    """The records with each answer's question and whether it is faithful, under the id that its trace has."""
-    metrics, records = scored
-    texts = {sample.id: sample.question for sample in (*truth.samples, *follow_up(truth, responses))}
-    right, by_pair = faithful(truth, records), {record["id"]: record for record in records}
-    for name, (pair, kind) in truth.questions.items():
-        told = by_pair.get(pair, {}).get("answers", {}).get(kind)
-        if told is not None:
-            told |= {"id": name, "question": texts.get(name), "faithful": right.get(name)}
-    return metrics, records
-
-
-def _lines(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[dict[str, str]]:
-    pairs = {pair.id for pair in truth.pairs}
-    lines = []
-    for name, text in responses.items():
-        plain, _, kind = name.partition("/")
-        if kind and plain in pairs:
-            pair = plain
-        elif plain in truth.questions:
-            pair, told = truth.questions[plain]
-            kind = kind or told
-        else:
-            hint = "" if kind or plain not in pairs else "; give its question_type"
-            raise InputError(f"spd-faith: response {plain!r} answers no question of the data{hint}")
-        lines.append({"id": pair, "question_type": kind, "response": text})
-    return lines
-
-
-def faithful(truth: SpdFaithTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Whether each answer claims only what is so: the right number, and no difference that is none.
-
-    A yes or no must be right, too, and that there are no differences. Answers that were not understood, or that a
-    judge failed at, are left out.
-    """
-    by_pair = {record["id"]: record for record in records}
-    found = {}
-    for name, (pair, kind) in truth.questions.items():
-        told = by_pair.get(pair, {}).get("answers", {}).get(kind)
-        if told is None:
-            continue
-        differ = bool(by_pair[pair]["differences"])
-        if kind == "count":
-            if told["count"] is not None:
-                found[name] = told["count"] == len(by_pair[pair]["differences"])
-            continue
-        unclear = told.get("yes_no") == "unknown" or not (told["understood"] or "yes_no" in told)
-        if not unclear and "unscored" not in told:
-            if "yes_no" in told:
-                right = told["yes_no"] == ("yes" if differ == (kind == "different") else "no")
-            else:  # an answer that was understood and claims nothing says that there are none
-                right = bool(told["errors"]) or not differ
-            found[name] = right and not any(told["errors"] or ())
-    return found
+    first_samples = [sample for sample in samples if questions[sample.id][1] in FIRST_QUESTION_TYPES]
+    questions = {name: question for name, question in questions.items() if question[1] in QUESTION_TYPES}
+    questions |= {f"{pair_id}-find": (pair_id, "find") for pair_id in pairs}
+    return SpdFaithTruth(list(pairs.values()), first_samples, questions)
 
 
 def take_pairs(truth: SpdFaithTruth, n: int) -> SpdFaithTruth:
     """Return the first n pairs with their questions."""
     pairs = truth.pairs[:n]
-    kept = {pair.id for pair in pairs}
-    questions = {name: owner for name, owner in truth.questions.items() if owner[0] in kept}
+    pair_ids = {pair.id for pair in pairs}
+    questions = {name: question for name, question in truth.questions.items() if question[0] in pair_ids}
     return SpdFaithTruth(pairs, [sample for sample in truth.samples if sample.id in questions], questions)
 
+
+def ask_questions(truth: SpdFaithTruth) -> list[Sample]:
+    """Return the questions that are asked first."""
+    return truth.samples
+
+
+def ask_follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample]:
+    """Return `There are n differences. Can you find them?` with the number that the model stated.
+
+    A pair gets no such question if the model stated no number, or 0.
+    """
+    count_questions = {}
+    for sample in truth.samples:
+        pair_id, question_type = truth.questions[sample.id]
+        if question_type == "count":
+            count_questions[pair_id] = sample
+    follow_ups = []
+    for pair_id, sample in count_questions.items():
+        count = parse_count(responses[sample.id]) if sample.id in responses else None
+        if not count:
+            continue
+        is_synthetic = "scene" in sample.metadata
+        if count == 1:
+            text = SYNTHETIC_FIND_ONE if is_synthetic else FIND_ONE
+        else:
+            text = (SYNTHETIC_FIND if is_synthetic else FIND).format(count)
+        metadata = {**sample.metadata, "type": "find", "count": count}
+        changes = {"id": f"{pair_id}-find", "question": text, "answer": None, "metadata": metadata}
+        follow_ups.append(sample.model_copy(update=changes))
+    return follow_ups
+
+
+def score_answers(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
+    """Score answers with the lexical judge.
+
+    Args:
+        truth: the pairs and questions.
+        responses: answers by question id, or by `id/question_type` with the id of a pair.
+
+    Raises:
+        InputError: a response answers no question of the data.
+    """
+    lines = _make_response_lines(truth, responses)
+    return _add_questions(truth, responses, score_by_rules(truth.pairs, lines))
+
+
+def score_with_judge(truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+    """Score answers as `score_answers` does, with claims from a judge.
+
+    Raises:
+        InputError: see `score_answers`; or the provider refuses the key.
+    """
+    lines = _make_response_lines(truth, responses)
+    return _add_questions(truth, responses, score_by_judge(truth.pairs, lines, judge))
+
+
+def _make_response_lines(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the responses as lines with the id of the pair and the question type."""
+    pair_ids = {pair.id for pair in truth.pairs}
+    lines = []
+    for key, text in responses.items():
+        name, _, question_type = key.partition("/")
+        if question_type and name in pair_ids:
+            pair_id = name
+        elif name in truth.questions:
+            pair_id, own_type = truth.questions[name]
+            question_type = question_type or own_type
+        else:
+            hint = "" if question_type or name not in pair_ids else "; give its question_type"
+            raise InputError(f"spd-faith: response {name!r} answers no question of the data{hint}")
+        lines.append({"id": pair_id, "question_type": question_type, "response": text})
+    return lines
+
+
+def _add_questions(truth: SpdFaithTruth, responses: Mapping[str, str], scored: Scored) -> Scored:
+    """Add to each answer of the records its question, its faithfulness and the id of its trace."""
+    metrics, records = scored
+    texts = {sample.id: sample.question for sample in (*truth.samples, *ask_follow_up(truth, responses))}
+    faithful = faithful_answers(truth, records)
+    records_by_pair = {record["id"]: record for record in records}
+    for name, (pair_id, question_type) in truth.questions.items():
+        answer = records_by_pair.get(pair_id, {}).get("answers", {}).get(question_type)
+        if answer is not None:
+            answer |= {"id": name, "question": texts.get(name), "faithful": faithful.get(name)}
+    return metrics, records
+
+
+def faithful_answers(truth: SpdFaithTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return whether each answer is faithful, by question id.
+
+    The answer to `count` is faithful if the number is right. Any other answer is faithful if all its claims
+    are true and its yes or no is right; "no differences" is right only for equal images. Answers that were
+    not understood or that a judge failed at are left out.
+    """
+    records_by_pair = {record["id"]: record for record in records}
+    faithful = {}
+    for name, (pair_id, question_type) in truth.questions.items():
+        answer = records_by_pair.get(pair_id, {}).get("answers", {}).get(question_type)
+        if answer is None:
+            continue
+        n_differences = len(records_by_pair[pair_id]["differences"])
+        if question_type == "count":
+            if answer["count"] is not None:
+                faithful[name] = answer["count"] == n_differences
+            continue
+        if "unscored" in answer:
+            continue
+        if "yes_no" in answer:
+            if answer["yes_no"] == "unknown":
+                continue
+            differ = n_differences > 0
+            is_right = answer["yes_no"] == ("yes" if differ == (question_type == "different") else "no")
+        elif answer["understood"]:
+            # An answer that was understood and claims nothing says that there are no differences.
+            is_right = bool(answer["errors"]) or n_differences == 0
+        else:
+            continue
+        faithful[name] = is_right and not any(answer["errors"] or ())
+    return faithful
 
 
 BENCHMARK = Benchmark(
     name="spd-faith",
-    about="Two pictures, their differences, and whether what is said of them is faithful (paper 003).",
-    read_data=_read,
-    draw_data=_draw,
+    about="Faithfulness of answers about the differences between two images (SPD-Faith Bench).",
+    read_data=read_data,
+    draw_data=draw_data,
     take=take_pairs,
-    ask_questions=lambda truth: truth.samples,
-    score_answers=score,
-    score_with_judge=judged,
-    follow_up=follow_up,
+    ask_questions=ask_questions,
+    score_answers=score_answers,
+    score_with_judge=score_with_judge,
+    follow_up=ask_follow_up,
     headline=PROFILES["paper-main"],
-    faithful_answers=faithful,
+    faithful_answers=faithful_answers,
     max_new_tokens=128,
     unit="pairs",
 )

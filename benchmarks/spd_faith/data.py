@@ -1,4 +1,7 @@
-"""What truly differs between the pictures of a pair, read from the published files and from the synthetic world."""
+"""The true differences between the images of a pair, from the published files or the synthetic world.
+
+The published data set is that of SPD-Faith Bench (arXiv:2602.07833).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_id
 
 Box = tuple[float, float, float, float]
-_FAR = 1e9  # pixels; no picture is as large, and what is not a number is not below it
+_MAX_PIXELS = 1e9  # larger than any image; NaN is not below it either
 _SPELLINGS: dict[str, EditType] = {
     **dict.fromkeys(("color", "colour", "color change", "colour change", "recolor"), "color"),
     **dict.fromkeys(("remove", "removal", "removed", "object removal"), "remove"),
@@ -30,11 +33,11 @@ class Difference:
     """One true difference.
 
     Attributes:
-        type: what was done.
-        category: the object it was done to: a COCO category or a shape of the synthetic world.
-        description: in words, where the data set has them.
-        box: x, y, width, height in pixels, where the data set has it.
-        before, after: colours or places, where the description tells them.
+        type: color, remove or position.
+        category: the changed object: a COCO category or a shape of the synthetic world.
+        description: the difference in words. Empty if the data set has no description.
+        box: x, y, width, height in pixels, if the data set has a box.
+        before, after: the colour or place, if the description names it.
     """
 
     type: EditType
@@ -47,14 +50,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two pictures and all their differences.
+    """Two images and all their differences.
 
     Attributes:
-        id: unique in its data set.
-        differences: none where the pictures are equal.
-        difficulty: easy, medium or hard, where the data set says it.
-        images: the two files, where they are known.
-        question_ids: ids of the single questions about this pair, under which answers may come too.
+        id: an id that is unique in the data set.
+        differences: the true differences. Empty if the images are equal.
+        difficulty: easy, medium or hard, if the data set gives it.
+        images: the two files, if they are known.
+        question_ids: ids of the single questions about this pair. An answer may come under any of them.
     """
 
     id: str
@@ -64,113 +67,120 @@ class Pair:
     question_ids: tuple[str, ...] = ()
 
 
-def synthetic_pairs(samples: Iterable[Sample]) -> list[Pair]:
-    """The pairs of a samples file of the synthetic world, which has several questions about each.
+def read_synthetic_pairs(samples: Iterable[Sample]) -> list[Pair]:
+    """Return the pairs of a samples file of the synthetic world, which holds several questions a pair.
 
     Raises:
-        InputError: a sample's metadata do not say what differs.
+        InputError: the metadata of a sample have no differences.
 
     Example:
-        >>> synthetic_pairs(load_samples("pairs/samples.jsonl"))[0].id          # doctest: +SKIP
+        >>> read_synthetic_pairs(load_samples("pairs/samples.jsonl"))[0].id          # doctest: +SKIP
         '0000'
     """
     pairs: dict[str, Pair] = {}
     for sample in samples:
-        facts = sample.metadata
-        if not isinstance(facts.get("differences"), list) or not isinstance(facts.get("scene"), str):
+        metadata = sample.metadata
+        if not isinstance(metadata.get("differences"), list) or not isinstance(metadata.get("scene"), str):
             raise InputError(
-                f"sample {sample.id}: its metadata hold no differences and scene; is it synthetic?"
+                f"sample {sample.id}: its metadata have no differences and scene; is it synthetic?"
             )
-        name = Path(facts["scene"]).stem
+        name = Path(metadata["scene"]).stem
         if name not in pairs:
-            told = [_synthetic_difference(item, sample.id) for item in facts["differences"]]
-            pairs[name] = Pair(name, tuple(told), facts.get("difficulty"))
+            differences = [_parse_synthetic(item, sample.id) for item in metadata["differences"]]
+            pairs[name] = Pair(name, tuple(differences), metadata.get("difficulty"))
         pair = replace(pairs[name], question_ids=(*pairs[name].question_ids, sample.id))
         pairs[name] = replace(pair, images=tuple(sample.images)) if len(sample.images) == 2 else pair
     return list(pairs.values())
 
 
-def _synthetic_difference(item: Any, name: str) -> Difference:
+def _parse_synthetic(item: Any, sample_id: str) -> Difference:
+    where = f"sample {sample_id}"
     try:
-        kind, shape, sentence = item["type"], item["shape"], item["sentence"]
+        edit_type, shape, sentence = item["type"], item["shape"], item["sentence"]
     except (KeyError, TypeError):
-        raise InputError(
-            f"sample {name}: a difference of its metadata lacks type, shape or sentence"
-        ) from None
-    if kind not in EDIT_TYPES or shape not in SHAPES:
-        raise InputError(f"sample {name}: no such difference in the synthetic world: {kind} of {shape}")
+        raise InputError(f"{where}: a difference in its metadata lacks type, shape or sentence") from None
+    if edit_type not in EDIT_TYPES or shape not in SHAPES:
+        raise InputError(f"{where}: the synthetic world has no difference {edit_type} of {shape}")
     claims = parse_claims(sentence)
-    told = claims[0] if len(claims) == 1 else Claim(kind, shape)
-    return Difference(kind, shape, sentence, None, told.before, told.after)
+    claim = claims[0] if len(claims) == 1 else Claim(edit_type, shape)
+    return Difference(edit_type, shape, sentence, None, claim.before, claim.after)
 
 
-def pair_of_row(row: Mapping[str, Any], where: str = "row") -> Pair:
-    """A pair from one row of the published data set.
+def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
+    """Return the pair of one row of the published data set.
 
-    `differences` may be a list of objects or one object of lists. Descriptions are read for colours and places;
-    the data set puts the caption of the whole pair in the first one.
+    `differences` may be a list of objects or one object of lists. Colours and places are read from the
+    descriptions. The published rows have the caption of the whole pair in the first description.
 
     Args:
         row: image_id, num_differences, differences [{type, category, description, bbox_x, bbox_y, bbox_w,
-            bbox_h}], and where it is known difficulty.
-        where: named in errors.
+            bbox_h}], and difficulty if it is known.
+        where: the place to name in errors.
 
     Raises:
-        InputError: a field is missing or malformed, or the number of differences is another than it says.
+        InputError: a field is missing or malformed, or num_differences is not the number of differences.
 
     Example:
-        >>> pair_of_row({"image_id": 7, "num_differences": 1, "differences": [
+        >>> parse_row({"image_id": 7, "num_differences": 1, "differences": [
         ...     {"type": "color", "category": "car", "description": "The car turned from red to blue."}]}).id
         '7'
     """
     name = row.get("image_id", row.get("id"))
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-        raise InputError(f"{where}: field 'image_id' is missing or no text or number")
-    longest = f"{name}-different"  # of the ids of the questions about the pair
+        raise InputError(f"{where}: field 'image_id' is missing or not a text or number")
+    longest_id = f"{name}-different"  # of all ids of questions about the pair
     try:
-        check_id(longest)
+        check_id(longest_id)
     except ValueError as error:
-        raise InputError(f"{where}: field 'image_id': {longest!r}, a question's id, {error}") from None
-    items = _items(row.get("differences"), where)
-    said = row.get("num_differences", len(items))
-    if said != len(items):
-        raise InputError(f"{where}: num_differences is {said!r}, but {len(items)} differences are listed")
-    differences = [_published_difference(item, f"{where}, difference {k}") for k, item in enumerate(items, 1)]
+        raise InputError(f"{where}: field 'image_id': {longest_id!r}, a question's id, {error}") from None
+    items = _list_differences(row.get("differences"), where)
+    n_differences = row.get("num_differences", len(items))
+    if n_differences != len(items):
+        raise InputError(
+            f"{where}: num_differences is {n_differences!r}, but {len(items)} differences are listed"
+        )
+    differences = [
+        _parse_published(item, f"{where}, difference {number}") for number, item in enumerate(items, 1)
+    ]
     difficulty = row.get("difficulty")
     if difficulty is not None and not isinstance(difficulty, str):
-        raise InputError(f"{where}: field 'difficulty' is no text")
-    return Pair(str(name), _with_attributes(differences), difficulty.lower() if difficulty else None)
+        raise InputError(f"{where}: field 'difficulty' is not a text")
+    return Pair(str(name), _add_attributes(differences), difficulty.lower() if difficulty else None)
 
 
-def _items(told: Any, where: str) -> list[Mapping[str, Any]]:
-    if isinstance(told, Mapping):  # columns: {"type": [...], "category": [...]}
-        columns = {key: value for key, value in told.items() if isinstance(value, Sequence)}
-        lengths = {len(value) for value in columns.values()}
-        if len(columns) != len(told) or len(lengths) > 1:
+def _list_differences(value: Any, where: str) -> list[Mapping[str, Any]]:
+    """Return the differences as a list of objects, from such a list or from an object of columns."""
+    if isinstance(value, Mapping):
+        columns = {key: column for key, column in value.items() if isinstance(column, Sequence)}
+        lengths = {len(column) for column in columns.values()}
+        if len(columns) != len(value) or len(lengths) > 1:
             raise InputError(f"{where}: field 'differences' has columns of several lengths")
-        told = [{key: value[k] for key, value in columns.items()} for k in range(max(lengths, default=0))]
-    if not isinstance(told, list) or not all(isinstance(item, Mapping) for item in told):
+        value = [
+            {key: column[index] for key, column in columns.items()}
+            for index in range(max(lengths, default=0))
+        ]
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise InputError(f"{where}: field 'differences' must be a list of objects")
-    return told
+    return value
 
 
-def _published_difference(item: Mapping[str, Any], where: str) -> Difference:
-    kind, category = item.get("type"), item.get("category")
-    if not isinstance(kind, str) or kind.strip().lower().replace("_", " ") not in _SPELLINGS:
-        raise InputError(f"{where}: type is {kind!r}; it must be color, remove or position")
+def _parse_published(item: Mapping[str, Any], where: str) -> Difference:
+    edit_type, category = item.get("type"), item.get("category")
+    if not isinstance(edit_type, str) or edit_type.strip().lower().replace("_", " ") not in _SPELLINGS:
+        raise InputError(f"{where}: type is {edit_type!r}; it must be color, remove or position")
     if not isinstance(category, str) or not category.strip():
-        raise InputError(f"{where}: field 'category' is missing or no text")
+        raise InputError(f"{where}: field 'category' is missing or not a text")
     description = item.get("description")
-    bare = category.strip().lower()
+    category = category.strip().lower()
     return Difference(
-        _SPELLINGS[kind.strip().lower().replace("_", " ")],
-        find_category(bare) or bare,
+        _SPELLINGS[edit_type.strip().lower().replace("_", " ")],
+        find_category(category) or category,
         description if isinstance(description, str) else "",
-        _box(item, where),
+        _parse_box(item, where),
     )
 
 
-def _box(item: Mapping[str, Any], where: str) -> Box | None:
+def _parse_box(item: Mapping[str, Any], where: str) -> Box | None:
     numbers = [item.get(f"bbox_{side}") for side in "xywh"]
     if any(number is None for number in numbers):
         numbers = item.get("bbox") or []
@@ -179,35 +189,45 @@ def _box(item: Mapping[str, Any], where: str) -> Box | None:
     if (
         not isinstance(numbers, list)
         or len(numbers) != 4
-        or not all(isinstance(number, int | float) and abs(number) < _FAR for number in numbers)
+        or not all(isinstance(number, int | float) and abs(number) < _MAX_PIXELS for number in numbers)
     ):
-        raise InputError(f"{where}: its box must be four numbers, x, y, width and height")
+        raise InputError(f"{where}: its box must be four numbers: x, y, width and height")
     x, y, width, height = (float(number) for number in numbers)
     return x, y, width, height
 
 
-def _with_attributes(differences: list[Difference]) -> tuple[Difference, ...]:
-    """Each with the colours or places that the captions tell of its type and category, in the order told."""
-    claims = [claim for told in differences for claim in parse_claims(told.description) if not claim.negated]
-    filled = []
-    for told in differences:
-        found = next((one for one in claims if (one.type, one.category) == (told.type, told.category)), None)
-        if found is not None:
-            claims.remove(found)
-            told = replace(told, before=found.before, after=found.after)
-        filled.append(told)
-    return tuple(filled)
+def _add_attributes(differences: list[Difference]) -> tuple[Difference, ...]:
+    """Return the differences with the colours or places from the captions.
+
+    Each difference takes the first unused claim of its type and category.
+    """
+    claims = [
+        claim
+        for difference in differences
+        for claim in parse_claims(difference.description)
+        if not claim.negated
+    ]
+    completed = []
+    for difference in differences:
+        key = (difference.type, difference.category)
+        claim = next((claim for claim in claims if (claim.type, claim.category) == key), None)
+        if claim is not None:
+            claims.remove(claim)
+            difference = replace(difference, before=claim.before, after=claim.after)
+        completed.append(difference)
+    return tuple(completed)
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
-    """Read the published data set as it is: a `.jsonl` of rows, a `metadata.json`, or an exported folder.
+    """Read the published data set: a `.jsonl` file of rows, a `metadata.json`, or an exported folder.
 
-    A folder holds `<id>/metadata.json`, `<id>/<id>_original.jpg` and `<id>/<id>_modified_final.jpg`, itself or one
-    level deeper by split. Where a row has no difficulty, a file or folder that is called easy, medium or hard
-    gives it.
+    A folder holds `<id>/metadata.json`, `<id>/<id>_original.jpg` and `<id>/<id>_modified_final.jpg`, either
+    directly or in one folder a split. If a row has no difficulty, it is taken from a file or folder whose
+    name holds easy, medium or hard.
 
     Raises:
-        InputError: naming file and line, for what cannot be read, malformed rows and ids used twice.
+        InputError: a file cannot be read, a row is malformed, or an id is used twice. The message names the
+            line.
 
     Example:
         >>> read_pairs("single_difference/easy.jsonl")[0].differences[0].type         # doctest: +SKIP
@@ -223,19 +243,20 @@ def read_pairs(path: str | Path) -> list[Pair]:
         files = [path]
     pairs: dict[str, Pair] = {}
     for file in files:
-        for where, row in _rows(file):
-            pair = _with_files(pair_of_row(row, where), row, file)
+        for where, row in _read_rows(file):
+            pair = _add_files(parse_row(row, where), row, file)
             if pair.id in pairs:
                 raise InputError(f"{where}: id {pair.id!r} was used already")
             pairs[pair.id] = pair
     return list(pairs.values())
 
 
-def _rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
+def _read_rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return each row of a file with its place for error messages."""
     if file.suffix == ".jsonl":
         parts = [(f"{file}, line {number}", data) for number, data in json_lines(file)]
     else:
-        parts = [(str(file), _json(file))]
+        parts = [(str(file), _read_json(file))]
     rows: list[tuple[str, Mapping[str, Any]]] = []
     for where, data in parts:
         for row in data if isinstance(data, list) else [data]:
@@ -249,27 +270,27 @@ def _rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
     return rows
 
 
-def _json(file: Path) -> Any:
+def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read as UTF-8 text ({error})") from None
     except (ValueError, RecursionError):
-        raise InputError(f"{file}: not JSON that can be read") from None
+        raise InputError(f"{file}: not valid JSON") from None
 
 
-def _with_files(pair: Pair, row: Mapping[str, Any], file: Path) -> Pair:
+def _add_files(pair: Pair, row: Mapping[str, Any], file: Path) -> Pair:
+    """Return the pair with its image files, and with the difficulty that the path names."""
     split = re.search(
         r"easy|medium|hard", f"{file.parent.parent.name}/{file.parent.name}/{file.stem}".lower()
     )
     if pair.difficulty is None and split:
         pair = replace(pair, difficulty=split.group())
-    folders = (file.parent, file.parent / pair.id, file.parent / file.stem / pair.id)
-    for folder in folders:
+    for folder in (file.parent, file.parent / pair.id, file.parent / file.stem / pair.id):
         images = (folder / f"{pair.id}_original.jpg", folder / f"{pair.id}_modified_final.jpg")
         if all(image.is_file() for image in images):
             return replace(pair, images=images)
-    named = [row.get(key) for key in ("image1", "image2")]
-    if all(isinstance(name, str) for name in named):
-        return replace(pair, images=tuple(file.parent / str(name) for name in named))
+    names = [row.get(key) for key in ("image1", "image2")]
+    if all(isinstance(name, str) for name in names):
+        return replace(pair, images=tuple(file.parent / str(name) for name in names))
     return pair

@@ -1,88 +1,99 @@
-"""Many numbers of the same samples with their intervals, from one set of bootstrap draws."""
+"""Bootstrap intervals of many metrics over the same samples, from one set of draws."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mmprobe.analyses.statistics import CONFIDENCE, RESAMPLES
-from mmprobe.benchmarks.core.results import Direction, Metric, of_samples, parts_of
+from mmprobe.benchmarks.core.results import Combine, Direction, Metric, make_parts, with_ids
 
 _BLOCK = 250  # resamples in memory at a time
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number made of sums over samples.
+class MetricFormula:
+    """A metric that is computed from sums over samples.
 
     Attributes:
-        of: from sums [..., column] to the number [...]; NaN where it is undefined.
-        columns: which columns of all it is made of, in the order that `of` has them.
-        scored: the samples that it rests on, bool [sample].
-        asked: how many samples were asked for it.
-        direction, range: as of a `Metric`.
+        combine: computes the metric [...] from sums [..., column]. NaN where it is undefined.
+        columns: the columns that `combine` takes, in its order.
+        scored: whether the metric is defined for each sample, bool [sample].
+        n_asked: number of samples that the metric was asked for.
+        direction, range: see `Metric`.
     """
 
-    of: Callable[[np.ndarray], np.ndarray]
+    combine: Combine
     columns: Sequence[int]
     scored: np.ndarray
-    asked: int
+    n_asked: int
     direction: Direction
     range: tuple[float | None, float | None] = (0.0, 1.0)
 
 
-def measure(
-    columns: np.ndarray, ids: Sequence[str], numbers: Mapping[str, Number], seed: int = 0
+def bootstrap_metrics(
+    columns: np.ndarray, ids: Sequence[str], formulas: Mapping[str, MetricFormula], seed: int = 0
 ) -> dict[str, Metric]:
-    """What `results.count_metric` computes, for many numbers at the cost of one.
+    """Compute many metrics with their intervals, as `results.count_metric` does for one.
 
-    Samples are drawn with replacement, whether a number rests on them or not; draws where a number is undefined
-    are left out of its interval.
+    All samples are drawn with replacement, also those that a metric is not defined for. Draws where a metric
+    is undefined are left out of its interval.
 
     Args:
-        columns: what is summed, [sample, column]; 0 where a sample has nothing to add.
-        ids: of the samples.
-        numbers: by name.
-        seed: of the draws.
+        columns: the numbers to sum, [sample, column]. A sample that adds nothing has 0.
+        ids: ids of the samples.
+        formulas: formulas by metric name.
+        seed: seed of the draws.
 
     Example:
         >>> from mmprobe.benchmarks.core.results import ratio
         >>> first = np.array([True, True, False, False])
-        >>> half = Number(ratio, columns=[0, 1], scored=first, asked=4, direction="higher")
-        >>> metric = measure(np.array([[1.0, 1], [0, 1], [0, 0], [0, 0]]), "abcd", {"half": half})["half"]
+        >>> half = MetricFormula(ratio, columns=[0, 1], scored=first, n_asked=4, direction="higher")
+        >>> columns = np.array([[1.0, 1], [0, 1], [0, 0], [0, 0]])
+        >>> metric = bootstrap_metrics(columns, "abcd", {"half": half})["half"]
         >>> metric.value, metric.coverage
         (0.5, 0.5)
     """
-    count = len(columns)
-    # Samples that add the same are drawn together, which gives the same distribution and is quick.
-    kinds, times = np.unique(columns, axis=0, return_counts=True)
+    n_samples = len(columns)
+    # Samples with equal rows are drawn together. That gives the same distribution and is fast.
+    rows, counts = np.unique(columns, axis=0, return_counts=True)
     rng = np.random.default_rng(seed)
     with np.errstate(invalid="ignore", divide="ignore"):
-        sums = [
-            rng.multinomial(count, times / count, size=min(_BLOCK, RESAMPLES - start)) @ kinds
-            for start in range(0, RESAMPLES if count else 0, _BLOCK)
+        blocks = [
+            rng.multinomial(n_samples, counts / n_samples, size=min(_BLOCK, RESAMPLES - start)) @ rows
+            for start in range(0, RESAMPLES if n_samples else 0, _BLOCK)
         ]
-        drawn = np.concatenate(sums) if sums else np.zeros((0, columns.shape[1]))
-        metrics = {name: _metric(number, columns, drawn) for name, number in numbers.items()}
-    return of_samples(metrics, ids)
+        drawn_sums = np.concatenate(blocks) if blocks else np.zeros((0, columns.shape[1]))
+        metrics = {name: _compute_metric(formula, columns, drawn_sums) for name, formula in formulas.items()}
+    return with_ids(metrics, ids)
 
 
-def _metric(number: Number, columns: np.ndarray, drawn: np.ndarray) -> Metric:
-    """A number of the samples' [sample, column], with the interval that the drawn sums [resample, column] give."""
-    mine = columns[:, number.columns]
-    value = float(number.of(mine.sum(0)))
+def _compute_metric(formula: MetricFormula, columns: np.ndarray, drawn_sums: np.ndarray) -> Metric:
+    """Compute one metric and its interval from columns [sample, column] and drawn sums [resample, column]."""
+    counts = columns[:, formula.columns]
+    value = float(formula.combine(counts.sum(0)))
     low = high = math.nan
-    n = int(number.scored.sum())
-    if n > 1:
-        values = np.asarray(number.of(drawn[:, number.columns]), float)
-        values = values[np.isfinite(values)]
-        if len(values):
+    n_scored = int(formula.scored.sum())
+    if n_scored > 1:
+        drawn = np.asarray(formula.combine(drawn_sums[:, formula.columns]), float)
+        drawn = drawn[np.isfinite(drawn)]
+        if len(drawn):
             tail = 50 * (1 - CONFIDENCE)
-            low, high = np.percentile(values, [tail, 100 - tail])
-    told = [float(one) if math.isfinite(one) else None for one in (value, low, high)]
-    coverage = n / number.asked if number.asked else None
-    parts = parts_of(mine[number.scored], number.scored, number.of)
-    return Metric(told[0], n, coverage, told[1], told[2], number.direction, number.range, parts)
+            low, high = np.percentile(drawn, [tail, 100 - tail])
+    return Metric(
+        value=_finite(value),
+        n=n_scored,
+        coverage=n_scored / formula.n_asked if formula.n_asked else None,
+        low=_finite(low),
+        high=_finite(high),
+        direction=formula.direction,
+        range=formula.range,
+        parts=make_parts(counts[formula.scored], formula.scored, formula.combine),
+    )
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None

@@ -1,103 +1,109 @@
-"""The labels of the answers about one pair, and how they are put together."""
+"""The labels of the answers about one pair: what a judge, of whatever kind, read from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmprobe.benchmarks.answers.lexical.claims import Claim
 from mmprobe.benchmarks.spd_faith.data import Pair
-from mmprobe.benchmarks.spd_faith.match import Error, Label
+from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
 from mmprobe.errors import InputError
 
-Word = Literal["yes", "no", "unknown"]
-
-
-@dataclass(frozen=True)
-class PairLabels:
-    """The labels of the answers about one pair, from whatever judge.
-
-    Attributes:
-        pair: the pair and its truth.
-        same, different: the answers to the two binary questions; None where one was not asked.
-        count: the number of differences stated; None if not asked or not stated.
-        count_asked: whether it was asked.
-        listed: the differences listed, for TF1 and CF1; None if not asked or not understood, and empty if the
-            answer says that there are none.
-        listed_asked: whether it was asked.
-        found: for each claim of the answer to 'There are n^ differences. Can you find them?' its error, or None
-            where it is faithful; None instead of all if not asked or not understood.
-        found_asked: whether it was asked.
-        steps, steps_asked: the same of the step-by-step form.
-        agreement: for each pair of claims of the two binary answers whether they agree; empty without claims.
-        unscored: which of `listed`, `found` and `steps` a judge failed at; nothing is said of these answers, not even
-            where one that was not understood counts as 0.
-    """
-
-    pair: Pair
-    same: Word | None = None
-    different: Word | None = None
-    count: int | None = None
-    count_asked: bool = False
-    listed: tuple[Claim, ...] | None = None
-    listed_asked: bool = False
-    found: tuple[Error | None, ...] | None = None
-    found_asked: bool = False
-    steps: tuple[Error | None, ...] | None = None
-    steps_asked: bool = False
-    agreement: tuple[Label, ...] = field(default=())
-    unscored: frozenset[str] = frozenset()
-
-
 QUESTION_TYPES = ("same", "different", "count", "find", "list", "steps")
-
-
-def by_pair(truths: Sequence[Pair], responses: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """The answers by pair and question type, checked.
-
-    Raises:
-        InputError: as `score_responses`.
-    """
-    owner: dict[str, str] = {}
-    if len({pair.id for pair in truths}) < len(truths):
-        raise InputError("truth: an id is used for two pairs")
-    for pair in truths:
-        for name in {pair.id, *pair.question_ids}:
-            if owner.setdefault(name, pair.id) != pair.id:
-                raise InputError(f"truth: id {name!r} stands for two pairs")
-    answers: dict[str, dict[str, str]] = {}
-    for number, line in enumerate(responses, 1):
-        where = f"response {number}"
-        told, kind, text = line.get("id"), line.get("question_type"), line.get("response", 0)
-        if kind not in QUESTION_TYPES:
-            raise InputError(f"{where}: question_type is {kind!r}; use one of {', '.join(QUESTION_TYPES)}")
-        if not isinstance(told, str | int) or str(told) not in owner:
-            raise InputError(f"{where}: id {told!r} is in no pair of the data")
-        if text is not None and not isinstance(text, str):
-            raise InputError(f"{where}: field 'response' is missing or no text")
-        mine = answers.setdefault(owner[str(told)], {})
-        if kind in mine:
-            raise InputError(f"{where}: {kind!r} of {told!r} was answered already")
-        mine[kind] = (text or "").encode("utf-8", "replace").decode("utf-8")  # half an emoji cannot be stored
-    if not answers:
-        raise InputError("there are no responses to score")
-    return answers
+YesNo = Literal["yes", "no", "unknown"]
 
 
 @dataclass(frozen=True)
 class AnswerClaims:
-    """What a judge made of one answer about differences.
+    """What a judge read from one answer about differences.
 
     Attributes:
-        claims: what the answer claims and denies; None if the judge failed.
-        understood: whether it claims a difference, or says that there are none.
-        errors: for each claim that is no denial what is wrong with it, None where nothing is; None instead of all if
+        claims: what the answer claims and denies. None if the judge failed.
+        understood: whether the answer claims a difference, or says that there are none.
+        errors: one item for each claim that is no denial: its error, or None if the claim is true. None if
             the answer was not understood or the judge failed.
-        unscored: why the judge failed.
+        unscored: why the judge failed, or None.
     """
 
     claims: tuple[Claim, ...] | None
     understood: bool
-    errors: tuple[Error | None, ...] | None
+    errors: tuple[ClaimError | None, ...] | None
     unscored: str | None = None
+
+
+@dataclass(frozen=True)
+class PairLabels:
+    """The labels of all answers about one pair.
+
+    The fields are named by question type. A question that was asked and not understood has True in its
+    `asked` field and None in its labels.
+
+    Attributes:
+        pair: the pair with its true differences.
+        same, different: the answers to the two binary questions. None where a question was not asked.
+        count: the number of differences that the model stated.
+        count_asked: whether `count` was asked.
+        list_claims: the listed differences, for TF1 and CF1. Empty if the answer says that there are none.
+        list_asked: whether `list` was asked.
+        find_errors: one item for each claim of the answer to "There are n^ differences. Can you find them?":
+            its error, or None if the claim is true.
+        find_asked: whether `find` was asked.
+        steps_errors, steps_asked: the same for the step-by-step question.
+        agreement: one item for each pair of claims of the two binary answers. Empty without claims.
+        unscored: the question types among `list`, `find` and `steps` where the judge failed. These answers
+            count in no metric, not even in the metrics that score an answer that was not understood as 0.
+    """
+
+    pair: Pair
+    same: YesNo | None = None
+    different: YesNo | None = None
+    count: int | None = None
+    count_asked: bool = False
+    list_claims: tuple[Claim, ...] | None = None
+    list_asked: bool = False
+    find_errors: tuple[ClaimError | None, ...] | None = None
+    find_asked: bool = False
+    steps_errors: tuple[ClaimError | None, ...] | None = None
+    steps_asked: bool = False
+    agreement: tuple[Agreement, ...] = ()
+    unscored: frozenset[str] = frozenset()
+
+
+def group_by_pair(pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Check the responses and return the answers as pair id -> question type -> text.
+
+    Raises:
+        InputError: see `score_by_rules`.
+    """
+    pair_ids: dict[str, str] = {}  # id of a pair or of one of its questions -> id of the pair
+    if len({pair.id for pair in pairs}) < len(pairs):
+        raise InputError("pairs: two pairs have the same id")
+    for pair in pairs:
+        for name in {pair.id, *pair.question_ids}:
+            if pair_ids.setdefault(name, pair.id) != pair.id:
+                raise InputError(f"pairs: id {name!r} stands for two pairs")
+    answers: dict[str, dict[str, str]] = {}
+    for number, response in enumerate(responses, 1):
+        where = f"response {number}"
+        name, question_type, text = (
+            response.get("id"),
+            response.get("question_type"),
+            response.get("response", 0),
+        )
+        if question_type not in QUESTION_TYPES:
+            types = ", ".join(QUESTION_TYPES)
+            raise InputError(f"{where}: question_type is {question_type!r}; use one of {types}")
+        if not isinstance(name, str | int) or str(name) not in pair_ids:
+            raise InputError(f"{where}: id {name!r} is in no pair of the data")
+        if text is not None and not isinstance(text, str):
+            raise InputError(f"{where}: field 'response' is missing or not a text")
+        pair_answers = answers.setdefault(pair_ids[str(name)], {})
+        if question_type in pair_answers:
+            raise InputError(f"{where}: {question_type!r} of {name!r} was answered already")
+        # UTF-8 cannot store half a surrogate pair.
+        pair_answers[question_type] = (text or "").encode("utf-8", "replace").decode("utf-8")
+    if not answers:
+        raise InputError("there are no responses to score")
+    return answers

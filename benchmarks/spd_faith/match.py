@@ -1,4 +1,7 @@
-"""Claims against the truth, and the claims of two answers against each other."""
+"""Match claims with true differences, and the claims of two answers with each other.
+
+The error types are those of SPD-Faith Bench (arXiv:2602.07833), appendix B.2.3. The rules are ours.
+"""
 
 from __future__ import annotations
 
@@ -9,212 +12,224 @@ from typing import Any, Literal, TypeVar
 from mmprobe.benchmarks.answers.lexical.claims import Claim
 from mmprobe.benchmarks.spd_faith.data import Difference
 
-Label = Literal["consistent", "contradictory", "ambiguous"]
-Error = Literal[
+Agreement = Literal["consistent", "contradictory", "ambiguous"]
+ClaimError = Literal[
     "type_category_mismatch", "type_confusion", "attribute_error", "quantity_error", "fabrication"
 ]
-ERRORS: tuple[Error, ...] = (
+CLAIM_ERRORS: tuple[ClaimError, ...] = (
     "type_category_mismatch",
     "type_confusion",
     "attribute_error",
     "quantity_error",
     "fabrication",
 )
-WEIGHT: dict[Label, float] = {"consistent": 1.0, "contradictory": -1.0, "ambiguous": 0.5}
+AGREEMENT_WEIGHTS: dict[Agreement, float] = {"consistent": 1.0, "contradictory": -1.0, "ambiguous": 0.5}
 _OPPOSITES = ({"left", "right"}, {"top", "bottom"}, {"foreground", "background"})
-One = TypeVar("One")
-Other = TypeVar("Other")
+_PLACES = {"left", "right", "top", "bottom", "center", "foreground", "background"}
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 def maximum_matching(
-    first: Sequence[One], second: Sequence[Other], fits: Callable[[One, Other], bool]
+    first: Sequence[First], second: Sequence[Second], fits: Callable[[First, Second], bool]
 ) -> dict[int, int]:
-    """The largest one-to-one matching of two lists, by augmenting paths.
+    """Return the largest one-to-one matching of two lists, found by augmenting paths.
 
     Returns:
-        Position in `first` to position in `second`.
+        Index in `first` -> index in `second`.
 
     Example:
         >>> maximum_matching([1, 2], [2, 3], lambda a, b: b - a in (0, 1))
         {0: 0, 1: 1}
     """
-    options = [[at for at, other in enumerate(second) if fits(one, other)] for one in first]
+    options = [[j for j, other in enumerate(second) if fits(item, other)] for item in first]
     owner: dict[int, int] = {}
     partner: dict[int, int] = {}
     for start in range(len(first)):
-        reached: dict[int, int] = {}  # position in second: position in first that reached it
-        queue, free = [start], None
-        for one in queue:
-            for at in options[one]:
-                if at not in reached:
-                    reached[at] = one
-                    if at not in owner:
-                        free = at
+        reached_from: dict[int, int] = {}  # index in second -> index in first
+        queue = [start]
+        free = None
+        for i in queue:
+            for j in options[i]:
+                if j not in reached_from:
+                    reached_from[j] = i
+                    if j not in owner:
+                        free = j
                         break
-                    queue.append(owner[at])
+                    queue.append(owner[j])
             if free is not None:
                 break
-        while free is not None:  # back along the path, each handing on what it had
-            one = reached[free]
-            owner[free], partner[one], free = one, free, partner.get(one)
+        while free is not None:  # back along the path: each item hands on its old partner
+            i = reached_from[free]
+            owner[free], partner[i], free = i, free, partner.get(i)
     return partner
 
 
-def same_value(one: str | None, other: str | None) -> bool:
-    """Whether two colours or places can be the same; what is not said fits everything.
+def values_agree(first: str | None, second: str | None) -> bool:
+    """Return whether two colours or places can be the same. A missing value agrees with every value.
 
-    `light blue` is a blue, `top left` is on the left; a cell and a side cannot be compared.
+    `light blue` agrees with `blue`, and `top left` with `left`. A grid cell and a side cannot be compared, so
+    they agree.
     """
-    if one is None or other is None or one == other:
+    if first is None or second is None or first == second:
         return True
-    first, second = set(one.split()), set(other.split())
-    if _is_cell(one) != _is_cell(other):
+    if _is_cell(first) != _is_cell(second):
         return True
-    if _is_cell(one):
+    if _is_cell(first):
         return False
-    if any(pair & first and pair & second and pair & first != pair & second for pair in _OPPOSITES):
+    words, other_words = set(first.split()), set(second.split())
+    if any(pair & words and pair & other_words and pair & words != pair & other_words for pair in _OPPOSITES):
         return False
-    if _is_place(one) and _is_place(other):
+    if words & _PLACES and other_words & _PLACES:
         return True
-    return one.split()[-1] == other.split()[-1] and min(len(first), len(second)) == 1
+    return first.split()[-1] == second.split()[-1] and min(len(words), len(other_words)) == 1
 
 
 def _is_cell(value: str) -> bool:
     return len(value) == 2 and value[0].isalpha() and value[1].isdigit()
 
 
-def _is_place(value: str) -> bool:
-    return bool(set(value.split()) & {"left", "right", "top", "bottom", "center", "foreground", "background"})
-
-
-def same_attributes(claim: Claim, other: Claim | Difference) -> bool:
-    """Whether before and after of the one fit those of the other."""
-    return same_value(claim.before, other.before) and same_value(claim.after, other.after)
+def attributes_agree(claim: Claim, other: Claim | Difference) -> bool:
+    """Return whether the values before and after the change agree."""
+    return values_agree(claim.before, other.before) and values_agree(claim.after, other.after)
 
 
 def match_claims(
     claims: Sequence[Claim], differences: Sequence[Difference]
-) -> tuple[list[int | None], list[Error | None]]:
-    """Each claim of a difference against the truth.
+) -> tuple[list[int | None], list[ClaimError | None]]:
+    """Match each claim with a true difference, and name the error of each claim without one.
 
-    A claim is true of a difference if type and category agree, the attributes that it names fit, and no more
-    things are claimed changed than were. Claims and differences are matched one to one, as many as can be.
+    A claim is true of a difference if the types and categories are equal, the attributes agree, and the
+    claimed number of things is not too large. The matching is one to one and as large as possible.
 
-    The errors of the claims left over are the paper's (appendix B.2.3); how they are told apart is ours. The first
-    that holds, each difference that nothing matched explaining one claim at most:
+    Each claim without a match gets the first error that applies. A difference without a match explains at
+    most one wrong claim.
 
     - attribute_error: right type and category, wrong colour or place.
-    - quantity_error: right type and category, but more of them than there are: a number too large, or the same
-      claimed more often than it is true.
+    - quantity_error: right type and category, but too many: the number is too large, or the claim is repeated
+      more often than it is true.
     - type_confusion: right category, another type.
     - type_category_mismatch: right type, another category.
-    - fabrication: nothing of the kind.
+    - fabrication: none of these.
 
     Args:
-        claims: none of them negated.
-        differences: the truth.
+        claims: the claims. None of them may be negated.
+        differences: the true differences.
 
     Returns:
-        For each claim the position of its difference, or None; and its error, or None.
+        For each claim the index of its difference, or None; and for each claim its error, or None.
 
     Example:
         >>> match_claims([Claim("color", "car"), Claim("remove", "cat")], [Difference("remove", "dog")])
         ([None, None], ['fabrication', 'type_category_mismatch'])
     """
-    there = Counter((one.type, one.category) for one in differences)
+    true_counts = Counter((difference.type, difference.category) for difference in differences)
 
-    def same_thing(claim: Claim, one: Difference) -> bool:
-        return (claim.type, claim.category) == (one.type, one.category)
+    def true_count(claim: Claim) -> int:
+        return true_counts[claim.type, claim.category]  # type: ignore[index]
 
-    def enough(claim: Claim) -> bool:
-        return (claim.quantity or 1) <= max(1, there[claim.type, claim.category])  # type: ignore[index]
+    def same_object(claim: Claim, difference: Difference) -> bool:
+        return (claim.type, claim.category) == (difference.type, difference.category)
 
-    def true_of(claim: Claim, one: Difference) -> bool:
-        return same_thing(claim, one) and enough(claim) and same_attributes(claim, one)
-
-    matched = maximum_matching(claims, differences, true_of)
-    errors: list[Error | None] = [None] * len(claims)
-    open_claims = [at for at in range(len(claims)) if at not in matched]
-    open_truth = [at for at in range(len(differences)) if at not in matched.values()]
-    steps: tuple[tuple[Error, Callable[[Claim, Difference], bool]], ...] = (
-        ("attribute_error", lambda claim, one: same_thing(claim, one) and not same_attributes(claim, one)),
-        ("quantity_error", same_thing),
-        ("type_confusion", lambda claim, one: claim.category == one.category),
-        ("type_category_mismatch", lambda claim, one: claim.type == one.type),
-    )
-    for error, fits in steps:
-        found = maximum_matching(
-            [claims[at] for at in open_claims], [differences[at] for at in open_truth], fits
+    def is_true(claim: Claim, difference: Difference) -> bool:
+        return (
+            same_object(claim, difference)
+            and (claim.quantity or 1) <= max(1, true_count(claim))
+            and attributes_agree(claim, difference)
         )
-        for one in found:
-            errors[open_claims[one]] = error
-        taken = {open_truth[other] for other in found.values()}
-        open_claims = [at for position, at in enumerate(open_claims) if position not in found]
-        open_truth = [at for at in open_truth if at not in taken]
+
+    matched = maximum_matching(claims, differences, is_true)
+    errors: list[ClaimError | None] = [None] * len(claims)
+    open_claims = [i for i in range(len(claims)) if i not in matched]
+    open_differences = [j for j in range(len(differences)) if j not in matched.values()]
+    rules: tuple[tuple[ClaimError, Callable[[Claim, Difference], bool]], ...] = (
+        (
+            "attribute_error",
+            lambda claim, true: same_object(claim, true) and not attributes_agree(claim, true),
+        ),
+        ("quantity_error", same_object),
+        ("type_confusion", lambda claim, true: claim.category == true.category),
+        ("type_category_mismatch", lambda claim, true: claim.type == true.type),
+    )
+    for error, fits in rules:
+        explained = maximum_matching(
+            [claims[i] for i in open_claims], [differences[j] for j in open_differences], fits
+        )
+        for position in explained:
+            errors[open_claims[position]] = error
+        used = {open_differences[position] for position in explained.values()}
+        open_claims = [i for position, i in enumerate(open_claims) if position not in explained]
+        open_differences = [j for j in open_differences if j not in used]
         if error == "quantity_error":
-            surplus = [at for at in open_claims if there[claims[at].type, claims[at].category]]  # type: ignore[index]
-            for at in surplus:
-                errors[at] = error
-            open_claims = [at for at in open_claims if at not in surplus]
-    for at in open_claims:
-        errors[at] = "fabrication"
-    return [matched.get(at) for at in range(len(claims))], errors
+            surplus = [i for i in open_claims if true_count(claims[i])]
+            for i in surplus:
+                errors[i] = error
+            open_claims = [i for i in open_claims if i not in surplus]
+    for i in open_claims:
+        errors[i] = "fabrication"
+    return [matched.get(i) for i in range(len(claims))], errors
 
 
-def compare_claims(one: Claim, other: Claim) -> Label:
-    """Whether two claims describe the same difference, conflict on the same aspect, or neither can be said.
+def compare_claims(first: Claim, second: Claim) -> Agreement:
+    """Return whether two claims describe the same difference, conflict, or cannot be compared.
 
     Example:
         >>> red, blue = Claim("color", "car", after="red"), Claim("color", "car", after="blue")
         >>> compare_claims(red, red), compare_claims(red, blue), compare_claims(red, Claim("remove", "dog"))
         ('consistent', 'contradictory', 'ambiguous')
     """
-    if one.category is None or one.category != other.category:
+    if first.category is None or first.category != second.category:
         return "ambiguous"
-    if one.negated != other.negated:
-        denied = one if one.negated else other
-        return "contradictory" if denied.type is None or one.type == other.type else "ambiguous"
-    if one.negated:
-        return "consistent" if one.type == other.type else "ambiguous"
-    if one.type is None or other.type is None:
+    if first.negated != second.negated:
+        denial = first if first.negated else second
+        return "contradictory" if denial.type is None or first.type == second.type else "ambiguous"
+    if first.negated:
+        return "consistent" if first.type == second.type else "ambiguous"
+    if first.type is None or second.type is None:
         return "ambiguous"
-    if one.type != other.type:  # what is gone has neither a new colour nor a new place
-        return "contradictory" if "remove" in (one.type, other.type) else "ambiguous"
-    same_number = None in (one.quantity, other.quantity) or one.quantity == other.quantity
-    return "consistent" if same_attributes(one, other) and same_number else "contradictory"
+    if first.type != second.type:  # a removed object has no new colour and no new place
+        return "contradictory" if "remove" in (first.type, second.type) else "ambiguous"
+    same_quantity = None in (first.quantity, second.quantity) or first.quantity == second.quantity
+    return "consistent" if attributes_agree(first, second) and same_quantity else "contradictory"
 
 
 def pair_claims(
-    first: Sequence[Any], second: Sequence[Any], compare: Callable[[Any, Any], Label] = compare_claims
-) -> list[tuple[int, int, Label]]:
-    """The claims of two answers, one to one: first all that agree, then all that conflict, then the rest in order.
+    first: Sequence[Any], second: Sequence[Any], compare: Callable[[Any, Any], Agreement] = compare_claims
+) -> list[tuple[int, int, Agreement]]:
+    """Pair the claims of two answers one to one.
 
-    As many pairs as the answer with fewer claims has; a claim that has no partner is in none. (Were each claim
-    paired with each, two equal answers with several claims could not reach 1, and the ratios printed in the
-    paper's Table 3 would be out of reach.)
+    Claims that agree are paired first, then claims that conflict, then the rest in order.
+
+    There are as many pairs as claims in the shorter answer. Pairing each claim with each would be simpler,
+    but then two equal answers with several claims could not score 1, and the ratios in the paper's Table 3
+    would be impossible.
 
     Args:
-        first, second: the claims of each answer, as `compare` knows them.
-        compare: whether two claims agree.
+        first, second: the claims of each answer, of the type that `compare` takes.
+        compare: returns whether two claims agree.
+
+    Returns:
+        (index in `first`, index in `second`, agreement), sorted.
 
     Example:
         >>> cat, dog = Claim("remove", "cat"), Claim("remove", "dog")
         >>> pair_claims([cat, dog], [dog])
         [(1, 0, 'consistent')]
     """
-    pairs: list[tuple[int, int, Label]] = []
-    left, right = list(range(len(first))), list(range(len(second)))
-    for label in WEIGHT:
-        if label == "ambiguous":
-            found = {at: at for at in range(min(len(left), len(right)))}
+    pairs: list[tuple[int, int, Agreement]] = []
+    open_first = list(range(len(first)))
+    open_second = list(range(len(second)))
+    for agreement in AGREEMENT_WEIGHTS:
+        if agreement == "ambiguous":
+            matching = {position: position for position in range(min(len(open_first), len(open_second)))}
         else:
-            wanted: Label = label
-            found = maximum_matching(
-                [first[at] for at in left],
-                [second[at] for at in right],
-                lambda one, other, wanted=wanted: compare(one, other) == wanted,  # type: ignore[misc]
+            target: Agreement = agreement
+            matching = maximum_matching(
+                [first[i] for i in open_first],
+                [second[j] for j in open_second],
+                lambda claim, other, target=target: compare(claim, other) == target,  # type: ignore[misc]
             )
-        pairs += [(left[one], right[other], label) for one, other in found.items()]
-        left = [at for position, at in enumerate(left) if position not in found]
-        right = [at for position, at in enumerate(right) if position not in found.values()]
+        pairs += [(open_first[i], open_second[j], agreement) for i, j in matching.items()]
+        open_first = [i for position, i in enumerate(open_first) if position not in matching]
+        open_second = [j for position, j in enumerate(open_second) if position not in matching.values()]
     return sorted(pairs)

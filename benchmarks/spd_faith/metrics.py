@@ -1,7 +1,7 @@
-"""Every metric of SPD-Faith Bench under a name of its own, recomputed from the labels of single answers.
+"""Every metric of SPD-Faith Bench (arXiv:2602.07833), computed from the labels of single answers.
 
-The paper (appendix B.2, and its tables) gives two readings of most metrics; each reading has its name here, and a
-profile says which are headline.
+The paper (appendix B.2 and its tables) defines most metrics in two ways. Each definition has its own name
+here, and a profile says which metrics are the headline.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ from typing import Literal
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Direction, Metric, Of, f1, ratio
+from mmprobe.benchmarks.core.results import Combine, Direction, Metric, f1, ratio
 from mmprobe.benchmarks.spd_faith.data import Pair
-from mmprobe.benchmarks.spd_faith.intervals import Number, measure
+from mmprobe.benchmarks.spd_faith.intervals import MetricFormula, bootstrap_metrics
 from mmprobe.benchmarks.spd_faith.labels import PairLabels
-from mmprobe.benchmarks.spd_faith.match import ERRORS
-from mmprobe.benchmarks.spd_faith.scoring import listing_counts, scores_of
+from mmprobe.benchmarks.spd_faith.match import CLAIM_ERRORS
+from mmprobe.benchmarks.spd_faith.scoring import compute_scores, count_list_matches
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
 Profile = Literal["paper-main", "paper-appendix", "code"]
 
-# which metrics are headline: what the main text says and the tables fit, what appendix B.2 writes, what was released
+# paper-main: the main text and tables. paper-appendix: appendix B.2. code: the released code.
 PROFILES: dict[Profile, tuple[str, ...]] = {
     "paper-main": (
-        *("dqr_ratio", "ds_exist", "tf1_macro", "cf1", "contradiction_rate", "consistency_ratio", "drf"),
+        "dqr_ratio",
+        "ds_exist",
+        "tf1_macro",
+        "cf1",
+        "contradiction_rate",
+        "consistency_ratio",
+        "drf",
     ),
     "paper-appendix": (
         "dqr_exact",
@@ -47,10 +53,10 @@ PROFILES: dict[Profile, tuple[str, ...]] = {
     ),
 }
 
-
+# Metrics that are means over pairs: direction and range.
 _MEANS: dict[str, tuple[Direction, tuple[float | None, float | None]]] = {
     "dqr_exact": ("higher", (0, 1)),
-    "dqr_ratio": ("higher", (0, None)),  # as the paper takes it, though beyond 1 too many were counted
+    "dqr_ratio": ("higher", (0, None)),  # the paper's direction, although above 1 the model counted too many
     "dqr_ratio_clamped": ("higher", (0, 1)),
     "ds_tolerance": ("higher", (0, 1)),
     "ds_exist": ("higher", (0, 1)),
@@ -63,85 +69,26 @@ _MEANS: dict[str, tuple[Direction, tuple[float | None, float | None]]] = {
     "yes_ratio": ("lower", (0, 1)),
 }
 
-# columns of `listing_counts`: matched, claimed, true of each type, of all types, of the categories; and the
-# matches that the released code counts
-_TYPES = range(9)
-_TYPE_COLUMNS = {kind: _TYPES[3 * at : 3 * at + 3] for at, kind in enumerate(EDIT_TYPES)}
-_ALL_TYPES, _CATEGORIES, _CODE, _WIDTH = range(9, 12), range(12, 15), (15, 13, 14), 16
+# Columns of `count_list_matches`.
+_TYPE_COLUMNS = {name: range(3 * index, 3 * index + 3) for index, name in enumerate(EDIT_TYPES)}
+_ALL_TYPE_COLUMNS = range(9)
+_POOLED_TYPE_COLUMNS = range(9, 12)
+_CATEGORY_COLUMNS = range(12, 15)
+_CODE_COLUMNS = (15, 13, 14)
+_N_LIST_COLUMNS = 16
 
-
-_CODE_LIMIT: dict[str, float | None] = {"": 2.0, "_precision": 1.0, "_recall": None}
-
-
-_PARTS: dict[str, Of] = {
+# Suffix of the metric's name: how it is computed from (matched, claimed, true).
+_F1_PARTS: dict[str, Combine] = {
     "": f1,
     "_precision": ratio,
     "_recall": lambda sums: sums[..., 0] / sums[..., 2],
 }
-
-
-def _macro(of: Of, counts: np.ndarray) -> np.ndarray:
-    """Mean over the types where it is defined; a type that nobody claims and nothing has is left out (ours)."""
-    each = np.stack([np.asarray(of(counts[..., list(columns)])) for columns in _TYPE_COLUMNS.values()])
-    defined = np.isfinite(each)
-    return np.where(defined, each, 0).sum(0) / defined.sum(0)
-
-
-def _listing_numbers(first: int, scored: np.ndarray, asked: int, parts: Iterable[str]) -> dict[str, Number]:
-    """TF1 and CF1 of sums whose columns from `first` are those of `listing_counts`."""
-    numbers = {}
-    for part in parts:
-        of = _PARTS[part]
-        readings: dict[str, tuple[Of, Iterable[int]]] = {
-            **{f"tf1_{kind}": (of, columns) for kind, columns in _TYPE_COLUMNS.items()},
-            "tf1_micro": (of, _ALL_TYPES),
-            "tf1_macro": (partial(_macro, of), _TYPES),
-            "cf1": (of, _CATEGORIES),
-            "cf1_code": (of, _CODE),
-        }
-        for name, (reading, columns) in readings.items():
-            limits = (0.0, _CODE_LIMIT[part] if name == "cf1_code" else 1.0)
-            places = [first + column for column in columns]
-            numbers[name + part] = Number(reading, places, scored, asked, "higher", limits)
-    return numbers
-
-
-def _measured(
-    judged: Sequence[PairLabels], unparsed: float | None = None, parts: Iterable[str] = ("",)
-) -> dict[str, Metric]:
-    """Every metric of some pairs."""
-    scored = [scores_of(one, unparsed) for one in judged]
-    columns: list[list[float]] = []
-    numbers: dict[str, Number] = {}
-    for name, (direction, limits) in _MEANS.items():
-        asked = sum(name in scores for scores in scored)
-        if asked:
-            values = [scores.get(name) for scores in scored]
-            known = [float(value is not None) for value in values]
-            places = [len(columns), len(columns) + 1]
-            numbers[name] = Number(ratio, places, np.array(known, bool), asked, direction, limits)
-            columns += [[value or 0.0 for value in values], known]
-    if any(one.listed_asked for one in judged):
-        rows = [listing_counts(one, unparsed is not None) if one.listed_asked else None for one in judged]
-        scored_rows = np.array([row is not None for row in rows])
-        asked = sum(one.listed_asked for one in judged)
-        numbers |= _listing_numbers(len(columns), scored_rows, asked, parts)
-        columns += [list(column) for column in zip(*(row or [0] * _WIDTH for row in rows), strict=True)]
-    if any(one.found_asked for one in judged):
-        told = [one.found or () for one in judged]
-        asked, understood = sum(one.found_asked for one in judged), [one.found is not None for one in judged]
-        end = len(columns) + len(ERRORS)
-        for at, kind in enumerate(ERRORS, len(columns)):
-            numbers[f"drf_{kind}"] = Number(ratio, [at, end], np.array(understood), asked, "lower")
-        columns += [[float(errors.count(kind)) for errors in told] for kind in ERRORS]
-        columns.append([float(len(errors)) for errors in told])
-    table = np.array(columns, float).reshape(len(columns), len(judged)).T
-    return measure(table, [one.pair.id for one in judged], numbers)
+_CODE_MAXIMUM: dict[str, float | None] = {"": 2.0, "_precision": 1.0, "_recall": None}
 
 
 def difference_type(pair: Pair) -> str:
-    """The type of all its differences; `mixed` if they are of several, `none` if there are none."""
-    types = {one.type for one in pair.differences}
+    """Return the type of all differences of a pair, `mixed` for several types, or `none`."""
+    types = {difference.type for difference in pair.differences}
     return types.pop() if len(types) == 1 else "mixed" if types else "none"
 
 
@@ -152,31 +99,34 @@ _GROUPS: dict[str, Callable[[Pair], str]] = {
 }
 
 
-def metrics_of(judged: Sequence[PairLabels]) -> dict[str, Metric]:
-    """Every metric whose questions were asked, over all pairs and by difficulty, type and number of differences.
+def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
+    """Compute every metric whose questions were asked, over all pairs and by group.
 
-    With n true differences and n^ stated, each the mean over pairs (appendix B.2 unless said otherwise):
+    n is the true number of differences and n^ the number that the model stated. These metrics are means over
+    pairs (appendix B.2 unless another source is given):
 
-    - dqr_exact: 1[n^ = n]. dqr_ratio: n^ / n, of the released code; dqr_ratio_clamped: at most 1.
-    - ds_tolerance: max(0, 1 - |n^ - n| / n). ds_exist: 1[n^ > 0] where n > 0, of the main text.
-    - contradiction_rate: 'yes' to 'same?' and to 'different?'; contradiction_rate_no_no: 'no' to both; yes_ratio:
-      'yes' to 'same?'. Of the pairs with one difference, as in the paper's Table 2 and Figure 11.
-    - consistency_ratio: +1, -1, +0.5 for claims that agree, conflict, or neither, over the pairs of claims.
-    - drf: claims that are true / claims made; drf_of_count: the same / n^; drf_steps: drf of the step-by-step form.
+    - dqr_exact: 1[n^ = n]. dqr_ratio: n^ / n (released code). dqr_ratio_clamped: n^ / n, but at most 1.
+    - ds_tolerance: max(0, 1 - |n^ - n| / n). ds_exist: 1[n^ > 0] where n > 0 (main text).
+    - contradiction_rate: "yes" to both binary questions. contradiction_rate_no_no: "no" to both. yes_ratio:
+      "yes" to `same`. Only pairs with one difference count, as in the paper's Table 2 and Figure 11.
+    - consistency_ratio: mean over pairs of claims of +1 (agree), -1 (conflict) or +0.5 (neither).
+    - drf: true claims / all claims. drf_of_count: true claims / n^. drf_steps: drf of the step-by-step
+      question.
 
-    And from counts pooled over pairs:
+    These metrics are computed from counts that are pooled over pairs:
 
-    - tf1_micro over the types, tf1_macro the mean of tf1_color, tf1_remove and tf1_position; cf1 over the
-      categories, cf1_code with the duplicates of the released code; of each, `_precision` and `_recall`.
-    - drf_type_category_mismatch, drf_type_confusion, drf_attribute_error, drf_quantity_error, drf_fabrication:
-      shares of all claims made.
+    - tf1_micro: F1 over all types. tf1_macro: mean of tf1_color, tf1_remove and tf1_position. cf1: F1 over
+      the categories. cf1_code: the same with the duplicates of the released code. Each has a `_precision` and
+      `_recall`.
+    - drf_type_category_mismatch, drf_type_confusion, drf_attribute_error, drf_quantity_error,
+      drf_fabrication: the share of each error among all claims.
 
-    `NAME_unparsed_0` counts answers that were not understood as 0, where NAME leaves them out and has a lower
-    coverage (not for consistency_ratio: there no claims are nothing to judge). `NAME[difficulty=easy]`,
-    `NAME[type=color]` and `NAME[differences=2]` rest on those pairs. Intervals are bootstraps over pairs.
+    NAME leaves out answers that were not understood, which lowers its coverage. `NAME_unparsed_0` scores them
+    as 0. consistency_ratio has no such variant. `NAME[difficulty=easy]`, `NAME[type=color]` and
+    `NAME[differences=2]` are computed on those pairs. Intervals are bootstraps over pairs.
 
     Args:
-        judged: one a pair.
+        labels: one item a pair.
 
     Returns:
         Metrics by name.
@@ -184,22 +134,111 @@ def metrics_of(judged: Sequence[PairLabels]) -> dict[str, Metric]:
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"),))
-        >>> metrics_of([PairLabels(pair, same="yes", different="yes")])["contradiction_rate"].value
+        >>> compute_metrics([PairLabels(pair, same="yes", different="yes")])["contradiction_rate"].value
         1.0
     """
-    metrics = _measured(judged, parts=_PARTS)
-    counted = _measured(judged, unparsed=0.0)
-    metrics |= {f"{name}_unparsed_0": counted[name] for name in _counted_anyway(counted)}
-    for key, group in _GROUPS.items():
-        members: dict[str, list[PairLabels]] = {}
-        for one in judged:
-            members.setdefault(group(one.pair), []).append(one)
-        for value, some in sorted(members.items()):
-            metrics |= {f"{name}[{key}={value}]": one for name, one in _measured(some).items()}
+    metrics = _compute_group(labels, f1_parts=_F1_PARTS)
+    with_unparsed = _compute_group(labels, unparsed=0.0)
+    metrics |= {
+        f"{name}_unparsed_0": metric for name, metric in with_unparsed.items() if _has_unparsed_variant(name)
+    }
+    for key, group_of in _GROUPS.items():
+        groups: dict[str, list[PairLabels]] = {}
+        for pair_labels in labels:
+            groups.setdefault(group_of(pair_labels.pair), []).append(pair_labels)
+        for value, members in sorted(groups.items()):
+            metrics |= {f"{name}[{key}={value}]": metric for name, metric in _compute_group(members).items()}
     return metrics
 
 
-def _counted_anyway(names: Iterable[str]) -> list[str]:
-    """The metrics that an answer which was not understood can count 0 in."""
-    errors = {f"drf_{kind}" for kind in ERRORS}
-    return [name for name in names if name != "consistency_ratio" and name not in errors]
+def _has_unparsed_variant(name: str) -> bool:
+    return name != "consistency_ratio" and name not in {f"drf_{error}" for error in CLAIM_ERRORS}
+
+
+def _compute_group(
+    labels: Sequence[PairLabels], unparsed: float | None = None, f1_parts: Iterable[str] = ("",)
+) -> dict[str, Metric]:
+    """Compute every metric over one group of pairs."""
+    columns: list[list[float]] = []
+    formulas: dict[str, MetricFormula] = {}
+    _add_means(labels, unparsed, columns, formulas)
+    if any(pair_labels.list_asked for pair_labels in labels):
+        _add_list_metrics(labels, unparsed, f1_parts, columns, formulas)
+    if any(pair_labels.find_asked for pair_labels in labels):
+        _add_error_shares(labels, columns, formulas)
+    table = np.array(columns, float).reshape(len(columns), len(labels)).T
+    return bootstrap_metrics(table, [pair_labels.pair.id for pair_labels in labels], formulas)
+
+
+def _add_means(
+    labels: Sequence[PairLabels],
+    unparsed: float | None,
+    columns: list[list[float]],
+    formulas: dict[str, MetricFormula],
+) -> None:
+    """Append the columns and formulas of the metrics that are means over pairs."""
+    scores = [compute_scores(pair_labels, unparsed) for pair_labels in labels]
+    for name, (direction, limits) in _MEANS.items():
+        n_asked = sum(name in pair_scores for pair_scores in scores)
+        if not n_asked:
+            continue
+        values = [pair_scores.get(name) for pair_scores in scores]
+        scored = [float(value is not None) for value in values]
+        indices = [len(columns), len(columns) + 1]
+        formulas[name] = MetricFormula(ratio, indices, np.array(scored, bool), n_asked, direction, limits)
+        columns += [[value or 0.0 for value in values], scored]
+
+
+def _add_list_metrics(
+    labels: Sequence[PairLabels],
+    unparsed: float | None,
+    f1_parts: Iterable[str],
+    columns: list[list[float]],
+    formulas: dict[str, MetricFormula],
+) -> None:
+    """Append the columns and formulas of TF1 and CF1."""
+    rows = [
+        count_list_matches(pair_labels, unparsed is not None) if pair_labels.list_asked else None
+        for pair_labels in labels
+    ]
+    scored = np.array([row is not None for row in rows])
+    n_asked = sum(pair_labels.list_asked for pair_labels in labels)
+    first_column = len(columns)
+    for part in f1_parts:
+        combine = _F1_PARTS[part]
+        definitions: dict[str, tuple[Combine, Iterable[int]]] = {
+            **{f"tf1_{name}": (combine, type_columns) for name, type_columns in _TYPE_COLUMNS.items()},
+            "tf1_micro": (combine, _POOLED_TYPE_COLUMNS),
+            "tf1_macro": (partial(_mean_over_types, combine), _ALL_TYPE_COLUMNS),
+            "cf1": (combine, _CATEGORY_COLUMNS),
+            "cf1_code": (combine, _CODE_COLUMNS),
+        }
+        for name, (definition, list_columns) in definitions.items():
+            limits = (0.0, _CODE_MAXIMUM[part] if name == "cf1_code" else 1.0)
+            indices = [first_column + column for column in list_columns]
+            formulas[name + part] = MetricFormula(definition, indices, scored, n_asked, "higher", limits)
+    columns += [list(column) for column in zip(*(row or [0] * _N_LIST_COLUMNS for row in rows), strict=True)]
+
+
+def _mean_over_types(combine: Combine, counts: np.ndarray) -> np.ndarray:
+    """Return the mean over the types where the metric is defined.
+
+    A type that is neither claimed nor true is left out (ours).
+    """
+    values = np.stack([np.asarray(combine(counts[..., list(columns)])) for columns in _TYPE_COLUMNS.values()])
+    defined = np.isfinite(values)
+    return np.where(defined, values, 0).sum(0) / defined.sum(0)
+
+
+def _add_error_shares(
+    labels: Sequence[PairLabels], columns: list[list[float]], formulas: dict[str, MetricFormula]
+) -> None:
+    """Append the columns and formulas of the share of each error among the claims of `find`."""
+    errors = [pair_labels.find_errors or () for pair_labels in labels]
+    understood = np.array([pair_labels.find_errors is not None for pair_labels in labels])
+    n_asked = sum(pair_labels.find_asked for pair_labels in labels)
+    total_column = len(columns) + len(CLAIM_ERRORS)
+    for column, error in enumerate(CLAIM_ERRORS, len(columns)):
+        formulas[f"drf_{error}"] = MetricFormula(ratio, [column, total_column], understood, n_asked, "lower")
+    columns += [[float(pair_errors.count(error)) for pair_errors in errors] for error in CLAIM_ERRORS]
+    columns.append([float(len(pair_errors)) for pair_errors in errors])

@@ -1,4 +1,4 @@
-"""From answers to metrics with a judge that is a model, or several."""
+"""Label answers with a judge that is a model, or several models, and score them."""
 
 from __future__ import annotations
 
@@ -11,130 +11,144 @@ from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_count
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.judges import Judge, JudgedClaim, Judgement, Match
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
-from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, by_pair
-from mmprobe.benchmarks.spd_faith.match import Error, Label, pair_claims
-from mmprobe.benchmarks.spd_faith.metrics import metrics_of
-from mmprobe.benchmarks.spd_faith.scoring import put_together
+from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
+from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims
+from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
+from mmprobe.benchmarks.spd_faith.scoring import make_record
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
 
-COMPARED = (
-    12  # claims of a binary answer that are compared with those of the other, ours: each with each is 144
-)
+MAX_COMPARED = 12  # claims of each binary answer, ours: at most 144 comparisons a pair
 _CHANGED = {"color": "its colour changed", "remove": "it was removed", "position": "it was moved"}
 
-_Key = tuple[str, str]  # pair and question type
+_Key = tuple[str, str]  # pair id and question type
+_PairedClaims = list[tuple[int, int, Agreement]]
 
 
-def judge_responses(
-    truths: Sequence[Pair], responses: Iterable[Mapping[str, Any]], judge: Judge
+def score_by_judge(
+    pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]], judge: Judge
 ) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
-    """As `score_responses`, with claims extracted, compared and matched by a judge.
+    """Score answers as `score_by_rules` does, with a judge that extracts, matches and compares the claims.
 
-    The judge lists the claims of each answer without the truth in sight, says of each claim which true difference it
-    tells or what is wrong with it, and of the claims of the two binary answers which agree; each with each, then one
-    to one as the lexical judge has them. Each true difference counts once: a second claim of it is a quantity error
-    (ours). Yes, no and numbers are read by rules. Every metric is then computed from these labels.
+    The judge does three things. It lists the claims of each answer without seeing the truth. It matches each
+    claim with a true difference, or names its error. It compares each claim of one binary answer with each of
+    the other; the claims are then paired one to one by `pair_claims`. A second claim of the same true
+    difference is a quantity error (ours). Rules read yes, no and numbers.
 
     Args:
-        truths, responses: as for `score_responses`.
-        judge: a model, or several.
+        pairs, responses: see `score_by_rules`.
+        judge: one model, or several.
 
     Returns:
-        As `score_responses`. What the judge failed at lowers the coverage of the metrics that need it, and of those
-        that count what was not understood as 0 as well; `unscored` in the records says why.
+        See `score_by_rules`. An answer that the judge failed at lowers the coverage of the metrics that need
+        it, and also of their `_unparsed_0` variants. `unscored` in the records says why.
 
     Raises:
-        InputError: as `score_responses`, or the provider refuses the key.
+        InputError: see `score_by_rules`; or the provider refuses the key.
 
     Example:
-        >>> judge_responses(truths, answers, ModelJudge("openai/gpt-4o"))           # doctest: +SKIP
+        >>> score_by_judge(pairs, responses, ModelJudge("openai/gpt-4o"))           # doctest: +SKIP
     """
-    answers = by_pair(truths, responses)
-    asked = [pair for pair in truths if pair.id in answers]
-    told, agreement = asyncio.run(_label(asked, answers, judge))
-    judged, records = [], []
-    for pair in asked:
-        mine = {kind: told[pair.id, kind] for kind in answers[pair.id] if kind != "count"}
-        one, record = put_together(pair, answers[pair.id], mine, agreement.get(pair.id, []))
-        judged.append(one)
+    answers = group_by_pair(pairs, responses)
+    answered_pairs = [pair for pair in pairs if pair.id in answers]
+    answer_claims, agreement = asyncio.run(label_by_judge(answered_pairs, answers, judge))
+    labels, records = [], []
+    for pair in answered_pairs:
+        pair_answers = answers[pair.id]
+        pair_answer_claims = {name: answer_claims[pair.id, name] for name in pair_answers if name != "count"}
+        pair_labels, record = make_record(pair, pair_answers, pair_answer_claims, agreement.get(pair.id, []))
+        labels.append(pair_labels)
         records.append(record)
-    return metrics_of(judged), records
+    return compute_metrics(labels), records
 
 
-async def _label(
+async def label_by_judge(
     pairs: Sequence[Pair], answers: Mapping[str, Mapping[str, str]], judge: Judge
-) -> tuple[dict[_Key, AnswerClaims], dict[str, list[tuple[int, int, Label]]]]:
-    """What is made of each answer, and how the claims of each pair's binary answers agree."""
+) -> tuple[dict[_Key, AnswerClaims], dict[str, _PairedClaims]]:
+    """Return the claims of each answer, and the paired claims of the two binary answers of each pair.
+
+    Args:
+        pairs: the pairs with an answer.
+        answers: pair id -> question type -> text.
+        judge: one model, or several.
+    """
     texts = {
-        (pair.id, kind): text for pair in pairs for kind, text in answers[pair.id].items() if kind != "count"
+        (pair.id, question_type): text
+        for pair in pairs
+        for question_type, text in answers[pair.id].items()
+        if question_type != "count"
     }
     extracted = dict(zip(texts, await judge.extract(list(texts.values())), strict=True))
-    claims = {key: found.items for key, found in extracted.items() if found.items is not None}
-    truth = {pair.id: [_of_truth(one) for one in pair.differences] for pair in pairs}
-    to_match = [([_of_claim(claim) for claim in items], truth[key[0]]) for key, items in claims.items()]
+    claims = {key: judgement.items for key, judgement in extracted.items() if judgement.items is not None}
+    truth = {pair.id: [_describe_difference(difference) for difference in pair.differences] for pair in pairs}
+    to_match = [([_describe_claim(claim) for claim in items], truth[key[0]]) for key, items in claims.items()]
     matched = dict(zip(claims, await judge.match(to_match), strict=True))
-    told = {key: _told(texts[key], found, matched.get(key)) for key, found in extracted.items()}
-    return told, await _agreement([pair.id for pair in pairs], claims, judge)
+    answer_claims = {
+        key: _label_answer(texts[key], judgement, matched.get(key)) for key, judgement in extracted.items()
+    }
+    return answer_claims, await _compare_binary_answers([pair.id for pair in pairs], claims, judge)
 
 
-def _told(text: str, extracted: Judgement[JudgedClaim], matched: Judgement[Match] | None) -> AnswerClaims:
-    """An answer's labels; `matched` is None where nothing was extracted."""
+def _label_answer(
+    text: str, extracted: Judgement[JudgedClaim], matched: Judgement[Match] | None
+) -> AnswerClaims:
+    """Return the labels of one answer. `matched` is None if the judge could not extract the claims."""
     if extracted.items is None or matched is None:
         return AnswerClaims(None, False, None, extracted.unscored)
-    claims = tuple(_claim(claim) for claim in extracted.items)
+    claims = tuple(_to_claim(claim) for claim in extracted.items)
     understood = bool(claims) or parse_count(text) == 0
     if matched.items is None:
         return AnswerClaims(claims, understood, None, matched.unscored)
-    return AnswerClaims(claims, understood, _errors(matched.items) if understood else None)
+    return AnswerClaims(claims, understood, _find_errors(matched.items) if understood else None)
 
 
-def _claim(claim: JudgedClaim) -> Claim:
+def _to_claim(claim: JudgedClaim) -> Claim:
     category = claim.category if claim.category in SHAPES else find_category(claim.category)
-    kind = next((one for one in EDIT_TYPES if one == claim.type), None)
-    return Claim(kind, category, text=claim.text)
+    edit_type = next((name for name in EDIT_TYPES if name == claim.type), None)
+    return Claim(edit_type, category, text=claim.text)
 
 
-def _errors(matches: Sequence[Match]) -> tuple[Error | None, ...]:
-    seen: set[int] = set()
-    errors: list[Error | None] = []
+def _find_errors(matches: Sequence[Match]) -> tuple[ClaimError | None, ...]:
+    used: set[int] = set()
+    errors: list[ClaimError | None] = []
     for match in matches:
-        again = match.truth is not None and match.truth in seen
-        errors.append("quantity_error" if again else match.error)
+        repeated = match.truth is not None and match.truth in used
+        errors.append("quantity_error" if repeated else match.error)
         if match.truth is not None:
-            seen.add(match.truth)
+            used.add(match.truth)
     return tuple(errors)
 
 
-async def _agreement(
-    ids: Sequence[str], claims: Mapping[_Key, tuple[JudgedClaim, ...]], judge: Judge
-) -> dict[str, list[tuple[int, int, Label]]]:
-    both = {
-        name: (claims[name, "same"][:COMPARED], claims[name, "different"][:COMPARED])
-        for name in ids
+async def _compare_binary_answers(
+    pair_ids: Sequence[str], claims: Mapping[_Key, tuple[JudgedClaim, ...]], judge: Judge
+) -> dict[str, _PairedClaims]:
+    claims_of_both = {
+        name: (claims[name, "same"][:MAX_COMPARED], claims[name, "different"][:MAX_COMPARED])
+        for name in pair_ids
         if (name, "same") in claims and (name, "different") in claims
     }
-    pairs = [
-        [(_of_claim(one), _of_claim(other)) for one in first for other in second]
-        for first, second in both.values()
+    to_compare = [
+        [(_describe_claim(claim), _describe_claim(other)) for claim in same for other in different]
+        for same, different in claims_of_both.values()
     ]
-    found = {}
-    for (name, (first, second)), labelled in zip(both.items(), await judge.label_pairs(pairs), strict=True):
-        if labelled.items is not None:
-            found[name] = _one_to_one(len(first), len(second), labelled.items)
-    return found
+    judgements = await judge.label_pairs(to_compare)
+    return {
+        name: _pair_one_to_one(len(same), len(different), judgement.items)
+        for (name, (same, different)), judgement in zip(claims_of_both.items(), judgements, strict=True)
+        if judgement.items is not None
+    }
 
 
-def _one_to_one(first: int, second: int, labels: Sequence[Label]) -> list[tuple[int, int, Label]]:
-    return pair_claims(range(first), range(second), lambda one, other: labels[one * second + other])
+def _pair_one_to_one(n_first: int, n_second: int, labels: Sequence[Agreement]) -> _PairedClaims:
+    return pair_claims(range(n_first), range(n_second), lambda i, j: labels[i * n_second + j])
 
 
-def _of_claim(claim: JudgedClaim) -> str:
-    """A claim in words, with what its quote may leave out."""
+def _describe_claim(claim: JudgedClaim) -> str:
+    """Return a claim in words, with the category and type that its quote may leave out."""
     return f"{claim.category} ({claim.type}): {claim.text}"
 
 
-def _of_truth(one: Difference) -> str:
-    changed = _CHANGED[one.type]
-    if one.before and one.after:
-        changed += f" from {one.before} to {one.after}"
-    return f"{one.category} ({one.type}): {one.description or changed}"
+def _describe_difference(difference: Difference) -> str:
+    changed = _CHANGED[difference.type]
+    if difference.before and difference.after:
+        changed += f" from {difference.before} to {difference.after}"
+    return f"{difference.category} ({difference.type}): {difference.description or changed}"

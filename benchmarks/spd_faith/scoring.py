@@ -10,57 +10,64 @@ from mmprobe.benchmarks.answers.lexical.claims import parse_count
 from mmprobe.benchmarks.answers.yes_no import parse_yes_no
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels
-from mmprobe.benchmarks.spd_faith.match import WEIGHT, Label
+from mmprobe.benchmarks.spd_faith.match import AGREEMENT_WEIGHTS, Agreement
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
 
-def scores_of(judged: PairLabels, unparsed: float | None = None) -> dict[str, float | None]:
-    """The scores of one pair by metric; only those whose questions were asked.
+def compute_scores(labels: PairLabels, unparsed: float | None = None) -> dict[str, float | None]:
+    """Compute the scores of one pair, by metric, for the questions that were asked.
 
     Args:
-        judged: its labels.
+        labels: the labels of the pair.
         unparsed: the score of an answer that was not understood.
 
     Returns:
-        None where an answer was not understood, or the score divides by nothing: the ratios of a pair without
-        differences, DRF without claims, consistency without pairs of claims.
+        None where an answer was not understood or the score divides by zero: the ratios of a pair without
+        differences, DRF without claims, and consistency without pairs of claims.
 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"), Difference("color", "car")))
-        >>> scores_of(PairLabels(pair, count=3, count_asked=True))["ds_tolerance"]
+        >>> compute_scores(PairLabels(pair, count=3, count_asked=True))["ds_tolerance"]
         0.5
     """
     scores: dict[str, float | None] = {}
-    n = len(judged.pair.differences)
-    if judged.count_asked:
-        scores |= _count_scores(judged.count, n, unparsed)
-    lost = {part: None if part in judged.unscored else unparsed for part in ("found", "steps")}
-    for name, errors, asked, missing in (
-        ("drf", judged.found, judged.found_asked, lost["found"]),
-        ("drf_steps", judged.steps, judged.steps_asked, lost["steps"]),
-    ):
-        if asked:
-            scores[name] = missing if errors is None else errors.count(None) / len(errors) if errors else None
-    if judged.found_asked and judged.count_asked:
-        faithful = None if judged.found is None else judged.found.count(None)
-        known = faithful is not None and judged.count
-        scores["drf_of_count"] = faithful / judged.count if known else None  # type: ignore[operator]
-        if judged.found is None or judged.count is None:
-            scores["drf_of_count"] = lost["found"]
-    if judged.same is not None and judged.different is not None:
-        weights = [WEIGHT[label] for label in judged.agreement]
+    n_differences = len(labels.pair.differences)
+    if labels.count_asked:
+        scores |= _count_scores(labels.count, n_differences, unparsed)
+    # A judge that failed says nothing about the answer, so the answer is not scored as `unparsed` either.
+    unparsed_find = None if "find" in labels.unscored else unparsed
+    unparsed_steps = None if "steps" in labels.unscored else unparsed
+    if labels.find_asked:
+        scores["drf"] = _true_share(labels.find_errors, unparsed_find)
+    if labels.steps_asked:
+        scores["drf_steps"] = _true_share(labels.steps_errors, unparsed_steps)
+    if labels.find_asked and labels.count_asked:
+        if labels.find_errors is None or labels.count is None:
+            scores["drf_of_count"] = unparsed_find
+        else:
+            n_true = labels.find_errors.count(None)
+            scores["drf_of_count"] = n_true / labels.count if labels.count else None
+    if labels.same is not None and labels.different is not None:
+        weights = [AGREEMENT_WEIGHTS[agreement] for agreement in labels.agreement]
         scores["consistency_ratio"] = sum(weights) / len(weights) if weights else None
-    if n == 1:
-        scores |= _binary_scores(judged, unparsed)
+    if n_differences == 1:
+        scores |= _binary_scores(labels, unparsed)
     return scores
 
 
-def _count_scores(count: int | None, n: int, unparsed: float | None) -> dict[str, float | None]:
+def _true_share(errors: tuple[Any, ...] | None, unparsed: float | None) -> float | None:
+    if errors is None:
+        return unparsed
+    return errors.count(None) / len(errors) if errors else None
+
+
+def _count_scores(count: int | None, n_differences: int, unparsed: float | None) -> dict[str, float | None]:
+    n = n_differences
     if count is None:
         ratio = unparsed if n else None
-        rest = dict.fromkeys(("dqr_ratio", "dqr_ratio_clamped", "ds_tolerance", "ds_exist"), ratio)
-        return {"dqr_exact": unparsed, **rest}
+        ratios = dict.fromkeys(("dqr_ratio", "dqr_ratio_clamped", "ds_tolerance", "ds_exist"), ratio)
+        return {"dqr_exact": unparsed, **ratios}
     return {
         "dqr_exact": float(count == n),
         "dqr_ratio": count / n if n else None,
@@ -70,114 +77,126 @@ def _count_scores(count: int | None, n: int, unparsed: float | None) -> dict[str
     }
 
 
-def _binary_scores(judged: PairLabels, unparsed: float | None) -> dict[str, float | None]:
+def _binary_scores(labels: PairLabels, unparsed: float | None) -> dict[str, float | None]:
     scores: dict[str, float | None] = {}
-    if judged.same is not None:
-        scores["yes_ratio"] = unparsed if judged.same == "unknown" else float(judged.same == "yes")
-        if judged.different is not None:
-            words = (judged.same, judged.different)
-            known = "unknown" not in words
-            scores["contradiction_rate"] = float(words == ("yes", "yes")) if known else unparsed
-            scores["contradiction_rate_no_no"] = float(words == ("no", "no")) if known else unparsed
+    if labels.same is not None:
+        scores["yes_ratio"] = unparsed if labels.same == "unknown" else float(labels.same == "yes")
+        if labels.different is not None:
+            answers = (labels.same, labels.different)
+            understood = "unknown" not in answers
+            scores["contradiction_rate"] = float(answers == ("yes", "yes")) if understood else unparsed
+            scores["contradiction_rate_no_no"] = float(answers == ("no", "no")) if understood else unparsed
     return scores
 
 
-def listing_counts(judged: PairLabels, unparsed: bool = False) -> list[int] | None:
-    """The counts of one pair that TF1 and CF1 are made of, as multisets: two chairs claimed of one true match once.
+def count_list_matches(labels: PairLabels, unparsed: bool = False) -> list[int] | None:
+    """Count claims and true differences of one pair for TF1 and CF1.
 
-    A claim of several things (`two dogs were removed`) is as many. Claims of no type count in no type, claims of no
-    category in no category.
+    Claims and differences are compared as multisets: two claimed chairs match one true chair once. A claim
+    about several things ("two dogs were removed") counts as many times. A claim without a type counts in no
+    type, and a claim without a category in no category.
 
     Args:
-        judged: the labels of a pair whose differences were asked for.
-        unparsed: an answer that was not understood claims nothing, instead of being left out.
+        labels: the labels of a pair whose differences were asked for.
+        unparsed: if True, an answer that was not understood claims nothing. If False, it is left out.
 
     Returns:
-        matched, claimed and true of each of color, remove, position, of the three pooled, and of the categories,
-        then the category matches of the released code, which matches every claim whose category is among the true;
-        None for an answer that was not understood, or that a judge failed at.
+        16 counts: (matched, claimed, true) for color, remove, position, all types and categories; then the
+        category matches of the released code, which counts every claim with a true category. None if the
+        answer is left out or the judge failed.
 
     Example:
+        >>> from mmprobe.benchmarks.answers.lexical.claims import Claim
         >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"),))
-        >>> listing_counts(PairLabels(pair, listed=(Claim("remove", "dog"),) * 3, listed_asked=True))[12:]
+        >>> claims = (Claim("remove", "dog"),) * 3
+        >>> count_list_matches(PairLabels(pair, list_claims=claims, list_asked=True))[12:]
         [1, 3, 1, 3]
     """
-    if judged.listed is None and (not unparsed or "listed" in judged.unscored):
+    if labels.list_claims is None and (not unparsed or "list" in labels.unscored):
         return None
     types: Counter[str] = Counter()
     categories: Counter[str] = Counter()
-    for claim in judged.listed or ():
+    for claim in labels.list_claims or ():
         if not claim.negated:
             types.update({claim.type: claim.quantity or 1} if claim.type else {})
             categories.update({claim.category: claim.quantity or 1} if claim.category else {})
-    true_types = Counter(one.type for one in judged.pair.differences)
-    true_categories = Counter(one.category for one in judged.pair.differences)
-    by_type = [(min(types[kind], true_types[kind]), types[kind], true_types[kind]) for kind in EDIT_TYPES]
+    true_types = Counter(difference.type for difference in labels.pair.differences)
+    true_categories = Counter(difference.category for difference in labels.pair.differences)
+    by_type = [(min(types[name], true_types[name]), types[name], true_types[name]) for name in EDIT_TYPES]
     return [
-        *(number for row in by_type for number in row),
+        *(count for row in by_type for count in row),
         *(sum(row[column] for row in by_type) for column in range(3)),
         (categories & true_categories).total(),
         categories.total(),
         true_categories.total(),
-        sum(number for category, number in categories.items() if category in true_categories),
+        sum(count for category, count in categories.items() if category in true_categories),
     ]
 
 
-def put_together(
+def make_record(
     pair: Pair,
     answers: Mapping[str, str],
-    told: Mapping[str, AnswerClaims],
-    agreement: list[tuple[int, int, Label]],
+    answer_claims: Mapping[str, AnswerClaims],
+    agreement: list[tuple[int, int, Agreement]],
 ) -> tuple[PairLabels, dict[str, Any]]:
-    """One pair's labels from those of its answers, by whatever judge, and its record.
+    """Return the labels and the record of one pair, from the claims that any judge read.
 
-    Yes, no and numbers are read by rules, whoever judges the claims.
+    Rules read yes, no and numbers, whichever judge reads the claims.
 
     Args:
-        answers: by question type.
-        told: of each answer but that to `count`.
-        agreement: of the claims of the two binary answers.
+        pair: the pair.
+        answers: the answers, by question type.
+        answer_claims: the claims of each answer, by question type, without `count`.
+        agreement: the paired claims of the two binary answers.
     """
-    said: dict[str, dict[str, Any]] = {}
-    for kind, text in answers.items():
-        said[kind] = {"response": text}
-        if kind in ("same", "different"):
-            said[kind]["yes_no"] = parse_yes_no(text)
-        if kind == "count":
-            said[kind]["count"] = parse_count(text)
-            continue
-        one = told[kind]
-        claims = None if one.claims is None else [dict(vars(claim)) for claim in one.claims]
-        said[kind] |= {"claims": claims, "understood": one.understood, "errors": one.errors}
-        if one.unscored is not None:
-            said[kind]["unscored"] = one.unscored
-    listing = "list" if "list" in answers else "find"
-    nothing = AnswerClaims(None, False, None)
-    listed, found, steps = (told.get(kind, nothing) for kind in (listing, "find", "steps"))
-    lost = {"listed": listed.claims is None, "found": found.errors is None, "steps": steps.errors is None}
-    unscored = {"listed": listed.unscored, "found": found.unscored, "steps": steps.unscored}
-    judged = PairLabels(
+    answer_records = {
+        question_type: _make_answer_record(question_type, text, answer_claims.get(question_type))
+        for question_type, text in answers.items()
+    }
+    not_asked = AnswerClaims(None, False, None)
+    # TF1 and CF1 use the answer to `find` where `list` was not asked.
+    listing = answer_claims.get("list" if "list" in answers else "find", not_asked)
+    find, steps = answer_claims.get("find", not_asked), answer_claims.get("steps", not_asked)
+    failed = {
+        "list": listing.claims is None and listing.unscored is not None,
+        "find": find.errors is None and find.unscored is not None,
+        "steps": steps.errors is None and steps.unscored is not None,
+    }
+    labels = PairLabels(
         pair,
-        same=said.get("same", {}).get("yes_no"),
-        different=said.get("different", {}).get("yes_no"),
-        count=said.get("count", {}).get("count"),
+        same=answer_records.get("same", {}).get("yes_no"),
+        different=answer_records.get("different", {}).get("yes_no"),
+        count=answer_records.get("count", {}).get("count"),
         count_asked="count" in answers,
-        listed=listed.claims if listed.understood else None,
-        listed_asked=listing in answers,
-        found=found.errors,
-        found_asked="find" in answers,
-        steps=steps.errors,
+        list_claims=listing.claims if listing.understood else None,
+        list_asked="list" in answers or "find" in answers,
+        find_errors=find.errors,
+        find_asked="find" in answers,
+        steps_errors=steps.errors,
         steps_asked="steps" in answers,
         agreement=tuple(label for _, _, label in agreement),
-        unscored=frozenset(part for part, reason in unscored.items() if reason is not None and lost[part]),
+        unscored=frozenset(question_type for question_type, is_failed in failed.items() if is_failed),
     )
     record = {
         "id": pair.id,
         "difficulty": pair.difficulty,
-        "differences": [dict(vars(one)) for one in pair.differences],
-        "answers": said,
+        "differences": [dict(vars(difference)) for difference in pair.differences],
+        "answers": answer_records,
         "agreement": agreement,
-        "scores": scores_of(judged),
+        "scores": compute_scores(labels),
     }
-    return judged, record
+    return labels, record
+
+
+def _make_answer_record(question_type: str, text: str, read: AnswerClaims | None) -> dict[str, Any]:
+    record: dict[str, Any] = {"response": text}
+    if question_type in ("same", "different"):
+        record["yes_no"] = parse_yes_no(text)
+    if read is None:
+        return record | {"count": parse_count(text)}
+    claims = None if read.claims is None else [dict(vars(claim)) for claim in read.claims]
+    record |= {"claims": claims, "understood": read.understood, "errors": read.errors}
+    if read.unscored is not None:
+        record["unscored"] = read.unscored
+    return record

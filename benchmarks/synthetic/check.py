@@ -1,4 +1,4 @@
-"""Check an answer against the scene it speaks of, statement by statement."""
+"""Check an answer of the synthetic world against its scene, statement by statement."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _COLOURED = re.compile(r"the (\w+) is (\w+)(?:\.|$)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What holds of an answer.
+    """The result of the check of one answer.
 
     Attributes:
-        exact: the whole answer is the true one, word for word.
-        correct: its conclusion is right (yes or no, the number, the colour, the set of differences).
-        faithful: it says something, and nothing in it is false of the pictures; what it leaves out does not count.
-        errors: each false statement, and why.
+        exact: the answer equals the true answer, word for word.
+        correct: the conclusion is right: yes or no, the number, the colour, or the set of differences.
+        faithful: the answer states something, and no statement is false. Missing statements do not count.
+        errors: each false statement with the reason.
     """
 
     exact: bool
@@ -34,23 +34,28 @@ class Verdict:
     errors: tuple[str, ...]
 
 
-def _sentences(text: str) -> list[str]:
-    found = (part.strip() for part in _SENTENCE.findall(text.replace("\n", " ")))
-    return [part if part.endswith(".") else part + "." for part in found if part and part != "."]
+def _split_sentences(text: str) -> list[str]:
+    parts = (part.strip() for part in _SENTENCE.findall(text.replace("\n", " ")))
+    return [part if part.endswith(".") else part + "." for part in parts if part and part != "."]
 
 
-def _yes(text: str) -> bool | None:
+def _starts_with_yes(text: str) -> bool | None:
     word = _YES_OR_NO.match(text)
     return None if word is None else word.group(1).lower() == "yes"
 
 
-def _listed(line: str) -> list[str]:
+def _split_list(line: str) -> list[str]:
     return [item.strip() for item in line.strip().rstrip(".").split(",") if item.strip()]
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """The truth of one pair: for each image its objects (`red star B2`), and a sentence for each difference."""
+    """The truth of one pair.
+
+    Attributes:
+        objects: for each image its objects, such as `red star B2`.
+        changes: one sentence for each difference.
+    """
 
     objects: list[set[str]]
     changes: set[str]
@@ -59,46 +64,46 @@ class _Facts:
 def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
     """Check one answer of the synthetic world.
 
-    An answer that makes no statement of the kind asked for is not faithful: there is nothing to be faithful.
+    An answer that states nothing of the expected kind is not faithful.
 
     Args:
-        answer: what the model said.
+        answer: the answer of the model.
         truth: the true answer.
-        metadata: the sample's, with `type`, `objects` (for each image its objects, each `colour shape cell`)
-            and `differences` (each with its `sentence`).
+        metadata: metadata of the sample, with `type`, `objects` (for each image its objects as `colour shape
+            cell`) and `differences` (each with its `sentence`).
 
     Raises:
-        ValueError: a question type that is not of this world.
+        ValueError: the synthetic world has no such question type.
 
     Example:
-        >>> facts = {"type": "exists", "objects": [["red star B2"]], "differences": []}
-        >>> check_answer("Yes, the star is at A1.", "Yes, the star is at B2.", facts).errors
+        >>> metadata = {"type": "exists", "objects": [["red star B2"]], "differences": []}
+        >>> check_answer("Yes, the star is at A1.", "Yes, the star is at B2.", metadata).errors
         ('the star is not at A1',)
     """
-    kind = metadata["type"]
-    if kind not in _CHECKS:
-        raise ValueError(f"unknown question type {kind!r}")
+    question_type = metadata["type"]
+    if question_type not in _CHECKS:
+        raise ValueError(f"unknown question type {question_type!r}")
     changes = {difference["sentence"] for difference in metadata["differences"]} or {NOTHING_CHANGED}
     facts = _Facts([set(objects) for objects in metadata["objects"]], changes)
     answer = answer.strip()
-    correct, errors = _CHECKS[kind](answer, truth, facts)
+    correct, errors = _CHECKS[question_type](answer, truth, facts)
     return Verdict(answer == truth, correct, not errors, tuple(errors))
 
 
-def _check_verdict(answer: str, truth: str) -> tuple[bool, list[str]]:
-    said, wanted = _yes(answer), _yes(truth)
-    if said == wanted:
+def _check_yes_no(answer: str, truth: str) -> tuple[bool, list[str]]:
+    is_yes = _starts_with_yes(answer)
+    if is_yes == _starts_with_yes(truth):
         return True, []
-    return False, ["neither yes nor no" if said is None else f"{'yes' if said else 'no'} is wrong"]
+    return False, ["neither yes nor no" if is_yes is None else f"{'yes' if is_yes else 'no'} is wrong"]
 
 
 def _check_changes(text: str, facts: _Facts) -> tuple[bool, list[str]]:
-    claimed = set(_sentences(text))
+    claimed = set(_split_sentences(text))
     return claimed == facts.changes, [f"not a change: {claim}" for claim in sorted(claimed - facts.changes)]
 
 
 def _check_pair(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
-    correct, errors = _check_verdict(answer, truth)
+    correct, errors = _check_yes_no(answer, truth)
     return correct, errors + _check_changes(_YES_OR_NO.sub("", answer), facts)[1]
 
 
@@ -109,26 +114,26 @@ def _check_count(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str
 
 def _check_find(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
     correct, errors = _check_changes(answer, facts)
-    return correct, errors if _sentences(answer) else ["names no difference"]
+    return correct, errors if _split_sentences(answer) else ["names no difference"]
 
 
 def _check_exists(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
-    correct, errors = _check_verdict(answer, truth)
-    places = {tuple(thing.split()[1:]) for thing in facts.objects[0]}
+    correct, errors = _check_yes_no(answer, truth)
+    places = {tuple(obj.split()[1:]) for obj in facts.objects[0]}
     errors += [
         f"the {shape} is not at {cell}"
         for shape, cell in _LOCATED.findall(answer)
         if (shape, cell) not in places
     ]
-    there = {shape for shape, _ in places}
-    return correct, errors + [f"there is a {shape}" for shape in _DENIED.findall(answer) if shape in there]
+    present = {shape for shape, _ in places}
+    return correct, errors + [f"there is a {shape}" for shape in _DENIED.findall(answer) if shape in present]
 
 
 def _check_colour(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
-    said = _COLOURED.findall(answer)
-    true = {(shape, colour) for colour, shape, _ in (thing.split() for thing in facts.objects[0])}
-    errors = [f"the {shape} is not {colour}" for shape, colour in said if (shape, colour) not in true]
-    return bool(said) and said == _COLOURED.findall(truth), errors if said else ["names no colour"]
+    claims = _COLOURED.findall(answer)
+    true = {(shape, colour) for colour, shape, _ in (obj.split() for obj in facts.objects[0])}
+    errors = [f"the {shape} is not {colour}" for shape, colour in claims if (shape, colour) not in true]
+    return bool(claims) and claims == _COLOURED.findall(truth), errors if claims else ["names no colour"]
 
 
 def _check_description(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
@@ -138,14 +143,14 @@ def _check_description(answer: str, truth: str, facts: _Facts) -> tuple[bool, li
 
 
 def _check_steps(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
-    """Each listed object against its own picture, and the conclusion against the true differences."""
+    """Check each listed object against its image, and the conclusion against the true differences."""
     parts = dict(re.findall(r"(Picture one|Picture two|Therefore):([^\n]*)", answer))
     errors = []
     for name, objects in zip(("Picture one", "Picture two"), facts.objects, strict=True):
-        listed = set(_listed(parts.get(name, "")))
-        errors += [f"not in {name.lower()}: {item}" for item in sorted(listed - objects)]
-    correct, false = _check_changes(parts.get("Therefore", ""), facts)
-    return correct, errors + false if parts else ["compares nothing"]
+        claimed = set(_split_list(parts.get(name, "")))
+        errors += [f"not in {name.lower()}: {item}" for item in sorted(claimed - objects)]
+    correct, conclusion_errors = _check_changes(parts.get("Therefore", ""), facts)
+    return correct, errors + conclusion_errors if parts else ["compares nothing"]
 
 
 _CHECKS: dict[str, Callable[[str, str, _Facts], tuple[bool, list[str]]]] = {

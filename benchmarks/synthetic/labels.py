@@ -1,22 +1,22 @@
-"""Label a run on the synthetic world: which answers are faithful to their pictures."""
+"""Label the answers of a run on the synthetic world as faithful or not."""
 
 from __future__ import annotations
 
 import json
 
-from mmprobe.benchmarks.core.jsonl import write_whole
+from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 
 
 def label_run(run: Run) -> dict[str, Verdict]:
-    """Check every answer against its scene and write the verdicts to the run's `labels.jsonl`.
+    """Check every answer against its scene, and write the verdicts to `labels.jsonl` of the run.
 
-    Open the run again to see the labels in it.
+    Open the run again to read the labels from it.
 
     Raises:
-        InputError: a sample is not of the synthetic world.
+        InputError: a sample is not from the synthetic world.
 
     Example:
         >>> label_run(open_run("runs/demo"))["0000-0-same"].faithful        # doctest: +SKIP
@@ -30,12 +30,14 @@ def label_run(run: Run) -> dict[str, Verdict]:
             or not {"type", "objects", "differences"} <= trace.sample.metadata.keys()
         ):
             raise InputError(
-                f"{run.path}: sample {name} does not say what its pictures show, so it cannot be checked"
+                f"{run.path}: sample {name} lacks the contents of its images, which a check needs"
             )
         verdicts[name] = check_answer(trace.answer, trace.sample.answer, trace.sample.metadata)
     lines = [
-        json.dumps({"id": name, "faithful": found.faithful, "correct": found.correct, "errors": found.errors})
-        for name, found in verdicts.items()
+        json.dumps(
+            {"id": name, "faithful": verdict.faithful, "correct": verdict.correct, "errors": verdict.errors}
+        )
+        for name, verdict in verdicts.items()
     ]
-    write_whole(run.path / "labels.jsonl", "".join(line + "\n" for line in lines))
+    write_atomic(run.path / "labels.jsonl", "".join(line + "\n" for line in lines))
     return verdicts

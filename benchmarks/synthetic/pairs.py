@@ -1,4 +1,4 @@
-"""Write scene pairs and their questions as a data set: `samples.jsonl`, `images/`, `scenes/`."""
+"""Write scene pairs and their questions as a data set: `samples.jsonl`, `images/` and `scenes/`."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def make_pairs(
     differences: tuple[int, int] = (0, MAX_DIFFERENCES),
     difficulty: Difficulty | None = None,
 ) -> Path:
-    """Draw `n` pairs and write every question of every pair.
+    """Draw `n` pairs and write every question about every pair.
 
-    Pair k depends on the seed and k alone: the same seed gives the same bytes, and a larger
-    `n` only adds pairs.
+    Pair k depends only on the seed and k: the same seed gives the same bytes, and a larger `n` only adds
+    pairs.
 
     Args:
-        out: folder to make; must not exist or be empty.
+        out: output folder. It must not exist, or be empty.
         n: number of pairs.
         seed: source of all randomness.
-        differences: smallest and largest number of differences; numbers in between come equally often.
-        difficulty: one difficulty, or None for all three in turn.
+        differences: smallest and largest number of differences. All numbers in this range are equally likely.
+        difficulty: easy, medium or hard; None for all three in turn.
 
     Returns:
         The samples file, `out/samples.jsonl`.
 
     Raises:
-        InputError: `out` is not empty, or a number is out of range.
+        InputError: `out` is not empty, or an argument is out of range.
 
     Example:
         >>> make_pairs("pairs", n=8, seed=0)                        # doctest: +SKIP
@@ -52,66 +52,68 @@ def make_pairs(
     out = Path(out)
     check_options(n, seed, differences, (0, MAX_DIFFERENCES), difficulty)
     lines = []
-    with staging_folder(out) as part:
-        (part / "images").mkdir()
-        (part / "scenes").mkdir()
+    with staging_folder(out) as folder:
+        (folder / "images").mkdir()
+        (folder / "scenes").mkdir()
         for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
             rng = np.random.default_rng([seed, index])
             level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
             pair = draw_pair(rng, level, int(rng.integers(differences[0], differences[1] + 1)))
-            lines += _write_pair(part, f"{index:04d}", pair, draw_questions(rng, pair))
+            lines += _write_pair(folder, f"{index:04d}", pair, draw_questions(rng, pair))
         text = "".join(json.dumps(line) + "\n" for line in lines)
-        (part / "samples.jsonl").write_text(text, encoding="utf-8")
+        (folder / "samples.jsonl").write_text(text, encoding="utf-8")
     return out / "samples.jsonl"
 
 
 @contextmanager
 def staging_folder(out: Path) -> Iterator[Path]:
-    """A folder to draw a set in, `out/.part`, whose content moves to `out` when all is there.
+    """Give a temporary folder, `out/.part`, and move its contents to `out` at the end.
 
-    It is removed if the drawing fails or is interrupted, and one that a killed call left is replaced. `samples.jsonl`
-    moves last, so that where it is, the set is whole. A folder beside `out` would not do: it cannot take the place of
-    one that is a link, a mount or where the user stands, and might be the user's.
+    The folder is removed if the block fails or is interrupted. A folder that a killed process left is
+    replaced. `samples.jsonl` moves last, so a data set with this file is complete. The folder lies in `out`,
+    not beside it: `out` may be a link, a mount or the working directory, which a folder beside it cannot
+    replace.
 
     Args:
-        out: folder to make; must not exist or be empty.
+        out: output folder. It must not exist, or be empty.
 
     Raises:
-        InputError: `out` is not empty, or cannot be made.
+        InputError: `out` is not empty, or cannot be created.
 
     Example:
-        >>> with staging_folder(Path("drawn")) as part:                           # doctest: +SKIP
-        ...     (part / "samples.jsonl").write_text("")
+        >>> with staging_folder(Path("drawn")) as folder:                         # doctest: +SKIP
+        ...     (folder / "samples.jsonl").write_text("")
     """
     part = out / ".part"
-    if out.exists() and (not out.is_dir() or any(found != part for found in out.iterdir())):
-        raise InputError(f"{out}: exists and is not an empty folder; choose another --out")
+    if out.exists() and (not out.is_dir() or any(path != part for path in out.iterdir())):
+        raise InputError(f"{out}: exists and is not an empty folder; choose another folder")
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
     except OSError as error:
-        raise InputError(f"{out}: cannot be made ({error.strerror})") from None
+        raise InputError(f"{out}: cannot be created ({error.strerror})") from None
     try:
         yield part
-        for made in sorted(part.iterdir(), key=lambda made: made.name == "samples.jsonl"):
-            made.replace(out / made.name)
+        for path in sorted(part.iterdir(), key=lambda path: path.name == "samples.jsonl"):
+            path.replace(out / path.name)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Question]) -> list[dict[str, Any]]:
+    """Write the images and the scenes of a pair, and return its sample lines."""
     files = []
     for letter, scene in zip("ab", (pair.first, pair.second), strict=True):
         files.append(f"images/{name}{letter}.png")
         Image.fromarray(render(scene)).save(out / files[-1])
     scene_file = f"scenes/{name}.json"
-    described = {"first": pair.first.to_json(), "second": pair.second.to_json()}
-    (out / scene_file).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+    scenes = {"first": pair.first.to_json(), "second": pair.second.to_json()}
+    (out / scene_file).write_text(json.dumps(scenes, indent=1) + "\n", encoding="utf-8")
     objects = [
-        [f"{thing.colour} {thing.shape} {thing.cell}" for thing in scene.objects]
+        [f"{obj.colour} {obj.shape} {obj.cell}" for obj in scene.objects]
         for scene in (pair.first, pair.second)
     ]
-    changes = [
+    differences = [
         {"type": edit.type, "shape": edit.before.shape, "sentence": describe_edit(edit)}
         for edit in pair.edits
     ]
@@ -131,7 +133,7 @@ def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Quest
         line["metadata"] = {
             "type": question.type,
             "difficulty": pair.difficulty,
-            "differences": changes,
+            "differences": differences,
             "objects": objects,
             "scene": scene_file,
         }
@@ -140,7 +142,7 @@ def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Quest
 
 
 def is_synthetic(path: Path) -> bool:
-    """Whether a file is one that `make_pairs` wrote, by its first line, and not questions of another form.
+    """Return whether `make_pairs` wrote a file, judging by its first line.
 
     Raises:
         InputError: the file is missing, or the line is not JSON.
@@ -149,31 +151,33 @@ def is_synthetic(path: Path) -> bool:
         >>> is_synthetic(Path("pairs/samples.jsonl"))                   # doctest: +SKIP
         True
     """
-    _, first = next(json_lines(path), (0, None))
-    metadata = first.get("metadata") if isinstance(first, dict) and "choices" not in first else None
+    _, line = next(json_lines(path), (0, None))
+    metadata = line.get("metadata") if isinstance(line, dict) and "choices" not in line else None
     return isinstance(metadata, dict) and "scene" in metadata
 
 
 def check_options(
     n: int, seed: int, differences: tuple[int, int], possible: tuple[int, int], difficulty: str | None
 ) -> None:
-    """Check what every source of pairs is asked for.
+    """Check the arguments of any source of pairs.
 
     Args:
-        differences: fewest and most of a pair; `possible`: what they must lie in.
+        n, seed, differences, difficulty: see `make_pairs`.
+        possible: the range that `differences` must lie in.
 
     Raises:
-        InputError: naming the option.
+        InputError: an argument is out of range. The message names it.
 
     Example:
         >>> check_options(3, 0, (1, 3), (0, 3), "hard")
     """
-    (low, high), (least, most) = differences, possible
-    if not least <= low <= high <= most:
-        raise InputError(f"--differences {low}-{high}: must lie in {least}-{most}")
+    low, high = differences
+    minimum, maximum = possible
+    if not minimum <= low <= high <= maximum:
+        raise InputError(f"differences {low}-{high}: must lie in {minimum}-{maximum}")
     if difficulty not in (None, *DIFFICULTIES):
-        raise InputError(f"--difficulty {difficulty}: choose {', '.join(DIFFICULTIES)}")
+        raise InputError(f"difficulty {difficulty}: must be one of {', '.join(DIFFICULTIES)}")
     if n < 1:
-        raise InputError(f"--n {n}: must be 1 or more")
+        raise InputError(f"n {n}: must be 1 or more")
     if seed < 0:
-        raise InputError(f"--seed {seed}: must be 0 or more")
+        raise InputError(f"seed {seed}: must be 0 or more")

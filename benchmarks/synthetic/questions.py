@@ -1,4 +1,7 @@
-"""The closed set of questions about a scene pair, and their true answers."""
+"""The questions about a scene pair, and their true answers.
+
+The set of questions is closed. Their sentences must not change: the embedded model was trained on them.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,21 @@ QUESTION_TYPES: tuple[QuestionType, ...] = (
     "describe",
     "steps",
 )
-PAIR_QUESTIONS = ("same", "different", "count", "find", "steps")
+PAIR_QUESTION_TYPES: tuple[QuestionType, ...] = ("same", "different", "count", "find", "steps")
+_BOTH_IMAGES = (0, 1)
+_FIRST_IMAGE = (0,)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its true answer, and which images of the pair it is asked about."""
+    """A question with its true answer and the images that it needs.
+
+    Attributes:
+        type: the question type.
+        text: the question.
+        answer: the true answer.
+        images: indices of the images of the pair.
+    """
 
     type: QuestionType
     text: str
@@ -40,7 +52,7 @@ class Question:
 
 
 def describe_edit(edit: Edit) -> str:
-    """One sentence for one difference: `The circle changed from red to blue.`"""
+    """Return one sentence for one difference: `The circle changed from red to blue.`"""
     if edit.after is None:
         return f"The {edit.before.shape} was removed."
     if edit.type == "color":
@@ -49,94 +61,103 @@ def describe_edit(edit: Edit) -> str:
 
 
 def describe_changes(pair: ScenePair) -> str:
+    """Return one sentence for each difference, or `Nothing changed.`"""
     return " ".join(describe_edit(edit) for edit in pair.edits) or NOTHING_CHANGED
 
 
 def describe_scene(scene: Scene) -> str:
-    """A caption in reading order: `A red circle at B2, an orange star at C3 and a blue heart at D1.`"""
+    """Return a caption in reading order: `A red circle at B2 and an orange star at C3.`"""
     items = [
-        f"{'an' if thing.colour == 'orange' else 'a'} {thing.colour} {thing.shape} at {thing.cell}"
-        for thing in scene.objects
+        f"{'an' if obj.colour == 'orange' else 'a'} {obj.colour} {obj.shape} at {obj.cell}"
+        for obj in scene.objects
     ]
     caption = " and ".join(filter(None, [", ".join(items[:-1]), items[-1]])) + "."
     return caption[0].upper() + caption[1:]
 
 
-def list_scene(scene: Scene) -> str:
-    """A terse inventory in reading order: `red circle B2, orange star C3.`"""
-    return ", ".join(f"{thing.colour} {thing.shape} {thing.cell}" for thing in scene.objects) + "."
+def list_objects(scene: Scene) -> str:
+    """Return a short list in reading order: `red circle B2, orange star C3.`"""
+    return ", ".join(f"{obj.colour} {obj.shape} {obj.cell}" for obj in scene.objects) + "."
 
 
-def _count(differences: int, none: str = "no") -> str:
+def _state_count(differences: int) -> str:
     if differences == 1:
         return "There is 1 difference."
-    return f"There are {differences or none} differences."
+    return f"There are {differences or 'no'} differences."
 
 
-def ask(kind: QuestionType, pair: ScenePair, shape: str | None = None) -> Question:
-    """Ask one question of a pair; `exists` and `colour` need the shape they ask for.
+def make_question(question_type: QuestionType, pair: ScenePair, shape: str | None = None) -> Question:
+    """Return one question about a pair.
+
+    Args:
+        question_type: the question type.
+        pair: the pair.
+        shape: the shape that `exists` and `colour` ask about.
 
     Raises:
-        ValueError: `find` of a pair without differences, `colour` of a shape that is not there.
+        ValueError: `find` about a pair without differences, or `colour` of a shape that is not in the image.
     """
     changed = bool(pair.edits)
-    both, one = (0, 1), (0,)
-    if kind == "same":
-        verdict = "No" if changed else "Yes"
-        text = "Are the two pictures the same?"
-        return Question(kind, text, f"{verdict}. {describe_changes(pair)}", both)
-    if kind == "different":
-        verdict = "Yes" if changed else "No"
-        text = "Are the two pictures different?"
-        return Question(kind, text, f"{verdict}. {describe_changes(pair)}", both)
-    if kind == "count":
-        return Question(kind, "How many differences are there?", _count(len(pair.edits)), both)
-    if kind == "find":
+    if question_type == "same":
+        answer = f"{'No' if changed else 'Yes'}. {describe_changes(pair)}"
+        return Question(question_type, "Are the two pictures the same?", answer, _BOTH_IMAGES)
+    if question_type == "different":
+        answer = f"{'Yes' if changed else 'No'}. {describe_changes(pair)}"
+        return Question(question_type, "Are the two pictures different?", answer, _BOTH_IMAGES)
+    if question_type == "count":
+        answer = _state_count(len(pair.edits))
+        return Question(question_type, "How many differences are there?", answer, _BOTH_IMAGES)
+    if question_type == "find":
         if not changed:
             raise ValueError("no differences to find")
-        text = f"{_count(len(pair.edits))} Find {'it' if len(pair.edits) == 1 else 'them'}."
-        return Question(kind, text, describe_changes(pair), both)
-    if kind == "steps":
+        text = f"{_state_count(len(pair.edits))} Find {'it' if len(pair.edits) == 1 else 'them'}."
+        return Question(question_type, text, describe_changes(pair), _BOTH_IMAGES)
+    if question_type == "steps":
         answer = (
-            f"Picture one: {list_scene(pair.first)}\n"
-            f"Picture two: {list_scene(pair.second)}\n"
+            f"Picture one: {list_objects(pair.first)}\n"
+            f"Picture two: {list_objects(pair.second)}\n"
             f"Therefore: {describe_changes(pair)}"
         )
-        return Question(kind, "Compare the two pictures step by step.", answer, both)
-    if kind == "describe":
-        return Question(kind, "Describe the picture.", describe_scene(pair.first), one)
-    thing = pair.first.find(shape or "")
-    if kind == "exists":
-        answer = f"Yes, the {shape} is at {thing.cell}." if thing else f"No, there is no {shape}."
-        return Question(kind, f"Is there a {shape}?", answer, one)
-    if thing is None:
+        return Question(question_type, "Compare the two pictures step by step.", answer, _BOTH_IMAGES)
+    if question_type == "describe":
+        return Question(question_type, "Describe the picture.", describe_scene(pair.first), _FIRST_IMAGE)
+    obj = pair.first.find(shape or "")
+    if question_type == "exists":
+        answer = f"Yes, the {shape} is at {obj.cell}." if obj else f"No, there is no {shape}."
+        return Question(question_type, f"Is there a {shape}?", answer, _FIRST_IMAGE)
+    if obj is None:
         raise ValueError(f"no {shape} whose colour could be asked for")
-    return Question(kind, f"What colour is the {shape}?", f"The {shape} is {thing.colour}.", one)
+    answer = f"The {shape} is {obj.colour}."
+    return Question(question_type, f"What colour is the {shape}?", answer, _FIRST_IMAGE)
 
 
-def draw_question(rng: np.random.Generator, kind: QuestionType, pair: ScenePair) -> Question:
-    """Ask one question, choosing its shape; half of all `exists` questions ask for an absent one.
+def draw_question(rng: np.random.Generator, question_type: QuestionType, pair: ScenePair) -> Question:
+    """Return one question with a random shape. Half of all `exists` questions ask for an absent shape.
 
-    `find` of an unchanged pair becomes `count`.
+    `find` becomes `count` if the pair has no differences.
     """
-    present = [thing.shape for thing in pair.first.objects]
-    if kind == "colour":
-        return ask(kind, pair, present[rng.integers(len(present))])
-    if kind == "exists":
+    present = [obj.shape for obj in pair.first.objects]
+    if question_type == "colour":
+        return make_question(question_type, pair, present[rng.integers(len(present))])
+    if question_type == "exists":
         absent = [shape for shape in SHAPES if shape not in present]
-        pool = absent if rng.random() < 0.5 else present
-        return ask(kind, pair, pool[rng.integers(len(pool))])
-    if kind == "find" and not pair.edits:
-        kind = "count"
-    return ask(kind, pair)
+        shapes = absent if rng.random() < 0.5 else present
+        return make_question(question_type, pair, shapes[rng.integers(len(shapes))])
+    if question_type == "find" and not pair.edits:
+        question_type = "count"
+    return make_question(question_type, pair)
 
 
 def draw_questions(rng: np.random.Generator, pair: ScenePair) -> list[Question]:
-    """Every question type once, and `exists` twice: of a present shape and of an absent one."""
-    present = [thing.shape for thing in pair.first.objects]
+    """Return a question of every type, and two of `exists`: about a present and an absent shape."""
+    present = [obj.shape for obj in pair.first.objects]
     absent = [shape for shape in SHAPES if shape not in present]
-    here, gone = (pool[rng.integers(len(pool))] for pool in (present, absent))
-    kinds = [kind for kind in PAIR_QUESTIONS if kind != "find" or pair.edits]
-    questions = [ask(kind, pair) for kind in kinds]  # type: ignore[arg-type]
-    questions += [ask("exists", pair, here), ask("exists", pair, gone)]
-    return [*questions, ask("colour", pair, here), ask("describe", pair)]
+    present_shape = present[rng.integers(len(present))]
+    absent_shape = absent[rng.integers(len(absent))]
+    return [
+        *(make_question(name, pair) for name in PAIR_QUESTION_TYPES if name != "find" or pair.edits),
+        make_question("exists", pair, present_shape),
+        make_question("exists", pair, absent_shape),
+        make_question("colour", pair, present_shape),
+        make_question("describe", pair),
+    ]

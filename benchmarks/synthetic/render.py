@@ -1,4 +1,7 @@
-"""Draw a scene as pixels. Equal scenes give equal bytes; an edit touches nothing outside its boxes."""
+"""Draw scenes as pixels.
+
+Equal scenes give equal bytes. An edit changes no pixel outside its boxes.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ NOISE_STD = 4.0
 Box = tuple[int, int, int, int]
 
 
-def _inside(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Membership of points in the unit shape: x to the right, y downwards, both in [-1, 1]."""
+def _contains(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return whether points lie in the unit shape. x points right and y down, both in [-1, 1]."""
     distance = np.hypot(x, y)
     if shape == "circle":
         return distance <= 1
@@ -44,58 +47,55 @@ def _inside(shape: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 @cache
 def _coverage(shape: str, radius: int) -> np.ndarray:
-    """Share of each pixel of a cell that the centred shape covers: float32 [cell, cell, 1]."""
+    """Return the share of each pixel that a centred shape covers, float32 [cell, cell, 1]."""
     fine = CELL_PIXELS * SUPERSAMPLE
     axis = (np.arange(fine) + 0.5 - fine / 2) / SUPERSAMPLE / radius
-    inside = _inside(shape, *np.meshgrid(axis, axis))
+    inside = _contains(shape, *np.meshgrid(axis, axis))
     blocks = inside.reshape(CELL_PIXELS, SUPERSAMPLE, CELL_PIXELS, SUPERSAMPLE)
     return blocks.mean(axis=(1, 3), dtype=np.float32)[..., None]
 
 
-def _footprint(thing: SceneObject) -> tuple[np.ndarray, Box]:
-    """The pixels that an object touches: its coverage, cropped, and where that lies (x, y, width, height)."""
-    coverage = _coverage(thing.shape, thing.radius)
+def _footprint(obj: SceneObject) -> tuple[np.ndarray, Box]:
+    """Return the cropped coverage of an object, and its box (x, y, width, height) in the image."""
+    coverage = _coverage(obj.shape, obj.radius)
     rows, columns = np.nonzero(coverage[..., 0])
     top, bottom, left, right = rows.min(), rows.max() + 1, columns.min(), columns.max() + 1
-    y = thing.row * CELL_PIXELS + thing.shift[0] + int(top)
-    x = thing.column * CELL_PIXELS + thing.shift[1] + int(left)
+    y = obj.row * CELL_PIXELS + obj.shift[0] + int(top)
+    x = obj.column * CELL_PIXELS + obj.shift[1] + int(left)
     return coverage[top:bottom, left:right], (x, y, int(right - left), int(bottom - top))
 
 
-def object_box(thing: SceneObject) -> Box:
-    """The smallest box (x, y, width, height, in pixels) around every pixel that an object touches."""
-    return _footprint(thing)[1]
+def object_box(obj: SceneObject) -> Box:
+    """Return the smallest box (x, y, width, height in pixels) around all pixels of an object."""
+    return _footprint(obj)[1]
 
 
 def render(scene: Scene) -> np.ndarray:
-    """Draw a scene.
-
-    Returns:
-        uint8 [112, 112, 3]
+    """Draw a scene as RGB pixels, uint8 [112, 112, 3].
 
     Example:
         >>> from mmprobe.benchmarks.synthetic.scene import draw_scene
         >>> render(draw_scene(np.random.default_rng(0), "easy")).shape
         (112, 112, 3)
     """
-    ground = scene.background
+    background = scene.background
     ramp = np.linspace(-0.5, 0.5, IMAGE_PIXELS, dtype=np.float32)
-    grey = ramp[:, None] * ground.gradient[0] + ramp[None, :] * ground.gradient[1]
-    canvas = np.asarray(ground.rgb, np.float32) + grey[..., None]
-    for thing in scene.objects:
-        coverage, (x, y, width, height) = _footprint(thing)
+    grey = ramp[:, None] * background.gradient[0] + ramp[None, :] * background.gradient[1]
+    canvas = np.asarray(background.rgb, np.float32) + grey[..., None]
+    for obj in scene.objects:
+        coverage, (x, y, width, height) = _footprint(obj)
         patch = canvas[y : y + height, x : x + width]
-        patch += coverage * (np.asarray(thing.rgb, np.float32) - patch)
-    noise = np.random.default_rng(ground.noise_seed).standard_normal(grey.shape, dtype=np.float32)
+        patch += coverage * (np.asarray(obj.rgb, np.float32) - patch)
+    noise = np.random.default_rng(background.noise_seed).standard_normal(grey.shape, dtype=np.float32)
     canvas += NOISE_STD * noise[..., None]
     return canvas.round().clip(0, 255).astype(np.uint8)
 
 
 def edit_boxes(edit: Edit) -> list[tuple[int, Box]]:
-    """The regions that an edit changes, as (image number, box); pixels outside them are equal in both images.
+    """Return the regions that an edit changes, as (image index, box).
 
-    A colour change and a removal have one region in each image, at the same place; a change
-    of position has its old place and its new one in both images.
+    Pixels outside them are equal in both images. A colour change and a removal have one box, in both images.
+    A change of position has two boxes in both images: the old place and the new place.
     """
     boxes = [object_box(edit.before)]
     if edit.type == "position":

@@ -1,7 +1,6 @@
 """Scenes of coloured shapes on a four by four grid, and the atomic edits that change them.
 
-The vocabulary is closed so that everything a model says about a picture can be checked
-against the scene it was drawn from.
+The vocabulary is closed. So every statement of a model can be checked against the scene that was drawn.
 """
 
 from __future__ import annotations
@@ -39,7 +38,10 @@ MAX_DIFFERENCES = 3
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One shape. No two objects of a scene share a shape, so "the circle" names exactly one."""
+    """One shape in a scene.
+
+    All objects of a scene have different shapes, so "the circle" names exactly one of them.
+    """
 
     shape: str
     colour: str
@@ -51,13 +53,13 @@ class SceneObject:
 
     @property
     def cell(self) -> str:
-        """The cell's name, column letter and row number counted from the top: `B3`."""
+        """The name of the cell: column letter and row number from the top, such as `B3`."""
         return f"{COLUMNS[self.column]}{self.row + 1}"
 
 
 @dataclass(frozen=True)
 class Background:
-    """A base colour, a linear gradient (change of grey level over the picture, down and right) and noise."""
+    """A base colour, a linear gradient (change of grey level over the image, down and right) and noise."""
 
     rgb: tuple[int, int, int]
     gradient: tuple[int, int]
@@ -66,31 +68,36 @@ class Background:
 
 @dataclass(frozen=True)
 class Scene:
+    """Objects in reading order on a background."""
+
     objects: tuple[SceneObject, ...]
     background: Background
 
     def find(self, shape: str) -> SceneObject | None:
-        return next((thing for thing in self.objects if thing.shape == shape), None)
+        """Return the object of a shape, or None."""
+        return next((obj for obj in self.objects if obj.shape == shape), None)
 
     def to_json(self) -> dict:
+        """Return the scene as a dictionary for JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict) -> Scene:
+        """Return the scene that `to_json` wrote."""
         objects = [
-            SceneObject(**{**thing, "shift": tuple(thing["shift"]), "rgb": tuple(thing["rgb"])})
-            for thing in data["objects"]
+            SceneObject(**{**obj, "shift": tuple(obj["shift"]), "rgb": tuple(obj["rgb"])})
+            for obj in data["objects"]
         ]
-        ground = data["background"]
+        background = data["background"]
         return cls(
             tuple(objects),
-            Background(tuple(ground["rgb"]), tuple(ground["gradient"]), ground["noise_seed"]),
+            Background(tuple(background["rgb"]), tuple(background["gradient"]), background["noise_seed"]),
         )
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One atomic change of one object; `after` is None where the object was removed."""
+    """One atomic change of one object. `after` is None if the object was removed."""
 
     type: EditType
     before: SceneObject
@@ -99,6 +106,8 @@ class Edit:
 
 @dataclass(frozen=True)
 class ScenePair:
+    """A scene, its edited copy, and the edits in the reading order of the first scene."""
+
     first: Scene
     second: Scene
     edits: tuple[Edit, ...]
@@ -106,7 +115,7 @@ class ScenePair:
 
 
 def _reading_order(objects: list[SceneObject]) -> tuple[SceneObject, ...]:
-    return tuple(sorted(objects, key=lambda thing: (thing.row, thing.column)))
+    return tuple(sorted(objects, key=lambda obj: (obj.row, obj.column)))
 
 
 def _draw_rgb(rng: np.random.Generator, colour: str) -> tuple[int, int, int]:
@@ -114,16 +123,16 @@ def _draw_rgb(rng: np.random.Generator, colour: str) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def draw_scene(rng: np.random.Generator, difficulty: Difficulty, at_least: int = 1) -> Scene:
-    """A random scene; more and smaller objects make it harder.
+def draw_scene(rng: np.random.Generator, difficulty: Difficulty, min_objects: int = 1) -> Scene:
+    """Draw a random scene. A harder scene has more and smaller objects.
 
     Args:
         rng: source of all randomness.
         difficulty: sets the number of objects (2-3, 4-5, 6-7) and their radius (11-12, 9-10, 7-8 pixels).
-        at_least: smallest number of objects wanted.
+        min_objects: smallest number of objects.
     """
     low, high = OBJECT_COUNT[difficulty]
-    count = int(rng.integers(max(low, at_least), high + 1))
+    count = int(rng.integers(max(low, min_objects), high + 1))
     shapes = rng.permutation(len(SHAPES))[:count]
     cells = rng.permutation(GRID * GRID)[:count]
     smallest, largest = RADIUS_PIXELS[difficulty]
@@ -152,35 +161,41 @@ def draw_scene(rng: np.random.Generator, difficulty: Difficulty, at_least: int =
 
 
 def draw_pair(rng: np.random.Generator, difficulty: Difficulty, differences: int) -> ScenePair:
-    """A scene and its copy with `differences` atomic edits, each of another object.
+    """Draw a scene and its copy with `differences` atomic edits, each of another object.
 
-    Edits are listed in the reading order of the first picture. At least one object survives.
+    At least one object is not removed.
+
+    Raises:
+        ValueError: differences is not 0 to 3.
     """
     if not 0 <= differences <= MAX_DIFFERENCES:
         raise ValueError(f"differences must be 0 to {MAX_DIFFERENCES}, got {differences}")
-    first = draw_scene(rng, difficulty, at_least=differences)
-    chosen = sorted(rng.permutation(len(first.objects))[:differences].tolist())
+    first = draw_scene(rng, difficulty, min_objects=differences)
+    indices = sorted(rng.permutation(len(first.objects))[:differences].tolist())
     types = [EDIT_TYPES[i] for i in rng.integers(len(EDIT_TYPES), size=differences)]
     if types.count("remove") == len(first.objects):
         types[-1] = "color"
-    taken = {(thing.row, thing.column) for thing in first.objects}
+    used_cells = {(obj.row, obj.column) for obj in first.objects}
     edits = []
-    for index, kind in zip(chosen, types, strict=True):
+    for index, edit_type in zip(indices, types, strict=True):
         before = first.objects[index]
         after = None
-        if kind == "color":
+        if edit_type == "color":
             others = [name for name in COLOURS if name != before.colour]
             colour = others[rng.integers(len(others))]
             after = replace(before, colour=colour, rgb=_draw_rgb(rng, colour))
-        elif kind == "position":
-            free = [
-                (row, column) for row in range(GRID) for column in range(GRID) if (row, column) not in taken
+        elif edit_type == "position":
+            free_cells = [
+                (row, column)
+                for row in range(GRID)
+                for column in range(GRID)
+                if (row, column) not in used_cells
             ]
-            row, column = free[rng.integers(len(free))]
-            taken.add((row, column))
+            row, column = free_cells[rng.integers(len(free_cells))]
+            used_cells.add((row, column))
             after = replace(before, row=row, column=column)
-        edits.append(Edit(kind, before, after))
-    edited = {edit.before: edit.after for edit in edits}
-    survivors = [edited.get(thing, thing) for thing in first.objects]
-    second = Scene(_reading_order([thing for thing in survivors if thing is not None]), first.background)
+        edits.append(Edit(edit_type, before, after))
+    replacements = {edit.before: edit.after for edit in edits}
+    remaining = [replacements.get(obj, obj) for obj in first.objects]
+    second = Scene(_reading_order([obj for obj in remaining if obj is not None]), first.background)
     return ScenePair(first, second, tuple(edits), difficulty)

@@ -18,7 +18,7 @@ from mmprobe.benchmarks.photo_pairs.layout import describe
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.planner import Edit
-from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, follow_up, score
+from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, ask_follow_up, score_answers
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
@@ -62,18 +62,18 @@ def test_true_answers_score_as_true(coco, tmp_path, data):
     images, annotations = coco(3)
     made = make_photo_pairs(images, annotations, tmp_path / "out", 3, seed=1)
     samples = load_samples(made.samples)
-    truth = BENCHMARK.read(tmp_path / "out" / data)
+    truth = BENCHMARK.read_data(tmp_path / "out" / data)
     assert [sample.id for sample in samples] == [sample.id for sample in truth.samples]
     assert [sample.question for sample in samples] == [sample.question for sample in truth.samples]
     assert all(sample.regions and sample.metadata["differences"] for sample in samples)
     answers = {sample.id: sample.answer for sample in samples}
     told = {pair.id + "-find": " ".join(one.description for one in pair.differences) for pair in truth.pairs}
-    answers |= {sample.id: told[sample.id] for sample in follow_up(truth, answers)}
-    metrics, _ = score(truth, answers)
+    answers |= {sample.id: told[sample.id] for sample in ask_follow_up(truth, answers)}
+    metrics, _ = score_answers(truth, answers)
     for name in ("dqr_exact", "tf1_macro", "cf1", "drf", "consistency_ratio"):
         assert metrics[name].value == 1, name
     wrong = {name: "No. The zebra was removed." for name in answers}
-    assert score(truth, wrong)[0]["cf1"].value == 0
+    assert score_answers(truth, wrong)[0]["cf1"].value == 0
 
 
 @pytest.mark.parametrize("category", COCO_CATEGORIES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims, parse_count
-from mmprobe.benchmarks.synthetic.questions import ask, describe_changes
+from mmprobe.benchmarks.synthetic.questions import describe_changes, make_question
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Edit, ScenePair, draw_pair
 
 
@@ -39,12 +39,12 @@ def test_every_edit_of_the_synthetic_world_is_read_back(pairs: list[ScenePair]) 
 def test_whole_answers_of_the_synthetic_world_are_read_back(pairs: list[ScenePair]) -> None:
     for pair in pairs:
         for kind in ("same", "different", "steps"):
-            assert told(ask(kind, pair).answer) == [expected(edit) for edit in pair.edits], ask(
-                kind, pair
-            ).answer
-        assert told(ask("describe", pair).answer) == []
-        assert told(ask("count", pair).answer) == []
-        assert parse_count(ask("count", pair).answer) == len(pair.edits)
+            assert told(make_question(kind, pair).answer) == [expected(edit) for edit in pair.edits], (
+                make_question(kind, pair).answer
+            )
+        assert told(make_question("describe", pair).answer) == []
+        assert told(make_question("count", pair).answer) == []
+        assert parse_count(make_question("count", pair).answer) == len(pair.edits)
 
 
 def test_nothing_is_negated_in_the_synthetic_world(pairs: list[ScenePair]) -> None:
@@ -271,7 +271,11 @@ def test_an_endless_answer_takes_time_in_proportion() -> None:
 
 
 def test_a_thousand_answers_a_second(pairs: list[ScenePair]) -> None:
-    answers = [ask(kind, pair).answer for pair in pairs for kind in ("same", "steps")] + REMOVED + RECOLOURED
+    answers = (
+        [make_question(kind, pair).answer for pair in pairs for kind in ("same", "steps")]
+        + REMOVED
+        + RECOLOURED
+    )
     best = 0.0
     for _ in range(3):
         start = time.process_time()  # of this process alone, whatever else the machine does

@@ -1,4 +1,4 @@
-"""COCO's categories in plain words."""
+"""Words for COCO's categories are found in plain English."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_word_names_its_category(category: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("A man with two dogs, three knives and some sheep", ["person", "dog", "knife", "sheep"]),
         ("a hot dog and a dog", ["hot dog", "dog"]),
@@ -44,8 +44,8 @@ def test_every_word_names_its_category(category: str) -> None:
         ("一只狗", []),
     ],
 )
-def test_mentions(text: str, found: list[str]) -> None:
-    assert categories(text) == found
+def test_mentions(text: str, expected: list[str]) -> None:
+    assert categories(text) == expected
 
 
 def test_spans_are_the_words() -> None:

@@ -1,4 +1,4 @@
-"""Many numbers from one set of draws are those that each would be alone."""
+"""Metrics from one set of draws equal the metrics that are computed alone."""
 
 from __future__ import annotations
 
@@ -6,42 +6,50 @@ import numpy as np
 import pytest
 
 from mmprobe.benchmarks.core.results import count_metric, mean_metric, ratio
-from mmprobe.benchmarks.spd_faith.intervals import Number, measure
+from mmprobe.benchmarks.spd_faith.intervals import MetricFormula, bootstrap_metrics
 
 
 def test_together_as_alone() -> None:
     counts = np.random.default_rng(0).integers(1, 9, (30, 3)).astype(float)
     ones = np.ones((30, 1))
-    asked_too = np.zeros((10, 4))
+    unscored = np.zeros((10, 4))
     first = np.arange(40) < 30
-    found = measure(
-        np.vstack([np.hstack([counts, ones]), asked_too]),
+    metrics = bootstrap_metrics(
+        np.vstack([np.hstack([counts, ones]), unscored]),
         [str(number) for number in range(40)],
         {
-            "ratio": Number(ratio, [0, 1], first, 30, "higher", (0, None)),
-            "mean": Number(ratio, [2, 3], first, 40, "lower"),
+            "ratio": MetricFormula(ratio, [0, 1], first, 30, "higher", (0, None)),
+            "mean": MetricFormula(ratio, [2, 3], first, 40, "lower"),
         },
     )
     alone = count_metric(counts.tolist(), lambda sums: sums[..., 0] / sums[..., 1], "higher", (0, None))
-    one = found["ratio"]
-    assert (one.value, one.n, one.coverage, one.range) == (alone.value, 30, 1.0, (0, None))
-    assert (one.low, one.high) == (pytest.approx(alone.low, abs=0.05), pytest.approx(alone.high, abs=0.05))
+    together = metrics["ratio"]
+    assert (together.value, together.n, together.coverage, together.range) == (
+        alone.value,
+        30,
+        1.0,
+        (0, None),
+    )
+    assert (together.low, together.high) == (
+        pytest.approx(alone.low, abs=0.05),
+        pytest.approx(alone.high, abs=0.05),
+    )
     mean = mean_metric([*counts[:, 2], *[None] * 10], "lower")
-    assert (found["mean"].n, found["mean"].coverage, found["mean"].direction) == (30, 0.75, "lower")
-    assert found["mean"].value == pytest.approx(mean.value)
-    assert found["mean"].low == pytest.approx(mean.low, abs=0.2)  # other draws
-    assert found["mean"].high == pytest.approx(mean.high, abs=0.2)
+    assert (metrics["mean"].n, metrics["mean"].coverage, metrics["mean"].direction) == (30, 0.75, "lower")
+    assert metrics["mean"].value == pytest.approx(mean.value)
+    assert metrics["mean"].low == pytest.approx(mean.low, abs=0.2)  # other draws
+    assert metrics["mean"].high == pytest.approx(mean.high, abs=0.2)
 
 
 def test_what_is_undefined_is_none() -> None:
-    never = Number(ratio, [0, 1], np.zeros(3, bool), 3, "higher")
-    metric = measure(np.zeros((3, 2)), "abc", {"never": never})["never"]
+    never = MetricFormula(ratio, [0, 1], np.zeros(3, bool), 3, "higher")
+    metric = bootstrap_metrics(np.zeros((3, 2)), "abc", {"never": never})["never"]
     assert (metric.value, metric.low, metric.high, metric.n, metric.coverage) == (None, None, None, 0, 0)
-    nobody = Number(ratio, [0, 1], np.zeros(0, bool), 0, "higher")
-    assert measure(np.zeros((0, 2)), "", {"nobody": nobody})["nobody"].coverage is None
+    nobody = MetricFormula(ratio, [0, 1], np.zeros(0, bool), 0, "higher")
+    assert bootstrap_metrics(np.zeros((0, 2)), "", {"nobody": nobody})["nobody"].coverage is None
 
 
 def test_one_sample_tells_nothing_of_its_spread() -> None:
-    one = Number(ratio, [0, 1], np.ones(1, bool), 1, "higher")
-    metric = measure(np.array([[1.0, 2.0]]), "a", {"one": one})["one"]
+    formula = MetricFormula(ratio, [0, 1], np.ones(1, bool), 1, "higher")
+    metric = bootstrap_metrics(np.array([[1.0, 2.0]]), "a", {"one": formula})["one"]
     assert (metric.value, metric.low, metric.high) == (0.5, None, None)

@@ -1,4 +1,4 @@
-"""Claims against the truth and against each other."""
+"""Claims are matched with the truth and with each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmprobe.benchmarks.spd_faith.match import (
     match_claims,
     maximum_matching,
     pair_claims,
-    same_value,
+    values_agree,
 )
 
 DOG = Difference("remove", "dog")
@@ -27,17 +27,17 @@ def test_the_matching_is_as_large_as_can_be() -> None:
     for _ in range(200):
         rows, columns = rng.integers(0, 5, 2)
         fits = rng.random((rows, columns)) < 0.4
-        found = maximum_matching(
-            range(rows), range(columns), lambda one, other, fits=fits: bool(fits[one, other])
+        matching = maximum_matching(
+            range(rows), range(columns), lambda row, column, fits=fits: bool(fits[row, column])
         )
-        assert all(fits[one, other] for one, other in found.items())
-        assert len(set(found.values())) == len(found)
+        assert all(fits[row, column] for row, column in matching.items())
+        assert len(set(matching.values())) == len(matching)
         slots = [*range(columns), *[None] * rows]  # brute force: every assignment of a column or nothing
         best = max(
             sum(column is not None and bool(fits[row, column]) for row, column in enumerate(choice))
             for choice in itertools.permutations(slots, int(rows))
         )
-        assert len(found) == best
+        assert len(matching) == best
 
 
 def test_true_claims_match_whatever_their_order() -> None:
@@ -50,9 +50,9 @@ def test_true_claims_match_whatever_their_order() -> None:
 
 
 def test_the_vague_claim_leaves_the_fitting_difference_to_the_precise_one() -> None:
-    one, other = Difference("color", "car", after="blue"), Difference("color", "car", after="green")
+    blue, green = Difference("color", "car", after="blue"), Difference("color", "car", after="green")
     claims = [Claim("color", "car"), Claim("color", "car", after="blue")]
-    assert match_claims(claims, [one, other])[0] == [1, 0]
+    assert match_claims(claims, [blue, green])[0] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_difference_explains_one_wrong_claim_and_none_that_is_matched() -> Non
     assert match_claims(claims, truth)[1] == [None, "type_category_mismatch", "fabrication", "quantity_error"]
 
 
-def test_all_claims_about_equal_pictures_are_fabrications() -> None:
+def test_all_claims_about_equal_images_are_fabrications() -> None:
     assert match_claims([Claim("remove", "dog"), Claim("color", "car")], []) == (
         [None, None],
         ["fabrication"] * 2,
@@ -88,14 +88,16 @@ def test_all_claims_about_equal_pictures_are_fabrications() -> None:
 
 
 def test_values_that_fit() -> None:
-    assert same_value(None, "red") and same_value("blue", "light blue") and same_value("left", "top left")
-    assert same_value("A1", "left")  # a cell and a side cannot be compared
-    assert not same_value("dark blue", "light blue") and not same_value("red", "blue")
-    assert not same_value("top left", "top right") and not same_value("A1", "A2")
+    assert (
+        values_agree(None, "red") and values_agree("blue", "light blue") and values_agree("left", "top left")
+    )
+    assert values_agree("A1", "left")  # a cell and a side cannot be compared
+    assert not values_agree("dark blue", "light blue") and not values_agree("red", "blue")
+    assert not values_agree("top left", "top right") and not values_agree("A1", "A2")
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "label"),
+    ("first", "second", "label"),
     [
         (Claim("remove", "dog"), Claim("remove", "dog"), "consistent"),
         (Claim("color", "car"), Claim("color", "car", "red", "blue"), "consistent"),
@@ -111,8 +113,8 @@ def test_values_that_fit() -> None:
         (Claim(None, "dog"), Claim("remove", "dog"), "ambiguous"),
     ],
 )
-def test_labels_of_two_claims_do_not_depend_on_their_order(one: Claim, other: Claim, label: str) -> None:
-    assert compare_claims(one, other) == compare_claims(other, one) == label
+def test_labels_of_two_claims_do_not_depend_on_their_order(first: Claim, second: Claim, label: str) -> None:
+    assert compare_claims(first, second) == compare_claims(second, first) == label
 
 
 def test_claims_are_paired_one_to_one() -> None:

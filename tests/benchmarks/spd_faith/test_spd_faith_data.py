@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mmprobe.benchmarks.spd_faith.benchmark import QUESTIONS, published
-from mmprobe.benchmarks.spd_faith.data import Difference, pair_of_row, read_pairs, synthetic_pairs
+from mmprobe.benchmarks.spd_faith.benchmark import QUESTIONS, build_published_truth
+from mmprobe.benchmarks.spd_faith.data import Difference, parse_row, read_pairs, read_synthetic_pairs
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -29,34 +29,36 @@ def row(**changes: object) -> dict:
 
 def test_synthetic_pairs_know_their_differences(tmp_path: Path) -> None:
     samples = load_samples(make_pairs(tmp_path / "pairs", n=8, seed=3))
-    pairs = synthetic_pairs(samples)
+    pairs = read_synthetic_pairs(samples)
     assert [pair.id for pair in pairs] == [f"{k:04d}" for k in range(8)]
-    assert sorted(name for pair in pairs for name in pair.question_ids) == sorted(one.id for one in samples)
+    assert sorted(name for pair in pairs for name in pair.question_ids) == sorted(
+        sample.id for sample in samples
+    )
     assert {pair.difficulty for pair in pairs} == {"easy", "medium", "hard"}
     assert all(len(pair.images) == 2 for pair in pairs)
     for pair in pairs:
-        facts = next(one for one in samples if one.id in pair.question_ids).metadata["differences"]
-        assert [(one.type, one.category) for one in pair.differences] == [
-            (one["type"], one["shape"]) for one in facts
+        listed = next(sample for sample in samples if sample.id in pair.question_ids).metadata["differences"]
+        assert [(difference.type, difference.category) for difference in pair.differences] == [
+            (item["type"], item["shape"]) for item in listed
         ]
-        for one in pair.differences:
-            if one.type != "remove":
-                assert f"from {one.before} to {one.after}." in one.description
+        for difference in pair.differences:
+            if difference.type != "remove":
+                assert f"from {difference.before} to {difference.after}." in difference.description
             else:
-                assert one.before is one.after is None
+                assert difference.before is difference.after is None
     assert any(pair.differences for pair in pairs)
 
 
-def test_samples_of_another_world_are_told_so() -> None:
-    with pytest.raises(InputError, match="sample 1: its metadata hold no differences"):
-        synthetic_pairs([Sample(id="1", question="?")])
+def test_samples_of_another_world_are_refused() -> None:
+    with pytest.raises(InputError, match="sample 1: its metadata have no differences"):
+        read_synthetic_pairs([Sample(id="1", question="?")])
     bad = {"differences": [{"type": "color"}], "scene": "scenes/1.json"}
     with pytest.raises(InputError, match="lacks type, shape or sentence"):
-        synthetic_pairs([Sample(id="1", question="?", metadata=bad)])
+        read_synthetic_pairs([Sample(id="1", question="?", metadata=bad)])
 
 
 def test_a_published_row_whose_caption_is_in_its_first_description() -> None:
-    pair = pair_of_row(row(difficulty="Hard"))
+    pair = parse_row(row(difficulty="Hard"))
     car, dog = pair.differences
     assert (pair.id, pair.difficulty) == ("7", "hard")
     assert (car.type, car.category, car.box, car.before, car.after) == (
@@ -71,13 +73,13 @@ def test_a_published_row_whose_caption_is_in_its_first_description() -> None:
 
 def test_columns_spellings_and_synonyms_are_understood() -> None:
     columns = {"type": ["Removal", "colour"], "category": ["TV monitor", "curtain"]}
-    first, second = pair_of_row(row(differences=columns)).differences
+    first, second = parse_row(row(differences=columns)).differences
     assert (first.type, first.category) == ("remove", "tv")
     assert (second.type, second.category) == ("color", "curtain")
 
 
 def test_a_pair_may_have_no_differences() -> None:
-    assert pair_of_row(row(num_differences=0, differences=[])).differences == ()
+    assert parse_row(row(num_differences=0, differences=[])).differences == ()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_a_pair_may_have_no_differences() -> None:
 )
 def test_malformed_rows_are_named(changes: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        pair_of_row(row(**changes))
+        parse_row(row(**changes))
 
 
 def test_a_file_of_rows(tmp_path: Path) -> None:
@@ -158,8 +160,8 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 
 
 def test_an_id_may_be_as_long_as_those_of_its_questions(tmp_path: Path) -> None:
-    assert {len(sample.id) for sample in published([pair_of_row(row(image_id="x" * 118))]).samples} == {
-        len(kind) + 119 for kind in QUESTIONS
-    }
+    assert {
+        len(sample.id) for sample in build_published_truth([parse_row(row(image_id="x" * 118))]).samples
+    } == {len(kind) + 119 for kind in QUESTIONS}
     with pytest.raises(InputError, match="image_id"):
-        pair_of_row(row(image_id="x" * 119))
+        parse_row(row(image_id="x" * 119))

@@ -1,4 +1,4 @@
-"""SPD-Faith with the labels of a judge that is a model."""
+"""SPD-Faith Bench with a model as judge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.judges.registry import with_judge
-from mmprobe.benchmarks.spd_faith.benchmark import published
+from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 
 pytestmark = pytest.mark.usefixtures("shown")
@@ -20,7 +20,7 @@ PAIR = Pair(
         Difference("color", "car", "The car changed from red to blue.", before="red", after="blue"),
     ),
 )
-SAID = {
+ANSWERS = {
     "same": "No. The dog was removed.",
     "different": "Yes. The dog was removed.",
     "count": "There are 3 differences.",
@@ -30,15 +30,15 @@ SAID = {
 }
 
 
-def judged(name, said=SAID, pair=PAIR):
-    truth = published([pair])
+def score_by(name, answers=ANSWERS, pair=PAIR):
+    truth = build_published_truth([pair])
     benchmark, counts = with_judge(find_benchmark("spd-faith"), f"model:judging/{name}")
-    metrics, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in said.items()})
+    metrics, records = benchmark.score_answers(truth, {f"7-{kind}": text for kind, text in answers.items()})
     return metrics, records[0], counts, benchmark.faithful_answers(truth, records)
 
 
 def test_metrics_are_computed_from_a_judges_labels(shown):
-    metrics, record, counts, faithful = judged("honest")
+    metrics, record, counts, faithful = score_by("honest")
     assert record["answers"]["find"]["errors"] == (None, "attribute_error", "fabrication")
     expected = {
         "drf": 1 / 3,
@@ -60,24 +60,24 @@ def test_metrics_are_computed_from_a_judges_labels(shown):
 
 
 def test_claims_are_extracted_without_the_truth_in_sight(shown):
-    judged("honest")
+    score_by("honest")
     extractions = [data for data in shown if "answer" in data]
     assert {data["answer"] for data in extractions} == {
-        text for kind, text in SAID.items() if kind != "count"
+        text for kind, text in ANSWERS.items() if kind != "count"
     }
     assert all(data.keys() == {"answer"} for data in extractions)
 
 
 def test_a_true_difference_counts_once():
     """Two claims of the one dog that is gone: the lexical judge calls the second a quantity error, too."""
-    said = {"find": "The dog was removed. Another dog was removed."}
-    assert judged("honest", said)[1]["answers"]["find"]["errors"] == (None, "quantity_error")
+    answers = {"find": "The dog was removed. Another dog was removed."}
+    assert score_by("honest", answers)[1]["answers"]["find"]["errors"] == (None, "quantity_error")
 
 
 def test_what_a_judge_fails_at_is_counted_and_scores_nothing():
-    metrics, record, counts, faithful = judged("garbage")
+    metrics, record, counts, faithful = score_by("garbage")
     assert counts["unscored"] == {"garbage": 5}
-    assert {told.get("unscored") for kind, told in record["answers"].items() if kind != "count"} == {
+    assert {answer.get("unscored") for kind, answer in record["answers"].items() if kind != "count"} == {
         "garbage"
     }
     for name in (
@@ -94,7 +94,7 @@ def test_what_a_judge_fails_at_is_counted_and_scores_nothing():
 
 
 def test_a_claim_that_cannot_be_matched_is_still_one():
-    metrics, record, _, faithful = judged("deaf")
+    metrics, record, _, faithful = score_by("deaf")
     assert record["answers"]["list"]["understood"] and record["answers"]["list"]["unscored"] == "garbage"
     assert metrics["tf1_micro"].value == pytest.approx(2 / 3) and metrics["drf_unparsed_0"].value is None
     assert "7-list" not in faithful
@@ -109,21 +109,21 @@ def test_odd_answers_are_all_judged():
         "list": "**<b>[x](y)</b>**\n# |a|",
         "steps": "\x00\ud800",
     }
-    metrics, record, counts, _ = judged("honest", odd)
+    metrics, record, counts, _ = score_by("honest", odd)
     assert counts["cut"] == 1 and not counts["unscored"]
     assert [record["answers"][kind]["understood"] for kind in odd] == [False, False, True, False, False]
     assert metrics["drf"].value == 1
 
 
 def test_orders_in_an_answer_change_no_metric(injection):
-    plain = judged("honest", {"find": "The dog was removed. The chair moved."})
-    ordered = judged("honest", {"find": f"The dog was removed. The chair moved. {injection}"})
+    plain = score_by("honest", {"find": "The dog was removed. The chair moved."})
+    ordered = score_by("honest", {"find": f"The dog was removed. The chair moved. {injection}"})
     assert ordered[0]["drf"].value == plain[0]["drf"].value == 0.5
     assert not ordered[2]["unscored"]
 
 
 def test_a_judge_works_within_an_event_loop():
     async def inside():
-        return judged("honest")[0]["drf"].value
+        return score_by("honest")[0]["drf"].value
 
     assert asyncio.run(inside()) == pytest.approx(1 / 3)

@@ -1,4 +1,4 @@
-"""From answers to metrics, over the synthetic world and over bad answers."""
+"""The lexical judge scores answers of the synthetic world, plain English and bad answers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mmprobe.benchmarks.core.results import write_results
-from mmprobe.benchmarks.spd_faith.data import Difference, Pair, synthetic_pairs
-from mmprobe.benchmarks.spd_faith.rule_labels import score_responses
+from mmprobe.benchmarks.spd_faith.data import Difference, Pair, read_synthetic_pairs
+from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.benchmarks.synthetic.scene import COLOURS, SHAPES
 from mmprobe.errors import InputError
@@ -29,14 +29,19 @@ def lines(*answers: tuple[str, str | None], name: str = "7") -> list[dict]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Pair], list[dict]]:
     samples = load_samples(make_pairs(tmp_path_factory.mktemp("world") / "pairs", n=24, seed=1))
     asked = [
-        one for one in samples if one.metadata["type"] in ("same", "different", "count", "find", "steps")
+        sample
+        for sample in samples
+        if sample.metadata["type"] in ("same", "different", "count", "find", "steps")
     ]
-    answers = [{"id": one.id, "question_type": one.metadata["type"], "response": one.answer} for one in asked]
-    return synthetic_pairs(samples), answers
+    answers = [
+        {"id": sample.id, "question_type": sample.metadata["type"], "response": sample.answer}
+        for sample in asked
+    ]
+    return read_synthetic_pairs(samples), answers
 
 
 def test_true_answers_are_perfect(world: tuple[list[Pair], list[dict]]) -> None:
-    metrics, records = score_responses(*world)
+    metrics, records = score_by_rules(*world)
     for name in (
         "dqr_exact",
         "dqr_ratio",
@@ -67,31 +72,34 @@ def test_answers_of_other_pairs_score_as_a_slow_count_of_them_does(
         {
             "id": pair.id,
             "question_type": "find",
-            "response": " ".join(one.description for one in other.differences),
+            "response": " ".join(claimed.description for claimed in other.differences),
         }
         for pair, other in zip(pairs, moved, strict=True)
     ]
     shares = [
         np.mean(
-            [one.description in {true.description for true in pair.differences} for one in other.differences]
+            [
+                claimed.description in {true.description for true in pair.differences}
+                for claimed in other.differences
+            ]
         )
         for pair, other in zip(pairs, moved, strict=True)
     ]
-    metrics, _ = score_responses(pairs, answers)
+    metrics, _ = score_by_rules(pairs, answers)
     assert metrics["drf"].value == pytest.approx(np.mean(shares)) and metrics["drf"].n == len(pairs)
     errors = [
         name
         for name in metrics
         if name.startswith("drf_") and metrics[name].direction == "lower" and "[" not in name
     ]
-    said = sum(len(pair.differences) for pair in moved)
+    n_claims = sum(len(pair.differences) for pair in moved)
     right = sum(share * len(other.differences) for share, other in zip(shares, moved, strict=True))
     assert len(errors) == 5
-    assert sum(metrics[name].value for name in errors) == pytest.approx(1 - right / said)  # type: ignore[misc]
+    assert sum(metrics[name].value for name in errors) == pytest.approx(1 - right / n_claims)  # type: ignore[misc]
 
 
 def test_plain_english_is_scored() -> None:
-    metrics, (record,) = score_responses(
+    metrics, (record,) = score_by_rules(
         [TRUTH],
         lines(
             ("same", "No. The dog is gone and the red car is now blue."),
@@ -114,7 +122,7 @@ def test_plain_english_is_scored() -> None:
 
 
 def test_find_stands_in_for_a_listing_that_was_not_asked() -> None:
-    metrics, _ = score_responses([TRUTH], lines(("find", "The dog is missing.")))
+    metrics, _ = score_by_rules([TRUTH], lines(("find", "The dog is missing.")))
     assert metrics["cf1_recall"].value == 0.5
 
 
@@ -136,7 +144,7 @@ BAD = [
 @pytest.mark.parametrize("text", BAD)
 def test_answers_not_understood_are_counted(text: str | None, tmp_path: Path) -> None:
     kinds = ("same", "different", "count", "find", "list", "steps")
-    metrics, records = score_responses([TRUTH], lines(*((kind, text) for kind in kinds)))
+    metrics, records = score_by_rules([TRUTH], lines(*((kind, text) for kind in kinds)))
     for name in ("dqr_exact", "tf1_micro", "cf1", "drf", "drf_steps"):
         assert (metrics[name].value, metrics[name].n, metrics[name].coverage) == (None, 0, 0), name
         assert metrics[f"{name}_unparsed_0"].value == 0, name
@@ -147,7 +155,7 @@ def test_answers_not_understood_are_counted(text: str | None, tmp_path: Path) ->
 
 
 def test_saying_that_nothing_changed_is_understood() -> None:
-    metrics, _ = score_responses(
+    metrics, _ = score_by_rules(
         [TRUTH], lines(("list", "The pictures are identical."), ("find", "Nothing changed."))
     )
     assert (metrics["cf1"].value, metrics["cf1"].coverage) == (0, 1)
@@ -155,13 +163,13 @@ def test_saying_that_nothing_changed_is_understood() -> None:
 
 
 def test_claims_about_equal_pictures_are_fabrications() -> None:
-    metrics, _ = score_responses([Pair("7", ())], lines(("find", "The dog is gone."), ("count", "1")))
+    metrics, _ = score_by_rules([Pair("7", ())], lines(("find", "The dog is gone."), ("count", "1")))
     assert metrics["drf"].value == 0 and metrics["drf_fabrication"].value == 1
     assert metrics["dqr_exact"].value == 0 and metrics["dqr_ratio"].value is None
 
 
 def test_pairs_without_an_answer_are_left_out() -> None:
-    metrics, records = score_responses([TRUTH, Pair("8", ())], lines(("count", "2")))
+    metrics, records = score_by_rules([TRUTH, Pair("8", ())], lines(("count", "2")))
     assert [record["id"] for record in records] == ["7"] and metrics["dqr_exact"].coverage == 1
 
 
@@ -173,19 +181,19 @@ def test_pairs_without_an_answer_are_left_out() -> None:
         (lines(("count", "1"), name="9"), "id '9' is in no pair"),
         (lines(("colour", "red")), "question_type is 'colour'"),
         ([{"id": "7", "question_type": "count"}], "'response' is missing"),
-        ([{"id": "7", "question_type": "count", "response": 3}], "'response' is missing or no text"),
+        ([{"id": "7", "question_type": "count", "response": 3}], "'response' is missing or not a text"),
     ],
 )
 def test_malformed_responses_are_named(answers: list[dict], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        score_responses([TRUTH], answers)
+        score_by_rules([TRUTH], answers)
 
 
 def test_an_id_belongs_to_one_pair() -> None:
     with pytest.raises(InputError, match="two pairs"):
-        score_responses([TRUTH, TRUTH], lines(("count", "1")))
+        score_by_rules([TRUTH, TRUTH], lines(("count", "1")))
     with pytest.raises(InputError, match="'8' stands for two pairs"):
-        score_responses([TRUTH, Pair("9", (), question_ids=("8",)), Pair("8", ())], lines(("count", "1")))
+        score_by_rules([TRUTH, Pair("9", (), question_ids=("8",)), Pair("8", ())], lines(("count", "1")))
 
 
 def test_any_text_is_scored_without_a_crash() -> None:
@@ -198,6 +206,6 @@ def test_any_text_is_scored_without_a_crash() -> None:
         for k in range(300)
         for kind in ("same", "different", "count", "find", "steps")
     ]
-    metrics, records = score_responses(truths, answers)
+    metrics, records = score_by_rules(truths, answers)
     json.dumps(records, allow_nan=False)
     assert metrics["drf"].n > 0

@@ -46,36 +46,37 @@ def objects_of(scene):
 
 
 def changes_between(first, second):
-    """The sentences that are true of two object lists, found by comparing them."""
-    found = []
+    """The sentences that are true of two object lists."""
+    changes = []
     for shape, (colour, cell) in first.items():
         if shape not in second:
-            found.append(f"The {shape} was removed.")
+            changes.append(f"The {shape} was removed.")
         elif second[shape][0] != colour:
-            found.append(f"The {shape} changed from {colour} to {second[shape][0]}.")
+            changes.append(f"The {shape} changed from {colour} to {second[shape][0]}.")
         elif second[shape][1] != cell:
-            found.append(f"The {shape} moved from {cell} to {second[shape][1]}.")
+            changes.append(f"The {shape} moved from {cell} to {second[shape][1]}.")
     assert set(second) <= set(first)
-    return found
+    return changes
 
 
 def true_answer(line, first, second):
     changes = changes_between(first, second)
-    said, kind = " ".join(changes) or "Nothing changed.", line["metadata"]["type"]
+    description = " ".join(changes) or "Nothing changed."
+    kind = line["metadata"]["type"]
     terse = [", ".join(f"{c} {s} {cell}" for s, (c, cell) in scene.items()) for scene in (first, second)]
     if kind == "same":
-        return ("No. " if changes else "Yes. ") + said
+        return ("No. " if changes else "Yes. ") + description
     if kind == "different":
-        return ("Yes. " if changes else "No. ") + said
+        return ("Yes. " if changes else "No. ") + description
     if kind == "count":
         number = {0: "are no differences", 1: "is 1 difference"}.get(
             len(changes), f"are {len(changes)} differences"
         )
         return f"There {number}."
     if kind == "find":
-        return said
+        return description
     if kind == "steps":
-        return f"Picture one: {terse[0]}.\nPicture two: {terse[1]}.\nTherefore: {said}"
+        return f"Picture one: {terse[0]}.\nPicture two: {terse[1]}.\nTherefore: {description}"
     if kind == "describe":
         items = [f"{'an' if c[0] == 'o' else 'a'} {c} {s} at {cell}" for s, (c, cell) in first.items()]
         text = ", ".join(items[:-1]) + f" and {items[-1]}."
@@ -95,8 +96,8 @@ def test_every_answer_is_true_of_the_scenes(folder, lines):
         assert [change["sentence"] for change in line["metadata"]["differences"]] == changes_between(
             first, second
         )
-        told = [[f"{c} {s} {cell}" for s, (c, cell) in scene.items()] for scene in (first, second)]
-        assert line["metadata"]["objects"] == told
+        objects = [[f"{c} {s} {cell}" for s, (c, cell) in scene.items()] for scene in (first, second)]
+        assert line["metadata"]["objects"] == objects
         kinds[line["metadata"]["type"]] += 1
     assert kinds["exists"] == 96
     assert set(kinds) == {"same", "different", "count", "find", "exists", "colour", "describe", "steps"}
@@ -120,7 +121,7 @@ def test_no_pixel_outside_the_regions_differs_and_in_each_one_does(folder, lines
     assert seen > 100
 
 
-def test_a_question_about_one_picture_has_only_its_regions(lines):
+def test_a_question_about_one_image_has_only_its_regions(lines):
     for line in (line for line in lines if len(line["images"]) == 1):
         assert line["metadata"]["type"] in ("exists", "colour", "describe")
         assert line["images"][0].endswith("a.png")
@@ -204,13 +205,13 @@ def test_differences_stay_in_the_asked_range(tmp_path, differences):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"n": 0}, "--n 0"),
-        ({"n": -3}, "--n -3"),
-        ({"seed": -1}, "--seed -1"),
-        ({"differences": (0, 4)}, "--differences 0-4"),
-        ({"differences": (-1, 2)}, "--differences -1-2"),
-        ({"differences": (2, 1)}, "--differences 2-1"),
-        ({"difficulty": "extreme"}, "--difficulty extreme"),
+        ({"n": 0}, "n 0"),
+        ({"n": -3}, "n -3"),
+        ({"seed": -1}, "seed -1"),
+        ({"differences": (0, 4)}, "differences 0-4"),
+        ({"differences": (-1, 2)}, "differences -1-2"),
+        ({"differences": (2, 1)}, "differences 2-1"),
+        ({"difficulty": "extreme"}, "difficulty extreme"),
     ],
 )
 def test_a_number_out_of_range_leaves_nothing_behind(tmp_path, wrong, message):

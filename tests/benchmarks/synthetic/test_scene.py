@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.synthetic.questions import ask, describe_changes, draw_question
+from mmprobe.benchmarks.synthetic.questions import describe_changes, draw_question, make_question
 from mmprobe.benchmarks.synthetic.render import edit_boxes, object_box, render
 from mmprobe.benchmarks.synthetic.scene import (
     COLOURS,
@@ -173,9 +173,9 @@ def test_questions_without_an_answer_are_refused():
     pair = draw_pair(np.random.default_rng(0), "easy", 0)
     absent = next(shape for shape in SHAPES if pair.first.find(shape) is None)
     with pytest.raises(ValueError, match="no differences to find"):
-        ask("find", pair)
+        make_question("find", pair)
     with pytest.raises(ValueError, match=f"no {absent}"):
-        ask("colour", pair, absent)
+        make_question("colour", pair, absent)
     assert describe_changes(pair) == "Nothing changed."
 
 
