@@ -1,22 +1,41 @@
-# make demo    set up, trace the embedded model, write a report
-# make test    set up, lint, type-check the installed wheel, run all tests
-# make perf    measure what tracing costs
-# make docs    write the tables that are made from code
+# make check    lint, check types, run the fast tests of this checkout; about two minutes
+# make test     lint, check types, run all tests of the built wheel
+# make types    check types alone
+# make demo     trace the embedded model and write a report
+# make perf     measure what tracing costs
+# make docs     write the tables that are made from code
+# Each target sets up what it needs in $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
+WORKERS ?= 2
 BIN := $(VENV)/bin
-SOURCES := $(shell find mmprobe analyses benchmarks cache configs interventions models probes traces viz -type f ! -name '*.pyc') pyproject.toml README.md
+PACKAGES := analyses benchmarks cache configs interventions models probes traces training viz
+SOURCES := $(shell find mmprobe $(PACKAGES) -type f ! -name '*.pyc') pyproject.toml README.md
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# A worker that has nothing left to do takes tests from another one.
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test perf docs model-card format clean
+.PHONY: check test lint types demo perf docs model-card format clean
+
+check: lint types $(VENV)/.editable
+	$(PYTEST) -m "not slow" tests
+
+test: lint types $(VENV)/.wheel $(VENV)/.browser
+	$(PYTEST) $(PYTEST_OPTIONS) tests
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy needs the packages as they are installed, so it gets a folder of links.
+types: $(VENV)/.dev
+	rm -rf build/types
+	mkdir -p build/types/mmprobe
+	ln -s $(addprefix $(CURDIR)/,$(wildcard mmprobe/*) $(PACKAGES)) build/types/mmprobe
+	cd build/types && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p mmprobe
 
 demo: $(VENV)/.wheel
 	$(BIN)/mmprobe demo --out mmprobe-demo
-
-test: $(VENV)/.wheel $(VENV)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	cd build && ../$(BIN)/mypy --config-file ../pyproject.toml -p mmprobe  # from elsewhere, so that it is the wheel
-	$(BIN)/pytest -n 2 tests
 
 perf: $(VENV)/.wheel
 	$(BIN)/python perf/report.py
@@ -32,23 +51,33 @@ model-card: $(VENV)/.wheel
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-# The project's requirements at the tested versions; installed anew only when they change.
+# The requirements at the tested versions. They are installed again only when they change.
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip setuptools wheel
+	$(PIP) install -c constraints.txt pip setuptools wheel
 	@echo "Installing mmprobe's requirements; the first time this takes a few minutes."
-	$(BIN)/python scripts/requirements.py core | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+	$(BIN)/python scripts/requirements.py core | xargs $(PIP) install -c constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(BIN)/python scripts/requirements.py dev | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+	$(BIN)/python scripts/requirements.py dev | xargs $(PIP) install -c constraints.txt
 	touch $@
 
-# What is tested is the built wheel, as users get it.
+# mmprobe itself is installed either as the wheel that users get or as links to this checkout.
 $(VENV)/.wheel: $(VENV)/.core $(SOURCES)
-	rm -rf build
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/dist .
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/dist/*.whl
+	rm -rf build/lib build/bdist.* build/dist $(VENV)/.editable
+	$(PIP) wheel --no-deps --no-build-isolation -w build/dist .
+	$(PIP) install --no-deps --force-reinstall build/dist/*.whl
+	touch $@
+
+$(VENV)/.editable: $(VENV)/.dev
+	rm -f $(VENV)/.wheel
+	$(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+# Try once to get a Chromium for the browser tests; without one they are skipped.
+$(VENV)/.browser: $(VENV)/.dev
+	-sh scripts/install_browser.sh $(BIN)/python
 	touch $@
 
 clean:
