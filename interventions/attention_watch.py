@@ -15,7 +15,8 @@ from mmprobe.interventions.prompt_method import Ask, PromptMethod, noting, whole
 from mmprobe.interventions.visual import AttentionMap
 from mmprobe.models import Model, Prompt
 from mmprobe.models.attention_bias import LastQuery
-from mmprobe.models.prompt import Chat, build_batch
+from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import build_batch
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import Generated
@@ -54,7 +55,7 @@ class AttentionRecorder(MethodState):
 
     def report(self, row: int, steps: int) -> dict[str, Any]:
         prompt = self.asked.batch.prompts[row]
-        visual = torch.from_numpy(prompt.visual + prompt.padding)
+        visual = torch.from_numpy(prompt.visual_positions + prompt.padding)
         return {"attention": (self.total[row, visual] / self.count[row]).tolist()}
 
 

@@ -24,8 +24,8 @@ from mmprobe.interventions.parameters import check
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import bias_attention
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
+from mmprobe.models.chat import Chat
 from mmprobe.models.hooks import observe, replace
-from mmprobe.models.prompt import Chat
 
 
 class MethodContext(NamedTuple):
@@ -171,7 +171,7 @@ def intervening(
     active = [method for method in methods if not method.neutral]
     for method in active:
         for chat in chats:
-            method.check_supported(model, len(chat.pictures), chat.where)
+            method.check_supported(model, len(chat.images), chat.name)
     with ExitStack() as stack:
         acts = []
         for method in active:

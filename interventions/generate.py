@@ -13,8 +13,9 @@ from mmprobe.interventions.base import Method, intervening
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model
-from mmprobe.models.generation import check_generation, generate_options
-from mmprobe.models.prompt import Chat, build_batch, chat_of
+from mmprobe.models.chat import Chat, build_chat
+from mmprobe.models.generation import build_generation_kwargs, check_generation_arguments
+from mmprobe.models.prompt import build_batch
 from mmprobe.samples import Sample
 
 
@@ -92,17 +93,17 @@ def generate_batch(
         ['Yes.', 'No. The star was removed.']
     """
     methods = load_methods(method, **parameters)
-    check_generation(max_new_tokens, temperature, seed)
+    check_generation_arguments(max_new_tokens, temperature, seed)
     if not samples:
         return []
     prompting = [each for each in methods if isinstance(each, PromptMethod)]
     if len(prompting) > 1:
         names = " and ".join(each.name for each in prompting)
         raise InputError(f"methods {names}: both ask anew, so they cannot act together; choose one")
-    chats = [chat_of(sample) for sample in samples]
+    chats = [build_chat(sample) for sample in samples]
     for each in methods:
         for chat in chats:
-            each.check_supported(model, len(chat.pictures), chat.where)
+            each.check_supported(model, len(chat.images), chat.name)
     decoding = [each for each in methods if not isinstance(each, PromptMethod)]
 
     def ask(
@@ -131,7 +132,7 @@ def _answer(
 ) -> list[Generated]:
     torch.manual_seed(seed)
     batch = build_batch(model, chats)
-    options = generate_options(model, max_new_tokens, temperature)
+    options = build_generation_kwargs(model, max_new_tokens, temperature)
     with torch.inference_mode(), intervening(model, methods, chats, batch, seed) as intervention:
         output = model.hf.generate(**batch.inputs, **options, **intervention.options)
     found = []

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoConfig, BlipForImageTextRetrieval, BlipProcessor
 
 from mmprobe.errors import InputError
-from mmprobe.models.loading import from_hub
+from mmprobe.models.loading import load_pretrained
 
 LAYER = 6  # of the text encoder, counted from 0
 MAX_WORDS, MAX_TOKENS = 50, 35
@@ -94,12 +94,12 @@ def load_matcher(name: str, device: torch.device) -> Matcher:
     Example:
         >>> load_matcher("Salesforce/blip-itm-large-coco", torch.device("cpu"))      # doctest: +SKIP
     """
-    kind = from_hub(name, AutoConfig.from_pretrained, name).model_type
+    kind = load_pretrained(name, AutoConfig.from_pretrained, name).model_type
     if kind != "blip":
         raise InputError(f"model {name!r}: a {kind}, not a BLIP for image-text retrieval")
-    processor = from_hub(name, BlipProcessor.from_pretrained, name, backend="pil")
+    processor = load_pretrained(name, BlipProcessor.from_pretrained, name, backend="pil")
     with torch.inference_mode(False):  # or its weights could have no gradients behind them
-        hf, told = from_hub(
+        hf, told = load_pretrained(
             name,
             BlipForImageTextRetrieval.from_pretrained,
             name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.models import Model
-from mmprobe.models.prompt import Chat
+from mmprobe.models.chat import Chat
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import Generated

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from mmprobe.interventions.base import MethodContext
 from mmprobe.models import Prompt
+from mmprobe.models.chat import Chat
 from mmprobe.models.hooks import hooks_disabled
-from mmprobe.models.prompt import Chat
 
 
 class Cells:
@@ -69,7 +69,7 @@ class AttentionMap:
     def of(self, row: int) -> Tensor:
         """float32 [visual], of one row of the batch."""
         prompt = self.asked.batch.prompts[row]
-        return self.total[row, torch.from_numpy(prompt.visual + prompt.padding)] / max(self.layers, 1)
+        return self.total[row, torch.from_numpy(prompt.visual_positions + prompt.padding)] / max(self.layers, 1)
 
 
 def logit_gradients(asked: MethodContext) -> list[Tensor]:
@@ -101,7 +101,7 @@ def logit_gradients(asked: MethodContext) -> list[Tensor]:
         stack.enter_context(hooks_disabled())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(asked.model.frozen())
+        stack.enter_context(asked.model.freeze())
         stack.enter_context(first.register_forward_pre_hook(as_leaf, with_kwargs=True))
         # autograd refuses tensors that were made in inference mode
         inputs = {name: value.clone() for name, value in asked.batch.inputs.items()}
@@ -109,7 +109,7 @@ def logit_gradients(asked: MethodContext) -> list[Tensor]:
         (gradient,) = torch.autograd.grad(logits.max(-1).values.sum(), leaves)
     norms = gradient.float().norm(dim=-1)
     prompts = asked.batch.prompts
-    return [norms[row, prompt.visual + prompt.padding] for row, prompt in enumerate(prompts)]
+    return [norms[row, prompt.visual_positions + prompt.padding] for row, prompt in enumerate(prompts)]
 
 
 def largest(values: Tensor | np.ndarray, share: float) -> np.ndarray:
@@ -130,7 +130,7 @@ def shown_by(prompt: Prompt, cells: np.ndarray) -> list[np.ndarray]:
     """The pixels that some visual tokens show.
 
     Args:
-        cells: bool [visual], in the order of `prompt.visual`.
+        cells: bool [visual], in the order of `prompt.visual_positions`.
 
     Returns:
         bool [y, x] of each picture's file: true where any view's marked token shows it.
@@ -169,4 +169,4 @@ def painted(picture: Image.Image, pixels: np.ndarray, fill: str) -> Image.Image:
 
 def with_pictures(chat: Chat, pictures: Sequence[Image.Image]) -> Chat:
     """The same chat about other pictures of the same sizes."""
-    return chat._replace(pictures=list(pictures))
+    return chat._replace(images=list(pictures))

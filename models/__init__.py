@@ -1,4 +1,4 @@
-"""Load a model and its processor, build prompts, and tell each token's group."""
+"""Load a model and its processor, and build prompts whose tokens are assigned to groups."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Short names for models; one YAML file each in `configs/models`. Imports nothing heavy."""
+"""Short names for models, one YAML file each in `configs/models`. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ EMBEDDED = "embedded:"
 
 @dataclass(frozen=True)
 class Alias:
-    """A short name: `source` is a hub id, or `embedded:` and a folder of this package."""
+    """A short name for a model.
+
+    Attributes:
+        name: the short name.
+        source: a hub id, or `embedded:` and a folder of this package.
+        family: name of the model's family.
+        description: size and memory, in one line.
+    """
 
     name: str
     source: str
@@ -23,34 +30,39 @@ class Alias:
     description: str
 
 
-def aliases() -> dict[str, Alias]:
-    """All short names, in alphabetical order.
+def load_aliases() -> dict[str, Alias]:
+    """Return all aliases by name, in alphabetical order.
 
     Example:
-        >>> aliases()["qwen2.5-vl-7b"].source
+        >>> load_aliases()["qwen2.5-vl-7b"].source
         'Qwen/Qwen2.5-VL-7B-Instruct'
     """
     files = (resources.files("mmprobe.configs") / "models").iterdir()
-    read = (yaml.safe_load(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".yaml"))
-    return {entry["name"]: Alias(**entry) for entry in sorted(read, key=lambda entry: entry["name"])}
+    entries = [
+        yaml.safe_load(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".yaml")
+    ]
+    return {entry["name"]: Alias(**entry) for entry in sorted(entries, key=lambda entry: entry["name"])}
 
 
 def locate(name: str) -> tuple[str, str]:
-    """What a name stands for, and where transformers finds it: a local folder or a hub id.
+    """Return the source that a name stands for, and the local folder or hub id where transformers finds it.
+
+    Args:
+        name: an alias, a local folder or a hub id.
 
     Raises:
-        InputError: it is neither an alias, nor a folder, nor looks like a hub id.
+        InputError: the name is neither an alias, nor a folder, nor looks like a hub id.
 
     Example:
         >>> locate("qwen2.5-vl-3b")
         ('Qwen/Qwen2.5-VL-3B-Instruct', 'Qwen/Qwen2.5-VL-3B-Instruct')
     """
-    known = aliases()
-    source = known[name].source if name in known else name
+    aliases = load_aliases()
+    source = aliases[name].source if name in aliases else name
     if source.startswith(EMBEDDED):
         return source, str(resources.files("mmprobe.models") / source.removeprefix(EMBEDDED))
     if not Path(source).is_dir() and (source.startswith((".", "/", "~")) or source.count("/") != 1):
         raise InputError(
-            f"model {name!r}: neither an alias ({', '.join(known)}), a folder, nor a hub id 'owner/name'"
+            f"model {name!r}: neither an alias ({', '.join(aliases)}), a folder, nor a hub id 'owner/name'"
         )
     return source, source

@@ -1,4 +1,4 @@
-"""How `generate` is asked, the same wherever a model answers: plain, traced, or with a method."""
+"""Arguments of transformers' `generate`, the same whether a model answers plainly, traced or with a method."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mmprobe.errors import InputError
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
 
-# What recording and methods rest on, whatever a checkpoint asks for: one row an answer, all of the prompt in one pass,
-# then one token a step behind a cache that grows.
-_ONE_BY_ONE: dict[str, Any] = {
+# Recording and methods rely on these, whatever a checkpoint sets: each answer is one row; the prompt is read in one
+# pass, and then one token in each step, with a cache that grows.
+_STEPWISE: dict[str, Any] = {
     "num_beams": 1,
     "num_return_sequences": 1,
     "use_cache": True,
@@ -22,38 +22,42 @@ _ONE_BY_ONE: dict[str, Any] = {
 }
 
 
-def check_generation(max_new_tokens: int, temperature: float, seed: int) -> None:
-    """Check what every way of answering is asked for.
+def check_generation_arguments(max_new_tokens: int, temperature: float, seed: int) -> None:
+    """Check the arguments that all ways of answering share.
 
     Raises:
-        InputError: naming the option.
+        InputError: an argument is out of range; the message names it.
 
     Example:
-        >>> check_generation(64, 0.7, 0)
+        >>> check_generation_arguments(64, 0.7, 0)
     """
     if max_new_tokens < 1:
-        raise InputError(f"--max-new-tokens {max_new_tokens}: must be 1 or more")
+        raise InputError(f"max_new_tokens {max_new_tokens}: must be 1 or more")
     if not 0 <= temperature < math.inf:
-        raise InputError(f"--temperature {temperature}: must be a number of 0 or more")
+        raise InputError(f"temperature {temperature}: must be a number of 0 or more")
     if not 0 <= seed < 2**63:
-        raise InputError(f"--seed {seed}: must be 0 or more, and less than 2 to the power of 63")
+        raise InputError(f"seed {seed}: must be 0 or more, and less than 2**63")
 
 
-def generate_options(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
-    """Options of transformers' `generate`: greedy at temperature 0, above it sampling from the 50 most likely tokens.
+def build_generation_kwargs(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
+    """Return the arguments of `generate`: greedy at temperature 0, else sampling from the 50 most likely tokens.
 
-    These 50 are transformers' default. What checkpoints bring along can make sampling greedy: one of Qwen2-VL's keeps
-    a single token. Nor do their beams and caches count.
+    50 is the default of transformers. The settings of a checkpoint are not used: Qwen2-VL's, for one, sample from
+    a single token, which is greedy.
+
+    Args:
+        max_new_tokens: the longest answer.
+        temperature: of the sampling; 0 for greedy answers.
 
     Example:
-        >>> generate_options(model, 64)["do_sample"]                # doctest: +SKIP
+        >>> build_generation_kwargs(model, 64)["do_sample"]                # doctest: +SKIP
         False
     """
-    options: dict[str, Any] = _ONE_BY_ONE | {"max_new_tokens": max_new_tokens, "do_sample": temperature > 0}
+    kwargs: dict[str, Any] = _STEPWISE | {"max_new_tokens": max_new_tokens, "do_sample": temperature > 0}
     if temperature > 0:
-        options |= {"temperature": temperature, "top_k": 50, "top_p": 1.0}
+        kwargs |= {"temperature": temperature, "top_k": 50, "top_p": 1.0}
     else:
-        options |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
+        kwargs |= {"temperature": None, "top_p": None, "top_k": None}  # unused, and warned about when set
     if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:
-        options["pad_token_id"] = model.tokenizer.pad_token_id
-    return options
+        kwargs["pad_token_id"] = model.tokenizer.pad_token_id
+    return kwargs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +17,10 @@ import transformers
 
 from mmprobe.errors import InputError
 from mmprobe.models.aliases import locate
-from mmprobe.models.families import Family, family_of
-from mmprobe.models.prompt import Batch, Prompt, build_batch, chat_of
-from mmprobe.models.self_check import check, has_plain_logits
+from mmprobe.models.chat import build_chat
+from mmprobe.models.families import Family, find_family
+from mmprobe.models.prompt import Batch, Prompt, build_batch
+from mmprobe.models.self_check import check_model, has_plain_logits
 from mmprobe.samples import Sample
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -30,12 +31,17 @@ class Model:
     """A loaded vision-language model with its processor.
 
     Attributes:
-        name: the name it was asked for by.
-        source: local folder or hub id it was loaded from; `embedded:NAME` for the embedded one.
-        revision: commit of the hub it was loaded at, or None.
-        hf: the transformers module.
-        processor: its processor.
-        family: where its parts are.
+        name: the name that the model was loaded by.
+        source: local folder or hub id that it was loaded from; `embedded:NAME` for the embedded model.
+        revision: commit on the hub, or None.
+        hf: the transformers module, such as `Qwen2_5_VLForConditionalGeneration`.
+        processor: the transformers processor.
+        family: the declaration of the model's family.
+
+    Example:
+        >>> model = load_model("tiny-spd")
+        >>> model.n_layers, model.n_heads
+        (8, 6)
     """
 
     name: str
@@ -47,32 +53,34 @@ class Model:
 
     @property
     def n_layers(self) -> int:
+        """Number of decoder layers."""
         return len(self.family.decoder(self.hf).layers)
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go: that of the model, or the CPU for one without weights."""
+        """Device of the inputs: the model's, or the CPU for a model without weights."""
         return self.hf.device if self.hf.device.type != "meta" else torch.device("cpu")
 
     @property
     def n_heads(self) -> int:
+        """Number of query heads of a decoder layer."""
         return self.hf.config.get_text_config().num_attention_heads
 
     @cached_property
     def has_plain_logits(self) -> bool:
-        """Whether the unembedding of the final norm's output is the logits, with no scale or cap behind it."""
+        """Whether the logits are the unembedding of the final norm's output, without a scale or a cap."""
         return has_plain_logits(self.hf, self.family)
 
     @property
     def has_cross_attention(self) -> bool:
-        """Whether pictures are seen by cross-attention instead of being tokens of the prompt."""
+        """Whether the model sees images by cross-attention instead of by tokens of the prompt."""
         return any(
             self.family.parts(layer).has_cross_attention for layer in self.family.decoder(self.hf).layers
         )
 
     @property
     def n_neurons(self) -> int:
-        """Gate neurons of a layer."""
+        """Number of gate neurons of a decoder layer."""
         return self.hf.config.get_text_config().intermediate_size
 
     @property
@@ -83,49 +91,54 @@ class Model:
 
     @property
     def tokenizer(self) -> Any:
+        """The processor's tokenizer."""
         return self.processor.tokenizer
 
     @cached_property
     def control_tokens(self) -> tuple[str, ...]:
-        """Strings that the tokenizer would read as one token of its template."""
+        """Strings that the tokenizer reads as one special token, longest first."""
         added = (token.content for token in self.tokenizer.added_tokens_decoder.values())
         return tuple(
             sorted((content for content in added if len(content.strip()) > 1), key=len, reverse=True)
         )
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Within the block, without gradients of the weights, whose inputs would be kept in memory for nothing.
+    def freeze(self) -> Iterator[None]:
+        """Within the block, compute no gradients of the weights, which saves the memory of the weights' inputs.
 
         Example:
             >>> model = load_model("tiny-spd")
-            >>> with model.frozen():
+            >>> with model.freeze():
             ...     any(weight.requires_grad for weight in model.hf.parameters())
             False
         """
-        free = [weight for weight in self.hf.parameters() if weight.requires_grad]
-        for weight in free:
+        trainable = [weight for weight in self.hf.parameters() if weight.requires_grad]
+        for weight in trainable:
             weight.requires_grad_(False)
         try:
             yield
         finally:
-            for weight in free:
+            for weight in trainable:
                 weight.requires_grad_(True)
 
     def prompt(self, sample: Sample) -> Prompt:
-        """Token ids, groups and views of a sample."""
+        """Return a sample's token ids with their groups and views.
+
+        Raises:
+            InputError: an image of the sample cannot be decoded.
+        """
         return self.batch([sample]).prompts[0]
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """Inputs of several samples at once, padded on the left, with each one's prompt.
+        """Return the inputs of several samples, padded on the left, with the prompt of each.
 
         Raises:
-            InputError: an image cannot be decoded.
+            InputError: an image of a sample cannot be decoded.
         """
-        return build_batch(self, [chat_of(sample) for sample in samples])
+        return build_batch(self, [build_chat(sample) for sample in samples])
 
     def prepare(self, sample: Sample) -> dict[str, Any]:
-        """Tensors for `model.hf.generate(**model.prepare(sample))`, on the model's device.
+        """Return tensors for `model.hf.generate(**model.prepare(sample))`, on the model's device.
 
         Raises:
             InputError: an image of the sample cannot be decoded.
@@ -147,139 +160,142 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         dtype: `auto` (the checkpoint's on a GPU, float32 on a CPU), `float32`, `bfloat16` or `float16`.
         revision: branch, tag or commit on the hub.
 
+    Returns:
+        The model in evaluation mode. `models/self_check.py` has checked that it fits its family's declaration.
+
     Raises:
-        InputError: unknown name or family, missing extra, no network, device or dtype not to be had, or a checkpoint
-            that is damaged or lacks weights.
+        InputError: the name or the family is unknown; an extra, the network, the device or the dtype is not
+            available; or the checkpoint is damaged or lacks weights.
 
     Example:
         >>> load_model("tiny-spd").family.name
         'qwen2_5_vl'
     """
-    where = _device(device)
-    source, place = locate(name)
-    config = from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
-    family = family_of(config)
-    processor = _processor(name, place, revision, family)
-    chosen = _dtype(dtype, where, config)
-    hf, found = from_hub(
+    torch_device = _find_device(device)
+    source, path = locate(name)
+    config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path, revision=revision)
+    family = find_family(config)
+    processor = _load_processor(name, path, revision, family)
+    hf, info = load_pretrained(
         name,
         transformers.AutoModelForImageTextToText.from_pretrained,
-        place,
+        path,
         revision=revision,
-        dtype=chosen,
+        dtype=_choose_dtype(dtype, torch_device, config),
         attn_implementation="sdpa",
         use_safetensors=True,
         output_loading_info=True,
     )
-    if found["missing_keys"]:  # transformers draws them at random and goes on
-        first, *more = sorted(found["missing_keys"])
-        lacking = f"{first} and {len(more)} more" if more else first
-        raise InputError(f"model {name!r}: its checkpoint lacks weights ({lacking}); check that it is whole")
-    commit = getattr(hf.config, "_commit_hash", None) if not Path(place).is_dir() else None
+    if info["missing_keys"]:  # transformers draws them at random and goes on
+        first, *more = sorted(info["missing_keys"])
+        missing = f"{first} and {len(more)} more" if more else first
+        raise InputError(
+            f"model {name!r}: its checkpoint lacks weights ({missing}); check that it is complete"
+        )
+    commit = getattr(hf.config, "_commit_hash", None) if not Path(path).is_dir() else None
     try:
-        hf = hf.to(where).eval()
-        check(hf, family, name)
+        hf = hf.to(torch_device).eval()
+        check_model(hf, family, name)
     except torch.OutOfMemoryError:
         raise InputError(
-            f"model {name!r}: does not fit into the memory of {where}; choose a smaller model, --dtype bfloat16 or "
-            "--device cpu"
+            f"model {name!r}: does not fit into the memory of {torch_device}; choose a smaller model, "
+            "dtype bfloat16 or device cpu"
         ) from None
     return Model(name, source, commit or revision, hf, processor, family)
 
 
 def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
-    """A model without its weights, on torch's meta device: for plans, not for answers.
+    """Load a model without its weights, on torch's meta device. It serves for plans, but cannot answer.
 
     Args:
-        device: where it would run, which decides its dtype.
+        name, dtype, revision: as in `load_model`.
+        device: the device that the model would run on; it decides the dtype.
 
     Raises:
-        InputError: as `load_model`.
+        InputError: as in `load_model`.
 
     Example:
         >>> load_shapes("tiny-spd").n_layers
         8
     """
-    source, place = locate(name)
-    config = from_hub(name, transformers.AutoConfig.from_pretrained, place, revision=revision)
-    family = family_of(config)
-    processor = _processor(name, place, revision, family)
-    chosen = _dtype(dtype, _device(device), config)
+    source, path = locate(name)
+    config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path, revision=revision)
+    family = find_family(config)
+    processor = _load_processor(name, path, revision, family)
+    torch_dtype = _choose_dtype(dtype, _find_device(device), config)
     with torch.device("meta"):
-        hf = transformers.AutoModelForImageTextToText.from_config(config, dtype=chosen)
+        hf = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch_dtype)
     return Model(name, source, revision, hf, processor, family)
 
 
-def _device(name: str) -> torch.device:
+def _find_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise InputError(f"--device {name}: not available here; choose auto or cpu") from None
+        raise InputError(f"device {name}: not available; choose auto or cpu") from None
     return device
 
 
-def _dtype(name: str, device: torch.device, config: Any) -> torch.dtype:
+def _choose_dtype(name: str, device: torch.device, config: Any) -> torch.dtype:
     if name != "auto" and name not in DTYPES:
-        raise InputError(f"--dtype {name}: choose auto, {', '.join(DTYPES)}")
+        raise InputError(f"dtype {name}: unknown; choose auto, {', '.join(DTYPES)}")
     if name != "auto":
         return DTYPES[name]
     return torch.float32 if device.type == "cpu" else getattr(config, "dtype", None) or torch.bfloat16
 
 
-def _processor(name: str, place: str, revision: str | None, family: Family) -> Any:
-    if (own := from_hub(name, _pil_processor, place)) is not None:
-        return own
-    if "hub" in family.needs and find_spec("torchvision") is None:
+def _load_processor(name: str, path: str, revision: str | None, family: Family) -> Any:
+    processor = load_pretrained(name, _load_pil_processor, path)
+    if processor is not None:
+        return processor
+    if "hub" in family.extras and find_spec("torchvision") is None:
         raise InputError(
             f"model {name!r}: its processor needs torchvision; install it with: pip install 'mmprobe[hub]'"
         )
-    return from_hub(name, transformers.AutoProcessor.from_pretrained, place, revision=revision)
+    return load_pretrained(name, transformers.AutoProcessor.from_pretrained, path, revision=revision)
 
 
-def _pil_processor(place: str, **_: Any) -> Any:
-    """The processor without torchvision, or None of a checkpoint that is not for it."""
-    described = Path(place) / "preprocessor_config.json"
-    if (
-        not described.is_file()
-        or json.loads(described.read_text()).get("processor_class") != "PilQwenProcessor"
-    ):
+def _load_pil_processor(path: str, **_: Any) -> Any:
+    """Return the processor without torchvision, or None if the checkpoint does not ask for it."""
+    config = Path(path) / "preprocessor_config.json"
+    if not config.is_file() or json.loads(config.read_text()).get("processor_class") != "PilQwenProcessor":
         return None
     from mmprobe.models.pil_processor import PilQwenProcessor
 
-    return PilQwenProcessor.from_folder(Path(place))
+    return PilQwenProcessor.from_folder(Path(path))
 
 
-def from_hub(name: str, load: Any, place: str, **options: Any) -> Any:
-    """Call a `from_pretrained`, without remote code, and say in one line what went wrong.
+def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: Any) -> Any:
+    """Call a `from_pretrained` method without remote code, and turn its errors into one line.
 
     Args:
-        name: what errors call it.
-        load: such as `transformers.AutoConfig.from_pretrained`.
-        place: a local folder, or an id on the hub.
-        options: of `load`.
+        name: the name of the model in error messages.
+        load: a method such as `transformers.AutoConfig.from_pretrained`.
+        path: a local folder, or an id on the hub.
+        options: further arguments of `load`.
 
     Raises:
-        InputError: it cannot be loaded.
+        InputError: `load` failed.
 
     Example:
-        >>> from_hub("tiny-spd", transformers.AutoConfig.from_pretrained, locate("tiny-spd")[1]).model_type
+        >>> load_pretrained("tiny-spd", transformers.AutoConfig.from_pretrained, locate("tiny-spd")[1]).model_type
         'qwen2_5_vl'
     """
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()
     try:
-        return load(place, trust_remote_code=False, **options)
+        return load(path, trust_remote_code=False, **options)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # each reader of a damaged file has errors of its own
+    except Exception as error:  # readers of damaged files raise errors of many types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         if isinstance(error, ImportError):
             hint = "install what is missing, perhaps with: pip install 'mmprobe[hub]'"
-        elif Path(place).is_dir():
-            hint = "check that the folder holds a whole checkpoint with safetensors"
+        elif Path(path).is_dir():
+            hint = "check that the folder holds a complete checkpoint with safetensors"
         else:
             hint = "check the name and the network, or give a local folder"
         raise InputError(f"model {name!r}: could not be loaded ({reason}); {hint}") from None

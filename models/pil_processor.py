@@ -1,4 +1,4 @@
-"""A Qwen2.5-VL processor that needs no torchvision: the PIL image processor and a tokenizer, no video."""
+"""A Qwen2.5-VL processor without torchvision: it has the PIL image processor and a tokenizer, but no video."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 
 class PilQwenProcessor(Qwen2_5_VLProcessor):
-    """Turns images and chat messages into the inputs of a Qwen2.5-VL model.
+    """A processor of images and chat messages for Qwen2.5-VL models.
 
-    transformers' own processor class also builds a video processor, which cannot be imported
-    without torchvision; this one leaves video out and is otherwise the same.
+    The processor of transformers also builds a video processor, which cannot be imported without torchvision. This
+    one has no video and is otherwise the same.
 
     Example:
         >>> from mmprobe.models import load_model

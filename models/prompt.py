@@ -1,34 +1,19 @@
-"""Render samples to token ids, and tell which group each token belongs to."""
+"""Prompts: chats as token ids, with the group and the image of each token."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from mmprobe.errors import InputError
+from mmprobe.models.chat import Chat, Group, RenderedChat, TextSpan, render_chat
 from mmprobe.models.families import View
-from mmprobe.samples import Sample, check_image
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
-
-log = logging.getLogger("mmprobe")
-
-
-class Group(IntEnum):
-    """Where a token comes from; the values are those of the trace format."""
-
-    TEMPLATE = 0
-    SYSTEM = 1
-    VISUAL = 2
-    USER = 3
-    GENERATED = 4
 
 
 @dataclass(frozen=True)
@@ -36,13 +21,13 @@ class Prompt:
     """A sample as the model reads it.
 
     Attributes:
-        ids: int32 [token].
-        group: uint8 [token], values of `Group`.
-        image: int16 [token], the view a visual token shows, -1 elsewhere.
-        views: what the visual tokens show: a view a picture, or several where a family cuts pictures up.
-        sources: for each view, the picture of the sample that it shows.
-        sizes: pixels (height, width) of each picture's file.
-        padding: how many tokens of padding stand before it in its batch.
+        ids: token ids, int32 [token].
+        group: values of `Group`, uint8 [token].
+        image: the index of the view that a visual token shows, int16 [token]; -1 for other tokens.
+        views: grids of visual tokens; one for each image, or several where a family cuts images into tiles.
+        sources: for each view, the index of its image among the sample's images.
+        sizes: pixels (height, width) of each image's file.
+        padding: number of padding tokens before the prompt in its batch.
     """
 
     ids: np.ndarray
@@ -59,13 +44,16 @@ class Prompt:
         return [view.grid for view in self.views]
 
     @property
-    def visual(self) -> np.ndarray:
-        """int64 [visual], positions in the prompt of the visual tokens of all views, in order."""
+    def visual_positions(self) -> np.ndarray:
+        """Positions of all visual tokens in the prompt, int64 [visual], in the order of the views."""
         return np.flatnonzero(self.image >= 0)
 
     @property
     def visual_keys(self) -> np.ndarray | None:
-        """int64 [visual], where the views' cells stand among a cross-attention layer's keys; else None."""
+        """Indices of the views' cells among the keys of a cross-attention layer, int64 [visual].
+
+        None for models whose visual tokens are in the prompt.
+        """
         if not self.views or self.views[0].first_key is None:
             return None
         return np.concatenate(
@@ -73,270 +61,171 @@ class Prompt:
         )
 
 
-Message = dict[str, Any]
-"""A chat message as transformers has it: `role`, and `content` as parts `{"type": "text", "text": …}` and
-`{"type": "image"}`, in any order."""
-
-
-class Chat(NamedTuple):
-    """Messages of the roles system and user, their pictures in order, what errors call it, and what the answer
-    already begins with."""
-
-    messages: list[Message]
-    pictures: list[Image.Image]
-    where: str
-    prefill: str = ""
-
-
 class Batch(NamedTuple):
-    """Tensors for `generate`, on the model's device and padded on the left, and each row's prompt."""
+    """Several prompts, padded on the left.
+
+    Attributes:
+        inputs: tensors for `generate`, on the model's device.
+        prompts: the prompt of each row.
+    """
 
     inputs: dict[str, Any]
     prompts: list[Prompt]
 
 
-class _Layout(NamedTuple):
-    """A chat as one string, as its template renders it and as its processor lays it out, and the spans
-    (start, end, group) of the texts of system and user in the latter."""
+class _Tokens(NamedTuple):
+    """The tokens of one row of a batch.
 
-    rendered: str
-    laid_out: str
-    spans: list[tuple[int, int, Group]]
-
-
-def chat_of(sample: Sample) -> Chat:
-    """A sample's system text, then all its images, then its question; and its prefill, without blanks at its end,
-    since models begin a word with the blank before it.
-
-    Raises:
-        InputError: an image cannot be decoded, or a text is none that UTF-8 can hold.
+    Attributes:
+        ids: int32 [token].
+        offsets: int [token, 2], start and end of each token in the string that was tokenised.
+        replacements: what the processor put into that string in place of images, as transformers describes it.
     """
-    try:
-        f"{sample.question}{sample.system}{sample.prefill}".encode()
-    except UnicodeEncodeError:  # what a terminal handed over in another encoding
-        raise InputError(
-            f"sample {sample.id}: its text holds half a surrogate pair; give it as UTF-8"
-        ) from None
-    content = [{"type": "image"}] * len(sample.images) + [{"type": "text", "text": sample.question}]
-    messages: list[Message] = [{"role": "user", "content": content}]
-    if sample.system is not None:
-        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
-    pictures = [_read(path, sample.id) for path in sample.images]
-    return Chat(messages, pictures, f"sample {sample.id}", (sample.prefill or "").rstrip())
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    replacements: list[dict[str, Any]]
 
 
 def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
-    """Render chats, whose images stand anywhere between their texts, and pad them on the left.
+    """Render chats, tokenise them and pad them on the left.
 
-    A chat's prefill follows what asks the model to answer. Its tokens belong to the group template: nobody asked
-    them, and the model did not generate them, so neither the user's tokens nor the answer's may count them.
+    Images may stand anywhere between the texts. The tokens of a prefill belong to the group template: the user did not
+    write them and the model did not generate them, so they count neither as question nor as answer.
 
     Args:
-        chats: either all or none of them with pictures.
+        chats: all of them with images, or none.
 
     Raises:
-        InputError: the processor refuses the pictures, or its output is not what the family says.
+        InputError: the processor refuses the images, or its output does not match the family's views.
     """
-    layouts = [_begun(model, chat) for chat in chats]
-    try:
-        found = _processed(model, [layout.rendered for layout in layouts], [chat.pictures for chat in chats])
-    except (ValueError, TypeError) as error:  # such as Qwen's, of a picture 200 times as wide as high
-        for chat in chats if len(chats) > 1 else ():
-            build_batch(model, [chat])  # says which one it is
-        where = ", ".join(chat.where for chat in chats)
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(
-            f"{where}: the processor of {model.name} refuses what it is given ({reason})"
-        ) from None
-    offsets, replaced = found.pop("offset_mapping"), found.pop("text_replacement_offsets", None)
-    sizes = [(picture.height, picture.width) for chat in chats for picture in chat.pictures]
-    views = iter(model.family.views(found, sizes, model.processor, model.hf.config))
+    rendered_chats = [render_chat(model, chat) for chat in chats]
+    outputs = _process(model, chats, [rendered.text for rendered in rendered_chats])
+    offsets, replacements = outputs.pop("offset_mapping"), outputs.pop("text_replacement_offsets", None)
+    sizes = [(image.height, image.width) for chat in chats for image in chat.images]
+    views = iter(model.family.views(outputs, sizes, model.processor, model.hf.config))
     prompts = []
-    for row, (chat, layout) in enumerate(zip(chats, layouts, strict=True)):
-        real = found["attention_mask"][row].numpy().astype(bool)
-        placed = _Placed(
-            found["input_ids"][row].numpy()[real].astype(np.int32),
-            np.asarray(offsets[row])[real],
-            list(replaced[row]) if replaced is not None and len(replaced) else [],
+    for row, (chat, rendered) in enumerate(zip(chats, rendered_chats, strict=True)):
+        is_token = outputs["attention_mask"][row].numpy().astype(bool)
+        tokens = _Tokens(
+            outputs["input_ids"][row].numpy()[is_token].astype(np.int32),
+            np.asarray(offsets[row])[is_token],
+            list(replacements[row]) if replacements is not None and len(replacements) else [],
         )
-        own_views = [next(views) for _ in chat.pictures]
-        prompts.append(_prompt(model, chat, layout, placed, own_views, int((~real).sum())))
+        views_of_images = [next(views) for _ in chat.images]
+        padding = int((~is_token).sum())
+        prompts.append(_build_prompt(model, chat, rendered, tokens, views_of_images, padding))
     inputs = {
         name: value.to(model.device, model.hf.dtype if value.is_floating_point() else value.dtype)
-        for name, value in found.items()
+        for name, value in outputs.items()
         if value is not None and value.numel() and name != "labels"
     }
     return Batch(inputs, prompts)
 
 
-def _processed(model: Model, texts: list[str], pictures: list[list[Image.Image]]) -> dict[str, Any]:
-    begins = model.tokenizer.bos_token is not None and texts[0].startswith(model.tokenizer.bos_token)
-    found = model.processor(
-        text=texts,
-        images=pictures if any(pictures) else None,
-        return_tensors="pt",
-        padding=True,
-        padding_side="left",
-        return_offsets_mapping=True,
-        return_text_replacement_offsets=True,
-        **({"add_special_tokens": False} if begins else {}),  # or there would be two
-    )
-    return dict(found)
+def decode_tokens(model: Model, ids: np.ndarray) -> list[str]:
+    """Return each token's own text. A token that is part of a character shows as the replacement character."""
+    unique_ids, indices = np.unique(
+        ids, return_inverse=True
+    )  # most of a prompt is one visual token many times
+    texts = model.tokenizer.batch_decode(unique_ids[:, None].tolist(), skip_special_tokens=False)
+    return [texts[index] for index in indices]
 
 
-def _read(path: Any, sample_id: str) -> Image.Image:
-    check_image(path, f"sample {sample_id}")
+def _process(model: Model, chats: Sequence[Chat], texts: list[str]) -> dict[str, Any]:
+    """Return the output of the model's processor, tensors by name."""
+    images = [chat.images for chat in chats]
+    has_bos = model.tokenizer.bos_token is not None and texts[0].startswith(model.tokenizer.bos_token)
     try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"sample {sample_id}: image {path}: cannot be decoded ({error})") from None
-
-
-def _defused(model: Model, text: str, where: str) -> str:
-    """A text in which no control token can be read as one: a space splits what looks like one."""
-    for token in model.control_tokens:
-        if token in text:
-            split = f"{token[0]} {token[1:]}"
-            log.warning(
-                "%s: %r in its text is written %r, since the model would obey it", where, token, split
-            )
-            text = text.replace(token, split)
-    return text
-
-
-def _begun(model: Model, chat: Chat) -> _Layout:
-    """A chat, whose texts give no orders, up to where the model goes on: behind its prefill if it has one."""
-    messages = [
-        message
-        | {
-            "content": [
-                part | {"text": _defused(model, part["text"], chat.where)} if part["type"] == "text" else part
-                for part in message["content"]
-            ]
-        }
-        for message in chat.messages
-    ]
-    layout = _lay_out(model, messages, chat.pictures)
-    if not chat.prefill:
-        return layout
-    asks = layout.rendered
-    apart = "" if asks[-1:].isspace() or asks.endswith(tuple(model.control_tokens)) else " "  # "ASSISTANT:"
-    begun = apart + _defused(model, chat.prefill, chat.where)
-    return layout._replace(rendered=asks + begun, laid_out=layout.laid_out + begun)
-
-
-def _lay_out(model: Model, messages: list[Message], pictures: list[Image.Image]) -> _Layout:
-    """The template is rendered with a stand-in for each text; what surrounds the stand-ins is template.
-
-    Some processors add to what they are given before they put in the visual tokens, so both renderings go
-    through that too.
-    """
-    texts = [
-        (part["text"], Group.SYSTEM if message["role"] == "system" else Group.USER)
-        for message in messages
-        for part in message["content"]
-        if part["type"] == "text"
-    ]
-    numbers = iter(range(len(texts)))
-    masked = [
-        message
-        | {
-            "content": [
-                {"type": "text", "text": f"\ue000{next(numbers)}\ue001"} if part["type"] == "text" else part
-                for part in message["content"]
-            ]
-        }
-        for message in messages
-    ]
-    template = model.processor.chat_template or model.family.chat_template
-    if not template:
-        raise InputError(f"{model.name}: its processor has no chat template, so prompts cannot be built")
-
-    def apply(chat: list[Message]) -> tuple[str, str]:
-        rendered = model.processor.apply_chat_template(
-            chat, tokenize=False, add_generation_prompt=True, chat_template=template
+        outputs = model.processor(
+            text=texts,
+            images=images if any(images) else None,
+            return_tensors="pt",
+            padding=True,
+            padding_side="left",
+            return_offsets_mapping=True,
+            return_text_replacement_offsets=True,
+            **({"add_special_tokens": False} if has_bos else {}),  # else there would be two
         )
-        laid_out = model.processor.prepare_inputs_layout(
-            images=[pictures] if pictures else None, text=[rendered]
-        )
-        return rendered, laid_out[1][0]
-
-    (rendered, whole), (_, rest), spans, before_text = apply(messages), apply(masked), [], ""
-    for number, (text, group) in enumerate(texts):
-        before, _, rest = rest.partition(f"\ue000{number}\ue001")
-        before_text += before
-        after = rest.partition("\ue000")[0]  # a trimmed blank may stand there again
-        if not whole.startswith(before_text + text + after):
-            text = text.strip()  # some templates trim what they are given
-        spans.append((len(before_text), len(before_text) + len(text), group))
-        before_text += text
-    if before_text + rest != whole:
+    except (ValueError, TypeError) as error:  # Qwen's refuses an image 200 times as wide as high
+        if len(chats) > 1:
+            for chat in chats:
+                build_batch(model, [chat])  # raises an error that names the chat
+        names = ", ".join(chat.name for chat in chats)
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"{model.name}: its chat template changes the texts it is given, so groups cannot be told"
-        )
-    return _Layout(rendered, whole, spans)
+            f"{names}: the processor of {model.name} refuses the text or the images ({reason})"
+        ) from None
+    return dict(outputs)
 
 
-class _Placed(NamedTuple):
-    """A row's tokens: ids int32 [token], start and end int [token, 2] in the string that was tokenised, and
-    what the processor put into that string, as transformers describes it."""
-
-    ids: np.ndarray
-    offsets: np.ndarray
-    replaced: list[dict[str, Any]]
-
-
-def _prompt(
-    model: Model, chat: Chat, layout: _Layout, placed: _Placed, views: list[list[View]], padding: int
+def _build_prompt(
+    model: Model,
+    chat: Chat,
+    rendered: RenderedChat,
+    tokens: _Tokens,
+    views_of_images: list[list[View]],
+    padding: int,
 ) -> Prompt:
-    """Group and view of each token, by where it stands in the string that was tokenised."""
-    start, end = placed.offsets[:, 0], placed.offsets[:, 1]
-    group = np.full(len(placed.ids), Group.TEMPLATE, np.uint8)
-    for low, high, code in layout.spans:
-        low, high = _moved(low, placed.replaced), _moved(high, placed.replaced)
-        group[(start < high) & (end > low)] = code
-    image = np.full(len(placed.ids), -1, np.int16)
-    flat = [view for of_picture in views for view in of_picture]
-    sources = [picture for picture, of_picture in enumerate(views) for _ in of_picture]
-    if not (flat and flat[0].first_key is not None):
-        is_image = placed.ids == model.family.image_token_id(model.hf.config)
-        first = 0
-        for number, (entry, of_picture) in enumerate(zip(placed.replaced, views, strict=True)):
-            low, high = entry["new_span"]
-            places = np.flatnonzero(is_image & (start >= low) & (end <= high))
-            cells = np.concatenate([_cells(view, first + index) for index, view in enumerate(of_picture)])
-            if len(places) != len(cells):
-                raise InputError(
-                    f"{chat.where}: {model.family.name}'s prompt holds {len(places)} visual tokens for image "
-                    f"{number}, its views make {len(cells)}"
-                )
-            image[places] = cells
-            first += len(of_picture)
+    views = [view for image_views in views_of_images for view in image_views]
+    sources = [index for index, image_views in enumerate(views_of_images) for _ in image_views]
+    group = _assign_groups(tokens, rendered.spans)
+    if views and views[0].first_key is not None:  # the images are seen by cross-attention
+        image = np.full(len(tokens.ids), -1, np.int16)
+    else:
+        image = _assign_views(model, chat.name, tokens, views_of_images)
     group[image >= 0] = Group.VISUAL
-    sizes = [(picture.height, picture.width) for picture in chat.pictures]
-    return Prompt(placed.ids, group, image, flat, sources, sizes, padding)
+    sizes = [(image.height, image.width) for image in chat.images]
+    return Prompt(tokens.ids, group, image, views, sources, sizes, padding)
 
 
-def _moved(position: int, replaced: list[dict[str, Any]]) -> int:
-    """Where a position of the string stands after the visual tokens have been put in."""
-    return position + sum(
-        len(entry["replacement"]) - (entry["span"][1] - entry["span"][0])
-        for entry in replaced
-        if entry["span"][1] <= position
+def _assign_groups(tokens: _Tokens, spans: list[TextSpan]) -> np.ndarray:
+    """Return the group of each token by its place in the string, uint8 [token], without visual tokens."""
+    starts, ends = tokens.offsets[:, 0], tokens.offsets[:, 1]
+    group = np.full(len(tokens.ids), Group.TEMPLATE, np.uint8)
+    for span in spans:
+        start = _shift_offset(span.start, tokens.replacements)
+        end = _shift_offset(span.end, tokens.replacements)
+        group[(starts < end) & (ends > start)] = span.group
+    return group
+
+
+def _assign_views(model: Model, name: str, tokens: _Tokens, views_of_images: list[list[View]]) -> np.ndarray:
+    """Return the index of the view that each token shows, int16 [token]; -1 for tokens that show none.
+
+    Raises:
+        InputError: an image has another number of visual tokens than its views have cells.
+    """
+    starts, ends = tokens.offsets[:, 0], tokens.offsets[:, 1]
+    assigned = np.full(len(tokens.ids), -1, np.int16)
+    is_visual = tokens.ids == model.family.image_token_id(model.hf.config)
+    first = 0  # index of the image's first view
+    for number, (replacement, views) in enumerate(zip(tokens.replacements, views_of_images, strict=True)):
+        start, end = replacement["new_span"]
+        positions = np.flatnonzero(is_visual & (starts >= start) & (ends <= end))
+        indices = np.concatenate([_fill_grid(view, first + offset) for offset, view in enumerate(views)])
+        if len(positions) != len(indices):
+            raise InputError(
+                f"{name}: {model.family.name}'s prompt holds {len(positions)} visual tokens for image "
+                f"{number}, its views make {len(indices)}"
+            )
+        assigned[positions] = indices
+        first += len(views)
+    return assigned
+
+
+def _shift_offset(offset: int, replacements: list[dict[str, Any]]) -> int:
+    """Return the place of a character after the visual tokens have been put in before it."""
+    return offset + sum(
+        len(replacement["replacement"]) - (replacement["span"][1] - replacement["span"][0])
+        for replacement in replacements
+        if replacement["span"][1] <= offset
     )
 
 
-def _cells(view: View, number: int) -> np.ndarray:
-    """int16 [token], the view's number at its cells and -1 at what ends its rows and follows them."""
+def _fill_grid(view: View, index: int) -> np.ndarray:
+    """Return `index` for each token that shows a cell of the view, and -1 for its other tokens, int16 [token]."""
     rows, columns = view.grid
-    cells = np.full((rows, columns + view.row_ends), -1, np.int16)
-    cells[:, :columns] = number
-    return np.concatenate([cells.ravel(), np.full(view.after, -1, np.int16)])
-
-
-def token_texts(model: Model, ids: np.ndarray) -> list[str]:
-    """Each token's own text; a token that is part of a character shows as the replacement character."""
-    known, places = np.unique(ids, return_inverse=True)  # most of a prompt is one visual token many times
-    texts = model.tokenizer.batch_decode(known[:, None].tolist(), skip_special_tokens=False)
-    return [texts[place] for place in places]
+    cells = np.full((rows, columns + view.row_end_tokens), -1, np.int16)
+    cells[:, :columns] = index
+    return np.concatenate([cells.ravel(), np.full(view.end_tokens, -1, np.int16)])

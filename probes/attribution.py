@@ -11,10 +11,17 @@ import xarray as xr
 from captum.attr import FeatureAblation, IntegratedGradients
 from torch import Tensor
 
-from mmprobe.analyses.token_activation import on_grids
+from mmprobe.analyses.token_activation import to_grids
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
-from mmprobe.probes.teacher_forcing import GROUPS, MAX_NEW_TOKENS, Answer, Forced, fine_logits, force
+from mmprobe.probes.teacher_forcing import (
+    GROUPS,
+    MAX_NEW_TOKENS,
+    Answer,
+    ForcedAnswer,
+    float32_logits,
+    force_answer,
+)
 from mmprobe.samples import Sample
 
 METHODS = ("occlusion", "integrated_gradients", "feature_ablation")
@@ -81,25 +88,25 @@ def attribute(
         >>> maps.attribution.sel(step=0, image=1).plot()            # doctest: +SKIP
     """
     _check(model, method, baseline, block, n_steps)
-    forced = force(model, sample, answer, max_new_tokens)
+    forced = force_answer(model, sample, answer, max_new_tokens)
     prompt, chosen = forced.prompt, _chosen_steps(steps, len(forced.ids))
-    if method != "feature_ablation" and not len(prompt.visual):
+    if method != "feature_ablation" and not len(prompt.visual_positions):
         raise NotApplicable(f"sample {sample.id}: its prompt has no visual tokens")
-    with fine_logits(model):
+    with float32_logits(model):
         inputs = decoder_inputs(forced)
-        places = np.arange(len(prompt.ids)) if method == "feature_ablation" else prompt.visual
+        places = np.arange(len(prompt.ids)) if method == "feature_ablation" else prompt.visual_positions
         explained = by_presence(forced, inputs, places, baseline, chosen)
         out = xr.Dataset(coords={"step": chosen})
         if method == "feature_ablation":
-            of_pictures = by_presence(forced, inputs, prompt.visual, baseline, chosen)
-            total = _add_groups(out, forced, explained, of_pictures if len(prompt.visual) else None)
+            of_pictures = by_presence(forced, inputs, prompt.visual_positions, baseline, chosen)
+            total = _add_groups(out, forced, explained, of_pictures if len(prompt.visual_positions) else None)
         else:
             if method == "occlusion":
                 squares = _blocks(prompt.grids, block)
                 values = _ablated(explained, squares, model) / np.bincount(squares)[squares]
             else:
                 values = _integrated(explained, len(places), n_steps, len(chosen), model)
-            out["attribution"] = (("step", "image", "y", "x"), on_grids(values, prompt.grids))
+            out["attribution"] = (("step", "image", "y", "x"), to_grids(values, prompt.grids))
             total = values.sum(1)
         with torch.no_grad():
             everything = torch.ones(1, len(places), device=model.device)
@@ -146,7 +153,7 @@ def _chosen_steps(steps: int | Sequence[int] | None, count: int) -> list[int]:
     return chosen
 
 
-def decoder_inputs(forced: Forced) -> dict[str, Any]:
+def decoder_inputs(forced: ForcedAnswer) -> dict[str, Any]:
     """What the decoder is given when prompt and answer are read: `inputs_embeds` with the pictures put in, and
     what goes with it.
 
@@ -180,7 +187,7 @@ def decoder_inputs(forced: Forced) -> dict[str, Any]:
 
 
 def by_presence(
-    forced: Forced, inputs: dict[str, Any], places: np.ndarray, baseline: str, steps: Sequence[int]
+    forced: ForcedAnswer, inputs: dict[str, Any], places: np.ndarray, baseline: str, steps: Sequence[int]
 ) -> Explained:
     """The function that is explained: presence [1, place] to log-probabilities [1, step].
 
@@ -231,7 +238,7 @@ def _integrated(explained: Explained, places: int, n_steps: int, steps: int, mod
     """[step, place], integrated gradients along the line from no presence to full presence."""
     present, method = torch.ones(1, places, device=model.device), IntegratedGradients(explained)
     options = {"baselines": 0.0, "n_steps": n_steps, "internal_batch_size": 1}
-    with model.frozen():
+    with model.freeze():
         found = [method.attribute(present, target=step, **options) for step in range(steps)]
     return torch.cat(found).detach().cpu().numpy().astype(float)
 
@@ -246,7 +253,7 @@ def _blocks(grids: Sequence[tuple[int, int]], side: int) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _add_groups(out: xr.Dataset, forced: Forced, groups: Explained, pictures: Explained | None) -> np.ndarray:
+def _add_groups(out: xr.Dataset, forced: ForcedAnswer, groups: Explained, pictures: Explained | None) -> np.ndarray:
     """Add what groups and pictures add; returns the sum over the groups, [step].
 
     Args:
@@ -260,7 +267,7 @@ def _add_groups(out: xr.Dataset, forced: Forced, groups: Explained, pictures: Ex
     values |= {GROUPS[kind]: found[:, place] for kind, place in zip(kinds, first, strict=True)}
     total = found[:, first].sum(1)
     if pictures is not None:
-        shown = np.array(prompt.sources)[prompt.image[prompt.visual]]
+        shown = np.array(prompt.sources)[prompt.image[prompt.visual_positions]]
         numbers, first, features, sizes = np.unique(
             shown, return_index=True, return_inverse=True, return_counts=True
         )
@@ -273,7 +280,7 @@ def _add_groups(out: xr.Dataset, forced: Forced, groups: Explained, pictures: Ex
     return total
 
 
-def _add_views(out: xr.Dataset, forced: Forced) -> None:
+def _add_views(out: xr.Dataset, forced: ForcedAnswer) -> None:
     """Add where the views' tokens lie in the pictures."""
     prompt = forced.prompt
     out["grid"] = (("image", "axis"), np.reshape(prompt.grids, (-1, 2)))

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
-    by_label,
+    compare_labels,
+    label_masks,
     means_by_label,
-    unfaithful_minus_faithful,
 )
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.prompt import token_texts
+from mmprobe.models.prompt import decode_tokens
 
 MEASURES = ("logprob", "entropy", "first_share")
 _OTHER_MODEL = 1.0  # nat that the last layer is off, on average, only where the residuals are another model's
@@ -64,7 +64,7 @@ def logit_lens(model: Model, trace: Trace, top: int = 5) -> xr.Dataset:
         >>> ds.top_token.sel(step=0, layer=7).values                # doctest: +SKIP
         array([' yes', ' no', ...])
     """
-    return _one(model, trace, lens_of(model), top)
+    return _one(model, trace, make_lens(model), top)
 
 
 def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset:
@@ -99,7 +99,7 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
     """
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    lens = lens_of(model)
+    lens = make_lens(model)
     rows, names, labels, left_out = [], [], [], []
     for name, trace in run.stream("logit_lens"):
         residual = trace.array("residual/post")
@@ -114,7 +114,7 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in residual/post")
     coords = {"sample": names, "layer": residual["layer"].values}
     out = xr.Dataset(coords=coords | {"label": list(LABELS), "measure": list(MEASURES)})
-    note = _add_means(out, np.array(rows), by_label(labels), minimum)
+    note = _add_means(out, np.array(rows), label_masks(labels), minimum)
     out.attrs = {
         "analysis": "logit_lens",
         "about": "How early the layers say what is going to be said.",
@@ -127,17 +127,17 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
     return out
 
 
-def lens_of(model: Model) -> Lens:
+def make_lens(model: Model) -> Lens:
     """Log-probabilities [..., vocabulary] of the next token from a residual stream [..., hidden], in float32.
 
-    Weights in half precision are copied once; see `in_float32`.
+    Weights in half precision are copied once; see `cast_to_float32`.
 
     Raises:
         NotApplicable: the family scales or caps its logits.
 
     Example:
         >>> from mmprobe.models import load_model
-        >>> lens_of(load_model("tiny-spd", device="cpu"))(torch.ones(2, 192)).exp().sum(-1).round().tolist()
+        >>> make_lens(load_model("tiny-spd", device="cpu"))(torch.ones(2, 192)).exp().sum(-1).round().tolist()
         [1.0, 1.0]
     """
     if not model.has_plain_logits:
@@ -146,7 +146,7 @@ def lens_of(model: Model) -> Lens:
             "logit lens would leave out"
         )
     norm, unembedding = map(
-        in_float32, (model.family.decoder(model.hf).norm, model.hf.get_output_embeddings())
+        cast_to_float32, (model.family.decoder(model.hf).norm, model.hf.get_output_embeddings())
     )
 
     def lens(stream: Tensor) -> Tensor:
@@ -156,11 +156,11 @@ def lens_of(model: Model) -> Lens:
     return lens
 
 
-def in_float32(part: nn.Module) -> nn.Module:
+def cast_to_float32(part: nn.Module) -> nn.Module:
     """A part of a model in single precision: itself, or a copy without gradients (2.2 GB for the unembedding of a 7B).
 
     Example:
-        >>> in_float32(nn.Linear(2, 3, dtype=torch.bfloat16)).weight.dtype
+        >>> cast_to_float32(nn.Linear(2, 3, dtype=torch.bfloat16)).weight.dtype
         torch.float32
     """
     if next(part.parameters()).dtype == torch.float32:
@@ -190,23 +190,23 @@ def _one(model: Model, trace: Trace, lens: Lens, top: int) -> xr.Dataset:
         top_ids[where, layer] = np.where(ran, best.indices.cpu().numpy(), -1)
     _check_last(model, trace, layers, found["logprob"])
     known = np.unique(top_ids[top_ids >= 0])
-    texts = dict(zip(known.tolist(), token_texts(model, known), strict=True))
+    texts = dict(zip(known.tolist(), decode_tokens(model, known), strict=True))
     out = xr.Dataset({name: (("step", "layer"), values) for name, values in found.items()})
     spoken = [[[texts.get(i, "") for i in of_layer] for of_layer in of_step] for of_step in top_ids.tolist()]
     out["top_token"] = (("step", "layer", "top"), np.array(spoken, dtype=str))
     out["top_logprob"] = (("step", "layer", "top"), tops)
-    out["depth"] = ("step", depth_of(found["rank"], layers))
-    out["token"] = ("step", np.array(token_texts(model, ids), dtype=str))
+    out["depth"] = ("step", find_depth(found["rank"], layers))
+    out["token"] = ("step", np.array(decode_tokens(model, ids), dtype=str))
     out = out.assign_coords(step=np.arange(len(ids)), layer=layers, top=np.arange(top))
     out.attrs = {"analysis": "logit_lens", "sample": trace.id, "answer": trace.answer, "model": model.name}
     return out
 
 
-def depth_of(rank: np.ndarray, layers: np.ndarray) -> np.ndarray:
+def find_depth(rank: np.ndarray, layers: np.ndarray) -> np.ndarray:
     """For ranks [step, layer], the first layer from which on all are 0, [step]; NaN if the last is not.
 
     Example:
-        >>> depth_of(np.array([[0, 1, 0, 0], [0, 0, 0, 2]]), np.array([0, 2, 4, 6]))
+        >>> find_depth(np.array([[0, 1, 0, 0], [0, 0, 0, 2]]), np.array([0, 2, 4, 6]))
         array([ 4., nan])
     """
     settled = np.logical_and.accumulate((rank == 0)[:, ::-1], axis=1).sum(1)  # layers at the end of rank 0
@@ -266,6 +266,6 @@ def _add_means(out: xr.Dataset, values: np.ndarray, members: dict[str, np.ndarra
         out.update(means_by_label(f"{name}_by_label", values[:, index], members, ("label", "layer")))
     out["n_label"] = ("label", [int(mine.sum()) for mine in members.values()])
     out["n_faithful"], out["n_unfaithful"] = ((), int(out["n_label"][1])), ((), int(out["n_label"][2]))
-    compared, note = unfaithful_minus_faithful(values, members, ("measure", "layer"), minimum)
+    compared, note = compare_labels(values, members, ("measure", "layer"), minimum)
     out.update(compared)
     return note

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model, Prompt
-from mmprobe.models.generation import generate_options
-from mmprobe.models.prompt import token_texts
-from mmprobe.probes.logit_lens import in_float32
+from mmprobe.models.generation import build_generation_kwargs
+from mmprobe.models.prompt import decode_tokens
+from mmprobe.probes.logit_lens import cast_to_float32
 from mmprobe.samples import Sample
 
 GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
@@ -27,7 +27,7 @@ MAX_NEW_TOKENS = 64
 Answer = str | Sequence[int] | np.ndarray | None
 
 
-class Forced(NamedTuple):
+class ForcedAnswer(NamedTuple):
     """A prompt with its answer.
 
     Attributes:
@@ -51,12 +51,12 @@ class Forced(NamedTuple):
         return logits.float().log_softmax(-1).gather(1, self.ids[:, None])[:, 0]
 
     def texts(self) -> np.ndarray:
-        return np.array(token_texts(self.model, self.ids.cpu().numpy()), dtype=str)
+        return np.array(decode_tokens(self.model, self.ids.cpu().numpy()), dtype=str)
 
 
-def force(
+def force_answer(
     model: Model, sample: Sample, answer: Answer = None, max_new_tokens: int = MAX_NEW_TOKENS
-) -> Forced:
+) -> ForcedAnswer:
     """Put an answer behind a sample's prompt.
 
     Args:
@@ -69,13 +69,13 @@ def force(
     Example:
         >>> from mmprobe.models import load_model
         >>> model, sample = load_model("tiny-spd", device="cpu"), Sample(id="a", question="Is there a star?")
-        >>> force(model, sample, " no").logprobs().shape
+        >>> force_answer(model, sample, " no").logprobs().shape
         torch.Size([1])
     """
     inputs, (prompt,) = model.batch([sample])
     if answer is None:
         with torch.inference_mode():
-            output = model.hf.generate(**inputs, **generate_options(model, max_new_tokens))
+            output = model.hf.generate(**inputs, **build_generation_kwargs(model, max_new_tokens))
         answer = output[0, inputs["input_ids"].shape[1] :].tolist()
     elif isinstance(answer, str):
         answer = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
@@ -86,11 +86,11 @@ def force(
     for _ in range(len(ids)):  # as `generate` lengthens masks and types of tokens, family by family
         longer = model.hf._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=False)
     longer["input_ids"] = torch.cat([inputs["input_ids"], ids[None]], 1)
-    return Forced(model, longer, prompt, ids)
+    return ForcedAnswer(model, longer, prompt, ids)
 
 
 @contextmanager
-def fine_logits(model: Model) -> Iterator[None]:
+def float32_logits(model: Model) -> Iterator[None]:
     """Within the block the model's unembedding, and what scales or caps its logits, compute in float32.
 
     Large logits in bfloat16 are 0.125 apart, more than what one token of a prompt adds. Weights in half precision are
@@ -98,11 +98,11 @@ def fine_logits(model: Model) -> Iterator[None]:
     not be the model's own.
 
     Example:
-        >>> with fine_logits(model):                                # doctest: +SKIP
+        >>> with float32_logits(model):                                # doctest: +SKIP
         ...     logprobs = forced.logprobs()
     """
     unembedding = model.hf.get_output_embeddings()
-    fine = in_float32(unembedding)
+    fine = cast_to_float32(unembedding)
     if fine is unembedding:
         yield
         return
@@ -135,7 +135,7 @@ def layer_indices(model: Model, layers: Sequence[int] | None) -> list[int]:
     return list(range(count)) if layers is None else sorted({layer % count for layer in layers})
 
 
-def by_layer_and_step(forced: Forced, layers: list[int], before: Tensor, changes: Tensor) -> xr.Dataset:
+def by_layer_and_step(forced: ForcedAnswer, layers: list[int], before: Tensor, changes: Tensor) -> xr.Dataset:
     """Log-probabilities [step] and their changes [layer, step], in nat, as variables of a data set."""
     by_step = changes.cpu().numpy().astype(float)
     return xr.Dataset(

@@ -27,7 +27,7 @@ def table() -> str:
         cells = (
             family.name,
             ", ".join(f"`{kind}`" for kind in family.model_types),
-            ", ".join(f"`{extra}`" for extra in family.needs),
+            ", ".join(f"`{extra}`" for extra in family.extras),
             "yes" if family.vision else "no",
             "yes" if classes <= set(SUPPORTED_ARCHITECTURES) else "no",
             family.notes,

@@ -27,7 +27,8 @@ from mmprobe.interventions.visual import (
 )
 from mmprobe.models import Model
 from mmprobe.models.attention_bias import LastQuery
-from mmprobe.models.prompt import Chat, build_batch
+from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import build_batch
 
 OWN = ("attention", "gradient")
 KEEP = 0.75
@@ -119,7 +120,7 @@ class _Agla(Contrast):
     def _relevant(self) -> SecondPath:
         chats = []
         for chat, seen in zip(self.asked.chats, self._seen(), strict=True):
-            shown = zip(chat.pictures, seen, strict=True)
+            shown = zip(chat.images, seen, strict=True)
             chats.append(
                 with_pictures(
                     chat,
@@ -151,12 +152,12 @@ class _Agla(Contrast):
             for part in message["content"]
             if message["role"] == "user" and part["type"] == "text"
         )
-        found = [matcher.relevance(picture, question) for picture in chat.pictures]
+        found = [matcher.relevance(picture, question) for picture in chat.images]
         shares = [share_of(score) if self.method.keep is None else self.method.keep for _, score in found]
         self.told.append({"scores": [score for _, score in found], "shares": shares})
         return [
             most_relevant(relevance, share, (picture.height, picture.width))
-            for (relevance, _), share, picture in zip(found, shares, chat.pictures, strict=True)
+            for (relevance, _), share, picture in zip(found, shares, chat.images, strict=True)
         ]
 
     def report(self, row: int, steps: int) -> dict[str, Any]:

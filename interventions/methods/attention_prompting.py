@@ -11,7 +11,7 @@ from PIL import Image
 from mmprobe.interventions.parameters import number
 from mmprobe.interventions.visual import with_pictures
 from mmprobe.models import Prompt
-from mmprobe.models.prompt import Chat
+from mmprobe.models.chat import Chat
 
 if TYPE_CHECKING:
     pass
@@ -49,7 +49,7 @@ class AttentionPrompting(LookAgain):
                     np.asarray(picture.convert("RGB")) * (self.floor + (1 - self.floor) * heat)[..., None]
                 ).astype(np.uint8)
             )
-            for picture, heat in zip(chat.pictures, heat_maps(prompt, attention), strict=True)
+            for picture, heat in zip(chat.images, heat_maps(prompt, attention), strict=True)
         ]
         return with_pictures(chat, darker), {}
 

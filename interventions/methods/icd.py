@@ -11,7 +11,8 @@ from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import Contrast, plausible
 from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.parameters import number, text
-from mmprobe.models.prompt import Chat, build_batch
+from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import build_batch
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from mmprobe.interventions.prompt_method import Ask, PromptMethod
 from mmprobe.models import Model
 from mmprobe.models.attention import bias_attention
 from mmprobe.models.attention_bias import LastQuery
-from mmprobe.models.prompt import Chat, build_batch
+from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import build_batch
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import Generated
@@ -72,7 +73,7 @@ class Opera(PromptMethod):
         from mmprobe.interventions.generate import Generated
 
         batch = build_batch(model, [chat])
-        search = _Search(self, model, batch.inputs, batch.prompts[0].visual)
+        search = _Search(self, model, batch.inputs, batch.prompts[0].visual_positions)
         with torch.inference_mode(), search.path.watching():
             ids = search.run(limit)
         found = {"rollbacks": search.rollbacks, "penalty": search.penalties}

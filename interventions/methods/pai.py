@@ -16,7 +16,8 @@ from mmprobe.interventions.contrast_path import SecondPath
 from mmprobe.interventions.parameters import number, whole
 from mmprobe.interventions.visual import Cells
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
-from mmprobe.models.prompt import Chat, build_batch
+from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import build_batch
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class _Pai(Contrast):
         text = _text_alone(asked) if method.gamma > 1 else {}
         super().__init__(lambda: SecondPath(asked.model, text), method.combine)
         self.method, self.n_layers, self.step = method, asked.model.n_layers, 0
-        self.cells = Cells(asked.marked(lambda prompt: prompt.visual))
+        self.cells = Cells(asked.marked(lambda prompt: prompt.visual_positions))
 
     def layers(self) -> Sequence[int]:
         return range(self.method.first_layer, self.n_layers) if self.method.alpha else ()
@@ -100,4 +101,4 @@ def without_pictures(chat: Chat) -> Chat:
         message | {"content": [part for part in message["content"] if part["type"] == "text"]}
         for message in chat.messages
     ]
-    return chat._replace(messages=messages, pictures=[])
+    return chat._replace(messages=messages, images=[])

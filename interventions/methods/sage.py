@@ -120,7 +120,7 @@ class _Sage(MethodState):
         self.method, self.asked, self.step = method, asked, 0
         self.n_layers = asked.model.n_layers
         self.shallow = round(method.shallow * self.n_layers)
-        visual = asked.marked(lambda prompt: prompt.visual)
+        visual = asked.marked(lambda prompt: prompt.visual_positions)
         own = asked.marked(lambda prompt: np.arange(len(prompt.ids)))
         self.visual, self.text = Cells(visual), Cells(own & ~visual)
         self.fixed: tuple[tuple[int, int], AttentionBias] | None = (
@@ -263,11 +263,11 @@ class _Sage(MethodState):
         assert self.normed is not None
         classes = self.asked.model.hf.get_output_embeddings().weight[tokens]
         for row, (chat, prompt) in enumerate(zip(self.asked.chats, self.asked.batch.prompts, strict=True)):
-            states = self.normed[row, torch.from_numpy(prompt.visual + prompt.padding)]
+            states = self.normed[row, torch.from_numpy(prompt.visual_positions + prompt.padding)]
             activation = (states @ classes[row]).float()
             both = largest(self.map.of(row), self.method.k) & largest(activation, self.method.k)
             counts.append(int(both.sum()))
-            shown = zip(chat.pictures, shown_by(prompt, both), strict=True)
+            shown = zip(chat.images, shown_by(prompt, both), strict=True)
             chats.append(
                 with_pictures(chat, [painted(picture, pixels, self.method.fill) for picture, pixels in shown])
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mmprobe.interventions.parameters import number, whole
 from mmprobe.models import Model
-from mmprobe.models.prompt import Chat
+from mmprobe.models.chat import Chat
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import Generated

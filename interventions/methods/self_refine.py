@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mmprobe.interventions.parameters import text, whole
 from mmprobe.models import Model
-from mmprobe.models.prompt import Chat
+from mmprobe.models.chat import Chat
 
 if TYPE_CHECKING:
     from mmprobe.interventions.generate import Generated

@@ -12,7 +12,7 @@ from mmprobe.interventions.parameters import number, text, whole
 from mmprobe.interventions.prompt_method import followed
 from mmprobe.interventions.visual import largest, shown_by
 from mmprobe.models import Prompt
-from mmprobe.models.prompt import Chat
+from mmprobe.models.chat import Chat
 
 if TYPE_CHECKING:
     pass
@@ -54,8 +54,8 @@ class ZoomRefine(LookAgain):
         self, chat: Chat, prompt: Prompt, first: str, attention: np.ndarray
     ) -> tuple[Chat, dict[str, Any]]:
         picture, box = crop_box(prompt, attention, self.k)
-        crop = chat.pictures[picture].crop(box)
-        crop = crop.resize(chat.pictures[picture].size, Image.Resampling.BICUBIC)
+        crop = chat.images[picture].crop(box)
+        crop = crop.resize(chat.images[picture].size, Image.Resampling.BICUBIC)
         again = followed(chat, f"Answer: {first}", self.refine)
         return _with_one_more(again, crop), {"picture": picture, "box": list(box)}
 
@@ -81,4 +81,4 @@ def _with_one_more(chat: Chat, picture: Image.Image) -> Chat:
     )
     last = max(index for index, part in enumerate(parts) if part["type"] == "image")
     parts.insert(last + 1, {"type": "image"})
-    return chat._replace(messages=messages, pictures=[*chat.pictures, picture])
+    return chat._replace(messages=messages, images=[*chat.images, picture])

@@ -1,4 +1,4 @@
-"""One small file a model family; each says where things are and nothing else."""
+"""Model families: one small declaration each."""
 
 from typing import Any
 
@@ -37,18 +37,23 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def family_of(config: Any) -> Family:
-    """The family that a model's config belongs to; one made from the config where none is declared.
+def find_family(config: Any) -> Family:
+    """Return the family of a model's config, or one made from the config if none is declared for it.
 
     Raises:
-        InputError: the config lacks what every family must have.
+        InputError: no family is declared, and the config does not name a visual token.
+
+    Example:
+        >>> from transformers import LlavaConfig
+        >>> find_family(LlavaConfig()).name
+        'llava'
     """
     for family in FAMILIES:
         if config.model_type in family.model_types:
             return family
-    from mmprobe.models.families.generic import generic_family
+    from mmprobe.models.families.generic import build_generic_family
 
-    return generic_family(config)
+    return build_generic_family(config)
 
 
-__all__ = ["FAMILIES", "Family", "LayerParts", "View", "VisionEncoder", "family_of"]
+__all__ = ["FAMILIES", "Family", "LayerParts", "View", "VisionEncoder", "find_family"]

@@ -1,4 +1,4 @@
-"""DeepSeek-VL: one square a picture, padded around it."""
+"""DeepSeek-VL: each image is padded to one square."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import centred, patch_positions
+from mmprobe.models.families.tiles import build_patch_positions, centre_box
 
 
-def padded_square(
+def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """The picture in the middle of a square as long as its longer side."""
+    """Return one view of each image, in the middle of a square as long as its longer side."""
     side = math.isqrt(processor.num_image_tokens)
-    return [[View((side, side), centred(size, max(size), max(size)))] for size in sizes]
+    return [[View((side, side), centre_box(size, max(size), max(size)))] for size in sizes]
 
 
-def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> Any:
-    """One square a picture."""
+def get_encoder_layers(hf: Any) -> Sequence[Any]:
+    return hf.model.vision_model.encoder.layers
+
+
+def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return image, row and column of each patch, one square after the other."""
     vision = hf.config.vision_config
-    return patch_positions(
-        len(inputs["pixel_values"]), vision.image_size // vision.patch_size, first_is_class=False
-    )
+    side = vision.image_size // vision.patch_size
+    return build_patch_positions(len(inputs["pixel_values"]), side, has_class_token=False)
 
 
 DEEPSEEK_VL = Family(
     name="deepseek_vl",
     model_types=("deepseek_vl",),
-    views=padded_square,
+    views=build_views,
     vision=VisionEncoder(
-        lambda hf: hf.model.vision_model.encoder.layers, "self_attn", encoder_patch_positions
+        layers=get_encoder_layers, attention="self_attn", patch_positions=find_patch_positions
     ),
 )

@@ -1,4 +1,4 @@
-"""Gemma 3: one square a picture, and crops of long pictures where its processor pans and scans."""
+"""Gemma 3: each image is stretched to one square; long images get crops as well if the processor pans and scans."""
 
 from __future__ import annotations
 
@@ -9,40 +9,35 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import tower_layers, tower_patch_positions
+from mmprobe.models.families.tiles import find_tile_positions, get_tower_layers
 
 
-def whole_and_crops(
+def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """The stretched whole, then the crops if there are any."""
+    """Return a view of each whole image, then one of each of its crops."""
     side = math.isqrt(processor.image_seq_length)
-    found = []
-    scanned = len(inputs.get("pixel_values", [])) > len(sizes)
+    has_crops = len(inputs.get("pixel_values", [])) > len(sizes)
+    views = []
     for height, width in sizes:
-        crops = _crops(processor, height, width) if scanned else []
-        boxes = [(0, 0, width, height), *crops]
-        found.append([View((side, side), box) for box in boxes])
-    return found
+        crops = _find_crops(processor, height, width) if has_crops else []
+        views.append([View((side, side), box) for box in [(0, 0, width, height), *crops]])
+    return views
 
 
-def _crops(processor: Any, height: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Boxes of the crops, by letting the processor crop a picture whose pixels are their own coordinates."""
+def _find_crops(processor: Any, height: int, width: int) -> list[tuple[int, int, int, int]]:
+    """Return the box of each crop: the processor crops an image whose pixel values are their own coordinates."""
     image_processor, settings = processor.image_processor, processor.images_kwargs
-    crop = getattr(image_processor, "pan_and_scan", None) or image_processor.pan_and_scan_batched
-    crops = crop(
-        np.mgrid[:height, :width],
-        **{name: value for name, value in settings.items() if name.startswith("pan_and_scan")},
-    )
-    return [(int(part[1, 0, 0]), int(part[0, 0, 0]), part.shape[2], part.shape[1]) for part in crops]
+    pan_and_scan = getattr(image_processor, "pan_and_scan", None) or image_processor.pan_and_scan_batched
+    options = {name: value for name, value in settings.items() if name.startswith("pan_and_scan")}
+    crops = pan_and_scan(np.mgrid[:height, :width], **options)  # each [row or column, height, width]
+    return [(int(crop[1, 0, 0]), int(crop[0, 0, 0]), crop.shape[2], crop.shape[1]) for crop in crops]
 
 
 GEMMA3 = Family(
     name="gemma3",
     model_types=("gemma3",),
-    views=whole_and_crops,
-    vision=VisionEncoder(
-        tower_layers, "self_attn", lambda inputs, hf: tower_patch_positions(len(inputs["pixel_values"]), hf)
-    ),
+    views=build_views,
+    vision=VisionEncoder(layers=get_tower_layers, attention="self_attn", patch_positions=find_tile_positions),
     notes="Most layers see a window of the last tokens only.",
 )

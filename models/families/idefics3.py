@@ -1,4 +1,4 @@
-"""Idefics3 and SmolVLM: tiles of the stretched picture, then the whole as one more tile."""
+"""Idefics3 and SmolVLM: each image is stretched and cut into tiles, and shown as a whole after them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import patch_positions, tiled
+from mmprobe.models.families.tiles import build_patch_positions, split_into_tiles
 
 
-def tiles_and_whole(
+def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """The tiles row by row and the whole; the marks between them are tokens of their own."""
+    """Return the tiles of each image, row by row, then the whole. Tokens between the tiles are text."""
     side = math.isqrt(processor.image_seq_len)
-    counts = [processor.image_processor.get_number_of_image_patches(*size) for size in sizes]
-    return [tiled(size, rows, columns, side) for size, (_, rows, columns) in zip(sizes, counts, strict=True)]
+    views = []
+    for size in sizes:
+        _, rows, columns = processor.image_processor.get_number_of_image_patches(*size)
+        views.append(split_into_tiles(size, rows, columns, side))
+    return views
 
 
-def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """All tiles but those of zeros, which only fill up the batch."""
+def get_encoder_layers(hf: Any) -> Sequence[Any]:
+    return hf.model.vision_model.encoder.layers
+
+
+def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return tile, row and column of each patch, without tiles of zeros, which only fill up the batch."""
     pixels = inputs["pixel_values"]
-    real = (pixels != 0).flatten(2).any(-1)
-    return patch_positions(
-        int(real.sum()), pixels.shape[-1] // hf.config.vision_config.patch_size, first_is_class=False
-    )
+    is_tile = (pixels != 0).flatten(2).any(-1)
+    side = pixels.shape[-1] // hf.config.vision_config.patch_size
+    return build_patch_positions(int(is_tile.sum()), side, has_class_token=False)
 
 
-VISION = VisionEncoder(
-    layers=lambda hf: hf.model.vision_model.encoder.layers,
-    attention="self_attn",
-    patch_positions=encoder_patch_positions,
-)
-IDEFICS3 = Family(name="idefics3", model_types=("idefics3",), views=tiles_and_whole, vision=VISION)
-SMOLVLM = Family(
-    name="smolvlm", model_types=("smolvlm",), views=tiles_and_whole, needs=("hub",), vision=VISION
-)
+VISION = VisionEncoder(layers=get_encoder_layers, attention="self_attn", patch_positions=find_patch_positions)
+IDEFICS3 = Family(name="idefics3", model_types=("idefics3",), views=build_views, vision=VISION)
+SMOLVLM = Family(name="smolvlm", model_types=("smolvlm",), views=build_views, extras=("hub",), vision=VISION)

@@ -1,4 +1,4 @@
-"""InternVL: tiles of the stretched picture, then the whole as one more tile."""
+"""InternVL: each image is stretched and cut into tiles, and shown as a whole after them."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ import numpy as np
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import patch_positions, tiled
+from mmprobe.models.families.tiles import build_patch_positions, split_into_tiles
 
 
-def tiles_and_whole(
+def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """The tiles whose arrangement is closest to the picture's shape, row by row, and the whole."""
-    image_processor = processor.image_processor
+    """Return the tiles of each image, row by row, then the whole; their arrangement is closest to its shape."""
+    image_processor, vision = processor.image_processor, config.vision_config
     tile = image_processor.size["height"], image_processor.size["width"]
-    fewest, most = image_processor.min_patches, image_processor.max_patches
-    side = int(
-        config.vision_config.image_size[0] // config.vision_config.patch_size[0] * config.downsample_ratio
-    )
-    found = []
+    min_tiles, max_tiles = image_processor.min_patches, image_processor.max_patches
+    side = int(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
+    views = []
     for size in sizes:
-        columns, rows = get_optimal_tiled_canvas(size, tile, fewest, most) if most > 1 else (1, 1)
-        found.append(tiled(size, rows, columns, side))
-    return found
+        rows, columns = 1, 1
+        if max_tiles > 1:
+            columns, rows = get_optimal_tiled_canvas(size, tile, min_tiles, max_tiles)
+        views.append(split_into_tiles(size, rows, columns, side))
+    return views
 
 
-def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """All tiles; each has a class token first."""
-    config = hf.config.vision_config
-    side = config.image_size[0] // config.patch_size[0]
-    return patch_positions(len(inputs["pixel_values"]), side, first_is_class=True)
+def get_encoder_layers(hf: Any) -> Sequence[Any]:
+    return hf.model.vision_tower.encoder.layer
+
+
+def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return tile, row and column of each patch; each tile begins with a class token."""
+    vision = hf.config.vision_config
+    side = vision.image_size[0] // vision.patch_size[0]
+    return build_patch_positions(len(inputs["pixel_values"]), side, has_class_token=True)
 
 
 INTERNVL = Family(
     name="internvl",
     model_types=("internvl",),
-    views=tiles_and_whole,
-    needs=("hub",),
+    views=build_views,
+    extras=("hub",),
     vision=VisionEncoder(
-        layers=lambda hf: hf.model.vision_tower.encoder.layer,
-        attention="attention",
-        patch_positions=encoder_patch_positions,
+        layers=get_encoder_layers, attention="attention", patch_positions=find_patch_positions
     ),
 )

@@ -1,4 +1,4 @@
-"""LLaVA 1.5: one square a picture, of which CLIP's processor crops what is outside the centre."""
+"""LLaVA 1.5: the centre of each image is cropped to one square."""
 
 from __future__ import annotations
 
@@ -6,28 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import cropped, tower_layers, tower_patch_positions
+from mmprobe.models.families.tiles import find_crop, find_tile_positions, get_tower_layers
 
 
-def cropped_squares(
+def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """One view a picture, of a token a patch."""
+    """Return one view of each image, with a cell for each patch of CLIP."""
     if not sizes:
         return []
-    patch = config.vision_config.patch_size
-    rows, columns = (pixels // patch for pixels in inputs["pixel_values"].shape[-2:])
-    return [[View((rows, columns), cropped(processor.image_processor, size))] for size in sizes]
+    patch_size = config.vision_config.patch_size
+    rows, columns = (pixels // patch_size for pixels in inputs["pixel_values"].shape[-2:])
+    return [[View((rows, columns), find_crop(processor.image_processor, size))] for size in sizes]
 
 
 LLAVA = Family(
     name="llava",
     model_types=("llava",),
-    views=cropped_squares,
-    vision=VisionEncoder(
-        layers=tower_layers,
-        attention="self_attn",
-        patch_positions=lambda inputs, hf: tower_patch_positions(len(inputs["pixel_values"]), hf),
-    ),
-    notes="Of a picture that is not square, its ends are cropped: the model does not see them.",
+    views=build_views,
+    vision=VisionEncoder(layers=get_tower_layers, attention="self_attn", patch_positions=find_tile_positions),
+    notes="The ends of an image that is not square are cropped: the model does not see them.",
 )

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT (1.6): the whole picture as one tile, then as large as a grid of tiles allows."""
+"""LLaVA-NeXT (1.6): each image is shown stretched to one tile, then in high resolution, joined from tiles."""
 
 from __future__ import annotations
 
@@ -8,30 +8,40 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import tile_counts, tower_layers, tower_patch_positions, unpadded
+from mmprobe.models.families.tiles import (
+    build_unpadded_view,
+    count_tiles,
+    find_tower_positions,
+    get_tower_layers,
+)
 
 
-def whole_and_unpadded(
+def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """Two views a picture: stretched to a square, and in high resolution with a learned token after each row."""
+    """Return two views of each image: the stretched whole, and the joined tiles without padding."""
     side = config.vision_config.image_size // config.vision_config.patch_size
     return [
-        [View((side, side), (0, 0, width, height)), unpadded((height, width), config)]
+        [View((side, side), (0, 0, width, height)), build_unpadded_view((height, width), config)]
         for height, width in sizes
     ]
 
 
-def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """The tiles of each picture: the whole, then its parts row by row."""
-    counts = [tile_counts((int(height), int(width)), hf.config) for height, width in inputs["image_sizes"]]
-    return tower_patch_positions(sum(1 + rows * columns for rows, columns in counts), hf)
+def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return tile, row and column of each patch; the tiles of an image are the whole, then its parts row by row."""
+    n_tiles = 0
+    for height, width in inputs["image_sizes"]:
+        rows, columns = count_tiles((int(height), int(width)), hf.config)
+        n_tiles += 1 + rows * columns
+    return find_tower_positions(n_tiles, hf)
 
 
 LLAVA_NEXT = Family(
     name="llava_next",
     model_types=("llava_next",),
-    views=whole_and_unpadded,
-    vision=VisionEncoder(layers=tower_layers, attention="self_attn", patch_positions=encoder_patch_positions),
-    notes="Each picture is shown twice: as a whole, and in high resolution.",
+    views=build_views,
+    vision=VisionEncoder(
+        layers=get_tower_layers, attention="self_attn", patch_positions=find_patch_positions
+    ),
+    notes="Each image is shown twice: as a whole, and in high resolution.",
 )

@@ -1,4 +1,4 @@
-"""LLaVA-OneVision: the only picture of a prompt in tiles, several pictures as one padded square each."""
+"""LLaVA-OneVision: the only image of a prompt is cut into tiles; of several, each is padded to one square."""
 
 from __future__ import annotations
 
@@ -9,52 +9,68 @@ from typing import Any
 import numpy as np
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import centred, tile_counts, tower_layers, tower_patch_positions, unpadded
+from mmprobe.models.families.tiles import (
+    build_unpadded_view,
+    centre_box,
+    count_tiles,
+    find_tower_positions,
+    get_tower_layers,
+)
 
 
-def whole_and_unpadded_or_square(
+def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """Of an only picture, the whole and what `anyres_max_N` leaves of its tiles; else a square and a token after it."""
+    """Return the views of each image.
+
+    The only image of a prompt has two: the stretched whole, and its joined tiles, scaled down to the limit that
+    `anyres_max_N` sets. Each of several images has one, a padded square with one more token at its end.
+    """
     side = config.vision_config.image_size // config.vision_config.patch_size
-    found = []
-    for (height, width), alone in zip(sizes, _alone(inputs), strict=True):
-        longest = max(height, width)
-        if alone:
+    views = []
+    for (height, width), is_alone in zip(sizes, _find_only_images(inputs), strict=True):
+        if is_alone:
             whole = View((side, side), (0, 0, width, height))
-            found.append([whole, _downsampled(unpadded((height, width), config), side, config)])
+            joined = build_unpadded_view((height, width), config)
+            views.append([whole, _scale_down(joined, side, config)])
         else:
-            found.append([View((side, side), centred((height, width), longest, longest), after=1)])
-    return found
+            edge = max(height, width)
+            views.append([View((side, side), centre_box((height, width), edge, edge), end_tokens=1)])
+    return views
 
 
-def _downsampled(view: View, side: int, config: Any) -> View:
+def _scale_down(view: View, side: int, config: Any) -> View:
     rows, columns = view.grid
-    most = int(config.vision_aspect_ratio.removeprefix("anyres_max_"))
-    ratio = math.sqrt(rows * columns / (most * side**2))
+    max_tiles = int(config.vision_aspect_ratio.removeprefix("anyres_max_"))
+    ratio = math.sqrt(rows * columns / (max_tiles * side**2))
     return view._replace(grid=(int(rows // ratio), int(columns // ratio))) if ratio > 1.1 else view
 
 
-def _alone(inputs: Mapping[str, Any]) -> Iterator[bool]:
-    """Of each picture, whether its prompt has no other."""
+def _find_only_images(inputs: Mapping[str, Any]) -> Iterator[bool]:
+    """Yield for each image whether it is the only one of its prompt."""
     counts = [int(count) for count in inputs.get("batch_num_images", [])]
     return (count == 1 for count in counts for _ in range(count))
 
 
-def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """The tiles of each picture: the whole, then its parts row by row if it is alone."""
-    tiles = 0
-    for (height, width), alone in zip(inputs["image_sizes"], _alone(inputs), strict=True):
-        rows, columns = tile_counts((int(height), int(width)), hf.config) if alone else (0, 0)
-        tiles += 1 + rows * columns
-    return tower_patch_positions(tiles, hf)
+def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return tile, row and column of each patch.
+
+    The tiles of an image are the whole, and after it its parts, row by row, if it is the only image of its prompt.
+    """
+    n_tiles = 0
+    for (height, width), is_alone in zip(inputs["image_sizes"], _find_only_images(inputs), strict=True):
+        rows, columns = count_tiles((int(height), int(width)), hf.config) if is_alone else (0, 0)
+        n_tiles += 1 + rows * columns
+    return find_tower_positions(n_tiles, hf)
 
 
 LLAVA_ONEVISION = Family(
     name="llava_onevision",
     model_types=("llava_onevision",),
-    views=whole_and_unpadded_or_square,
-    needs=("hub",),
-    vision=VisionEncoder(layers=tower_layers, attention="self_attn", patch_positions=encoder_patch_positions),
-    notes="Only the picture of a prompt with one picture is shown in high resolution.",
+    views=build_views,
+    extras=("hub",),
+    vision=VisionEncoder(
+        layers=get_tower_layers, attention="self_attn", patch_positions=find_patch_positions
+    ),
+    notes="An image is shown in high resolution only if it is the only one of its prompt.",
 )

@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision: some layers attend to tiles of the pictures, which are no tokens of the prompt."""
+"""Llama 3.2 Vision: some layers attend to tiles of the images, which are no tokens of the prompt."""
 
 from __future__ import annotations
 
@@ -11,37 +11,42 @@ from transformers.models.mllama.image_processing_pil_mllama import (
     get_optimal_tiled_canvas,
 )
 
-from mmprobe.models.families.base import Family, LayerParts, View, VisionEncoder, decoder_parts
+from mmprobe.models.families.base import Family, LayerParts, View, VisionEncoder, get_decoder_parts
 
 
-def tiles_of_canvas(
+def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """The tiles, row by row, of a canvas with the picture in its upper left corner."""
+    """Return the tiles, row by row, of a canvas with the image in its upper left corner."""
     counts = (inputs["aspect_ratio_ids"] > 0).sum(-1).tolist() if sizes else []
-    numbers = [number for count in counts for number in range(count)]  # of each picture within its prompt
-    return [_tiles(size, number, config.vision_config) for size, number in zip(sizes, numbers, strict=True)]
+    indices = [index for count in counts for index in range(count)]  # of each image within its prompt
+    return [
+        _build_tiles(size, index, config.vision_config) for size, index in zip(sizes, indices, strict=True)
+    ]
 
 
-def _tiles(size: tuple[int, int], number: int, vision: Any) -> list[View]:
+def _build_tiles(size: tuple[int, int], image: int, vision: Any) -> list[View]:
+    """Return the tiles of the image with that index in its prompt."""
     edge, side = vision.image_size, vision.image_size // vision.patch_size
-    tall, wide = (int(length) for length in get_optimal_tiled_canvas(*size, vision.max_num_tiles, edge))
-    _, shown = get_image_size_fit_to_canvas(*size, tall, wide, edge)
-    tile = float(edge * size[1] / shown)  # in pixels of the file
-    views = []
-    for index in range(tall // edge * (wide // edge)):
-        row, column = divmod(index, wide // edge)
-        first_key = (number * vision.max_num_tiles + index) * (
-            side**2 + 1
-        ) + 1  # after the tile's class token
-        views.append(View((side, side), (column * tile, row * tile, tile, tile), first_key=first_key))
-    return views
+    canvas = get_optimal_tiled_canvas(*size, vision.max_num_tiles, edge)
+    canvas_height, canvas_width = (int(length) for length in canvas)
+    _, resized_width = get_image_size_fit_to_canvas(*size, canvas_height, canvas_width, edge)
+    length = float(edge * size[1] / resized_width)  # of a tile, in pixels of the image's file
+    columns = canvas_width // edge
+    tiles = []
+    for index in range(canvas_height // edge * columns):
+        row, column = divmod(index, columns)
+        keys_before = (image * vision.max_num_tiles + index) * (side**2 + 1)
+        first_key = keys_before + 1  # after the tile's class token
+        box = (column * length, row * length, length, length)
+        tiles.append(View((side, side), box, first_key=first_key))
+    return tiles
 
 
-def parts(layer: Any) -> LayerParts:
-    """Layers with `cross_attn` attend to the pictures, and add what they find by a learned factor."""
+def get_layer_parts(layer: Any) -> LayerParts:
+    """Return the parts of a layer; those with `cross_attn` attend to the images and scale what they add."""
     if not hasattr(layer, "cross_attn"):
-        return decoder_parts(layer)
+        return get_decoder_parts(layer)
     return LayerParts(
         attention=layer.cross_attn,
         update=layer.cross_attn,
@@ -52,31 +57,36 @@ def parts(layer: Any) -> LayerParts:
     )
 
 
-def encoder_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """Tiles, empty ones included: a class token, the patches, and padding to a multiple of eight."""
+def get_encoder_layers(hf: Any) -> Sequence[Any]:
+    """Return the layers that see one tile, then the layers that see all of an image."""
+    vision = hf.model.vision_model
+    return [*vision.transformer.layers, *vision.global_transformer.layers]
+
+
+def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return tile, row and column of each position.
+
+    A tile is a class token, its patches, and padding to a multiple of eight. Empty tiles are among the tiles.
+    """
     vision = hf.config.vision_config
     side = vision.image_size // vision.patch_size
     length = -(-(side**2 + 1) // 8) * 8
-    tile = np.full((length, 2), -1, np.int32)
-    tile[1 : side**2 + 1] = np.stack(np.divmod(np.arange(side**2), side), 1)
-    shown = inputs["aspect_ratio_mask"].flatten().bool().cpu().numpy()
-    number = np.repeat(np.arange(len(shown), dtype=np.int32), length)
-    found = np.column_stack([number, np.tile(tile, (len(shown), 1))])
-    found[np.repeat(~shown, length), 1:] = -1
-    return found
-
-
-def encoder_layers(hf: Any) -> list[Any]:
-    """Layers that see one tile, then those that see all of a picture."""
-    vision = hf.model.vision_model
-    return [*vision.transformer.layers, *vision.global_transformer.layers]
+    cells = np.full((length, 2), -1, np.int32)
+    cells[1 : side**2 + 1] = np.stack(np.divmod(np.arange(side**2), side), 1)
+    has_image = inputs["aspect_ratio_mask"].flatten().bool().cpu().numpy()
+    tile = np.repeat(np.arange(len(has_image), dtype=np.int32), length)
+    positions = np.column_stack([tile, np.tile(cells, (len(has_image), 1))])
+    positions[np.repeat(~has_image, length), 1:] = -1
+    return positions
 
 
 MLLAMA = Family(
     name="mllama",
     model_types=("mllama",),
-    views=tiles_of_canvas,
-    parts=parts,
-    vision=VisionEncoder(encoder_layers, "self_attn", encoder_patch_positions),
-    notes="Attends to pictures in layers of its own; without a picture these do not run.",
+    views=build_views,
+    parts=get_layer_parts,
+    vision=VisionEncoder(
+        layers=get_encoder_layers, attention="self_attn", patch_positions=find_patch_positions
+    ),
+    notes="Some layers attend only to images; without an image these do not run.",
 )

@@ -1,4 +1,4 @@
-"""PaliGemma: one square a picture, all pictures before the text."""
+"""PaliGemma: each image is stretched to one square, and all images stand before the text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.models.families.base import Family, View, VisionEncoder
-from mmprobe.models.families.tiles import tower_layers, tower_patch_positions
+from mmprobe.models.families.tiles import find_tile_positions, get_tower_layers
 
-PICTURES_THEN_TEXT = (
+IMAGES_THEN_TEXT = (
     "{% for message in messages %}{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}<image>{% endif %}{% endfor %}{% endfor %}"
     "{% set texts = namespace(before=false) %}"
@@ -18,10 +18,10 @@ PICTURES_THEN_TEXT = (
 )
 
 
-def one_square(
+def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """The stretched whole."""
+    """Return one view of each image."""
     side = config.vision_config.image_size // config.vision_config.patch_size
     return [[View((side, side), (0, 0, width, height))] for height, width in sizes]
 
@@ -29,10 +29,8 @@ def one_square(
 PALIGEMMA = Family(
     name="paligemma",
     model_types=("paligemma",),
-    views=one_square,
-    vision=VisionEncoder(
-        tower_layers, "self_attn", lambda inputs, hf: tower_patch_positions(len(inputs["pixel_values"]), hf)
-    ),
-    chat_template=PICTURES_THEN_TEXT,
-    notes="Needs a picture; its prompt's tokens all see each other. Not PaliGemma 2, whose Gemma 2 has no sdpa.",
+    views=build_views,
+    vision=VisionEncoder(layers=get_tower_layers, attention="self_attn", patch_positions=find_tile_positions),
+    chat_template=IMAGES_THEN_TEXT,
+    notes="Needs an image; all tokens of its prompt see each other. Not PaliGemma 2, whose Gemma 2 has no sdpa.",
 )

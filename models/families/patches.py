@@ -1,4 +1,7 @@
-"""What Qwen-like families share: one view a picture, as large as the picture allows, its patches merged in squares."""
+"""Views and patch positions of Qwen-like families.
+
+Each image gets one view, as large as the image allows. The encoder merges its patches in squares.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ import numpy as np
 from mmprobe.models.families.base import View
 
 
-def merged_grids(
+def build_merged_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """One view a picture, of the whole picture."""
+    """Return one view of each whole image, with a cell for each merged patch."""
     merge = config.vision_config.spatial_merge_size
     return [
         [View((int(rows) // merge, int(columns) // merge), (0, 0, width, height))]
@@ -21,13 +24,18 @@ def merged_grids(
     ]
 
 
-def qwen_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """Picture, row and column of each patch, int32 [patch, 3]; patches that are merged stand together."""
-    merge, found = hf.config.vision_config.spatial_merge_size, []
-    for picture, (_, rows, columns) in enumerate(inputs["image_grid_thw"].tolist()):
+def get_encoder_blocks(hf: Any) -> Sequence[Any]:
+    """Return the layers of a Qwen-like vision encoder."""
+    return hf.model.visual.blocks
+
+
+def find_merged_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return image, row and column of each patch, int32 [patch, 3]; patches that are merged stand together."""
+    merge = hf.config.vision_config.spatial_merge_size
+    positions = []
+    for image, (_, rows, columns) in enumerate(inputs["image_grid_thw"].tolist()):
         row, column = np.mgrid[:rows, :columns]
-        blocks = np.stack([np.full((rows, columns), picture), row, column], -1).reshape(
-            rows // merge, merge, columns // merge, merge, 3
-        )
-        found.append(blocks.swapaxes(1, 2).reshape(-1, 3))
-    return np.concatenate(found).astype(np.int32)
+        grid = np.stack([np.full((rows, columns), image), row, column], -1)
+        squares = grid.reshape(rows // merge, merge, columns // merge, merge, 3).swapaxes(1, 2)
+        positions.append(squares.reshape(-1, 3))
+    return np.concatenate(positions).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL."""
+"""Qwen2.5-VL: one view of each image, whose patches are merged in squares; its encoder attends in windows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import numpy as np
 from transformers.vision_utils import get_vision_window_index
 
 from mmprobe.models.families.base import Family, VisionEncoder
-from mmprobe.models.families.patches import merged_grids, qwen_patch_positions
+from mmprobe.models.families.patches import (
+    build_merged_views,
+    find_merged_patch_positions,
+    get_encoder_blocks,
+)
 
 
-def windowed_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """The encoder sorts its patches by the windows that they attend in."""
+def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return image, row and column of each patch; the encoder sorts its patches by the windows they attend in."""
     vision = hf.config.vision_config
     windows, _ = get_vision_window_index(
         inputs["image_grid_thw"],
@@ -21,14 +25,14 @@ def windowed_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
         window_size=vision.window_size,
         patch_size=vision.patch_size,
     )
-    merged = qwen_patch_positions(inputs, hf).reshape(-1, vision.spatial_merge_size**2, 3)
-    return merged[windows.cpu().numpy()].reshape(-1, 3)
+    squares = find_merged_patch_positions(inputs, hf).reshape(-1, vision.spatial_merge_size**2, 3)
+    return squares[windows.cpu().numpy()].reshape(-1, 3)
 
 
 QWEN2_5_VL = Family(
     name="qwen2_5_vl",
     model_types=("qwen2_5_vl",),
-    views=merged_grids,
-    needs=("hub",),
-    vision=VisionEncoder(lambda hf: hf.model.visual.blocks, "attn", windowed_patch_positions),
+    views=build_merged_views,
+    extras=("hub",),
+    vision=VisionEncoder(layers=get_encoder_blocks, attention="attn", patch_positions=find_patch_positions),
 )

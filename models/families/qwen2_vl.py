@@ -1,12 +1,18 @@
-"""Qwen2-VL."""
+"""Qwen2-VL: one view of each image, whose patches are merged in squares."""
 
 from mmprobe.models.families.base import Family, VisionEncoder
-from mmprobe.models.families.patches import merged_grids, qwen_patch_positions
+from mmprobe.models.families.patches import (
+    build_merged_views,
+    find_merged_patch_positions,
+    get_encoder_blocks,
+)
 
 QWEN2_VL = Family(
     name="qwen2_vl",
     model_types=("qwen2_vl",),
-    views=merged_grids,
-    needs=("hub",),
-    vision=VisionEncoder(lambda hf: hf.model.visual.blocks, "attn", qwen_patch_positions),
+    views=build_merged_views,
+    extras=("hub",),
+    vision=VisionEncoder(
+        layers=get_encoder_blocks, attention="attn", patch_positions=find_merged_patch_positions
+    ),
 )

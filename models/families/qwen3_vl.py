@@ -1,13 +1,19 @@
-"""Qwen3-VL."""
+"""Qwen3-VL: one view of each image, whose patches are merged in squares."""
 
 from mmprobe.models.families.base import Family, VisionEncoder
-from mmprobe.models.families.patches import merged_grids, qwen_patch_positions
+from mmprobe.models.families.patches import (
+    build_merged_views,
+    find_merged_patch_positions,
+    get_encoder_blocks,
+)
 
 QWEN3_VL = Family(
     name="qwen3_vl",
     model_types=("qwen3_vl",),
-    views=merged_grids,
-    needs=("hub",),
-    vision=VisionEncoder(lambda hf: hf.model.visual.blocks, "attn", qwen_patch_positions),
-    notes="Its first layers add picture features again (DeepStack), so resid_post is not the next resid_pre there.",
+    views=build_merged_views,
+    extras=("hub",),
+    vision=VisionEncoder(
+        layers=get_encoder_blocks, attention="attn", patch_positions=find_merged_patch_positions
+    ),
+    notes="Its first layers add image features again (DeepStack), so resid_post is not the next resid_pre there.",
 )

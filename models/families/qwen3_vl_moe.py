@@ -1,13 +1,19 @@
-"""Qwen3-VL with mixtures of experts."""
+"""Qwen3-VL with mixtures of experts: one view of each image, whose patches are merged in squares."""
 
 from mmprobe.models.families.base import Family, VisionEncoder
-from mmprobe.models.families.patches import merged_grids, qwen_patch_positions
+from mmprobe.models.families.patches import (
+    build_merged_views,
+    find_merged_patch_positions,
+    get_encoder_blocks,
+)
 
 QWEN3_VL_MOE = Family(
     name="qwen3_vl_moe",
     model_types=("qwen3_vl_moe",),
-    views=merged_grids,
-    needs=("hub",),
-    vision=VisionEncoder(lambda hf: hf.model.visual.blocks, "attn", qwen_patch_positions),
-    notes="As qwen3_vl; gates are not recorded, since experts take turns.",
+    views=build_merged_views,
+    extras=("hub",),
+    vision=VisionEncoder(
+        layers=get_encoder_blocks, attention="attn", patch_positions=find_merged_patch_positions
+    ),
+    notes="As qwen3_vl; gates are not recorded, since its FFNs are mixtures of experts.",
 )

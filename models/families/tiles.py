@@ -1,8 +1,11 @@
-"""What families share that cut pictures into tiles, crop them or pad them, before CLIP or SigLIP reads each."""
+"""Views and patch positions of families that crop images, pad them or cut them into tiles.
+
+CLIP or SigLIP reads each tile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,85 +15,99 @@ from transformers.models.llava_next.modeling_llava_next import unpad_image
 
 from mmprobe.models.families.base import View
 
-Size = tuple[int, int]
-Box = tuple[float, float, float, float]
+Size = tuple[int, int]  # height and width
+Box = tuple[float, float, float, float]  # x, y, width and height
 
 
-def centred(size: Size, height: float, width: float) -> Box:
-    """A box of that height and width whose centre is the picture's; it reaches outside where padding is shown."""
+def centre_box(size: Size, height: float, width: float) -> Box:
+    """Return a box with the image's centre. It reaches outside the image where padding is shown."""
     return (size[1] - width) / 2, (size[0] - height) / 2, width, height
 
 
-def cropped(image_processor: Any, size: Size) -> Box:
-    """What an image processor shows of a picture that it pads to a square, resizes and crops at the centre."""
+def find_crop(image_processor: Any, size: Size) -> Box:
+    """Return the part of an image that remains when a processor pads, resizes and crops it, in that order.
+
+    The processor pads to a square and crops at the centre; it may leave out any of these steps.
+    """
     height, width = size
     if getattr(image_processor, "do_pad", None) and hasattr(image_processor, "pad_to_square"):
         height = width = max(size)
     crop = image_processor.crop_size if getattr(image_processor, "do_center_crop", None) else None
     if not crop:
-        return centred(size, height, width)
-    tall, wide, edge = height, width, image_processor.size.get("shortest_edge")
+        return centre_box(size, height, width)
+    resized_height, resized_width, edge = height, width, image_processor.size.get("shortest_edge")
     if image_processor.do_resize and edge:
-        tall, wide = int(edge * height / min(height, width)), int(edge * width / min(height, width))
+        shorter = min(height, width)
+        resized_height, resized_width = int(edge * height / shorter), int(edge * width / shorter)
     elif image_processor.do_resize:
-        tall, wide = image_processor.size["height"], image_processor.size["width"]
-    return centred(size, crop["height"] * height / tall, crop["width"] * width / wide)
+        resized_height, resized_width = image_processor.size["height"], image_processor.size["width"]
+    return centre_box(size, crop["height"] * height / resized_height, crop["width"] * width / resized_width)
 
 
-def tiled(size: Size, rows: int, columns: int, side: int) -> list[View]:
-    """A picture stretched to rows x columns tiles, row by row, then the whole as one tile; only that if not cut."""
+def split_into_tiles(size: Size, rows: int, columns: int, side: int) -> list[View]:
+    """Return the tiles of an image stretched to rows x columns, row by row, then the whole image as one tile.
+
+    An image that is not cut has only the last. Each view has `side` x `side` cells.
+    """
     height, width = size
     whole = View((side, side), (0, 0, width, height))
-    tall, wide = height / max(rows, 1), width / max(columns, 1)
+    tile_height, tile_width = height / max(rows, 1), width / max(columns, 1)
     tiles = [
-        View((side, side), (column * wide, row * tall, wide, tall))
+        View((side, side), (column * tile_width, row * tile_height, tile_width, tile_height))
         for row in range(rows)
         for column in range(columns)
     ]
     return [*tiles, whole] if len(tiles) > 1 else [whole]
 
 
-def tile_counts(size: Size, config: Any) -> Size:
-    """Rows and columns of tiles for the one of `image_grid_pinpoints` that suits a picture best."""
+def count_tiles(size: Size, config: Any) -> Size:
+    """Return rows and columns of tiles of the resolution in `image_grid_pinpoints` that suits an image best."""
     height, width = select_best_resolution(size, config.image_grid_pinpoints)
     edge = config.vision_config.image_size
     return height // edge, width // edge
 
 
-def unpadded(size: Size, config: Any) -> View:
-    """The tiles of a picture put together again, without the rows or columns of padding; a token ends each row.
+def build_unpadded_view(size: Size, config: Any) -> View:
+    """Return the view of an image's joined tiles, without the rows or columns of padding; a token ends each row.
 
-    Padding that shares patches with the picture stays, or some of the picture goes with it, so the box may be
-    a little larger or smaller than the picture.
+    A patch at the edge may show both padding and image, and is kept or dropped as a whole. So the box may be a little
+    larger or smaller than the image.
     """
     height, width = size
     side = config.vision_config.image_size // config.vision_config.patch_size
-    rows, columns = (count * side for count in tile_counts(size, config))
+    rows, columns = (count * side for count in count_tiles(size, config))
     _, kept_rows, kept_columns = unpad_image(torch.empty(0, rows, columns), size).shape
-    pixels = max(height / rows, width / columns)  # of the picture's file, along a patch
-    return View(
-        (kept_rows, kept_columns), centred(size, kept_rows * pixels, kept_columns * pixels), row_ends=1
-    )
+    pixels = max(height / rows, width / columns)  # of the image's file, along a patch
+    box = centre_box(size, kept_rows * pixels, kept_columns * pixels)
+    return View((kept_rows, kept_columns), box, row_end_tokens=1)
 
 
-def tower_layers(hf: Any) -> Sequence[Any]:
-    """The layers of a CLIP or SigLIP vision tower."""
+def get_tower_layers(hf: Any) -> Sequence[Any]:
+    """Return the layers of a CLIP or SigLIP vision tower."""
     tower = hf.model.vision_tower
     return getattr(tower, "vision_model", tower).encoder.layers
 
 
-def tower_patch_positions(tiles: int, hf: Any) -> np.ndarray:
-    """Places of the positions of a CLIP or SigLIP tower that reads so many tiles."""
+def find_tile_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
+    """Return the patch positions of a CLIP or SigLIP tower that reads one tile for each of `pixel_values`."""
+    return find_tower_positions(len(inputs["pixel_values"]), hf)
+
+
+def find_tower_positions(n_tiles: int, hf: Any) -> np.ndarray:
+    """Return the patch positions of a CLIP or SigLIP tower that reads `n_tiles` tiles, int32 [patch, 3]."""
     tower, config = hf.model.vision_tower, hf.config.vision_config
     embeddings = getattr(tower, "vision_model", tower).embeddings
     side = config.image_size // config.patch_size
-    return patch_positions(tiles, side, first_is_class=hasattr(embeddings, "class_embedding"))
+    return build_patch_positions(n_tiles, side, has_class_token=hasattr(embeddings, "class_embedding"))
 
 
-def patch_positions(tiles: int, side: int, first_is_class: bool) -> np.ndarray:
-    """int32 [patch, 3], tile, row and column of each position of an encoder that reads square tiles."""
-    of_tile = np.stack(np.divmod(np.arange(side * side, dtype=np.int32), side), 1)
-    if first_is_class:
-        of_tile = np.concatenate([np.full((1, 2), -1, np.int32), of_tile])
-    tile = np.repeat(np.arange(tiles, dtype=np.int32), len(of_tile))
-    return np.column_stack([tile, np.tile(of_tile, (tiles, 1))])
+def build_patch_positions(n_tiles: int, side: int, has_class_token: bool) -> np.ndarray:
+    """Return tile, row and column of each position of an encoder of square tiles, int32 [patch, 3].
+
+    Row and column of a class token, which comes first in its tile, are -1.
+    """
+    cells = np.stack(np.divmod(np.arange(side * side, dtype=np.int32), side), 1)
+    if has_class_token:
+        cells = np.concatenate([np.full((1, 2), -1, np.int32), cells])
+    tile = np.repeat(np.arange(n_tiles, dtype=np.int32), len(cells))
+    return np.column_stack([tile, np.tile(cells, (n_tiles, 1))])

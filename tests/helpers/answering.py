@@ -16,9 +16,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, LogitsProce
 from mmprobe.interventions import intervening
 from mmprobe.interventions.base import Method
 from mmprobe.models import Batch, Model, attention
-from mmprobe.models.families import family_of
+from mmprobe.models.chat import Chat, build_chat
+from mmprobe.models.families import find_family
 from mmprobe.models.hooks import current_primary_rows, hooks_are_disabled
-from mmprobe.models.prompt import Chat, build_batch, chat_of
+from mmprobe.models.prompt import build_batch
 from mmprobe.samples import Sample
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "internvl"]
@@ -27,7 +28,7 @@ STEPS = 6
 
 def tiny(name: str) -> Model:
     hf, processor = (TINY_PATCHES | TINY_TILES)[name]()
-    return Model(name, name, None, hf.eval(), processor, family_of(hf.config))
+    return Model(name, name, None, hf.eval(), processor, find_family(hf.config))
 
 
 def sample_of(
@@ -37,7 +38,7 @@ def sample_of(
 
 
 def ready(model: Model, *samples: Sample) -> tuple[list[Chat], Batch]:
-    chats = [chat_of(sample) for sample in samples]
+    chats = [build_chat(sample) for sample in samples]
     return chats, build_batch(model, chats)
 
 

@@ -170,7 +170,7 @@ def test_blip_paints_the_pictures_of_any_family(blip, family, count, image_paths
     method = load_method("agla", alpha=1.3, beta=0, relevance=str(blip))
     tokens, logits, report = run(model, [method], chats, batch)
     masked, scores = [], []
-    for picture in chats[0].pictures:
+    for picture in chats[0].images:
         cam, score = by_hand(blip, picture, "is there a red star in the two pictures ?")
         left = most_relevant(cam, 1 - score / 2, (picture.height, picture.width))
         masked.append(Image.fromarray(np.asarray(picture) * left[..., None].astype(np.uint8)))
@@ -206,7 +206,7 @@ def test_gradients_are_those_of_small_changes(family, image_paths):
     chats, batch = ready(model, *samples)
     with torch.inference_mode():
         found = logit_gradients(MethodContext(model, chats, batch))
-    assert [len(each) for each in found] == [len(prompt.visual) for prompt in batch.prompts]
+    assert [len(each) for each in found] == [len(prompt.visual_positions) for prompt in batch.prompts]
     assert batch.prompts[1].padding > 0
     first = model.family.decoder(model.hf).layers[0]
 
@@ -223,7 +223,7 @@ def test_gradients_are_those_of_small_changes(family, image_paths):
         gradient = []
         for dimension in range(hidden):
             step = torch.zeros(2, length, hidden)
-            step[1, batch.prompts[1].visual[cell] + batch.prompts[1].padding, dimension] = 5e-3
+            step[1, batch.prompts[1].visual_positions[cell] + batch.prompts[1].padding, dimension] = 5e-3
             gradient.append((logits(step)[top] - logits(-step)[top]) / 1e-2)
         wanted = torch.stack(gradient).norm().item()
         assert wanted > 1e-2
@@ -240,7 +240,7 @@ def test_gradients_choose_the_patches(count, image_paths):
     shown = shown_by(batch.prompts[0], largest(values, 0.4))
     masked = [
         Image.fromarray(np.asarray(picture) * left[..., None].astype(np.uint8))
-        for picture, left in zip(chats[0].pictures, shown, strict=True)
+        for picture, left in zip(chats[0].images, shown, strict=True)
     ]
     other = read_whole(model, build_batch(model, [with_pictures(chats[0], masked)]).inputs, tokens)
     main = read_whole(model, batch.inputs, tokens)
@@ -275,7 +275,7 @@ def test_attention_is_the_default(image_paths):
     _, spelt, report = run(model, [load_method("agla", relevance="attention", keep=0.75)], chats, batch)
     _, other, _ = run(model, [load_method("agla", relevance="gradient")], chats, batch)
     assert torch.equal(plain, spelt) and not torch.equal(plain, other)
-    assert report(0)["agla"]["kept"] == round(0.75 * len(batch.prompts[0].visual))
+    assert report(0)["agla"]["kept"] == round(0.75 * len(batch.prompts[0].visual_positions))
 
 
 @pytest.mark.parametrize("relevance", ["gradient", "blip"])

@@ -223,9 +223,9 @@ def test_agla_leaves_the_attended_patches(image_paths, monkeypatch):
             rows = model.hf(**batch.inputs, output_attentions=True).attentions
     finally:
         config._attn_implementation = before
-    attention = torch.stack(rows)[:, 0, :, -1].mean((0, 1))[torch.from_numpy(batch.prompts[0].visual)]
+    attention = torch.stack(rows)[:, 0, :, -1].mean((0, 1))[torch.from_numpy(batch.prompts[0].visual_positions)]
     wanted = set(attention.topk(4).indices.tolist())
-    original, masked = np.asarray(chats[0].pictures[0]), np.asarray(made[0].pictures[0])
+    original, masked = np.asarray(chats[0].images[0]), np.asarray(made[0].images[0])
     for cell in range(16):
         row, column = divmod(cell, 4)
         block = slice(28 * row, 28 * row + 28), slice(28 * column, 28 * column + 28)
@@ -242,7 +242,7 @@ def test_pai_equals_whole_matrices_of_changed_scores(family, image_paths):
     method = load_method("pai", alpha=0.8, gamma=1.5, beta=0, first_layer=1)
     tokens, logits, _ = run(model, [method], chats, batch)
     length = batch.inputs["input_ids"].shape[1]
-    visual = torch.from_numpy(batch.prompts[0].visual)
+    visual = torch.from_numpy(batch.prompts[0].visual_positions)
 
     def attend(layer, query, key, value, mask, scale):
         scores = query @ key.transpose(2, 3) * scale
@@ -277,12 +277,12 @@ def test_agla_equals_whole_passes_over_what_is_relevant(family, image_paths):
     with attending(model, attend):
         read_whole(model, batch.inputs, tokens[:, :0])
     prompt = batch.prompts[0]
-    attention = torch.stack(rows).mean((0, 1))[torch.from_numpy(prompt.visual)]
+    attention = torch.stack(rows).mean((0, 1))[torch.from_numpy(prompt.visual_positions)]
     relevant = np.zeros(len(attention), bool)
     relevant[attention.topk(round(0.4 * len(attention))).indices] = True
     masked = [
         Image.fromarray(np.asarray(picture) * shown[..., None].astype(np.uint8))
-        for picture, shown in zip(chats[0].pictures, shown_by(prompt, relevant), strict=True)
+        for picture, shown in zip(chats[0].images, shown_by(prompt, relevant), strict=True)
     ]
     other = read_whole(model, build_batch(model, [with_pictures(chats[0], masked)]).inputs, tokens)[
         :, -STEPS - 1 : -1

@@ -227,7 +227,7 @@ def test_a_prefill_is_part_of_the_answer_that_is_refined(name, begun, tiny_spd, 
     sample = sample_of(image_paths[:1]).model_copy(update={"prefill": "So"})
     (chat,), batch = ready(tiny_spd, sample)
     ids = tiny_spd.tokenizer(" it is.", add_special_tokens=False)["input_ids"]
-    watched = {"watch": {"attention": [1.0] * len(batch.prompts[0].visual)}}
+    watched = {"watch": {"attention": [1.0] * len(batch.prompts[0].visual_positions)}}
     asked = []
 
     def ask(chats, **options):

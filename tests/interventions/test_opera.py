@@ -48,7 +48,7 @@ class Reference:
     def __init__(self, model: Model, method: Any, batch: Any):
         self.model, self.method, self.batch = model, method, batch
         self.length = batch.inputs["input_ids"].shape[1]
-        self.visual = batch.prompts[0].visual
+        self.visual = batch.prompts[0].visual_positions
         self.rollbacks: list[list[int]] = []
 
     def read(self, tokens: list[int]) -> tuple[Tensor, Tensor]:
@@ -162,5 +162,5 @@ def test_answers_end(tiny_spd, image_paths):
     found = generate(
         tiny_spd, sample_of(image_paths[:2], "Are the two pictures the same?"), "opera", max_new_tokens=60
     )
-    assert len(found.token_ids) < 60 and found.token_ids[-1] in tiny_spd.ends
-    assert not set(found.token_ids[:-1]) & tiny_spd.ends
+    assert len(found.token_ids) < 60 and found.token_ids[-1] in tiny_spd.eos_token_ids
+    assert not set(found.token_ids[:-1]) & tiny_spd.eos_token_ids

@@ -18,7 +18,8 @@ from mmprobe.interventions.methods import sage as sage_module
 from mmprobe.interventions.methods.sage import Sage
 from mmprobe.interventions.visual import largest, painted, shown_by, with_pictures
 from mmprobe.models import Model
-from mmprobe.models.prompt import build_batch, chat_of
+from mmprobe.models.chat import build_chat
+from mmprobe.models.prompt import build_batch
 from mmprobe.traces.engines import native
 
 SMALL = "qwen2_5_vl"
@@ -36,7 +37,7 @@ class Reference:
         self.layers = list(model.family.decoder(model.hf).layers)
         self.shallow = round(sage.shallow * len(self.layers))
         self.visual = torch.zeros(self.length, dtype=torch.bool)
-        self.visual[torch.from_numpy(batch.prompts[0].visual)] = True
+        self.visual[torch.from_numpy(batch.prompts[0].visual_positions)] = True
         self.taus: list[float] = []
         self.conflicts: dict[tuple[int, int], float] = {}  # by step and layer
         self.weights: dict[int, Tensor] = {}  # unchanged rows of the last pass by layer, [head, query, key]
@@ -159,7 +160,7 @@ class Reference:
         shown = shown_by(self.batch.prompts[0], both)
         pictures = [
             painted(picture, pixels, self.sage.fill)
-            for picture, pixels in zip(chat.pictures, shown, strict=True)
+            for picture, pixels in zip(chat.images, shown, strict=True)
         ]
         return build_batch(self.model, [with_pictures(chat, pictures)]).inputs
 
@@ -299,7 +300,7 @@ def test_a_trace_shows_the_attention_that_the_method_made(choice, image_paths, t
     model = tiny(SMALL)
     sage = load_method("sage", **({"alpha": 1.5, "beta": 1, "eta": 0} | choice))
     sample = sample_of(image_paths[:2])
-    monkeypatch.setattr(native, "record", partial(recorded, native.record, sage, chat_of(sample)))
+    monkeypatch.setattr(native, "record", partial(recorded, native.record, sage, build_chat(sample)))
     spec = mp.CaptureSpec(datasets=["attention/row", "residual/post"], positions="all", dtype="float32")
     trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=STEPS)["a"]
     reference = Reference(model, sage, *ready(model, sample))

@@ -16,8 +16,8 @@ from helpers.tiny_tiles import REFUSED, TINY_TILES
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model
-from mmprobe.models.families import FAMILIES, family_of
-from mmprobe.models.self_check import check
+from mmprobe.models.families import FAMILIES, find_family
+from mmprobe.models.self_check import check_model
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.engines import load_engine
@@ -33,7 +33,7 @@ EVERYTHING = load_capture("full").model_copy(
 @pytest.fixture(scope="module", params=sorted(BUILDERS))
 def model(request: pytest.FixtureRequest) -> Model:
     hf, processor = BUILDERS[request.param]()
-    return Model(request.param, request.param, None, hf.eval(), processor, family_of(hf.config))
+    return Model(request.param, request.param, None, hf.eval(), processor, find_family(hf.config))
 
 
 def sample_of(pictures: list[Path], name: str = "a", question: str = "Compare the two pictures.") -> Sample:
@@ -60,7 +60,7 @@ def close(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 def test_there_is_a_tiny_model_of_every_family():
     assert {family.name for family in FAMILIES} <= {
-        family_of(build()[0].config).name for build in BUILDERS.values()
+        find_family(build()[0].config).name for build in BUILDERS.values()
     }
 
 
@@ -205,7 +205,7 @@ def test_the_vision_encoder_equals_eager(model, image_paths, tmp_path):
 @pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
 def test_the_other_engines_agree_or_refuse(model, engine, image_paths, tmp_path):
     sample = sample_of(image_paths[:1])
-    refusal = load_engine(engine).refuses(model, 1)
+    refusal = load_engine(engine).unsupported_reason(model, 1)
     if refusal is not None:
         with pytest.raises(InputError, match=f"engine {engine}: "):
             mp.trace(model, [sample], tmp_path / "run", engine=engine)
@@ -236,19 +236,19 @@ def test_nothing_is_left_behind(model, image_paths, tmp_path):
 def test_what_cannot_be_traced_is_refused_with_a_reason(name):
     hf, processor = REFUSED[name]()
     with pytest.raises(InputError, match="blip-2: its config has a qformer_config"):
-        check(hf, family_of(hf.config), name)
+        check_model(hf, find_family(hf.config), name)
 
 
 def test_pan_and_scan_gives_a_view_a_crop(image_paths):
     hf, processor = TINY_PATCHES["gemma3"]()
-    model = Model("gemma3", "gemma3", None, hf, processor, family_of(hf.config))
+    model = Model("gemma3", "gemma3", None, hf, processor, find_family(hf.config))
     views = model.prompt(sample_of(image_paths[1:2])).views  # 60 pixels high, 140 wide: two crops
     assert [view.box for view in views] == [(0, 0, 140, 60), (0, 0, 70, 60), (70, 0, 70, 60)]
 
 
 def test_a_family_that_needs_a_picture_says_so(image_paths, tmp_path):
     hf, processor = TINY_PATCHES["paligemma"]()
-    model = Model("paligemma", "paligemma", None, hf, processor, family_of(hf.config))
+    model = Model("paligemma", "paligemma", None, hf, processor, find_family(hf.config))
     run = mp.trace(
         model, [sample_of([]), sample_of(image_paths[:1], "b")], tmp_path / "run", max_new_tokens=2
     )
@@ -258,7 +258,7 @@ def test_a_family_that_needs_a_picture_says_so(image_paths, tmp_path):
 
 def test_what_a_model_cannot_give_is_refused_or_skipped_before_the_run(image_paths, tmp_path, caplog):
     hf, processor = TINY_PATCHES["qwen3_vl_moe"]()
-    model = Model("moe", "moe", None, hf, processor, family_of(hf.config))
+    model = Model("moe", "moe", None, hf, processor, find_family(hf.config))
     spec = mp.CaptureSpec(datasets=["ffn/gate_sum", "attention/mass"])
     with pytest.raises(InputError, match="ffn/gate_sum: not available .*mixtures of experts.*; leave it out"):
         mp.trace(model, [sample_of([])], tmp_path / "a", capture=spec)

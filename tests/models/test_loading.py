@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import mmprobe as mp
 from mmprobe.errors import InputError
-from mmprobe.models import aliases
+from mmprobe.models import load_aliases
 from mmprobe.models.aliases import locate
 
 EMBEDDED = Path(str(resources.files("mmprobe.models") / "tiny_spd"))
@@ -44,7 +44,7 @@ def test_dtype_can_be_chosen():
 
 
 def test_aliases_point_to_hub_ids_or_the_package():
-    assert aliases()["qwen2.5-vl-7b"].source == "Qwen/Qwen2.5-VL-7B-Instruct"
+    assert load_aliases()["qwen2.5-vl-7b"].source == "Qwen/Qwen2.5-VL-7B-Instruct"
     assert locate("tiny-spd") == ("embedded:tiny_spd", str(EMBEDDED))
 
 
@@ -53,8 +53,8 @@ def test_aliases_point_to_hub_ids_or_the_package():
     [
         ("no-such-model", {}, "neither an alias"),
         ("./no/such/folder", {}, "neither an alias"),
-        ("tiny-spd", {"device": "cuda:99"}, "not available here"),
-        ("tiny-spd", {"device": "toaster"}, "not available here"),
+        ("tiny-spd", {"device": "cuda:99"}, "not available; choose auto"),
+        ("tiny-spd", {"device": "toaster"}, "not available; choose auto"),
         ("tiny-spd", {"dtype": "float8"}, "choose auto"),
     ],
 )
@@ -153,7 +153,7 @@ def not_a_number(weights):
     [
         (without_a_weight, r"lacks weights \(model.language_model.layers.3.mlp.gate_proj.weight\)"),
         (of_another_shape, "could not be loaded"),
-        (not_a_number, "computes what is not a number"),
+        (not_a_number, "computes NaN"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(tmp_path, damage, said):

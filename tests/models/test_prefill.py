@@ -14,7 +14,7 @@ import mmprobe as mp
 from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Group, Model
-from mmprobe.models.families import family_of
+from mmprobe.models.families import find_family
 from mmprobe.samples import Sample, load_samples
 
 BUILDERS = TINY_PATCHES | TINY_TILES
@@ -24,11 +24,11 @@ BEGUN = "I look at R2. It is a cat"
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_every_family_reads_it_behind_what_asks_for_an_answer(name, image_paths):
     hf, processor = BUILDERS[name]()
-    model = Model(name, name, None, hf.eval(), processor, family_of(hf.config))
+    model = Model(name, name, None, hf.eval(), processor, find_family(hf.config))
     sample = Sample(id="a", images=image_paths[:1], question="What is it?")
     plain, begun = model.prompt(sample), model.prompt(sample.model_copy(update={"prefill": BEGUN + " \n"}))
     added = len(begun.ids) - len(plain.ids)
-    assert added > 0 and len(begun.visual) == len(plain.visual)
+    assert added > 0 and len(begun.visual_positions) == len(plain.visual_positions)
     assert (begun.group[len(plain.ids) - 1 :] == Group.TEMPLATE).all()
     for code in (Group.SYSTEM, Group.USER, Group.VISUAL):
         assert (begun.ids[begun.group == code] == plain.ids[plain.group == code]).all()
@@ -53,7 +53,7 @@ def test_the_template_itself_continues_an_answer_so(tiny_spd, image_paths):
 def test_a_template_without_a_blank_at_its_end_gets_one():
     hf, processor = BUILDERS["llava"]()
     processor.chat_template = "{{ messages[0]['content'][0]['text'] }} ASSISTANT:"
-    model = Model("llava", "llava", None, hf.eval(), processor, family_of(hf.config))
+    model = Model("llava", "llava", None, hf.eval(), processor, find_family(hf.config))
     prompt = model.prompt(Sample(id="a", question="Why?", prefill="So"))
     assert model.tokenizer.decode(prompt.ids, skip_special_tokens=True).endswith("ASSISTANT: So")
 

@@ -10,7 +10,8 @@ from PIL import Image
 
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
-from mmprobe.models.prompt import Chat, build_batch
+from mmprobe.models.chat import Chat
+from mmprobe.models.prompt import build_batch
 from mmprobe.samples import Sample
 
 
@@ -40,7 +41,7 @@ def test_visual_tokens_belong_to_their_image_and_fill_its_grid(tiny_spd, image_p
         assert (np.diff(places) == 1).all()
         assert (prompt.group[places] == Group.VISUAL).all()
     assert (prompt.image[prompt.group != Group.VISUAL] == -1).all()
-    assert prompt.visual.tolist() == np.flatnonzero(prompt.image >= 0).tolist()
+    assert prompt.visual_positions.tolist() == np.flatnonzero(prompt.image >= 0).tolist()
 
 
 def test_the_model_sees_the_same_visual_tokens(tiny_spd, image_paths):
@@ -89,7 +90,7 @@ def test_text_that_looks_like_control_tokens_stays_text(tiny_spd, image_paths, t
     sample = Sample(id="a", images=image_paths[:images], system=text, question=text)
     prompt = tiny_spd.prompt(sample)
     assert len(prompt.grids) == images
-    assert len(prompt.visual) == sum(height * width for height, width in prompt.grids)
+    assert len(prompt.visual_positions) == sum(height * width for height, width in prompt.grids)
     user, system = (text_of(tiny_spd, prompt, group) for group in (Group.USER, Group.SYSTEM))
     assert user == system
     assert user.replace(" ", "") == text.replace(" ", "")  # a space may have split what looked like a token

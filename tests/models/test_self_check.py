@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from mmprobe.errors import InputError
-from mmprobe.models.families.base import decoder_parts
-from mmprobe.models.self_check import check, find_mistakes, has_plain_logits
+from mmprobe.models.families.base import get_decoder_parts
+from mmprobe.models.self_check import check_model, find_numeric_errors, has_plain_logits
 
 
 def wrong(family, **parts):
     """The family with some of its layer's parts taken from other modules, by path."""
 
     def misplaced(layer):
-        return decoder_parts(layer)._replace(
+        return get_decoder_parts(layer)._replace(
             **{name: layer.get_submodule(path) for name, path in parts.items()}
         )
 
@@ -26,7 +26,7 @@ def wrong(family, **parts):
 @pytest.mark.parametrize("model", ["tiny_spd", "random_qwen"])
 def test_a_declaration_that_fits_passes(model, request):
     model = request.getfixturevalue(model)
-    assert find_mistakes(model.hf, model.family) == []
+    assert find_numeric_errors(model.hf, model.family) == []
     assert has_plain_logits(model.hf, model.family)
 
 
@@ -36,13 +36,13 @@ def test_a_misplaced_part_is_named_with_its_layer(random_qwen, parts):
     with pytest.raises(
         InputError, match=r"qwen2_5_vl: layer 0: resid_pre .* do not add up .*adding-a-family"
     ):
-        check(random_qwen.hf, family, "mine")
+        check_model(random_qwen.hf, family, "mine")
 
 
 def test_attention_beside_the_registry_is_named(random_qwen):
     family = wrong(random_qwen.family, attention="mlp")
     with pytest.raises(InputError, match="registry"):
-        check(random_qwen.hf, family, "mine")
+        check_model(random_qwen.hf, family, "mine")
 
 
 def test_logits_that_are_rescaled_are_found(random_qwen):

@@ -19,7 +19,7 @@ from PIL import Image
 
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
-from mmprobe.models.families import family_of
+from mmprobe.models.families import find_family
 from mmprobe.probes.attribution import attribute
 from mmprobe.probes.patching import force_answer
 from mmprobe.probes.region_overlap import compare_with_regions
@@ -32,7 +32,7 @@ STEPS = 3
 
 def family_model(name: str) -> Model:
     hf, processor = BUILDERS[name]()
-    return Model(name, name, None, hf.eval(), processor, family_of(hf.config))
+    return Model(name, name, None, hf.eval(), processor, find_family(hf.config))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_occlusion_takes_one_token_away(name, baseline, sample, request):
     ds = attribute(model, sample, baseline=baseline, max_new_tokens=STEPS)
     forced = force_answer(model, sample, max_new_tokens=STEPS)
     np.testing.assert_allclose(ds.logprob, forced.logprobs(), atol=1e-5)
-    visual, values = forced.prompt.visual, ds.attribution.values
+    visual, values = forced.prompt.visual_positions, ds.attribution.values
     first = int(np.prod(forced.prompt.grids[0]))
     for number, (image, row, column) in {0: (0, 0, 0), 1: (0, 0, 1), first: (1, 0, 0)}.items():
 
@@ -79,7 +79,7 @@ def test_occlusion_takes_one_token_away(name, baseline, sample, request):
 def test_blocks_are_taken_away_together_and_share_evenly(random_qwen, sample):
     ds = attribute(random_qwen, sample, steps=[0, 2], block=2, baseline="zero", max_new_tokens=STEPS)
     forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
-    (rows, columns), visual = forced.prompt.grids[0], forced.prompt.visual
+    (rows, columns), visual = forced.prompt.grids[0], forced.prompt.visual_positions
     assert rows >= 2 and columns >= 2 and ds.step.values.tolist() == [0, 2]
 
     def away(states: torch.Tensor) -> None:
@@ -93,7 +93,7 @@ def test_blocks_are_taken_away_together_and_share_evenly(random_qwen, sample):
 def test_integrated_gradients_are_captums_on_the_embeddings(random_qwen, sample):
     ds = attribute(random_qwen, sample, "integrated_gradients", steps=1, n_steps=6, max_new_tokens=STEPS)
     forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
-    hf, visual = copy.deepcopy(random_qwen.hf), forced.prompt.visual
+    hf, visual = copy.deepcopy(random_qwen.hf), forced.prompt.visual_positions
     seen: list[dict[str, Any]] = []
     handle = hf.get_decoder().register_forward_pre_hook(
         lambda module, args, options: seen.append(options), with_kwargs=True

@@ -18,7 +18,7 @@ from PIL import Image
 import mmprobe as mp
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model, attention, hooks
-from mmprobe.models.families import family_of
+from mmprobe.models.families import find_family
 from mmprobe.probes import attention_knockout, attention_knockout_run, patch_residual
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample
@@ -31,7 +31,7 @@ STEPS = 5
 
 def family_model(name: str) -> Model:
     hf, processor = BUILDERS[name]()
-    return Model(name, name, None, hf.eval(), processor, family_of(hf.config))
+    return Model(name, name, None, hf.eval(), processor, find_family(hf.config))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_patching_is_what_plain_hooks_do(random_qwen, sample, source, stream, la
     ds = patch_residual(random_qwen, sample, source, [layer], stream, max_new_tokens=STEPS)
     ids = force_answer(random_qwen, sample, max_new_tokens=STEPS).ids
     hf = copy.deepcopy(random_qwen.hf)
-    visual = torch.from_numpy(random_qwen.prompt(sample).visual)
+    visual = torch.from_numpy(random_qwen.prompt(sample).visual_positions)
     with torch.no_grad():
         states = hf(**random_qwen.prepare(source), output_hidden_states=True).hidden_states
     theirs = states[layer + (stream == "post")][:, visual]
