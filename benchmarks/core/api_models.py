@@ -10,11 +10,13 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmprobe.benchmarks.core.runner import Answerer
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
+
+if TYPE_CHECKING:
+    from mmprobe.benchmarks.core.runner import Answerer
 
 PROVIDERS = (
     *("anthropic", "azureai", "bedrock", "cloudflare", "deepseek", "fireworks", "google", "grok", "groq"),

@@ -18,7 +18,7 @@ from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
 from mmprobe.errors import InputError
-from mmprobe.interventions.parameters import parameter_value
+from mmprobe.interventions.parameters import parse_value
 from mmprobe.models import Model
 
 SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
@@ -85,7 +85,7 @@ def _sweep_contenders(sweep: str) -> list[Contender]:
     method, parameter, values = match.groups()
     return [
         Contender(
-            f"{method} {parameter}={value}", method, {parameter: parameter_value(value, f"sweep {sweep!r}")}
+            f"{method} {parameter}={value}", method, {parameter: parse_value(value, f"sweep {sweep!r}")}
         )
         for value in values.split(",")
     ]

@@ -97,16 +97,9 @@ def evaluate(
     """
     from mmprobe.benchmarks.core.api_models import api_answerer, is_api
     from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
-    from mmprobe.benchmarks.core.runner import (
-        check_no_answers,
-        check_questions,
-        local_answerer,
-        run_benchmark,
-    )
 
     out = Path(out)
     benchmark = find_benchmark(name)
-    check_no_answers(out, resume)
     behind_api = isinstance(model, str) and is_api(model)
     if behind_api and (trace or method != "plain"):
         raise InputError(f"model {model}: a model behind an API cannot be traced or changed")
@@ -114,6 +107,16 @@ def evaluate(
         _check_model_and_method(model, method, parameters)
     if perturbation is not None:
         check_kind(perturbation)
+
+    # Names are checked first, since these import torch.
+    from mmprobe.benchmarks.core.runner import (
+        check_no_answers,
+        check_questions,
+        local_answerer,
+        run_benchmark,
+    )
+
+    check_no_answers(out, resume)
     benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
     truth = load_truth(benchmark, data, out / "data", n, seed, limit)
     check_questions(benchmark, truth)

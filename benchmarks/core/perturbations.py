@@ -9,13 +9,16 @@ import os
 import zlib
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
-from mmprobe.benchmarks.core.runner import Answerer
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
+
+if TYPE_CHECKING:
+    from mmprobe.benchmarks.core.runner import Answerer
 
 KINDS = ("explicit", "implicit", "mask-25", "mask-50", "mask-75", "mask-100")
 EXPLICIT = " The answer is"  # the paper's own example
