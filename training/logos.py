@@ -1,4 +1,4 @@
-"""The arithmetic of Logos: rewards, advantages, what is kept for training, hints (paper 000, section 5)."""
+"""The arithmetic of Logos (arXiv:2505.24238, section 5): rewards, advantages, loss, and selection of questions."""
 
 from __future__ import annotations
 
@@ -9,98 +9,100 @@ import numpy as np
 
 from mmprobe.errors import InputError
 
-EPSILON = 0.2  # of the clipping, ours: the paper leaves it open
-
+EPSILON = 0.2  # clipping range, ours; the paper gives none
 
 _FORMAT = re.compile(r"\s*<think>(.+?)</think>\s*<answer>(.+?)</answer>\s*", re.DOTALL)
 
 
 def follows_format(response: str) -> bool:
-    """Whether a response is one `<think>` block and one `<answer>` block, neither empty, and nothing else.
+    """Return whether a response is one `<think>` block and one `<answer>` block, both non-empty, and nothing else.
 
     Example:
         >>> follows_format("<think>2 + 2</think> <answer>4</answer>"), follows_format("<answer>4</answer>")
         (True, False)
     """
-    found = _FORMAT.fullmatch(response)
-    if not found or not all(part.strip() for part in found.groups()):
+    blocks = _FORMAT.fullmatch(response)
+    if not blocks or not all(block.strip() for block in blocks.groups()):
         return False
     return len(re.findall(r"</?(?:think|answer)>", response)) == 4
 
 
-def reward(formatted: bool, correct: bool) -> float:
-    """Reward of one response: 1 for its format and 1 for its answer.
+def compute_reward(has_format: bool, is_correct: bool) -> float:
+    """Return the reward of one response: 1 for the format plus 1 for the answer.
 
     Example:
-        >>> reward(True, False)
+        >>> compute_reward(True, False)
         1.0
     """
-    return float(formatted) + float(correct)
+    return float(has_format) + float(is_correct)
 
 
-def advantages(rewards: np.ndarray) -> np.ndarray:
-    """Advantage of each response within its group (equation 4): (r - mean) / standard deviation.
+def compute_advantages(rewards: np.ndarray) -> np.ndarray:
+    """Return the advantage of each response within its group (equation 4): (r - mean) / standard deviation.
 
-    The deviation divides by G, ours; the paper does not say. Equal rewards have no advantage: 0.
+    The standard deviation divides by G, ours; the paper does not say. Equal rewards have the advantage 0.
 
     Args:
-        rewards: [..., G], G responses to one question, 8 in the paper.
+        rewards: [..., G], for G responses to one question; 8 in the paper.
+
+    Returns:
+        Advantages of the same shape.
 
     Raises:
         InputError: a reward is not finite.
 
     Example:
-        >>> advantages(np.array([2.0, 0.0])).tolist(), advantages(np.array([1.0, 1.0])).tolist()
+        >>> compute_advantages(np.array([2.0, 0.0])).tolist(), compute_advantages(np.array([1.0, 1.0])).tolist()
         ([1.0, -1.0], [0.0, 0.0])
     """
     rewards = np.asarray(rewards, float)
     if not np.isfinite(rewards).all():
-        raise InputError("a reward is not finite; advantages cannot be made of it")
+        raise InputError("rewards: a value is not finite; advantages need finite rewards")
     centred = rewards - rewards.mean(-1, keepdims=True)
-    spread = rewards.std(-1, keepdims=True)
-    equal = (rewards == rewards[..., :1]).all(-1, keepdims=True)
-    return np.where(equal, 0.0, centred / np.where(equal, 1.0, spread))
+    deviation = rewards.std(-1, keepdims=True)
+    all_equal = (rewards == rewards[..., :1]).all(-1, keepdims=True)
+    return np.where(all_equal, 0.0, centred / np.where(all_equal, 1.0, deviation))
 
 
-def clipped_loss(ratios: Sequence[np.ndarray], advantage: np.ndarray, epsilon: float = EPSILON) -> float:
-    """Loss of one group (equation 5), without the KL term: -mean over responses of the mean over tokens.
+def clipped_loss(ratios: Sequence[np.ndarray], advantages: np.ndarray, epsilon: float = EPSILON) -> float:
+    """Return the loss of one group without the KL term (equation 5): -mean over responses of the mean over tokens.
 
     Args:
-        ratios: of each response [token], probability under the new policy over that under the old.
-        advantage: [G].
-        epsilon: ratios count up to 1 - epsilon and 1 + epsilon.
+        ratios: for each response [token], the probability under the new policy divided by that under the old one.
+        advantages: [G].
+        epsilon: ratios are clipped to 1 - epsilon and 1 + epsilon.
 
     Example:
         >>> clipped_loss([np.array([1.0, 2.0])], np.array([1.0]))
         -1.1
     """
     means = []
-    for ratio, gain in zip(ratios, np.asarray(advantage, float), strict=True):
+    for ratio, advantage in zip(ratios, np.asarray(advantages, float), strict=True):
         clipped = np.clip(ratio, 1 - epsilon, 1 + epsilon)
-        means.append(np.minimum(ratio * gain, clipped * gain).mean())
+        means.append(np.minimum(ratio * advantage, clipped * advantage).mean())
     return -float(np.mean(means))
 
 
-def kept_by_curriculum(mean_accuracy: Mapping[str, float], stage: int) -> list[str]:
-    """Questions for one stage of curriculum fine-tuning (section 5.2).
+def select_for_stage(mean_accuracy: Mapping[str, float], stage: int) -> list[str]:
+    """Return the questions for one stage of curriculum fine-tuning (section 5.2).
 
     Args:
-        mean_accuracy: of each question's G responses before the stage, 0 to 1.
-        stage: 0 is the first, which keeps what is above 0; later ones keep what is below 0.5.
+        mean_accuracy: mean accuracy of the G responses to each question before the stage, 0 to 1.
+        stage: 0 is the first stage and keeps accuracies above 0. Later stages keep accuracies below 0.5.
 
     Example:
         >>> means = {"easy": 1.0, "hard": 0.125, "never": 0.0}
-        >>> kept_by_curriculum(means, 0), kept_by_curriculum(means, 1)
+        >>> select_for_stage(means, 0), select_for_stage(means, 1)
         (['easy', 'hard'], ['hard', 'never'])
     """
     return [name for name, mean in mean_accuracy.items() if (mean < 0.5 if stage else mean > 0)]
 
 
-def kept_by_reward_filtration(rewards: Mapping[str, Sequence[float]]) -> list[str]:
-    """Questions whose responses do not all have the same reward, which alone teach something (section 5.3).
+def filter_by_rewards(rewards: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return the questions whose responses have different rewards (section 5.3). Equal rewards teach nothing.
 
     Example:
-        >>> kept_by_reward_filtration({"a": [2, 2, 2], "b": [2, 0, 1]})
+        >>> filter_by_rewards({"a": [2, 2, 2], "b": [2, 0, 1]})
         ['b']
     """
     return [name for name, group in rewards.items() if len(set(group)) > 1]

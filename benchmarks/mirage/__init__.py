@@ -1,1 +1,1 @@
-"""MIRAGE: where reasoning over pictures goes wrong that are seen rightly (paper 000)."""
+"""MIRAGE (arXiv:2505.24238): wrong reasoning about images that were perceived correctly."""

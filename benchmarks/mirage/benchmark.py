@@ -1,33 +1,38 @@
-"""MIRAGE on the command line: questions with annotated reasoning, asked plainly and with hints.
+"""The benchmark MIRAGE (arXiv:2505.24238): questions with annotated reasoning, asked with and without hints.
 
-Its own set, of the synthetic world (`world.py`), asks what the embedded model can say; it stands in for the paper's
-questions, which it neither contains nor resembles.
+The drawn set asks about the synthetic world what the embedded model can answer. It holds no questions of the paper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, samples_only
-from mmprobe.benchmarks.core.jsonl import check_further
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
+from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions
-from mmprobe.benchmarks.mirage.hints import has_hints, topic_by_rules, topic_of, topic_question, with_hints
+from mmprobe.benchmarks.mirage.hints import (
+    add_hints,
+    build_topic_prompt,
+    find_topic_by_rules,
+    has_hints,
+    parse_topic,
+)
 from mmprobe.benchmarks.mirage.labels import HINTED, TOPIC, MirageLabels
-from mmprobe.benchmarks.mirage.rule_labels import by_rules
-from mmprobe.benchmarks.mirage.scoring import metrics_of, unscored
-from mmprobe.benchmarks.mirage.synthetic import world_questions
-from mmprobe.benchmarks.synthetic.pairs import is_world, make_pairs
+from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
+from mmprobe.benchmarks.mirage.scoring import compute_metrics, unscored_rates
+from mmprobe.benchmarks.mirage.synthetic import synthetic_questions
+from mmprobe.benchmarks.synthetic.pairs import is_synthetic, make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
-# Ours; the paper does not print its own.
+# Ours; the paper does not print its instructions.
 INSTRUCTION = (
     "Work it out step by step, one step a sentence. End with a line that says 'The answer is', and then {}."
 )
-_ENDS = {
+_ANSWER_FORMS = {
     "multiple_choice": "the option's letter alone",
     "free_form": "the answer alone",
     "approximate": "the number alone",
@@ -35,71 +40,82 @@ _ENDS = {
 
 
 class MirageTruth(NamedTuple):
-    """The questions, and whether they are of the synthetic world, whose topics are told by rules."""
+    """The questions, and whether they are about the synthetic world. There, rules find the topic of a question."""
 
     questions: list[MirageQuestion]
-    world: bool = False
+    synthetic: bool = False
 
 
-def read(path: Path) -> MirageTruth:
-    """A file of questions, or a samples file of `make-pairs`.
+def read_data(path: Path) -> MirageTruth:
+    """Read a file of questions, or a samples file of `make-pairs`.
 
     Raises:
-        InputError: naming line and field; or an id leaves no room for those of the hinted questions.
+        InputError: an invalid line, or the id of a hinted question is taken or too long. The message names line and
+            field.
 
     Example:
-        >>> read(Path("mirage/questions.jsonl")).world                            # doctest: +SKIP
+        >>> read_data(Path("mirage/questions.jsonl")).synthetic                   # doctest: +SKIP
         False
     """
-    world = is_world(path)
-    questions = world_questions(load_samples(path)) if world else load_questions(path)
-    hinted = [question.id for question in questions if has_hints(question)]
-    further = [(name, name + end) for name in hinted for end in (HINTED, TOPIC)]
-    check_further(path, [question.id for question in questions], further)
+    synthetic = is_synthetic(path)
+    questions = synthetic_questions(load_samples(path)) if synthetic else load_questions(path)
+    hinted_ids = [question.id for question in questions if has_hints(question)]
+    derived_ids = [(name, name + suffix) for name in hinted_ids for suffix in (HINTED, TOPIC)]
+    check_derived_ids(path, [question.id for question in questions], derived_ids)
     if not questions:
-        raise InputError(f"{path}: holds no question that MIRAGE asks; use a whole file of make-pairs")
-    return MirageTruth(questions, world)
+        raise InputError(f"{path}: holds no question of MIRAGE; use a complete samples file of make-pairs")
+    return MirageTruth(questions, synthetic)
 
 
-def ask(truth: MirageTruth) -> list[Sample]:
-    """Every question; then, as `ID--topic`, to which topic those with hints belong, where rules do not tell.
+def draw_data(folder: Path, n: int, seed: int) -> MirageTruth:
+    """Draw n pairs of the synthetic world, and read the questions about them."""
+    return read_data(make_pairs(folder, n, seed))
+
+
+def ask_questions(truth: MirageTruth) -> list[Sample]:
+    """Return every question, then the requests to classify those with hints, as `ID--topic`.
+
+    The synthetic world needs no such requests, because rules find the topics.
 
     Example:
         >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
         >>> questions = [MirageQuestion(id="1", question_hint="Count on from 2.", **fields)]
-        >>> [sample.id for sample in ask(MirageTruth(questions))]
+        >>> [sample.id for sample in ask_questions(MirageTruth(questions))]
         ['1', '1--topic']
     """
-    topics = [] if truth.world else [question for question in truth.questions if has_hints(question)]
-    return [_sample(question, _text(question)) for question in truth.questions] + [
-        _sample(question, topic_question(_asked(question)), TOPIC) for question in topics
+    classified = [] if truth.synthetic else [question for question in truth.questions if has_hints(question)]
+    return [_make_sample(question, _build_prompt(question)) for question in truth.questions] + [
+        _make_sample(question, build_topic_prompt(_question_with_options(question)), TOPIC)
+        for question in classified
     ]
 
 
-def _sample(question: MirageQuestion, text: str, end: str = "") -> Sample:
+def _make_sample(
+    question: MirageQuestion, prompt: str, suffix: Literal["", "--hinted", "--topic"] = ""
+) -> Sample:
     return Sample(
-        id=question.id + end,
+        id=question.id + suffix,
         images=question.images,
-        question=text,
+        question=prompt,
         system=question.system,
-        answer=question.topic if end == TOPIC else question.answer,
+        answer=question.topic if suffix == TOPIC else question.answer,
         metadata={"topic": question.topic, "type": question.type},
     )
 
 
-def _asked(question: MirageQuestion) -> str:
+def _question_with_options(question: MirageQuestion) -> str:
     options = "".join(f"\n({letter}) {text}" for letter, text in question.choices.items())
     return question.question + options
 
 
-def _text(question: MirageQuestion) -> str:
+def _build_prompt(question: MirageQuestion) -> str:
     if question.system is not None:
         return question.question
-    return f"{_asked(question)}\n\n{INSTRUCTION.format(_ENDS[question.type])}"
+    return f"{_question_with_options(question)}\n\n{INSTRUCTION.format(_ANSWER_FORMS[question.type])}"
 
 
 def follow_up(truth: MirageTruth, responses: Mapping[str, str]) -> list[Sample]:
-    """The questions with hints once more, as `ID--hinted`, once their topics are told.
+    """Return the questions with hints, as `ID--hinted`, once their topics are known.
 
     Example:
         >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
@@ -107,109 +123,124 @@ def follow_up(truth: MirageTruth, responses: Mapping[str, str]) -> list[Sample]:
         >>> follow_up(truth, {"1--topic": "arithmetic"})[0].id
         '1--hinted'
     """
-    found = []
+    samples = []
     for question in filter(has_hints, truth.questions):
-        if (question.id if truth.world else question.id + TOPIC) in responses:
-            topic, _ = _topic(truth, question, responses)
-            found.append(_sample(question, with_hints(question, _text(question), topic), HINTED))
-    return found
+        if (question.id if truth.synthetic else question.id + TOPIC) in responses:
+            topic, _ = _find_topic(truth, question, responses)
+            samples.append(
+                _make_sample(question, add_hints(question, _build_prompt(question), topic), HINTED)
+            )
+    return samples
 
 
-def _topic(
+def _find_topic(
     truth: MirageTruth, question: MirageQuestion, responses: Mapping[str, str]
 ) -> tuple[Topic | None, bool]:
-    """The topic that was told, and whether a model was asked for it."""
-    if truth.world:
-        return topic_by_rules(question.question), False
-    told = responses.get(question.id + TOPIC)
-    return (None, False) if told is None else (topic_of(told), True)
+    """Return the topic of a question, and whether a model was asked for it."""
+    if truth.synthetic:
+        return find_topic_by_rules(question.question), False
+    response = responses.get(question.id + TOPIC)
+    return (None, False) if response is None else (parse_topic(response), True)
 
 
-def score(truth: MirageTruth, responses: Mapping[str, str]) -> Scored:
-    """Metrics and records by rules, without a model.
+def score_answers(truth: MirageTruth, responses: Mapping[str, str]) -> Scored:
+    """Return metrics and records with labels by rules.
 
     Raises:
         InputError: a response answers no question of the data.
     """
-    answers, labels = _by_rules(truth, responses)
-    return metrics_of(truth.questions, labels), _records(truth, answers, labels)
+    answers, labels = _label_by_rules(truth, responses)
+    return compute_metrics(truth.questions, labels), _make_records(truth, answers, labels)
 
 
-def judged(truth: MirageTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
-    """Metrics and records by a judge's labels: answers, steps, claims, kinds of hallucination, LHS.
+def score_with_judge(truth: MirageTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+    """Return metrics and records with labels by a judge: answers, steps, claims, kinds of hallucination, and LHS.
 
     Raises:
-        InputError: as `score`, or the provider refuses the key.
+        InputError: as `score_answers`, or the provider refuses the key.
     """
-    from mmprobe.benchmarks.mirage.model_labels import ASKED_FOR, by_judge
+    from mmprobe.benchmarks.mirage.model_labels import REQUESTS, label_by_judge
 
-    answers, rules = _by_rules(truth, responses)
-    labels = by_judge(truth.questions, answers, rules, judge)
-    metrics = metrics_of(truth.questions, labels) | unscored(labels, ASKED_FOR)
-    return metrics, _records(truth, answers, labels)
+    answers, rule_labels = _label_by_rules(truth, responses)
+    labels = label_by_judge(truth.questions, answers, rule_labels, judge)
+    metrics = compute_metrics(truth.questions, labels) | unscored_rates(labels, REQUESTS)
+    return metrics, _make_records(truth, answers, labels)
 
 
-def _by_rules(truth: MirageTruth, responses: Mapping[str, str]) -> tuple[dict[str, str], list[MirageLabels]]:
-    again = [_sample(question, "", HINTED) for question in filter(has_hints, truth.questions)]
-    answers = samples_only([*ask(truth), *again], responses, "MIRAGE")
-    labels = [by_rules(one, answers, *_topic(truth, one, answers)) for one in truth.questions]
+def _label_by_rules(
+    truth: MirageTruth, responses: Mapping[str, str]
+) -> tuple[dict[str, str], list[MirageLabels]]:
+    """Return the answers by id, and the labels of each question."""
+    hinted = [_make_sample(question, "", HINTED) for question in filter(has_hints, truth.questions)]
+    answers = match_responses([*ask_questions(truth), *hinted], responses, "MIRAGE")
+    labels = [
+        label_by_rules(question, answers, *_find_topic(truth, question, answers))
+        for question in truth.questions
+    ]
     return answers, labels
 
 
-def _records(
+def _make_records(
     truth: MirageTruth, answers: Mapping[str, str], labels: Sequence[MirageLabels]
 ) -> list[dict[str, Any]]:
-    return [_record(one, label, answers) for one, label in zip(truth.questions, labels, strict=True)]
+    return [
+        make_record(question, label, answers) for question, label in zip(truth.questions, labels, strict=True)
+    ]
 
 
-def _record(question: MirageQuestion, label: MirageLabels, answers: Mapping[str, str]) -> dict[str, Any]:
+def make_record(question: MirageQuestion, labels: MirageLabels, answers: Mapping[str, str]) -> dict[str, Any]:
+    """Return the record of one question for `samples.jsonl`."""
     return {
         "id": question.id,
         "topic": question.topic,
         "type": question.type,
-        "question": _asked(question),
+        "question": _question_with_options(question),
         "answer": question.answer,
         "response": answers.get(question.id),
-        "correct": label.correct,
+        "correct": labels.correct,
         "response_hinted": answers.get(question.id + HINTED),
-        "correct_hinted": label.correct_hinted,
-        "topic_told": label.topic,
-        "steps": _matched(label, "steps", question.steps),
-        "claims": _matched(label, "claims", question.claims),
-        "hallucinations": None if label.kinds is None else dict(label.kinds),
-        "lhs_scores": label.scores,
-        "unscored": dict(label.unscored),
+        "correct_hinted": labels.correct_hinted,
+        "topic_told": labels.topic,
+        "steps": _list_matches(labels, "steps", question.steps),
+        "claims": _list_matches(labels, "claims", question.claims),
+        "hallucinations": None if labels.kinds is None else dict(labels.kinds),
+        "lhs_scores": labels.scores,
+        "unscored": dict(labels.unscored),
     }
 
 
-def faithful(truth: MirageTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Whether each question's answer is right, and that to the same question with hints."""
-    found = {record["id"]: record["correct"] for record in records}
-    found |= {record["id"] + HINTED: record["correct_hinted"] for record in records}
-    return {name: right for name, right in found.items() if right is not None}
-
-
-def _matched(label: MirageLabels, kind: str, true: Sequence[str]) -> dict[str, Any] | None:
-    found = getattr(label, kind)
-    if found is None:
+def _list_matches(
+    labels: MirageLabels, item: Literal["steps", "claims"], true: Sequence[str]
+) -> dict[str, Any] | None:
+    """Return the predicted and the true items, each with its label."""
+    matches = getattr(labels, item)
+    if matches is None:
         return None
-    said = getattr(label.extraction, kind)
+    predicted = getattr(labels.extraction, item)
     return {
-        "predicted": [list(pair) for pair in zip(said, found.predicted, strict=True)],
-        "true": [list(pair) for pair in zip(true, found.true, strict=True)],
+        "predicted": [list(pair) for pair in zip(predicted, matches.predicted, strict=True)],
+        "true": [list(pair) for pair in zip(true, matches.true, strict=True)],
     }
+
+
+def faithful_answers(truth: MirageTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return whether each answer, with and without hints, is right."""
+    correct = {record["id"]: record["correct"] for record in records}
+    correct |= {record["id"] + HINTED: record["correct_hinted"] for record in records}
+    return {name: right for name, right in correct.items() if right is not None}
 
 
 BENCHMARK = Benchmark(
     name="mirage",
-    about="Reasoning over pictures: answers, steps, claims and kinds of hallucination, with hints and without (paper 000).",
-    read=read,
-    draw=lambda folder, n, seed: read(make_pairs(folder, n, seed)),
-    ask=ask,
-    score=score,
-    judged=judged,
+    about="Reasoning over images: answers, steps, claims and kinds of hallucination, with and without hints (MIRAGE).",
+    read_data=read_data,
+    draw_data=draw_data,
+    take=lambda truth, n: truth._replace(questions=truth.questions[:n]),
+    ask_questions=ask_questions,
+    score_answers=score_answers,
+    score_with_judge=score_with_judge,
     follow_up=follow_up,
-    faithful=faithful,
+    faithful_answers=faithful_answers,
     headline=("accuracy", "f_step", "f_claim", "lhs", "any_rate", "accuracy_hinted", "hint_gain"),
     max_new_tokens=128,
     visual=False,

@@ -1,4 +1,4 @@
-"""What is labelled of each answer of MIRAGE, by rules or by a judge."""
+"""The labels of MIRAGE's answers, by rules or by a judge."""
 
 from __future__ import annotations
 
@@ -8,27 +8,60 @@ from typing import Literal, get_args
 
 from mmprobe.benchmarks.mirage.data import Topic
 
-HINTED, TOPIC = "--hinted", "--topic"  # behind the id of a question asked with hints, and asked for its topic
+HINTED = "--hinted"  # suffix of the id of a question that is asked with hints
+TOPIC = "--topic"  # suffix of the id of the request to classify a question
 
-
+MatchLabel = Literal["MATCH", "REASONABLE", "CONFLICT"]
+Kind = Literal["spatial", "logical", "factuality", "context", "fabrication"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""The kinds of hallucination."""
+DIMENSIONS = (
+    "factual_accuracy",
+    "logical_consistency",
+    "reasoning_completeness",
+    "conceptual_accuracy",
+    "strategy_appropriateness",
+)
+"""The dimensions of the LHS."""
 Scores = Sequence[Sequence[Sequence[int] | None]]
-"""Of one question: [judge][reference], five scores of 1 to 5, or None where the judge gave none."""
+"""The LHS scores of one question: [judge][reference], five scores of 1 to 5, or None if the judge gave none."""
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """The steps and the claims (intermediate results) of one reasoning chain, 1 to 10 of each."""
+
+    steps: tuple[str, ...]
+    claims: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Matches:
+    """A label for each predicted item and for each true item.
+
+    Attributes:
+        predicted: whether the truth covers each item of the response.
+        true: whether the response states each true item.
+    """
+
+    predicted: tuple[MatchLabel, ...]
+    true: tuple[MatchLabel, ...]
 
 
 @dataclass(frozen=True)
 class MirageLabels:
-    """The labels of one question's answers.
+    """The labels of the answers to one question.
 
     Attributes:
-        answered, answered_hinted: whether there is a response at all, if only an empty one.
-        correct, correct_hinted: None where no answer is found in the response, or it has no verdict.
-        topic: what the classifier said; None if it was not asked or not understood.
+        answered, answered_hinted: whether there is a response; it may be empty.
+        correct, correct_hinted: whether the answer is right. None if the response states no answer or has no verdict.
+        topic: the topic that the classifier named. None if it was not asked, or its reply was not understood.
         classified: whether the classifier was asked.
-        extraction: the response's steps and claims; None without a response, true ones or an extraction.
-        steps, claims: how they match; None without an extraction or a verdict, or without true ones.
-        kinds: which hallucinations a judge found; None without a verdict.
-        scores: [judge][reference], five scores of 1 to 5 or None; None if nobody was asked.
-        unscored: why a judge labelled nothing, by what it was asked for.
+        extraction: the steps and claims of the response. None without a response, true items, or an extraction.
+        steps, claims: how they match the true ones. None without an extraction, a verdict, or true items.
+        kinds: the kinds of hallucination that a judge found. None without a verdict.
+        scores: the LHS scores. None if no judge was asked.
+        unscored: the reason for each request that a judge failed on, by the kind of request.
     """
 
     answered: bool
@@ -44,43 +77,7 @@ class MirageLabels:
     scores: Scores | None = None
     unscored: Mapping[str, str] = field(default_factory=dict)
 
-    def scored(self, what: str) -> bool:
-        """Whether the answer, or the hinted one, counts: it is there, and the judge did not fail at it."""
-        return (self.answered_hinted if what == "hinted" else self.answered) and what not in self.unscored
-
-
-Match = Literal["MATCH", "REASONABLE", "CONFLICT"]
-
-
-MATCHES: tuple[Match, ...] = get_args(Match)
-
-
-Kind = Literal["spatial", "logical", "factuality", "context", "fabrication"]
-
-
-KINDS: tuple[Kind, ...] = get_args(Kind)
-
-
-DIMENSIONS = (
-    "factual_accuracy",
-    "logical_consistency",
-    "reasoning_completeness",
-    "conceptual_accuracy",
-    "strategy_appropriateness",
-)
-
-
-@dataclass(frozen=True)
-class Extraction:
-    """The key steps of one reasoning chain and its intermediate results, 1 to 10 of each."""
-
-    steps: tuple[str, ...]
-    claims: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Matches:
-    """Labels of each predicted item (is it covered by the truth?) and of each true one (was it stated?)."""
-
-    predicted: tuple[Match, ...]
-    true: tuple[Match, ...]
+    def is_scored(self, request: Literal["correct", "hinted"]) -> bool:
+        """Return whether there is a plain (`correct`) or hinted answer that the judge did not fail on."""
+        answered = self.answered_hinted if request == "hinted" else self.answered
+        return answered and request not in self.unscored

@@ -1,235 +1,220 @@
-"""Metrics of MIRAGE: accuracy, factuality of steps and claims, kinds of hallucination and LHS."""
+"""Metrics of MIRAGE (arXiv:2505.24238): accuracy, factuality of steps and claims, hallucination rates, and LHS."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric
-from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Kind, Match, Matches, Scores
+from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Kind, Matches, MatchLabel, Scores
 from mmprobe.errors import InputError
-
-Value = TypeVar("Value")
 
 
 def accuracy(correct: Sequence[bool | None], scored: Sequence[bool] | None = None) -> dict[str, Metric]:
-    """Share of right answers (section 4.1).
+    """Return the share of right answers (section 4.1).
 
     Args:
-        correct: of each question; None where no answer could be found in the response.
-        scored: of each question, False where there was no response, or no verdict on it; None if all were scored.
+        correct: whether each answer is right; None if the response states no answer.
+        scored: False for a question without a response or without a verdict; all are scored by default.
 
     Returns:
-        - accuracy: no answer is a wrong one
+        - accuracy: over all scored questions; a response without an answer is wrong
         - accuracy_answered: over the questions with an answer
 
     Example:
-        >>> found = accuracy([True, False, None, None])
-        >>> found["accuracy"].value, found["accuracy_answered"].value, found["accuracy_answered"].coverage
+        >>> metrics = accuracy([True, False, None, None])
+        >>> metrics["accuracy"].value, metrics["accuracy_answered"].value, metrics["accuracy_answered"].coverage
         (0.25, 0.5, 0.5)
     """
-    known = [True] * len(correct) if scored is None else scored
-    either = [float(right is True) if told else None for right, told in zip(correct, known, strict=True)]
+    is_scored = [True] * len(correct) if scored is None else scored
+    values = [
+        float(right is True) if known else None for right, known in zip(correct, is_scored, strict=True)
+    ]
     return {
-        "accuracy": mean_metric(either, "higher"),
-        "accuracy_answered": mean_metric(_numbers(correct), "higher"),
+        "accuracy": mean_metric(values, "higher"),
+        "accuracy_answered": mean_metric(
+            [None if right is None else float(right) for right in correct], "higher"
+        ),
     }
-
-
-def _numbers(values: Sequence[float | bool | None]) -> list[float | None]:
-    return [None if value is None else float(value) for value in values]
-
-
-def by_group(
-    groups: Sequence[str],
-    values: Sequence[Value],
-    metrics: Callable[[Sequence[Value]], Mapping[str, Metric]],
-) -> dict[str, dict[str, Metric]]:
-    """Metrics of each group of samples apart, such as the topics, in the order in which they first come.
-
-    Args:
-        groups: of each sample.
-        values: of each sample, what `metrics` takes.
-
-    Example:
-        >>> table = by_group(["spatial", "logical", "spatial"], [True, False, False], accuracy)
-        >>> table["spatial"]["accuracy"].value, table["logical"]["accuracy"].n
-        (0.5, 1)
-    """
-    members: dict[str, list[Value]] = {}
-    for group, value in zip(groups, values, strict=True):
-        members.setdefault(group, []).append(value)
-    return {group: dict(metrics(mine)) for group, mine in members.items()}
 
 
 def factuality(
     matches: Sequence[Matches | None], name: str = "f_step", reasonable: float = 0.0
 ) -> dict[str, Metric]:
-    """F_step or F_claim (equations 1 and 2).
+    """Return F_step or F_claim (equations 1 and 2).
 
-    Precision is the share of predicted items that the truth covers, recall that of true items that were
-    stated; F is their harmonic mean, 0 if nothing matches.
+    Precision is the share of predicted items that the truth covers. Recall is the share of true items that the
+    response states. F is their harmonic mean, or 0 if no item matches.
 
     Args:
-        matches: of each question; None where the response or the judge gave no lists that could be used.
+        matches: the labels of each question; None if the response or the judge gave no usable lists.
         name: `f_step` or `f_claim`.
-        reasonable: how much of a match REASONABLE is, 0 to 1; the paper's matches are binary, ours is 0.
+        reasonable: the weight of REASONABLE as a match, 0 to 1. The matches of the paper are binary; ours is 0.
 
     Returns:
         - f_step, precision_step, recall_step: means over questions
-        - f_step_micro: of the counts of all questions together
+        - f_step_micro: from the counts of all questions
+
+    Raises:
+        InputError: `reasonable` is not a share.
 
     Example:
-        >>> one = Matches(("MATCH", "CONFLICT"), ("MATCH",))
-        >>> round(factuality([one])["f_step"].value, 3)
+        >>> matches = Matches(predicted=("MATCH", "CONFLICT"), true=("MATCH",))
+        >>> round(factuality([matches])["f_step"].value, 3)
         0.667
     """
     if not 0 <= reasonable <= 1:
-        raise InputError(f"reasonable is {reasonable}; a share from 0 to 1 is expected")
-    of = name.removeprefix("f_")
-    rows = [None if found is None else _counts(found, reasonable) for found in matches]
-    each = [None if row is None else np.array(row, float) for row in rows]
+        raise InputError(f"reasonable {reasonable}: must be a share from 0 to 1")
+    item = name.removeprefix("f_")
+    rows = [None if match is None else _count_matches(match, reasonable) for match in matches]
+    counts = [None if row is None else np.array(row, float) for row in rows]
 
-    def per_question(number: Callable[[np.ndarray], np.ndarray]) -> list[float | None]:
+    def per_question(compute: Callable[[np.ndarray], np.ndarray]) -> list[float | None]:
         with np.errstate(invalid="ignore", divide="ignore"):
-            numbers = [math.nan if row is None else float(number(row)) for row in each]
-        return [value if math.isfinite(value) else None for value in numbers]
+            values = [math.nan if row is None else float(compute(row)) for row in counts]
+        return [value if math.isfinite(value) else None for value in values]
 
     return {
-        name: mean_metric(per_question(_f), "higher"),
-        f"precision_{of}": mean_metric(per_question(lambda c: c[..., 0] / c[..., 1]), "higher"),
-        f"recall_{of}": mean_metric(per_question(lambda c: c[..., 2] / c[..., 3]), "higher"),
-        f"{name}_micro": count_metric(rows, _f, "higher"),
+        name: mean_metric(per_question(_f_score), "higher"),
+        f"precision_{item}": mean_metric(per_question(lambda c: c[..., 0] / c[..., 1]), "higher"),
+        f"recall_{item}": mean_metric(per_question(lambda c: c[..., 2] / c[..., 3]), "higher"),
+        f"{name}_micro": count_metric(rows, _f_score, "higher"),
     }
 
 
-def _counts(matches: Matches, reasonable: float) -> tuple[float, float, float, float]:
-    """Matched predicted, predicted, matched true, true."""
+def _count_matches(matches: Matches, reasonable: float) -> tuple[float, float, float, float]:
+    """Return the numbers of matched predicted, predicted, matched true, and true items."""
 
-    def matched(labels: tuple[Match, ...]) -> float:
+    def count(labels: tuple[MatchLabel, ...]) -> float:
         return labels.count("MATCH") + reasonable * labels.count("REASONABLE")
 
-    return matched(matches.predicted), len(matches.predicted), matched(matches.true), len(matches.true)
+    return count(matches.predicted), len(matches.predicted), count(matches.true), len(matches.true)
 
 
-def _f(counts: np.ndarray) -> np.ndarray:
+def _f_score(counts: np.ndarray) -> np.ndarray:
     precision, recall = counts[..., 0] / counts[..., 1], counts[..., 2] / counts[..., 3]
     total = precision + recall
     return np.where(total == 0, 0.0, 2 * precision * recall / np.where(total == 0, 1, total))
 
 
 def hallucination_rates(verdicts: Sequence[Mapping[Kind, bool] | None]) -> dict[str, Metric]:
-    """Share of reasoning chains with each kind of hallucination (table 3), and with any.
+    """Return the share of reasoning chains with each kind of hallucination (table 3), and with any kind.
 
     Args:
-        verdicts: of each question, by kind; None where the judge gave none.
+        verdicts: for each question, whether its chain has each kind; None without a verdict.
 
     Example:
-        >>> found = hallucination_rates([dict.fromkeys(KINDS, False) | {"spatial": True}, None])
-        >>> found["spatial_rate"].value, found["any_rate"].n
+        >>> rates = hallucination_rates([dict.fromkeys(KINDS, False) | {"spatial": True}, None])
+        >>> rates["spatial_rate"].value, rates["any_rate"].n
         (1.0, 1)
     """
     rates = {
-        f"{kind}_rate": mean_metric([None if v is None else float(v[kind]) for v in verdicts], "lower")
+        f"{kind}_rate": mean_metric(
+            [None if verdict is None else float(verdict[kind]) for verdict in verdicts], "lower"
+        )
         for kind in KINDS
     }
-    any_ = [None if v is None else float(any(v[kind] for kind in KINDS)) for v in verdicts]
-    return rates | {"any_rate": mean_metric(any_, "lower")}
+    has_any = [
+        None if verdict is None else float(any(verdict[kind] for kind in KINDS)) for verdict in verdicts
+    ]
+    return rates | {"any_rate": mean_metric(has_any, "lower")}
 
 
 def lhs(scores: Sequence[Scores]) -> dict[str, Metric]:
-    """The LLMs hallucination score (equation 3): higher is less hallucination.
+    """Return the LLMs hallucination score (equation 3). Higher means less hallucination.
 
-    A question's score is the mean over judges of the mean over references of the mean of the five scores.
-    What a judge left out is left out of its means; a question that no judge scored is unscored.
+    The score of a question is the mean over judges of the mean over references of the mean of the five scores.
+    Missing scores are left out of the means. A question without any score is unscored.
 
     Args:
-        scores: [question][judge][reference], five scores of 1 to 5 or None; the same judges and references
-            for each question.
+        scores: [question][judge][reference], five scores of 1 to 5 or None. Every question needs the same number of
+            judges and references.
 
     Returns:
-        - lhs: scores brought to 0-1 by (x - 1) / 4, ours; lhs_of_five: by x / 5. The paper names neither.
-        - lhs_sd_questions, lhs_sd_judges, lhs_sd_references: standard deviation (n - 1) of `lhs` over the
-          questions, over the judges' means and over the references' means; the paper does not say over which
-        - lhs_DIMENSION: each of the five alone
-        - lhs_judgements: share of the judgements asked for that were given
+        - lhs: with scores scaled to 0-1 by (x - 1) / 4, ours; lhs_of_five: scaled by x / 5. The paper gives no scale.
+        - lhs_sd_questions, lhs_sd_judges, lhs_sd_references: standard deviation (n - 1) of `lhs` over questions, over
+          the means of judges, and over the means of references. The paper does not say which it prints.
+        - lhs_DIMENSION: each of the five dimensions alone
+        - lhs_judgements: share of the requested judgements that were given
 
     Raises:
-        InputError: a score is not from 1 to 5, or questions differ in judges or references.
+        InputError: a score is not from 1 to 5, or the numbers of judges or references differ.
 
     Example:
-        >>> found = lhs([[[(5, 5, 5, 5, 5), (3, 3, 3, 3, 3)]]])
-        >>> found["lhs"].value, found["lhs_of_five"].value
+        >>> metrics = lhs([[[(5, 5, 5, 5, 5), (3, 3, 3, 3, 3)]]])
+        >>> metrics["lhs"].value, metrics["lhs_of_five"].value
         (0.75, 0.8)
     """
-    array = _as_array(scores)
-    unit = (array - 1) / 4
-    each = _mean(_mean(_mean(unit, 3), 2), 1)
-    whole = _mean(unit, 3)
-    found = {
-        "lhs": mean_metric(_finite(each), "higher"),
-        "lhs_of_five": mean_metric(_finite((each * 4 + 1) / 5), "higher", (0.2, 1.0)),
+    unit = (_scores_to_array(scores) - 1) / 4
+    chain_scores = _mean_finite(unit, 3)
+    question_scores = _mean_finite(_mean_finite(chain_scores, 2), 1)
+    metrics = {
+        "lhs": mean_metric(_nan_to_none(question_scores), "higher"),
+        "lhs_of_five": mean_metric(_nan_to_none((question_scores * 4 + 1) / 5), "higher", (0.2, 1.0)),
         "lhs_sd_questions": count_metric(
-            [None if math.isnan(x) else (1, x, x * x) for x in each], _deviation, "neither", (0.0, None)
+            [None if math.isnan(x) else (1, x, x * x) for x in question_scores],
+            _deviation,
+            "neither",
+            (0.0, None),
         ),
-        "lhs_sd_judges": _deviation_of_means(_mean(whole, 2)),
-        "lhs_sd_references": _deviation_of_means(_mean(whole, 1)),
+        "lhs_sd_judges": _deviation_of_means(_mean_finite(chain_scores, 2)),
+        "lhs_sd_references": _deviation_of_means(_mean_finite(chain_scores, 1)),
     }
-    for index, name in enumerate(DIMENSIONS):
-        alone = _mean(_mean(unit[..., index], 2), 1)
-        found[f"lhs_{name}"] = mean_metric(_finite(alone), "higher")
-    given = [float(np.isfinite(question).mean()) if question.size else None for question in whole]
-    found["lhs_judgements"] = mean_metric(given, "higher")
-    return found
+    for index, dimension in enumerate(DIMENSIONS):
+        dimension_scores = _mean_finite(_mean_finite(unit[..., index], 2), 1)
+        metrics[f"lhs_{dimension}"] = mean_metric(_nan_to_none(dimension_scores), "higher")
+    judged_shares = [
+        float(np.isfinite(question).mean()) if question.size else None for question in chain_scores
+    ]
+    metrics["lhs_judgements"] = mean_metric(judged_shares, "higher")
+    return metrics
 
 
-def _as_array(scores: Sequence[Scores]) -> np.ndarray:
-    """Float [question, judge, reference, dimension], NaN where there is no score."""
+def _scores_to_array(scores: Sequence[Scores]) -> np.ndarray:
+    """Return floats [question, judge, reference, dimension], NaN for a missing score."""
     shapes = {(len(question), len(row)) for question in scores for row in question or [()]}
     if len(shapes) > 1:
         raise InputError(f"questions differ in judges and references: {sorted(shapes)}; each needs the same")
-    if any(
-        given and len(given) != len(DIMENSIONS) for question in scores for row in question for given in row
-    ):
+    judgements = [values for question in scores for row in question for values in row if values]
+    if any(len(values) != len(DIMENSIONS) for values in judgements):
         raise InputError(
-            f"a judgement has not {len(DIMENSIONS)} scores; read judges' replies with parse_scores"
+            f"a judgement does not have {len(DIMENSIONS)} scores; read judges' replies with read_scores"
         )
-    nothing = (math.nan,) * len(DIMENSIONS)
-    rows = [[[given or nothing for given in judge] for judge in question] for question in scores]
+    missing = (math.nan,) * len(DIMENSIONS)
+    rows = [[[values or missing for values in judge] for judge in question] for question in scores]
     judges, references = shapes.pop() if shapes else (0, 0)
     array = np.array(rows, float).reshape(len(rows), judges, references, len(DIMENSIONS))
     if ((array < 1) | (array > 5)).any():
-        raise InputError("a score is not from 1 to 5; read judges' replies with parse_scores")
+        raise InputError("a score is not from 1 to 5; read judges' replies with read_scores")
     return array
 
 
-def _mean(array: np.ndarray, axis: int) -> np.ndarray:
-    """Mean of what is not NaN; NaN where all is."""
-    there = np.isfinite(array)
+def _mean_finite(array: np.ndarray, axis: int) -> np.ndarray:
+    """Return the mean of the finite values; NaN if there are none."""
+    finite = np.isfinite(array)
     with np.errstate(invalid="ignore"):
-        return np.where(there, array, 0).sum(axis) / there.sum(axis)
+        return np.where(finite, array, 0).sum(axis) / finite.sum(axis)
 
 
-def _finite(values: np.ndarray) -> list[float | None]:
+def _nan_to_none(values: np.ndarray) -> list[float | None]:
     return [float(value) if math.isfinite(value) else None for value in values]
 
 
 def _deviation(counts: np.ndarray) -> np.ndarray:
-    """Standard deviation from number, sum and sum of squares; NaN for fewer than two."""
+    """Return the standard deviation from number, sum, and sum of squares; NaN for fewer than two values."""
     n, total, squares = counts[..., 0], counts[..., 1], counts[..., 2]
     variance = np.where(n > 1, (squares - total * total / n) / (n - 1), np.nan)
     return np.sqrt(np.maximum(variance, 0))
 
 
 def _deviation_of_means(values: np.ndarray) -> Metric:
-    """Standard deviation over columns of their means over questions, of [question, column] with gaps."""
+    """Return the standard deviation over columns of their means over questions; [question, column] with NaN."""
     columns = values.shape[1]
-    there = np.isfinite(values)
+    finite = np.isfinite(values)
     rows = [
-        tuple(np.where(there[i], values[i], 0)) + tuple(there[i].astype(float)) if there[i].any() else None
+        tuple(np.where(finite[i], values[i], 0)) + tuple(finite[i].astype(float)) if finite[i].any() else None
         for i in range(len(values))
     ]
 

@@ -1,214 +1,236 @@
-"""Labels by judges: answers, steps and claims and how they match, kinds of hallucination, scores of whole chains."""
+"""Label MIRAGE's answers by judges: answers, steps, claims, kinds of hallucination, and the scores of the LHS."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
 from mmprobe.benchmarks.mirage.data import MirageQuestion
-from mmprobe.benchmarks.mirage.labels import HINTED, KINDS, Extraction, Matches, MirageLabels, Scores
-from mmprobe.benchmarks.mirage.prompts import (
-    CORRECT,
-    EXTRACT,
-    HALLUCINATIONS,
-    MATCH,
-    SCORES,
-    parse_correct,
-    parse_extraction,
-    parse_hallucinations,
-    parse_matches,
-    parse_scores,
+from mmprobe.benchmarks.mirage.labels import HINTED, KINDS, Extraction, Kind, Matches, MirageLabels, Scores
+from mmprobe.benchmarks.mirage.parsing import (
+    read_correct,
+    read_extraction,
+    read_hallucinations,
+    read_matches,
+    read_scores,
 )
-from mmprobe.benchmarks.mirage.scoring import chain_of, references_of
+from mmprobe.benchmarks.mirage.prompts import CORRECT, EXTRACT, HALLUCINATIONS, MATCH, SCORES
+from mmprobe.benchmarks.mirage.scoring import true_chain, true_references
 
-ASKED_FOR = ("correct", "hinted", "extraction", "steps", "claims", "kinds", "lhs")
+REQUESTS = ("correct", "hinted", "extraction", "steps", "claims", "kinds", "lhs")
+"""The kinds of request, as the keys of `MirageLabels.unscored` name them."""
 
-_Found = dict[str, Judgement[Any]]
+
+class _Judgements(NamedTuple):
+    """The judgements of all questions, by id. `scores` is [judge][reference] for each question."""
+
+    answers: Mapping[str, Judgement[Any]]
+    extractions: Mapping[str, Judgement[Extraction]]
+    steps: Mapping[str, Judgement[Any]]
+    claims: Mapping[str, Judgement[Any]]
+    kinds: Mapping[str, Judgement[bool]]
+    scores: Mapping[str, list[list[Judgement[int]]]]
 
 
-def by_judge(
+def label_by_judge(
     questions: Sequence[MirageQuestion],
     responses: Mapping[str, str],
-    rules: Sequence[MirageLabels],
+    rule_labels: Sequence[MirageLabels],
     judge: Judge,
 ) -> list[MirageLabels]:
-    """Labels of each question's answers, as `labels.by_rules` has them, with a judge's in their place.
+    """Replace the labels by rules with those of a judge.
 
-    Multiple choice and approximate answers stay with the rules. Free-form answers are held against the true one.
-    Steps and claims are extracted without the truth in sight, then matched with the true ones in a call each. The
-    kinds of hallucination and the scores rest on the whole response and the true chain. An empty response has none
-    of these, without a call.
+    - Multiple-choice and approximate answers keep the labels by rules. The judge compares free-form answers with the
+      true answer.
+    - The judge extracts steps and claims without seeing the truth. Then it matches them with the true ones, in one
+      request for the steps and one for the claims.
+    - For kinds of hallucination and for scores it sees the whole response and the true chain.
+    - An empty response needs no request.
 
-    Of an ensemble, the first judge extracts, since no two would list the same; of labels the majority counts; and each
-    judge scores alone, which makes the M judges of the LHS.
+    In an ensemble, the first judge extracts, because two judges would not list the same items. The majority gives the
+    labels. Each judge scores alone: these are the M judges of the LHS.
 
     Args:
-        responses: all of them, by id; the hinted one under `ID--hinted`.
-        rules: what the rules say of each question.
+        questions: the questions.
+        responses: all responses by id; the hinted ones have ids `ID--hinted`.
+        rule_labels: the labels by rules of each question.
+        judge: the judge.
 
     Example:
-        >>> by_judge(questions, responses, rules, ModelJudge("openai/gpt-4o"))[0].kinds   # doctest: +SKIP
+        >>> label_by_judge(questions, responses, labels, ModelJudge("openai/gpt-4o"))[0].kinds   # doctest: +SKIP
     """
-    return asyncio.run(_by_judge(questions, responses, rules, judge))
-
-
-async def _by_judge(
-    questions: Sequence[MirageQuestion],
-    responses: Mapping[str, str],
-    rules: Sequence[MirageLabels],
-    judge: Judge,
-) -> list[MirageLabels]:
-    said = {name: text for name, text in responses.items() if text.strip()}
-    open_ones = [one for one in questions if one.type == "free_form"]
-    told = [one for one in questions if one.id in said]
-    checked = await ask_by_name(
-        judge,
-        {
-            name: _check(one, said[name])
-            for one in open_ones
-            for name in (one.id, one.id + HINTED)
-            if name in said
-        },
-    )
-    annotated = [one for one in told if one.steps or one.claims]
-    extracted = await ask_by_name(
-        members(judge)[0], {one.id: _extract(one, said[one.id]) for one in annotated}
-    )
-    listed = {name: found.items[0] for name, found in extracted.items() if found.items}
-    matched = {
-        kind: await ask_by_name(
-            judge,
-            {
-                one.id: _match(one.question, getattr(listed[one.id], kind), getattr(one, kind))
-                for one in annotated
-                if one.id in listed and getattr(one, kind)
-            },
-        )
-        for kind in ("steps", "claims")
-    }
-    chained = [one for one in told if chain_of(one)]
-    kinds = await ask_by_name(judge, {one.id: _kinds(one, said[one.id]) for one in chained})
-    scored = await _score(members(judge), chained, said)
+    judgements = asyncio.run(_ask_judge(questions, responses, judge))
     return [
-        _labels(one, rule, responses, checked, extracted, matched, kinds, scored)
-        for one, rule in zip(questions, rules, strict=True)
+        _make_labels(question, labels, judgements)
+        for question, labels in zip(questions, rule_labels, strict=True)
     ]
 
 
-def members(judge: Judge) -> list[Judge]:
-    """The judges of an ensemble, if it tells them; else the one.
+async def _ask_judge(
+    questions: Sequence[MirageQuestion], responses: Mapping[str, str], judge: Judge
+) -> _Judgements:
+    texts = {name: text for name, text in responses.items() if text.strip()}
+    answers = await ask_by_name(
+        judge,
+        {
+            name: _correct_request(question, texts[name])
+            for question in questions
+            if question.type == "free_form"
+            for name in (question.id, question.id + HINTED)
+            if name in texts
+        },
+    )
+    answered = [question for question in questions if question.id in texts]
+    annotated = [question for question in answered if question.steps or question.claims]
+    extractions = await ask_by_name(
+        judge_members(judge)[0],
+        {question.id: _extraction_request(question, texts[question.id]) for question in annotated},
+    )
+    items = {name: judgement.items[0] for name, judgement in extractions.items() if judgement.items}
+    step_requests, claim_requests = {}, {}
+    for question in annotated:
+        extraction = items.get(question.id)
+        if extraction and question.steps:
+            step_requests[question.id] = _match_request(question, extraction.steps, question.steps)
+        if extraction and question.claims:
+            claim_requests[question.id] = _match_request(question, extraction.claims, question.claims)
+    steps = await ask_by_name(judge, step_requests)
+    claims = await ask_by_name(judge, claim_requests)
+    with_chain = [question for question in answered if true_chain(question)]
+    kinds = await ask_by_name(
+        judge, {question.id: _kinds_request(question, texts[question.id]) for question in with_chain}
+    )
+    scores = await _ask_scores(judge_members(judge), with_chain, texts)
+    return _Judgements(answers, extractions, steps, claims, kinds, scores)
+
+
+def judge_members(judge: Judge) -> list[Judge]:
+    """Return the judges of an ensemble, or the judge itself.
 
     Example:
-        >>> len(members(ModelJudge("openai/gpt-4o")))                                    # doctest: +SKIP
+        >>> len(judge_members(ModelJudge("openai/gpt-4o")))                              # doctest: +SKIP
         1
     """
     return list(getattr(judge, "members", ())) or [judge]
 
 
-async def _score(
-    judges: Sequence[Judge], questions: Sequence[MirageQuestion], said: Mapping[str, str]
+async def _ask_scores(
+    judges: Sequence[Judge], questions: Sequence[MirageQuestion], texts: Mapping[str, str]
 ) -> dict[str, list[list[Judgement[int]]]]:
-    """Of each question's chain, [judge][reference]."""
-    asked = [
-        (one.id, JudgeRequest(SCORES, {**_shown(one, said[one.id]), "reference": text}, parse_scores))
-        for one in questions
-        for text in references_of(one)
+    """Ask every judge to score every chain against every reference. Returns [judge][reference] by question id."""
+    requests = [
+        (question.id, _score_request(question, texts[question.id], reference))
+        for question in questions
+        for reference in true_references(question)
     ]
-    found: dict[str, list[list[Judgement[int]]]] = {one.id: [[] for _ in judges] for one in questions}
-    for number, judge in enumerate(judges):
-        given = await judge.ask([question for _, question in asked])
-        for (name, _), judgement in zip(asked, given, strict=True):
-            found[name][number].append(judgement)
-    return found
-
-
-def _labels(
-    question: MirageQuestion,
-    rule: MirageLabels,
-    responses: Mapping[str, str],
-    checked: _Found,
-    extracted: _Found,
-    matched: Mapping[str, _Found],
-    kinds: _Found,
-    scored: Mapping[str, list[list[Judgement[int]]]],
-) -> MirageLabels:
-    name, again = question.id, question.id + HINTED
-    judgements = {
-        "correct": checked.get(name),
-        "hinted": checked.get(again),
-        "extraction": extracted.get(name),
-        "steps": matched["steps"].get(name),
-        "claims": matched["claims"].get(name),
-        "kinds": kinds.get(name),
+    scores: dict[str, list[list[Judgement[int]]]] = {
+        question.id: [[] for _ in judges] for question in questions
     }
-    unscored = {what: made.unscored for what, made in judgements.items() if made and made.unscored}
-    scores = _scores(scored[name]) if name in scored else None
-    if scores is not None and not any(row for rows in scores for row in rows):
-        reasons = [one.unscored for rows in scored[name] for one in rows if one.unscored]
-        unscored["lhs"] = reasons[0]
-    empty = rule.answered and name not in extracted and (question.steps or question.claims)
+    for number, judge in enumerate(judges):
+        judgements = await judge.ask([request for _, request in requests])
+        for (question_id, _), judgement in zip(requests, judgements, strict=True):
+            scores[question_id][number].append(judgement)
+    return scores
+
+
+def _make_labels(
+    question: MirageQuestion, rule_labels: MirageLabels, judgements: _Judgements
+) -> MirageLabels:
+    question_id, hinted_id = question.id, question.id + HINTED
+    by_request = {
+        "correct": judgements.answers.get(question_id),
+        "hinted": judgements.answers.get(hinted_id),
+        "extraction": judgements.extractions.get(question_id),
+        "steps": judgements.steps.get(question_id),
+        "claims": judgements.claims.get(question_id),
+        "kinds": judgements.kinds.get(question_id),
+    }
+    unscored: dict[str, str] = {
+        request: judgement.unscored
+        for request, judgement in by_request.items()
+        if judgement and judgement.unscored
+    }
+    score_judgements = judgements.scores.get(question_id)
+    scores: Scores | None = None
+    if score_judgements is not None:
+        scores = [[judgement.items for judgement in row] for row in score_judgements]
+        if not any(row for rows in scores for row in rows):
+            unscored["lhs"] = next(
+                judgement.unscored for row in score_judgements for judgement in row if judgement.unscored
+            )
+    is_empty = (
+        rule_labels.answered
+        and question_id not in judgements.extractions
+        and bool(question.steps or question.claims)
+    )
     return MirageLabels(
-        answered=rule.answered,
-        correct=first_item(checked[name]) if name in checked else rule.correct,
-        answered_hinted=rule.answered_hinted,
-        correct_hinted=first_item(checked[again]) if again in checked else rule.correct_hinted,
-        topic=rule.topic,
-        classified=rule.classified,
-        extraction=Extraction((), ()) if empty else first_item(extracted.get(name)),
-        steps=rule.steps if empty else _matches(matched["steps"].get(name), len(question.steps)),
-        claims=rule.claims if empty else _matches(matched["claims"].get(name), len(question.claims)),
-        kinds=_verdicts(kinds.get(name)),
+        answered=rule_labels.answered,
+        correct=_correct_label(by_request["correct"], rule_labels.correct),
+        answered_hinted=rule_labels.answered_hinted,
+        correct_hinted=_correct_label(by_request["hinted"], rule_labels.correct_hinted),
+        topic=rule_labels.topic,
+        classified=rule_labels.classified,
+        extraction=Extraction((), ()) if is_empty else first_item(by_request["extraction"]),
+        steps=rule_labels.steps if is_empty else _split_matches(by_request["steps"], len(question.steps)),
+        claims=rule_labels.claims if is_empty else _split_matches(by_request["claims"], len(question.claims)),
+        kinds=_kind_verdicts(by_request["kinds"]),
         scores=scores,
         unscored=unscored,
     )
 
 
-def _matches(judgement: Judgement[Any] | None, true: int) -> Matches | None:
-    """From the labels of both lists in a row."""
+def _correct_label(judgement: Judgement[Any] | None, rule_label: bool | None) -> bool | None:
+    return rule_label if judgement is None else first_item(judgement)
+
+
+def _split_matches(judgement: Judgement[Any] | None, true: int) -> Matches | None:
+    """Split the labels of a match request: those of the predicted items, then those of the `true` true items."""
     if judgement is None or judgement.items is None:
         return None
     return Matches(judgement.items[: len(judgement.items) - true], judgement.items[-true:])
 
 
-def _verdicts(judgement: Judgement[Any] | None) -> dict[Any, bool] | None:
+def _kind_verdicts(judgement: Judgement[bool] | None) -> dict[Kind, bool] | None:
     if judgement is None or judgement.items is None:
         return None
     return dict(zip(KINDS, judgement.items, strict=True))
 
 
-def _scores(judgements: Sequence[Sequence[Judgement[int]]]) -> Scores:
-    return [[one.items for one in row] for row in judgements]
-
-
-def _shown(question: MirageQuestion, response: str) -> dict[str, Any]:
-    shown: dict[str, Any] = {"question": question.question}
+def _request_data(question: MirageQuestion, response: str) -> dict[str, Any]:
+    data: dict[str, Any] = {"question": question.question}
     if question.choices:
-        shown["options"] = question.choices
-    return shown | {"response": response}
+        data["options"] = question.choices
+    return data | {"response": response}
 
 
-def _check(question: MirageQuestion, response: str) -> JudgeRequest[bool | None]:
-    data = _shown(question, response) | {"true": question.answer}
-    return JudgeRequest(CORRECT, data, lambda reply: (parse_correct(reply),))
+def _correct_request(question: MirageQuestion, response: str) -> JudgeRequest[bool | None]:
+    data = _request_data(question, response) | {"true": question.answer}
+    return JudgeRequest(CORRECT, data, lambda reply: (read_correct(reply),))
 
 
-def _extract(question: MirageQuestion, response: str) -> JudgeRequest[Extraction]:
-    return JudgeRequest(EXTRACT, _shown(question, response), lambda reply: (parse_extraction(reply),))
+def _extraction_request(question: MirageQuestion, response: str) -> JudgeRequest[Extraction]:
+    return JudgeRequest(EXTRACT, _request_data(question, response), lambda reply: (read_extraction(reply),))
 
 
-def _match(question: str, predicted: Sequence[str], true: Sequence[str]) -> JudgeRequest[Any]:
-    data = {"question": question, "predicted": list(predicted), "true": list(true)}
-    return JudgeRequest(MATCH, data, partial(_read_matches, predicted=len(predicted), true=len(true)))
+def _match_request(
+    question: MirageQuestion, predicted: Sequence[str], true: Sequence[str]
+) -> JudgeRequest[Any]:
+    data = {"question": question.question, "predicted": list(predicted), "true": list(true)}
+    return JudgeRequest(MATCH, data, partial(_read_joined_matches, predicted=len(predicted), true=len(true)))
 
 
-def _read_matches(reply: str, predicted: int, true: int) -> tuple[Any, ...]:
-    found = parse_matches(reply, predicted, true)
-    return found.predicted + found.true
+def _read_joined_matches(reply: str, predicted: int, true: int) -> tuple[Any, ...]:
+    matches = read_matches(reply, predicted, true)
+    return matches.predicted + matches.true
 
 
-def _kinds(question: MirageQuestion, response: str) -> JudgeRequest[bool]:
-    data = _shown(question, response) | {"true": question.answer, "reference": chain_of(question)}
-    return JudgeRequest(HALLUCINATIONS, data, lambda reply: tuple(parse_hallucinations(reply).values()))
+def _kinds_request(question: MirageQuestion, response: str) -> JudgeRequest[bool]:
+    data = _request_data(question, response) | {"true": question.answer, "reference": true_chain(question)}
+    return JudgeRequest(HALLUCINATIONS, data, lambda reply: tuple(read_hallucinations(reply).values()))
+
+
+def _score_request(question: MirageQuestion, response: str, reference: str) -> JudgeRequest[int]:
+    return JudgeRequest(SCORES, _request_data(question, response) | {"reference": reference}, read_scores)

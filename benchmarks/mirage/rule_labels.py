@@ -1,86 +1,33 @@
-"""Labels of MIRAGE's answers by rules: final answers, and the sentences of a response held against true steps and claims."""
+"""Label MIRAGE's answers by rules: the final answer, and each sentence against the true steps and claims."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mmprobe.benchmarks.answers.facts import Fact, facts, sentences
+from mmprobe.benchmarks.answers.facts import Fact, parse_facts, split_sentences
 from mmprobe.benchmarks.answers.final_answers import same_text
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct
-from mmprobe.benchmarks.mirage.labels import HINTED, Extraction, Match, Matches, MirageLabels
+from mmprobe.benchmarks.mirage.labels import HINTED, Extraction, Matches, MatchLabel, MirageLabels
 
 
-def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str]) -> Extraction:
-    """The sentences of a response as steps and as claims; rules are ours.
-
-    Nobody can tell a step from a claim by its form, so every sentence is both, but for one that tells a true step and
-    no true claim, which is a step alone, and the other way round.
-
-    Args:
-        response: what was answered.
-        steps, claims: the true ones.
-
-    Example:
-        >>> extract_by_rules("I halve 6. So it is 3. Nice.", ["Halve 6.", "I halve 6."], ["It is 3."]).claims
-        ('So it is 3.', 'Nice.')
-    """
-    said = sentences(response)
-
-    def without(those: Sequence[str], these: Sequence[str]) -> tuple[str, ...]:
-        return tuple(one for one in said if _stands_in(one, these) or not _stands_in(one, those))
-
-    return Extraction(without(claims, steps), without(steps, claims))
-
-
-def match_by_rules(predicted: Sequence[str], true: Sequence[str]) -> Matches:
-    """MATCH where the other list says the same but for case, articles, numbering and a "therefore"; else CONFLICT.
-
-    Rules know neither other words for the same nor what is reasonable; a judge sees more.
-
-    Args:
-        predicted, true: items of the response and of the annotation.
-
-    Example:
-        >>> match_by_rules(["Therefore: the area is 12."], ["The area is 12.", "So is 3."]).true
-        ('MATCH', 'CONFLICT')
-    """
-
-    def labels(mine: Sequence[str], others: Sequence[str]) -> tuple[Match, ...]:
-        return tuple("MATCH" if _stands_in(one, others) else "CONFLICT" for one in mine)
-
-    return Matches(labels(predicted, true), labels(true, predicted))
-
-
-def _stands_in(text: str, others: Sequence[str]) -> bool:
-    told = facts(text)
-    return any(same_text(text, one) or _same_facts(told, facts(one)) for one in others)
-
-
-def _same_facts(one: Sequence[Fact], two: Sequence[Fact]) -> bool:
-    return 0 < len(one) == len(two) and all(
-        mine.frame == other.frame
-        and (mine.values == other.values or same_text(" ".join(mine.values), " ".join(other.values)))
-        for mine, other in zip(one, two, strict=True)
-    )
-
-
-def by_rules(
+def label_by_rules(
     question: MirageQuestion, responses: Mapping[str, str], topic: Topic | None, classified: bool
 ) -> MirageLabels:
-    """Labels without a model: answers, and sentences that say the same as a true step or claim.
-
-    Rules see neither kinds of hallucination nor the quality of a chain.
+    """Label the answers to one question by rules. Rules cannot see hallucinations or score a chain.
 
     Args:
-        responses: all of them, by id; the hinted one under `ID--hinted`.
-        topic, classified: what the classifier said, and whether it was asked.
+        question: the question.
+        responses: all responses by id; the hinted one has the id `ID--hinted`.
+        topic: the topic that the classifier named.
+        classified: whether the classifier was asked.
 
     Example:
         >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> by_rules(MirageQuestion(id="1", **fields), {"1": "The answer is 4."}, None, False).correct
+        >>> label_by_rules(MirageQuestion(id="1", **fields), {"1": "The answer is 4."}, None, False).correct
         True
     """
-    response, again = responses.get(question.id), responses.get(question.id + HINTED)
+    response = responses.get(question.id)
+    hinted_response = responses.get(question.id + HINTED)
     extraction = steps = claims = None
     if response is not None and (question.steps or question.claims):
         extraction = extract_by_rules(response, question.steps, question.claims)
@@ -89,11 +36,70 @@ def by_rules(
     return MirageLabels(
         answered=response is not None,
         correct=None if response is None else is_correct(question, response),
-        answered_hinted=again is not None,
-        correct_hinted=None if again is None else is_correct(question, again),
+        answered_hinted=hinted_response is not None,
+        correct_hinted=None if hinted_response is None else is_correct(question, hinted_response),
         topic=topic,
         classified=classified,
         extraction=extraction,
         steps=steps,
         claims=claims,
+    )
+
+
+def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str]) -> Extraction:
+    """Return the sentences of a response as steps and as claims; the rules are ours.
+
+    The form of a sentence does not show whether it is a step or a claim, so every sentence counts as both. The
+    exception: a sentence that states a true step and no true claim is only a step, and vice versa.
+
+    Args:
+        response: the response.
+        steps, claims: the true steps and claims.
+
+    Example:
+        >>> extract_by_rules("I halve 6. So it is 3. Nice.", ["Halve 6.", "I halve 6."], ["It is 3."]).claims
+        ('So it is 3.', 'Nice.')
+    """
+    response_sentences = split_sentences(response)
+
+    def keep(wanted: Sequence[str], unwanted: Sequence[str]) -> tuple[str, ...]:
+        return tuple(
+            sentence
+            for sentence in response_sentences
+            if _is_stated(sentence, wanted) or not _is_stated(sentence, unwanted)
+        )
+
+    return Extraction(steps=keep(steps, claims), claims=keep(claims, steps))
+
+
+def match_by_rules(predicted: Sequence[str], true: Sequence[str]) -> Matches:
+    """Label each item MATCH if the other list states it, else CONFLICT.
+
+    Two items are the same if they differ only in case, articles, numbering, or a leading "therefore". Rules know no
+    synonyms, and cannot tell whether an item is reasonable. A judge sees more.
+
+    Args:
+        predicted, true: the items of the response and of the annotation.
+
+    Example:
+        >>> match_by_rules(["Therefore: the area is 12."], ["The area is 12.", "So is 3."]).true
+        ('MATCH', 'CONFLICT')
+    """
+
+    def label(items: Sequence[str], others: Sequence[str]) -> tuple[MatchLabel, ...]:
+        return tuple("MATCH" if _is_stated(item, others) else "CONFLICT" for item in items)
+
+    return Matches(label(predicted, true), label(true, predicted))
+
+
+def _is_stated(text: str, others: Sequence[str]) -> bool:
+    """Return whether one of the other texts says the same."""
+    facts = parse_facts(text)
+    return any(same_text(text, other) or _same_facts(facts, parse_facts(other)) for other in others)
+
+
+def _same_facts(first: Sequence[Fact], second: Sequence[Fact]) -> bool:
+    return 0 < len(first) == len(second) and all(
+        a.frame == b.frame and (a.values == b.values or same_text(" ".join(a.values), " ".join(b.values)))
+        for a, b in zip(first, second, strict=True)
     )

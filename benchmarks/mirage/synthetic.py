@@ -1,7 +1,8 @@
-"""Questions of MIRAGE from the synthetic world, on which everything runs offline.
+"""Questions of MIRAGE about the synthetic world, so that everything runs offline.
 
-The set asks in words that the embedded model knows, of three of the seven topics, with annotations that follow from the
-scenes. It stands in for the paper's 1,329 questions and needs hardly any reasoning, so it tests the metrics, not models.
+The questions use words that the embedded model knows and cover three of the seven topics. Their annotations follow from
+the scenes. The set stands in for the 1,329 questions of the paper, but needs hardly any reasoning: it tests the metrics,
+not models.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmprobe.benchmarks.answers.facts import sentences
+from mmprobe.benchmarks.answers.facts import split_sentences
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, SYSTEM
 from mmprobe.samples import Sample
@@ -20,44 +21,58 @@ _TOPICS: dict[str, Topic] = {
     "count": "arithmetic",
     "exists": "spatial",
 }
-# A sentence that the embedded model knows from its system prompt; it was never trained on hints.
+# A sentence of the embedded model's system prompt; the model was never trained on hints.
 _HINT = SYSTEM.split(". ")[-1]
 _THEREFORE = "Therefore: "
 
 
-def world_questions(samples: Sequence[Sample]) -> list[MirageQuestion]:
-    """Those questions of `make-pairs` that stand for one of MIRAGE's topics, with their annotations.
+def synthetic_questions(samples: Sequence[Sample]) -> list[MirageQuestion]:
+    """Return the samples that fit a topic of MIRAGE as annotated questions.
 
-    Multiple choice: are the pictures the same. Approximate: how many differences, where there are any. Free form: is
-    there a shape and where; what a comparison step by step comes to.
+    - multiple choice: whether the images are the same
+    - approximate: the number of differences, if there are any
+    - free form: whether and where there is a shape, and the result of a comparison in steps
 
     Args:
-        samples: a whole samples file of `make-pairs`.
+        samples: a complete samples file of `make-pairs`.
 
     Example:
-        >>> world_questions(load_samples("pairs/samples.jsonl"))[0].topic            # doctest: +SKIP
+        >>> synthetic_questions(load_samples("pairs/samples.jsonl"))[0].topic        # doctest: +SKIP
         'logical'
     """
-    return [_question(sample) for sample in samples if sample.metadata.get("type") in _TOPICS]
+    return [_make_question(sample) for sample in samples if sample.metadata.get("type") in _TOPICS]
 
 
-def _question(sample: Sample) -> MirageQuestion:
-    kind, true = str(sample.metadata["type"]), sample.answer or ""
+def _make_question(sample: Sample) -> MirageQuestion:
+    kind = str(sample.metadata["type"])
+    true_answer = sample.answer or ""
     changes = [change["sentence"] for change in sample.metadata["differences"]]
-    told = changes or [NOTHING_CHANGED]
-    looks = [
-        f"Picture {number}: {', '.join(things)}."
-        for number, things in zip(("one", "two"), sample.metadata["objects"], strict=True)
+    result = changes or [NOTHING_CHANGED]
+    descriptions = [
+        f"Picture {number}: {', '.join(objects)}."
+        for number, objects in zip(("one", "two"), sample.metadata["objects"], strict=True)
     ][: len(sample.images)]
-    fields: dict[str, Any] = {"type": "free_form", "answer": true.rpartition(_THEREFORE)[2], "claims": [true]}
+    fields: dict[str, Any] = {
+        "type": "free_form",
+        "answer": true_answer.rpartition(_THEREFORE)[2],
+        "claims": [true_answer],
+    }
     if kind == "same":
-        fields = {"type": "multiple_choice", "choices": {"A": "Yes", "B": "No"}, "claims": sentences(true)}
-        fields["answer"] = "B" if changes else "A"
+        fields = {
+            "type": "multiple_choice",
+            "choices": {"A": "Yes", "B": "No"},
+            "answer": "B" if changes else "A",
+            "claims": split_sentences(true_answer),
+        }
     elif kind == "steps":
-        fields |= {"steps": [*looks, *told], "claims": told}
+        fields |= {"steps": [*descriptions, *result], "claims": result}
     elif kind == "count" and changes:
         fields |= {"type": "approximate", "answer": str(len(changes))}
-    chain = [*looks, *(told if kind != "exists" else []), *([true] if kind in ("count", "exists") else [])]
+    chain = [
+        *descriptions,
+        *(result if kind != "exists" else []),
+        *([true_answer] if kind in ("count", "exists") else []),
+    ]
     return MirageQuestion(
         id=sample.id,
         images=sample.images,

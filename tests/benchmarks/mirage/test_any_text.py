@@ -1,4 +1,4 @@
-"""Whatever a model or a judge says: an answer, none, or a refusal to read it, and never a crash."""
+"""Readers of answers and replies never crash, whatever the text is."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmprobe.benchmarks.answers.final_answers import choice_of, final_answer, number_of, same_text
-from mmprobe.benchmarks.judges.parsing import Unusable
+from mmprobe.benchmarks.answers.final_answers import find_final_answer, parse_choice, parse_number, same_text
+from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.magic.steps import cited_regions, split_steps
-from mmprobe.benchmarks.mirage.hints import topic_by_rules, topic_of
-from mmprobe.benchmarks.mirage.prompts import (
-    parse_correct,
-    parse_extraction,
-    parse_hallucinations,
-    parse_matches,
-    parse_scores,
+from mmprobe.benchmarks.mirage.hints import find_topic_by_rules, parse_topic
+from mmprobe.benchmarks.mirage.parsing import (
+    read_correct,
+    read_extraction,
+    read_hallucinations,
+    read_matches,
+    read_scores,
 )
 from mmprobe.benchmarks.mirage.rule_labels import extract_by_rules, match_by_rules
-from mmprobe.benchmarks.mirage_effect.rule_labels import diagnosis_of, label_answer, parse_verdict
+from mmprobe.benchmarks.mirage_effect.rule_labels import diagnosis_of, label_answer
 from mmprobe.benchmarks.mmreason.choice_removal import remove_choices
 from mmprobe.benchmarks.mmreason.model_labels import read_pieces
 from mmprobe.training.logos import follows_format
@@ -81,13 +81,13 @@ TEXT = st.one_of(
     st.text(max_size=60), st.lists(st.sampled_from([*PIECES, "\n", " "]), max_size=30).map(" ".join)
 )
 READERS: dict[str, Callable[[str], object]] = {
-    "answer": final_answer,
-    "choice": lambda text: choice_of(text, "ABC"),
-    "number": number_of,
+    "answer": find_final_answer,
+    "choice": lambda text: parse_choice(text, "ABC"),
+    "number": parse_number,
     "same": lambda text: same_text(text, "1/2 cm"),
     "format": follows_format,
-    "topic": topic_of,
-    "topic by rules": topic_by_rules,
+    "topic": parse_topic,
+    "topic by rules": find_topic_by_rules,
     "sentences": lambda text: match_by_rules(extract_by_rules(text, ["1/2 cm"], [text]).steps, [text, ""]),
     "label": label_answer,
     "diagnosis": diagnosis_of,
@@ -95,12 +95,11 @@ READERS: dict[str, Callable[[str], object]] = {
     "regions": lambda text: cited_regions(split_steps(text), 4),
 }
 PARSERS: dict[str, Callable[[str], object]] = {
-    "extraction": lambda text: parse_extraction(json.dumps({"marked": text})),
-    "correct": parse_correct,
-    "hallucinations": parse_hallucinations,
-    "matches": lambda text: parse_matches(text, 1, 1),
-    "scores": parse_scores,
-    "verdict": parse_verdict,
+    "extraction": lambda text: read_extraction(json.dumps({"marked": text})),
+    "correct": read_correct,
+    "hallucinations": read_hallucinations,
+    "matches": lambda text: read_matches(text, 1, 1),
+    "scores": read_scores,
     "steps": lambda text: read_pieces(text, 1),
 }
 
@@ -116,5 +115,5 @@ def test_answers_of_any_kind_are_read(name, text):
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(text=TEXT)
 def test_replies_of_any_kind_are_parsed_or_unusable(name, text):
-    with suppress(Unusable):
+    with suppress(UnusableReply):
         PARSERS[name](text)

@@ -1,10 +1,16 @@
-"""Final answers, written in the ways in which models write them."""
+"""Final answers in the forms in which models write them."""
 
 from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.answers.final_answers import choice_of, final_answer, is_near, number_of, same_text
+from mmprobe.benchmarks.answers.final_answers import (
+    find_final_answer,
+    is_near,
+    parse_choice,
+    parse_number,
+    same_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +29,7 @@ from mmprobe.benchmarks.answers.final_answers import choice_of, final_answer, is
     ],
 )
 def test_final_answer(text, answer):
-    assert final_answer(text) == answer
+    assert find_final_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -56,7 +62,7 @@ def test_final_answer(text, answer):
     ],
 )
 def test_choice(text, letter):
-    assert choice_of(text, "ABCD") == letter
+    assert parse_choice(text, "ABCD") == letter
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,7 @@ def test_choice(text, letter):
     ],
 )
 def test_number(text, number):
-    assert number_of(text) == number
+    assert parse_number(text) == number
 
 
 def test_near_is_below_the_threshold():

@@ -1,4 +1,4 @@
-"""MIRAGE from questions to metrics: files, prompts, hints, records, the drawn set and the embedded model."""
+"""MIRAGE from questions to metrics: files, prompts, hints, records, the drawn set, and the embedded model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.mirage.benchmark import MirageTruth, ask, follow_up, read, score
+from mmprobe.benchmarks.mirage.benchmark import (
+    MirageTruth,
+    ask_questions,
+    follow_up,
+    read_data,
+    score_answers,
+)
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
 from mmprobe.errors import InputError
@@ -21,15 +27,15 @@ def question(name: str, **fields: object) -> MirageQuestion:
     return MirageQuestion.model_validate({"id": name} | BASE | fields)
 
 
-def written(folder: Path, *lines: dict[str, object]) -> Path:
+def write_questions(folder: Path, *lines: dict[str, object]) -> Path:
     file = folder / "questions.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return file
 
 
-def test_options_and_how_to_end_are_told_but_not_to_those_with_a_system_prompt():
+def test_instructions_are_left_out_for_questions_with_a_system_prompt():
     choice = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "7 cm"}, "answer": "B"}
-    plain, own = ask(MirageTruth([question("1", **choice), question("2", system="S", **choice)]))
+    plain, own = ask_questions(MirageTruth([question("1", **choice), question("2", system="S", **choice)]))
     assert plain.question.startswith("How long?\n(A) 2 cm\n(B) 7 cm\n\n")
     assert "letter" in plain.question and plain.system is None
     assert own.question == "How long?" and own.system == "S"
@@ -37,7 +43,7 @@ def test_options_and_how_to_end_are_told_but_not_to_those_with_a_system_prompt()
 
 def test_a_topic_is_asked_then_the_hinted_question():
     truth = MirageTruth([question("1", question_hint="Mind the scale."), question("2")])
-    assert [sample.id for sample in ask(truth)] == ["1", "2", "1--topic"]
+    assert [sample.id for sample in ask_questions(truth)] == ["1", "2", "1--topic"]
     assert follow_up(truth, {"1": "7 cm", "2": "7 cm"}) == []
     (hinted,) = follow_up(truth, {"1--topic": "Statistical."})
     assert hinted.id == "1--hinted"
@@ -51,10 +57,17 @@ def test_metrics_by_hand():
         question(str(number), question_hint="H", topic=topic)
         for number, topic in enumerate(["geometry", "geometry", "spatial", "spatial"], 1)
     ]
-    said = {"1": "7 cm", "2": "5 cm", "3": " ", "1--hinted": "7 cm", "2--hinted": "7 cm", "3--hinted": "1 cm"}
-    said |= {"1--topic": "geometry", "2--topic": "algebra", "3--topic": "spatial"}
-    metrics, records = score(MirageTruth(rows), said)
-    values = {name: (found.value, found.n, found.coverage) for name, found in metrics.items()}
+    responses = {
+        "1": "7 cm",
+        "2": "5 cm",
+        "3": " ",
+        "1--hinted": "7 cm",
+        "2--hinted": "7 cm",
+        "3--hinted": "1 cm",
+    }
+    responses |= {"1--topic": "geometry", "2--topic": "algebra", "3--topic": "spatial"}
+    metrics, records = score_answers(MirageTruth(rows), responses)
+    values = {name: (metric.value, metric.n, metric.coverage) for name, metric in metrics.items()}
     assert values["accuracy"] == (pytest.approx(1 / 3), 3, 0.75)
     assert values["accuracy_answered"] == (0.5, 2, 0.5)
     assert values["accuracy_hinted"] == (pytest.approx(2 / 3), 3, 0.75)
@@ -78,7 +91,7 @@ def test_steps_and_claims_by_rules():
             question("3"),
         ]
     )
-    metrics, records = score(truth, {"1": "Halve 14. AB is 7 cm. Nice.", "2": "", "3": "No."})
+    metrics, records = score_answers(truth, {"1": "Halve 14. AB is 7 cm. Nice.", "2": "", "3": "No."})
     # question 1: of steps (Halve 14, Nice) and of claims (AB is 7 cm, Nice) one of two is true: P 1/2, R 1, F 2/3
     assert metrics["f_step"].value == pytest.approx(2 / 3) and metrics["f_step"].coverage == 1
     assert metrics["f_claim"].value == pytest.approx(2 / 3) and metrics["f_claim"].coverage == 0.5
@@ -93,7 +106,7 @@ def test_steps_and_claims_by_rules():
 
 def test_an_answer_to_no_question_is_refused():
     with pytest.raises(InputError, match="'1--hinted'"):
-        score(MirageTruth([question("1")]), {"1--hinted": "7 cm"})
+        score_answers(MirageTruth([question("1")]), {"1--hinted": "7 cm"})
 
 
 @pytest.mark.parametrize(
@@ -106,43 +119,43 @@ def test_an_answer_to_no_question_is_refused():
 )
 def test_files_that_cannot_be_asked(tmp_path, lines, message):
     with pytest.raises(InputError, match=message) as caught:
-        read(written(tmp_path, *lines))
+        read_data(write_questions(tmp_path, *lines))
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_of_questions_is_not_taken_for_the_world(tmp_path):
-    truth = read(written(tmp_path, BASE | {"id": "1", "metadata": {"source": "own"}}))
-    assert not truth.world and [one.id for one in truth.questions] == ["1"]
+def test_a_file_of_questions_is_not_synthetic(tmp_path):
+    truth = read_data(write_questions(tmp_path, BASE | {"id": "1", "metadata": {"source": "own"}}))
+    assert not truth.synthetic and [question.id for question in truth.questions] == ["1"]
 
 
 def test_true_answers_of_the_drawn_set_are_faultless(tmp_path):
     benchmark = find_benchmark("mirage")
-    truth = benchmark.draw(tmp_path / "pairs", 12, SEED)
+    truth = benchmark.draw_data(tmp_path / "pairs", 12, SEED)
     true = {
         sample["id"]: sample["answer"]
         for sample in map(json.loads, (tmp_path / "pairs" / "samples.jsonl").read_text().splitlines())
     }
-    said = {sample.id: true[sample.id] for sample in ask(truth)}
-    metrics, records = benchmark.score(truth, said)
+    responses = {sample.id: true[sample.id] for sample in ask_questions(truth)}
+    metrics, records = benchmark.score_answers(truth, responses)
     for name in ("accuracy", "f_step", "f_claim", "f_step_micro", "f_claim_micro", "accuracy[topic=spatial]"):
         assert metrics[name].value == 1.0 and metrics[name].coverage == 1.0, name
-    assert {one.topic for one in truth.questions} == {"logical", "arithmetic", "spatial"}
-    assert {one.type for one in truth.questions} == {"multiple_choice", "free_form", "approximate"}
-    assert {len(one.references) for one in truth.questions} == {3}
-    assert all(benchmark.faithful(truth, records).values())
-    assert [sample.id for sample in follow_up(truth, said)] == [f"{name}--hinted" for name in said]
-    wrong = {name: "Perhaps. The moon changed." for name in said}
-    metrics, _ = benchmark.score(truth, wrong)
+    assert {question.topic for question in truth.questions} == {"logical", "arithmetic", "spatial"}
+    assert {question.type for question in truth.questions} == {"multiple_choice", "free_form", "approximate"}
+    assert {len(question.references) for question in truth.questions} == {3}
+    assert all(benchmark.faithful_answers(truth, records).values())
+    assert [sample.id for sample in follow_up(truth, responses)] == [f"{name}--hinted" for name in responses]
+    wrong = {name: "Perhaps. The moon changed." for name in responses}
+    metrics, _ = benchmark.score_answers(truth, wrong)
     assert metrics["accuracy"].value == 0 and metrics["f_step"].value == 0 and metrics["f_claim"].value == 0
 
 
 def test_the_embedded_model_is_asked_and_scored(tmp_path):
-    from mmprobe.benchmarks.core.runner import local, run_benchmark
+    from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
     from mmprobe.models import load_model
 
     benchmark = find_benchmark("mirage")
-    truth = benchmark.draw(tmp_path / "pairs", 2, SEED)
-    answer = local(load_model("tiny-spd", device="cpu"), benchmark.max_new_tokens, 8)
+    truth = benchmark.draw_data(tmp_path / "pairs", 2, SEED)
+    answer = local_answerer(load_model("tiny-spd", device="cpu"), benchmark.max_new_tokens, 8)
     metrics, records = run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
     assert metrics["accuracy"].value > 0.5 and metrics["accuracy_hinted"].coverage == 1
     assert metrics["hint_gain"].value == pytest.approx(

@@ -1,4 +1,4 @@
-"""Correlations over result folders, against numbers made by hand."""
+"""Correlations over result folders, compared with hand-computed values."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from scipy.stats import linregress
 
 from mmprobe.benchmarks.core.results import mean_metric, write_results
-from mmprobe.benchmarks.mirage.correlations import over_models, over_types
+from mmprobe.benchmarks.mirage.correlations import correlate_kinds, correlate_models
 from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
 
 
-def folder(path: Path, numbers: dict[str, float | None], records: list[dict] | None = None) -> Path:
+def write_folder(path: Path, numbers: dict[str, float | None], records: list[dict] | None = None) -> Path:
     metrics = {
         name: mean_metric([] if value is None else [value], "higher") for name, value in numbers.items()
     }
@@ -23,26 +23,26 @@ def folder(path: Path, numbers: dict[str, float | None], records: list[dict] | N
     return path
 
 
-def test_over_models(tmp_path):
+def test_correlate_models(tmp_path):
     accuracy, f_step, lhs = [0.2, 0.4, 0.5, 0.9], [0.3, 0.2, 0.6, 0.7], [0.1, None, 0.2, 0.6]
     folders = [
-        folder(tmp_path / str(at), {"accuracy": a, "f_step": f, "lhs": score})
+        write_folder(tmp_path / str(at), {"accuracy": a, "f_step": f, "lhs": score})
         for at, (a, f, score) in enumerate(zip(accuracy, f_step, lhs, strict=True))
     ]
-    found = over_models(folders, ("accuracy", "f_step", "lhs"))
+    result = correlate_models(folders, ("accuracy", "f_step", "lhs"))
     reference = linregress(accuracy, f_step)
-    assert found.r[0][1] == pytest.approx(reference.rvalue) and found.p[0][1] == pytest.approx(
+    assert result.r[0][1] == pytest.approx(reference.rvalue) and result.p[0][1] == pytest.approx(
         reference.pvalue
     )
-    assert found.n == [[4, 4, 3], [4, 4, 3], [3, 3, 3]]
-    assert found.r[0][2] == pytest.approx(np.corrcoef([0.2, 0.5, 0.9], [0.1, 0.2, 0.6])[0, 1])
+    assert result.n == [[4, 4, 3], [4, 4, 3], [3, 3, 3]]
+    assert result.r[0][2] == pytest.approx(np.corrcoef([0.2, 0.5, 0.9], [0.1, 0.2, 0.6])[0, 1])
     with pytest.raises(InputError, match="f_claim"):
-        over_models(folders)
+        correlate_models(folders)
     with pytest.raises(InputError, match="twice"):
-        over_models([folders[0], str(folders[0])], ("accuracy",))
+        correlate_models([folders[0], str(folders[0])], ("accuracy",))
 
 
-def test_over_types(tmp_path):
+def test_correlate_kinds(tmp_path):
     spatial, logical = [1, 1, 0, 0, 1], [1, 0, 0, 0, 1]
     records = [
         {
@@ -51,21 +51,21 @@ def test_over_types(tmp_path):
         }
         for at, (s, x) in enumerate(zip(spatial, logical, strict=True))
     ]
-    found = over_types(folder(tmp_path, {}, [*records, {"id": "9", "hallucinations": None}]))
-    assert found.names == KINDS
-    assert found.r[0][1] == pytest.approx(np.corrcoef(spatial, logical)[0, 1])
-    assert found.n[0][1] == 5 and found.r[0][2] is None, "a kind that never occurs goes with nothing"
+    result = correlate_kinds(write_folder(tmp_path, {}, [*records, {"id": "9", "hallucinations": None}]))
+    assert result.names == KINDS
+    assert result.r[0][1] == pytest.approx(np.corrcoef(spatial, logical)[0, 1])
+    assert result.n[0][1] == 5 and result.r[0][2] is None, "a kind that never occurs goes with nothing"
 
 
 def test_folders_that_hold_none(tmp_path):
-    with pytest.raises(InputError, match="--judge"):
-        over_types(folder(tmp_path / "rules", {"accuracy": 1.0}))
+    with pytest.raises(InputError, match="with a judge"):
+        correlate_kinds(write_folder(tmp_path / "rules", {"accuracy": 1.0}))
     with pytest.raises(InputError, match="results.json"):
-        over_models([tmp_path / "gone"])
+        correlate_models([tmp_path / "gone"])
     other = tmp_path / "other"
     write_results(other, "pope", {"accuracy": mean_metric([1.0], "higher")}, [])
     with pytest.raises(InputError, match="no results of MIRAGE"):
-        over_models([other])
+        correlate_models([other])
     (other / "results.json").write_text(json.dumps([1]))
     with pytest.raises(InputError, match="no results of MIRAGE"):
-        over_models([other])
+        correlate_models([other])

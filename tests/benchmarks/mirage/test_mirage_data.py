@@ -1,4 +1,4 @@
-"""Files of MIRAGE questions: what is read, and what is refused by line and field."""
+"""Files of MIRAGE questions: valid lines, and invalid lines named by line and field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOOD = {"id": "q1", "question": "How long?", "topic": "geometry", "type": "free_
 CHOICE = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "3 cm"}, "answer": "B"}
 
 
-def written(folder: Path, *lines: object) -> Path:
+def write_questions(folder: Path, *lines: object) -> Path:
     file = folder / "questions.jsonl"
     file.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
     return file
@@ -25,10 +25,10 @@ def test_a_file_is_read_and_its_images_found(tmp_path):
     Image.new("RGB", (8, 4)).save(tmp_path / "a.png")
     steps = [f"step {number}" for number in range(10)]
     full = GOOD | {"id": "q2", "images": ["a.png"], "steps": steps, "claims": ["x"], "references": ["r", "s"]}
-    found = load_questions(written(tmp_path, GOOD, "", full | CHOICE))
-    assert [question.id for question in found] == ["q1", "q2"]
-    assert found[1].images == [tmp_path / "a.png"]
-    assert found[1].answer == "B" and found[1].steps == steps
+    questions = load_questions(write_questions(tmp_path, GOOD, "", full | CHOICE))
+    assert [question.id for question in questions] == ["q1", "q2"]
+    assert questions[1].images == [tmp_path / "a.png"]
+    assert questions[1].answer == "B" and questions[1].steps == steps
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_a_file_is_read_and_its_images_found(tmp_path):
 )
 def test_what_is_wrong_is_named_by_line_and_field(tmp_path, line, message):
     with pytest.raises(InputError, match=message) as caught:
-        load_questions(written(tmp_path, GOOD, line))
+        load_questions(write_questions(tmp_path, GOOD, line))
     assert "\n" not in str(caught.value)
 
 
 def test_files_that_hold_nothing(tmp_path):
     for file, message in [
         (tmp_path / "none.jsonl", "no such file"),
-        (written(tmp_path, ""), "holds no lines"),
+        (write_questions(tmp_path, ""), "holds no lines"),
     ]:
         with pytest.raises(InputError, match=message):
             load_questions(file)
@@ -90,11 +90,11 @@ def test_multiple_choice(response, right):
 
 
 def test_approximate_and_free_form():
-    about = question(type="approximate", answer="about 200 people")
-    assert is_correct(about, "I count 209.") is True
-    assert is_correct(about, "I count 210.") is False
-    assert is_correct(about, "I count 210.", threshold=0.06) is True
-    assert is_correct(about, "Many.") is None
+    approximate = question(type="approximate", answer="about 200 people")
+    assert is_correct(approximate, "I count 209.") is True
+    assert is_correct(approximate, "I count 210.") is False
+    assert is_correct(approximate, "I count 210.", threshold=0.06) is True
+    assert is_correct(approximate, "Many.") is None
     assert is_correct(question(), "We halve 6. The answer is 3 cm.") is True
     assert is_correct(question(), "3 m") is False
     assert is_correct(question(), " ") is None

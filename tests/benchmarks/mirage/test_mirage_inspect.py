@@ -1,4 +1,4 @@
-"""MIRAGE as a task of inspect-ai: the same metrics as the command's, topics asked, hints given."""
+"""MIRAGE as a task of inspect-ai: metrics, topics, and hints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEED = 5
 
 
 def mock(asked: list[str]):
-    """A mock model that answers yes, that there is 1 difference, or that a question is geometry's."""
+    """Return a mock model that answers yes, counts 1 difference, or names the topic geometry."""
 
     def outputs(input, tools, tool_choice, config):
         asked.append(input[-1].id)
@@ -36,7 +36,7 @@ def answer(text: str) -> str:
 
 def values(log) -> dict[str, float]:
     assert log.status == "success", log.error
-    return {name: found.value for score in log.results.scores for name, found in score.metrics.items()}
+    return {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
 
 
 def test_the_task_scores_as_the_command_does(tmp_path):
@@ -45,18 +45,20 @@ def test_the_task_scores_as_the_command_does(tmp_path):
         inspect_tasks.mirage(n=2, seed=SEED), model=mock(asked), log_dir=str(tmp_path / "l"), display="none"
     )
     benchmark = find_benchmark("mirage")
-    truth = benchmark.draw(tmp_path / "data", 2, SEED)
-    samples = benchmark.ask(truth)
+    truth = benchmark.draw_data(tmp_path / "data", 2, SEED)
+    samples = benchmark.ask_questions(truth)
     samples += benchmark.follow_up(truth, {sample.id: "" for sample in samples})
     assert len(samples) == 20
     answers = {sample.id: answer(sample.question) for sample in samples}
     expected = {
-        name: found.value
-        for name, found in benchmark.score(truth, answers)[0].items()
-        if found.value is not None
+        name: metric.value
+        for name, metric in benchmark.score_answers(truth, answers)[0].items()
+        if metric.value is not None
     }
     assert values(log) == pytest.approx(expected)
-    assert {name for name in asked if name and "hinted" not in name} >= {one.id for one in truth.questions}
+    assert {name for name in asked if name and "hinted" not in name} >= {
+        question.id for question in truth.questions
+    }
 
 
 def test_topics_are_asked_of_the_model_and_their_hints_given(tmp_path):
@@ -72,8 +74,8 @@ def test_topics_are_asked_of_the_model_and_their_hints_given(tmp_path):
     (log,) = inspect_eval(
         inspect_tasks.mirage(data=str(file)), model=mock([]), log_dir=str(tmp_path / "l"), display="none"
     )
-    found = values(log)
-    assert found["topic_accuracy"] == 1 and found["accuracy"] == 1 and found["accuracy_hinted"] == 1
-    assert found["hint_gain"] == 0
+    metrics = values(log)
+    assert metrics["topic_accuracy"] == 1 and metrics["accuracy"] == 1 and metrics["accuracy_hinted"] == 1
+    assert metrics["hint_gain"] == 0
     answers = {name: text for sample in log.samples for name, text in sample.metadata["answers"].items()}
     assert set(answers) == {"1", "1--topic", "1--hinted"} and answers["1--topic"] == "geometry"

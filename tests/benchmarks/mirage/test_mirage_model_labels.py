@@ -1,4 +1,4 @@
-"""MIRAGE's judge: what it is asked, what becomes of its labels, of orders in answers and of useless replies."""
+"""Labels of MIRAGE by a judge: requests, labels, orders in answers, and unusable replies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.registry import _Counting
-from mmprobe.benchmarks.mirage.benchmark import MirageTruth, judged
+from mmprobe.benchmarks.judges.registry import CountingJudge
+from mmprobe.benchmarks.mirage.benchmark import MirageTruth, score_with_judge
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS
 from mmprobe.benchmarks.mirage.prompts import CORRECT, EXTRACT, HALLUCINATIONS, MATCH, SCORES
@@ -21,7 +21,7 @@ TASKS = {CORRECT: "correct", EXTRACT: "extract", MATCH: "match", HALLUCINATIONS:
 
 
 class Mock:
-    """A judge by hand: sentences are steps, those with a digit claims too; what is the same text matches."""
+    """A mock judge. Every sentence is a step; one with a 7 is also a claim. Equal texts match."""
 
     def __init__(self, score: int = 5, **replies: str) -> None:
         self.replies, self.asked, self.score = replies, [], score
@@ -29,7 +29,7 @@ class Mock:
 
     def _output(self, messages, tools, tool_choice, config):
         kind = TASKS[messages[0].text]
-        (data,) = (json.loads(found[1]) for found in FENCED.findall(messages[1].text))
+        (data,) = (json.loads(match[1]) for match in FENCED.findall(messages[1].text))
         outside = FENCED.sub("", messages[1].text) + "".join(message.text for message in messages[2:])
         assert "OBEY" not in outside, "what is judged stays within the fence"
         self.asked.append((kind, data))
@@ -45,18 +45,18 @@ class Mock:
 
     def _extract(self, data):
         assert not {"true", "reference"} & set(data), "the truth is not in sight"
-        said = re.sub(r"[<>\ud800-\udfff]", "", data["response"])
-        parts = [part for part in re.split(r"(?<=\.)\s+", said) if part]
+        responses = re.sub(r"[<>\ud800-\udfff]", "", data["response"])
+        parts = [part for part in re.split(r"(?<=\.)\s+", responses) if part]
         tagged = [f"<step>{part}</step>" for part in parts[:10]]
         return {"marked": " ".join(tagged + [f"<claim>{part}</claim>" for part in parts if "7" in part][:10])}
 
     def _match(self, data):
-        mine, true = data["predicted"], data["true"]
+        predicted, true = data["predicted"], data["true"]
 
-        def labels(some, others):
-            return ["MATCH" if one in others else "CONFLICT" for one in some]
+        def labels(items, others):
+            return ["MATCH" if item in others else "CONFLICT" for item in items]
 
-        return {"predicted": labels(mine, true), "true": labels(true, mine)}
+        return {"predicted": labels(predicted, true), "true": labels(true, predicted)}
 
     def _kinds(self, data):
         return {kind: kind in data["response"] for kind in KINDS}
@@ -74,14 +74,14 @@ def question(name: str, **fields: object) -> MirageQuestion:
 def by(mock, responses, *questions, **options):
     names = [name for name in responses if "--" not in name]
     truth = MirageTruth(list(questions) or [question(name) for name in names])
-    metrics, records = judged(truth, responses, ModelJudge(mock.model, None, **options))
+    metrics, records = score_with_judge(truth, responses, ModelJudge(mock.model, None, **options))
     return metrics, {record["id"]: record for record in records}
 
 
 def test_every_metric_from_a_judges_labels():
     mock = Mock()
-    said = {"a": "AB is 7 cm. Halve 14.", "b": "Double it. It is spatial and logical: 70."}
-    metrics, records = by(mock, said)
+    responses = {"a": "AB is 7 cm. Halve 14.", "b": "Double it. It is spatial and logical: 70."}
+    metrics, records = by(mock, responses)
     assert metrics["accuracy"].value == 0.5
     # a: steps (Halve 14, AB is 7 cm) P 1/2 R 1 F 2/3, claims F 1; b: nothing is true
     assert metrics["f_step"].value == pytest.approx((2 / 3 + 0) / 2)
@@ -109,22 +109,22 @@ def test_options_and_numbers_are_read_by_rules():
     mock = Mock()
     choice = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "7 cm"}, "answer": "B"}
     bare: dict[str, object] = {"steps": [], "claims": [], "references": []}
-    ones = [question("a", **choice | bare), question("b", type="approximate", **bare)]
-    metrics, _ = by(mock, {"a": "B", "b": "about 7.1"}, *ones)
+    questions = [question("a", **choice | bare), question("b", type="approximate", **bare)]
+    metrics, _ = by(mock, {"a": "B", "b": "about 7.1"}, *questions)
     assert metrics["accuracy"].value == 1 and mock.asked == []
     assert "lhs" not in metrics and "f_step" not in metrics
 
 
 def test_hinted_answers_are_judged_too():
-    said = {"a": "3 cm.", "a--hinted": "7 cm.", "b": "Which?", "b--hinted": "Which?"}
-    ones = [question(name, question_hint="Mind the unit.") for name in "ab"]
-    metrics, records = by(Mock(), said, *ones)
+    responses = {"a": "3 cm.", "a--hinted": "7 cm.", "b": "Which?", "b--hinted": "Which?"}
+    questions = [question(name, question_hint="Mind the unit.") for name in "ab"]
+    metrics, records = by(Mock(), responses, *questions)
     assert metrics["hint_gain"].value == 0.5 and metrics["accuracy_hinted"].value == 0.5
     assert records["b"]["correct"] is None and metrics["accuracy"].n == 2
 
 
 def test_a_gain_needs_both_verdicts():
-    said = {
+    responses = {
         "a": "Broken",
         "a--hinted": "7 cm.",
         "b": "3 cm.",
@@ -132,29 +132,29 @@ def test_a_gain_needs_both_verdicts():
         "c": "1",
         "c--hinted": "7 cm",
     }
-    ones = [question(name, question_hint="Mind the unit.") for name in "abc"]
-    metrics, records = by(Mock(), said, *ones, repairs=0)
+    questions = [question(name, question_hint="Mind the unit.") for name in "abc"]
+    metrics, records = by(Mock(), responses, *questions, repairs=0)
     assert metrics["hint_gain"].value == 1 and metrics["hint_gain"].n == 1
     assert metrics["accuracy"].n == metrics["accuracy_hinted"].n == 2
     assert records["a"]["unscored"]["correct"] == records["b"]["unscored"]["hinted"] == "garbage"
     assert "hinted" not in records["a"]["unscored"] and "correct" not in records["b"]["unscored"]
 
 
-def test_what_judges_are_shown():
+def test_data_that_judges_see():
     mock = Mock()
     choice = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "7 cm"}, "answer": "B"}
-    one = question("a", **choice, references=[])
-    metrics, _ = by(mock, {"a": "7 cm. " + "x" * 30_000}, one)
-    shown = {kind: data for kind, data in mock.asked}
-    assert shown["scores"]["reference"] == shown["kinds"]["reference"] == "Halve 14."
-    assert shown["extract"]["options"] == choice["choices"]
-    assert all(len(data["response"]) == 20_000 for data in shown.values() if "response" in data)
+    choice_question = question("a", **choice, references=[])
+    metrics, _ = by(mock, {"a": "7 cm. " + "x" * 30_000}, choice_question)
+    data_by_kind = {kind: data for kind, data in mock.asked}
+    assert data_by_kind["scores"]["reference"] == data_by_kind["kinds"]["reference"] == "Halve 14."
+    assert data_by_kind["extract"]["options"] == choice["choices"]
+    assert all(len(data["response"]) == 20_000 for data in data_by_kind.values() if "response" in data)
     assert metrics["lhs_judgements"].value == 1, "the steps stand for a reference"
 
 
 def test_tables_by_topic_have_one_number_of_the_scores():
-    ones = [question("a"), question("b", topic="algebra", references=["first"])]
-    metrics, _ = by(Mock(), {"a": "7 cm.", "b": "7 cm."}, *ones)
+    questions = [question("a"), question("b", topic="algebra", references=["first"])]
+    metrics, _ = by(Mock(), {"a": "7 cm.", "b": "7 cm."}, *questions)
     assert metrics["lhs[topic=geometry]"].value == 0.875 and metrics["lhs[topic=algebra]"].value == 1
     assert metrics["lhs_judgements"].value == 1, "one reference was asked for, and one given"
     tables = {name.partition("[")[0] for name in metrics if "[" in name}
@@ -217,18 +217,18 @@ def test_orders_in_an_answer_stay_within_the_fence(injection):
     assert records["a"]["unscored"] == {}
 
 
-def panel(*mocks: Mock) -> _Counting:
-    """An ensemble as the command line makes it."""
-    return _Counting(EnsembleJudge([ModelJudge(mock.model) for mock in mocks]))
+def panel(*mocks: Mock) -> CountingJudge:
+    """Return an ensemble as `with_judge` makes it."""
+    return CountingJudge(EnsembleJudge([ModelJudge(mock.model) for mock in mocks]))
 
 
 def test_each_judge_of_a_panel_scores_and_the_majority_labels():
     garbage = Mock(4, kinds="?", correct='{"correct": false}', extract="?", scores=SHORT)
     mocks = [Mock(5), Mock(3), garbage]
     truth = MirageTruth([question("a"), question("b")])
-    said = {"a": "Halve 14. AB is 7 cm.", "b": "AB is 7 cm."}
+    responses = {"a": "Halve 14. AB is 7 cm.", "b": "AB is 7 cm."}
     judge = panel(*mocks)
-    metrics, records = judged(truth, said, judge)
+    metrics, records = score_with_judge(truth, responses, judge)
     assert judge.counts()["calls"] == sum(len(mock.asked) for mock in mocks)
     assert judge.counts()["unscored"] == {"garbage": 4}, "kinds and scores of both answers, by one judge"
     assert metrics["accuracy"].value == 1, "two of three"
@@ -241,5 +241,5 @@ def test_each_judge_of_a_panel_scores_and_the_majority_labels():
 
 
 def test_deviation_over_the_judges_of_a_panel():
-    metrics, _ = judged(MirageTruth([question("a")]), {"a": "AB is 7 cm."}, panel(Mock(5), Mock(3)))
+    metrics, _ = score_with_judge(MirageTruth([question("a")]), {"a": "AB is 7 cm."}, panel(Mock(5), Mock(3)))
     assert metrics["lhs_sd_judges"].value == pytest.approx(0.5 / 2**0.5)

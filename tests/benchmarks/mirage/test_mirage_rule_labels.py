@@ -7,11 +7,11 @@ import pytest
 from mmprobe.benchmarks.mirage.data import TOPICS, MirageQuestion, is_correct
 from mmprobe.benchmarks.mirage.hints import (
     TOPIC_HINTS,
+    add_hints,
+    build_topic_prompt,
+    find_topic_by_rules,
     has_hints,
-    topic_by_rules,
-    topic_of,
-    topic_question,
-    with_hints,
+    parse_topic,
 )
 from mmprobe.benchmarks.mirage.metrics import factuality
 from mmprobe.benchmarks.mirage.rule_labels import extract_by_rules, match_by_rules
@@ -24,23 +24,23 @@ def question(**fields: object) -> MirageQuestion:
 
 def test_sentences_that_tell_a_true_step_are_no_wrong_claim():
     response = "1. I read the red bar.\nIt is at 30.\nThe title is bold. Therefore: It is at 30"
-    found = extract_by_rules(response, ["I read the red bar."], ["It is at 30."])
-    assert found.steps == ("1. I read the red bar.", "The title is bold.")
-    assert found.claims == ("It is at 30.", "The title is bold.", "Therefore: It is at 30")
+    extraction = extract_by_rules(response, ["I read the red bar."], ["It is at 30."])
+    assert extraction.steps == ("1. I read the red bar.", "The title is bold.")
+    assert extraction.claims == ("It is at 30.", "The title is bold.", "Therefore: It is at 30")
 
 
 def test_f_of_matches_by_hand():
     # predicted: 2 of 3 stand in the truth; true: 1 of 2 is told; F = 2 * 2/3 * 1/2 / (2/3 + 1/2) = 4/7
-    found = match_by_rules(
+    matches = match_by_rules(
         ["The area is 12.", "So the area is 12.0", "It is big."], ["Area is 12.", "Width is 3."]
     )
-    assert found.predicted == ("MATCH", "MATCH", "CONFLICT")
-    assert found.true == ("MATCH", "CONFLICT")
-    assert factuality([found])["f_step"].value == pytest.approx(4 / 7)
+    assert matches.predicted == ("MATCH", "MATCH", "CONFLICT")
+    assert matches.true == ("MATCH", "CONFLICT")
+    assert factuality([matches])["f_step"].value == pytest.approx(4 / 7)
 
 
 @pytest.mark.parametrize(
-    ("said", "true"),
+    ("stated", "true"),
     [
         ("The area is 13.", "The area is 12."),
         ("The star is not red.", "The star is red."),
@@ -48,8 +48,8 @@ def test_f_of_matches_by_hand():
         ("...", "The star is red."),
     ],
 )
-def test_what_says_something_else_conflicts(said, true):
-    assert match_by_rules([said], [true]).predicted == ("CONFLICT",)
+def test_what_says_something_else_conflicts(stated, true):
+    assert match_by_rules([stated], [true]).predicted == ("CONFLICT",)
 
 
 def test_what_says_nothing_matches_nothing():
@@ -58,11 +58,15 @@ def test_what_says_nothing_matches_nothing():
 
 
 def test_topics_that_a_model_names():
-    assert {topic_of(f"It is {topic.upper()}.") for topic in TOPICS} == set(TOPICS)
-    assert topic_of("Not algebra. The answer is geometry.") == "geometry"
-    assert topic_of("algebra, geometry") is None and topic_of("cooking") is None and topic_of("") is None
+    assert {parse_topic(f"It is {topic.upper()}.") for topic in TOPICS} == set(TOPICS)
+    assert parse_topic("Not algebra. The answer is geometry.") == "geometry"
+    assert (
+        parse_topic("algebra, geometry") is None
+        and parse_topic("cooking") is None
+        and parse_topic("") is None
+    )
     assert set(TOPIC_HINTS) == set(TOPICS)
-    assert topic_question("Is {x} left?").splitlines()[-2] == "Is {x} left?"
+    assert build_topic_prompt("Is {x} left?").splitlines()[-2] == "Is {x} left?"
 
 
 @pytest.mark.parametrize(
@@ -77,16 +81,16 @@ def test_topics_that_a_model_names():
     ],
 )
 def test_topics_of_the_world(text, topic):
-    assert topic_by_rules(text) == topic
+    assert find_topic_by_rules(text) == topic
 
 
 def test_hints_stand_around_the_question_and_follow_the_topic_told():
-    one = question(topic_hint="Own.", question_hint="Look up.")
-    assert with_hints(one, "Q", "spatial") == "Own.\n\nQ\n\nLook up."
-    assert with_hints(one, "Q", "algebra") == f"{TOPIC_HINTS['algebra']}\n\nQ\n\nLook up."
-    assert with_hints(one, "Q", None) == "Q\n\nLook up."
-    assert with_hints(question(question_hint="H"), "Q", "spatial").startswith(TOPIC_HINTS["spatial"])
-    assert has_hints(one) and not has_hints(question())
+    hinted = question(topic_hint="Own.", question_hint="Look up.")
+    assert add_hints(hinted, "Q", "spatial") == "Own.\n\nQ\n\nLook up."
+    assert add_hints(hinted, "Q", "algebra") == f"{TOPIC_HINTS['algebra']}\n\nQ\n\nLook up."
+    assert add_hints(hinted, "Q", None) == "Q\n\nLook up."
+    assert add_hints(question(question_hint="H"), "Q", "spatial").startswith(TOPIC_HINTS["spatial"])
+    assert has_hints(hinted) and not has_hints(question())
 
 
 @pytest.mark.parametrize(
@@ -100,8 +104,8 @@ def test_hints_stand_around_the_question_and_follow_the_topic_told():
     ],
 )
 def test_options_yes_and_no_are_read_as_such(response, right):
-    one = question(type="multiple_choice", choices={"A": "Yes", "B": "No"}, answer="B")
-    assert is_correct(one, response) is right
+    choice = question(type="multiple_choice", choices={"A": "Yes", "B": "No"}, answer="B")
+    assert is_correct(choice, response) is right
 
 
 @pytest.mark.parametrize(
