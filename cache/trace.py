@@ -1,4 +1,4 @@
-"""Read a trace. Arrays are labelled, and nothing is read before it is used."""
+"""Read a trace as labelled arrays, which are read when they are used."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from xarray.core.indexing import (
     explicit_indexing_adapter,
 )
 
-from mmprobe.cache.checksums import checked
+from mmprobe.cache.checksums import open_checked
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
 
-LABELLED = {"layer", "head", "group"}  # dimensions whose values are more than plain counts
+LABELLED = {"layer", "head", "group"}  # dimensions with coordinates; the values of the others are 0, 1, 2, …
 
 
-class _Array:
-    """An attribute of `Trace` that reads one data set, lazily and with its coordinates."""
+class _ArrayAttribute:
+    """An attribute of `Trace` that returns one data set as a lazy array."""
 
     def __init__(self, path: str):
         self.path = path
@@ -40,8 +40,8 @@ class _Array:
         return self if trace is None else trace.array(self.path)
 
 
-class _Stored(BackendArray):
-    """One data set on disk, read when it is indexed; damage that is found then is an InputError."""
+class _StoredArray(BackendArray):
+    """One data set on disk, read when it is indexed; if it is damaged, this raises InputError."""
 
     def __init__(self, trace: Trace, path: str, data: h5d.DatasetID):
         self.trace, self.path = trace, path.encode()
@@ -49,20 +49,20 @@ class _Stored(BackendArray):
 
     def __getitem__(self, key: ExplicitIndexer) -> Any:
         if all(isinstance(part, slice) and part == slice(None) for part in key.tuple):
-            return self._whole()
+            return self._read_all()
         return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER_1VECTOR, self._read)
 
-    def _whole(self) -> np.ndarray:
-        """What is asked for most often, at a third of the calls."""
+    def _read_all(self) -> np.ndarray:
+        """Return all values, with a third of the calls that `_read` needs."""
         values = np.empty(self.shape, self.dtype)
-        with self.trace._opened() as root:
+        with self.trace._open() as root:
             h5d.open(root.id, self.path).read(h5s.ALL, h5s.ALL, values)
             if self.dtype == object:
                 values[...] = [text.decode() for text in values]
         return values
 
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
-        with self.trace._opened() as root:
+        with self.trace._open() as root:
             data = h5py.Dataset(h5d.open(root.id, self.path))
             return data.asstr()[key] if self.dtype == object else data[key]
 
@@ -70,106 +70,117 @@ class _Stored(BackendArray):
 class Trace:
     """What was recorded while a model answered one sample.
 
+    Attributes:
+        file: the HDF5 file.
+        group: the trace's group in the file; `/` unless the run is packed.
+
     Example:
         >>> t = open_run("runs/demo")["0001"]                       # doctest: +SKIP
         >>> t.attention_mass.sel(group="visual").mean("head")       # doctest: +SKIP
     """
 
-    attention_mass = _Array("attention/mass")
-    attention_leading = _Array("attention/leading")
-    attention_visual = _Array("attention/visual")
-    attention_visual_head = _Array("attention/visual_head")
-    residual_pre = _Array("residual/pre")
-    residual_mid = _Array("residual/mid")
-    residual_post = _Array("residual/post")
-    update_cos_mha = _Array("update/cos_mha")
-    update_cos_ffn = _Array("update/cos_ffn")
-    update_kl = _Array("update/kl")
-    ffn_gate_sum = _Array("ffn/gate_sum")
-    tam_logit = _Array("tam/logit")
-    tam_prompt = _Array("tam/prompt")
+    attention_mass = _ArrayAttribute("attention/mass")
+    attention_leading = _ArrayAttribute("attention/leading")
+    attention_visual = _ArrayAttribute("attention/visual")
+    attention_visual_head = _ArrayAttribute("attention/visual_head")
+    residual_pre = _ArrayAttribute("residual/pre")
+    residual_mid = _ArrayAttribute("residual/mid")
+    residual_post = _ArrayAttribute("residual/post")
+    update_cos_mha = _ArrayAttribute("update/cos_mha")
+    update_cos_ffn = _ArrayAttribute("update/cos_ffn")
+    update_kl = _ArrayAttribute("update/kl")
+    ffn_gate_sum = _ArrayAttribute("ffn/gate_sum")
+    tam_logit = _ArrayAttribute("tam/logit")
+    tam_prompt = _ArrayAttribute("tam/prompt")
 
-    def __init__(self, file: Path, root: str = "/"):
-        self._file, self._root = file, root
+    def __init__(self, file: Path, group: str = "/"):
+        self.file, self.group = file, group
         self._attributes: dict[str, Any] = {}
         self._arrays: dict[str, xr.DataArray] = {}
-        self._groups: dict[str, xr.Dataset] = {}
-        self._held: h5py.Group | None = None
+        self._datasets: dict[str, xr.Dataset] = {}
+        self._root: h5py.Group | None = None  # while `keep_open` is active
 
     def __repr__(self) -> str:
         return f"<Trace {self.id}: {self.answer!r}>"
 
     @contextmanager
-    def _opened(self) -> Iterator[h5py.Group]:
-        """Where the trace is in its file, which is closed after the block; what cannot be read is an InputError."""
+    def _open(self) -> Iterator[h5py.Group]:
+        """Yield the trace's group, and close the file after the block.
+
+        Raises:
+            InputError: the trace cannot be read.
+        """
         try:
-            if self._held is not None:
-                yield self._held
+            if self._root is not None:
+                yield self._root
                 return
-            with checked(self._file) as file:
-                root = file[self._root] if self._root != "/" else file
+            with open_checked(self.file) as file:
+                root = file[self.group] if self.group != "/" else file
                 version = root.attrs.get("mmprobe_format")
                 if version != FORMAT_VERSION:
                     raise InputError(
-                        f"{self._file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}"
+                        f"{self.file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}"
                     )
                 yield root
         except InputError:
             raise
         except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
-            raise self._damaged(error) from None
+            raise self.damage_error(error) from None
 
     @contextmanager
-    def held_open(self) -> Iterator[Trace]:
-        """Within the block the file stays open between reads, whose opening takes longer than many a read.
+    def keep_open(self) -> Iterator[Trace]:
+        """Within the block, keep the file open between reads. Opening it can take longer than reading.
 
         Example:
-            >>> with run["0001"].held_open() as trace:              # doctest: +SKIP
+            >>> with run["0001"].keep_open() as trace:              # doctest: +SKIP
             ...     trace.attention_mass.values, trace.update_kl.values
         """
-        opened = self._opened()
-        self._held = opened.__enter__()
+        opened = self._open()
+        self._root = opened.__enter__()
         try:
             yield self
-        finally:  # what goes wrong within the block is no damage of the file
-            self._held = None
+        finally:  # an error of the block is not passed to `_open`, which would report a damaged file
+            self._root = None
             opened.__exit__(None, None, None)
 
     @property
     def _header(self) -> dict[str, Any]:
-        """Texts about the whole trace."""
+        """The root's attributes."""
         if not self._attributes:
-            with self._opened() as root:
+            with self._open() as root:
                 self._attributes = dict(root.attrs)
         return self._attributes
 
-    def _damaged(self, error: Exception) -> InputError:
-        if not self._file.exists():
-            return InputError(f"{self._file}: no such trace")
+    def damage_error(self, error: Exception) -> InputError:
+        """Return an error that says why the trace cannot be read, and what to do."""
+        if not self.file.exists():
+            return InputError(f"{self.file}: no such trace")
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "plugin" in reason:
             return InputError(
-                f"{self._file}: is compressed; reading it needs: pip install 'mmprobe[compression]'"
+                f"{self.file}: is compressed; reading it needs: pip install 'mmprobe[compression]'"
             )
-        return InputError(f"{self._file}: damaged trace ({reason}); delete it and trace again with --resume")
+        return InputError(
+            f"{self.file}: damaged trace ({reason}); delete it and trace again with resume=True"
+        )
 
     def dataset(self, name: str) -> xr.Dataset:
-        """One group of data sets: tokens, images, steps, attention, residual, update, ffn or tam."""
-        if name not in self._groups:
-            with self._opened() as root:
-                found = {key: self._array(root, f"{name}/{key}") for key in root[name]}
-            self._groups[name] = xr.Dataset(found)
-        return self._groups[name]
+        """Return one group of data sets: tokens, images, steps, attention, residual, update, ffn or tam."""
+        if name not in self._datasets:
+            with self._open() as root:
+                arrays = {key: self._array(root, f"{name}/{key}") for key in root[name]}
+            self._datasets[name] = xr.Dataset(arrays)
+        return self._datasets[name]
 
     def array(self, path: str) -> xr.DataArray:
-        """One data set by its path in the file.
+        """Return one data set by its path in the file, such as `residual/mid`.
 
         Raises:
-            NotCaptured: the capture did not record it.
+            NotCaptured: the capture did not record the data set.
             InputError: the file is damaged.
         """
         if path not in self._arrays:
-            with self._opened() as root:
+            with self._open() as root:
                 self._array(root, path)
         return self._arrays[path]
 
@@ -179,40 +190,39 @@ class Trace:
                 variable, data = VARIABLES[path], h5d.open(root.id, path.encode())
             except KeyError:
                 raise NotCaptured(
-                    f"trace {self.id}: {path} was not captured; name it in a capture file, or see whether --capture full has it"
+                    f"trace {self.id}: {path} was not captured; name it in a capture file, "
+                    'or see whether capture="full" records it'
                 ) from None
-            about = {"long_name": variable.long_name, "units": variable.units}
-            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_Stored(self, path, data))))  # type: ignore[arg-type]
-            self._arrays[path] = _bare(root, variable.dims)._replace(
-                xr.Variable(variable.dims, lazy, about),  # type: ignore[arg-type]
+            attributes = {"long_name": variable.long_name, "units": variable.units}
+            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_StoredArray(self, path, data))))  # type: ignore[arg-type]
+            self._arrays[path] = _empty_array(root, variable.dims)._replace(
+                xr.Variable(variable.dims, lazy, attributes),  # type: ignore[arg-type]
                 name=path.rpartition("/")[2],
             )
         return self._arrays[path]
 
-    @property
+    @cached_property
     def captured(self) -> tuple[str, ...]:
         """Paths of all data sets in the file, as `array` takes them."""
-        return self._captured
-
-    @cached_property
-    def _captured(self) -> tuple[str, ...]:
         names: list[str] = []
-        with self._opened() as root:
+        with self._open() as root:
             for name in root:
-                if h5o.get_info(root.id, name.encode()).type == h5o.TYPE_GROUP:  # the others are scales
+                if h5o.get_info(root.id, name.encode()).type == h5o.TYPE_GROUP:  # not a dimension scale
                     names += [f"{name}/{key}" for key in root[name]]
         return tuple(names)
 
     @property
     def id(self) -> str:
+        """The sample's id."""
         return self.sample.id
 
     @cached_property
     def sample(self) -> Sample:
+        """The sample that the model answered."""
         try:
             return Sample.model_validate_json(self._header["sample"])
         except (KeyError, ValueError) as error:
-            raise self._damaged(error) from None
+            raise self.damage_error(error) from None
 
     @property
     def answer(self) -> str:
@@ -220,7 +230,7 @@ class Trace:
         try:
             return self._header["answer"]
         except KeyError as error:
-            raise self._damaged(error) from None
+            raise self.damage_error(error) from None
 
     @property
     def tokens(self) -> xr.Dataset:
@@ -239,20 +249,20 @@ class Trace:
 
     @property
     def ffn_active(self) -> xr.DataArray:
-        """bool (step, layer, neuron): SiLU(gate) > 0; read at once, being stored as bits."""
+        """bool (step, layer, neuron): SiLU(gate) > 0. It is read at once, since it is stored as bits."""
         packed = self.array("ffn/active")
         neurons = int(self._header["neurons"])
         bits = np.unpackbits(packed.values, axis=-1, count=neurons).astype(bool)
         return xr.DataArray(bits, dims=("step", "layer", "neuron"), coords={"layer": packed["layer"]})
 
     def to_activation_cache(self, model: Any | None = None) -> Any:
-        """The residual streams as a TransformerLens `ActivationCache`, whose positions are the steps' queries.
+        """Return the residual stream as a TransformerLens `ActivationCache`. Its positions are the steps' queries.
 
-        It holds `resid_pre`, `resid_mid`, `resid_post` of the captured layers, each [step, hidden], and their
-        differences as `attn_out` and `mlp_out`, in single precision.
+        It holds `resid_pre`, `resid_mid` and `resid_post` of the captured layers, each float32 [step, hidden], and
+        their differences as `attn_out` and `mlp_out`.
 
         Args:
-            model: a TransformerLens model or bridge, for methods of the cache that need weights.
+            model: a TransformerLens model or bridge; some methods of the cache need its weights.
 
         Raises:
             NotCaptured: no residual stream was captured.
@@ -262,30 +272,30 @@ class Trace:
             >>> cache["resid_mid", 3].shape                                     # doctest: +SKIP
             torch.Size([45, 192])
         """
-        from mmprobe.probes.activation_cache import activation_cache
+        from mmprobe.cache.activation_cache import activation_cache
 
         return activation_cache(self, model)
 
     def close(self) -> None:
-        """Let go of everything that was read; no file stays open between reads."""
+        """Free everything that was read. No file stays open between reads."""
         self._arrays.clear()
-        self._groups.clear()
+        self._datasets.clear()
 
 
-def _bare(root: h5py.Group, dims: tuple[str, ...]) -> xr.DataArray:
-    """An array with the coordinates of these dimensions; to copy one takes a fifth of making it."""
-    labels = tuple((dim, _labels(root, dim)) for dim in dims if dim in LABELLED)
-    return _labelled(labels).copy(deep=False)
+def _empty_array(root: h5py.Group, dims: tuple[str, ...]) -> xr.DataArray:
+    """Return an array with the coordinates of these dimensions. Copying one takes a fifth of the time to make one."""
+    coordinates = tuple((dim, _read_coordinate(root, dim)) for dim in dims if dim in LABELLED)
+    return _make_empty_array(coordinates).copy(deep=False)
 
 
-def _labels(root: h5py.Group, dim: str) -> tuple[Any, ...]:
+def _read_coordinate(root: h5py.Group, dim: str) -> tuple[Any, ...]:
     stored = h5d.open(root.id, dim.encode())
     values = np.empty(stored.shape, stored.dtype)
     stored.read(h5s.ALL, h5s.ALL, values)
     return tuple(value.decode() if dim == "group" else value for value in values.tolist())
 
 
-@lru_cache(64)  # nearly all traces of a run have the same, which take longer to make than to read
-def _labelled(labels: tuple[tuple[str, tuple[Any, ...]], ...]) -> xr.DataArray:
-    found = {dim: np.array(values, str if dim == "group" else np.int32) for dim, values in labels}
-    return xr.DataArray(np.zeros([len(values) for values in found.values()]), found)
+@lru_cache(64)  # most traces of a run have the same coordinates, which take longer to make than to read
+def _make_empty_array(coordinates: tuple[tuple[str, tuple[Any, ...]], ...]) -> xr.DataArray:
+    arrays = {dim: np.array(values, str if dim == "group" else np.int32) for dim, values in coordinates}
+    return xr.DataArray(np.zeros([len(values) for values in arrays.values()]), arrays)
