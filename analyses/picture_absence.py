@@ -1,4 +1,8 @@
-"""What changes inside a model when the pictures of a question are taken away (paper 002, section 2.2, from within)."""
+"""Change inside a model when the images of a question are taken away.
+
+"The mirage effect" (arXiv:2603.21687), section 2.2, compares the answers. Comparing what lies behind the answers
+is our own addition.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ PICTURE = ("present", "absent")
 SPANS = ("first", "answer")
 
 
-class _Side(NamedTuple):
+class _Answer(NamedTuple):
     """One answer: states [span, layer, hidden], attention [layer, group] or None, entropy of the first token."""
 
     states: np.ndarray
@@ -36,34 +40,35 @@ class _Side(NamedTuple):
 
 
 def picture_absence(run: Run) -> xr.Dataset:
-    """How states, attention and certainty differ between a question with its pictures and without them.
+    """Compare the states, attention and certainty of a question with its images and without them.
 
-    A pair is a sample without pictures whose `metadata` holds `with_picture`, the id of the sample with the same
-    question and its pictures; `mmprobe bench mirage-effect --trace` writes such pairs. The paper compares answers; that
-    the same is asked of what lies behind them is ours.
+    A pair is a sample without images whose `metadata` holds `with_picture`: the id of the sample with the same
+    question and its images. `mmprobe bench mirage-effect --trace` writes such pairs.
 
     Args:
         run: traces with `residual/post`; `attention/mass` for the attention.
 
     Returns:
-        A data set with dimensions `pair` (id of the sample with pictures), `layer`, `picture` (present, absent),
-        `group`. States are those after each layer: `first` at the query that gives the first token, before anything
-        is said, `answer` the mean over each answer's steps.
+        A data set with dimensions `pair` (id of the sample with images), `layer`, `picture` (present, absent),
+        `group`. A state is the residual stream after a layer: `first` at the query of the first token, `answer` the
+        mean over the answer's steps.
 
-        - distance_first, distance_answer (pair, layer): 1 - cosine of the state without pictures and that with them
-        - norm_first, norm_answer (pair, layer): length of the state without pictures over that with them, less 1
-        - distance_others (pair, layer): 1 - cosine of the first states of two questions that both have their pictures,
-          each pair's and that of the pair half the run further on: what another question and picture change; NaN for
-          a single pair
-        - entropy (pair, picture): of the distribution of the first token, in nats
-        - each of these again with `_mean`, without `pair`: mean over pairs
-        - mass (picture, layer, group): attention by group, mean over heads, steps and pairs; only with `attention/mass`
+        - distance_first, distance_answer (pair, layer): 1 - cosine of the states with and without images
+        - norm_first, norm_answer (pair, layer): length of the state without images over the length with images,
+          minus 1
+        - distance_others (pair, layer): 1 - cosine of the first states of two different questions with images, for
+          scale. The other question is half the run further on. NaN for a single pair
+        - entropy (pair, picture): entropy of the first token's distribution, in nat
+        - each of these with `_mean`, without `pair`: mean over pairs
+        - mass (picture, layer, group): attention by group, mean over heads, steps and pairs; only with
+          `attention/mass`
         - mass_difference (layer, group), entropy_difference: absent minus present, mean over pairs
-        - n: pairs
+        - n: number of pairs
 
         Every mean over pairs has `_low` and `_high`: 95 % percentile bootstraps over pairs, NaN for a single pair.
-        attrs["left_out"] names pairs with values that are not finite, attrs["unpaired"] samples without pictures whose
-        twin is not in the run; n_left_out and n_unpaired count them, and nothing holds them.
+        Pairs with values that are not finite are left out: attrs["left_out"] names them and n_left_out counts
+        them. attrs["unpaired"] names the samples without images whose twin is not in the run; n_unpaired counts
+        them.
 
     Raises:
         NotApplicable: the run has no such pair, or none with finite values.
@@ -76,30 +81,30 @@ def picture_absence(run: Run) -> xr.Dataset:
     """
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    pairs, unpaired = _pairs(run)
-    sides: list[tuple[_Side, _Side]] = []
+    pairs, unpaired = _find_pairs(run)
+    answers: list[tuple[_Answer, _Answer]] = []
     names: list[str] = []
     left_out: list[str] = []
-    labels: dict[str, np.ndarray] = {}
+    coordinates: dict[str, np.ndarray] = {}
     for present, absent in tqdm(pairs.items(), desc="picture_absence", unit="pair", disable=None):
         with ExitStack() as stack:
-            traces = [stack.enter_context(run[name].held_open()) for name in (present, absent)]
-            if not labels:
-                labels = _labels(traces[0])
-            one, two = (_side(trace) for trace in traces)
+            traces = [stack.enter_context(run[name].keep_open()) for name in (present, absent)]
+            if not coordinates:
+                coordinates = _read_coordinates(traces[0])
+            one, two = (_read_answer(trace) for trace in traces)
         if one.is_finite() and two.is_finite():
-            sides.append((one, two))
+            answers.append((one, two))
             names.append(present)
         else:
             left_out.append(present)
-    if not sides:
+    if not answers:
         raise NotApplicable(f"{run.path}: every pair has values that are not finite in {STREAM}")
-    out = xr.Dataset(coords={"pair": names, "picture": list(PICTURE), **labels})
-    _states(out, np.array([[side.states for side in pair] for pair in sides]))
-    _entropy(out, np.array([[side.entropy for side in pair] for pair in sides]))
-    mass = [[side.mass for side in pair if side.mass is not None] for pair in sides]
+    out = xr.Dataset(coords={"pair": names, "picture": list(PICTURE), **coordinates})
+    _add_states(out, np.array([[answer.states for answer in pair] for pair in answers]))
+    _add_entropy(out, np.array([[answer.entropy for answer in pair] for pair in answers]))
+    mass = [[answer.mass for answer in pair if answer.mass is not None] for pair in answers]
     if all(len(pair) == 2 for pair in mass):
-        _mass(out, np.array(mass))
+        _add_mass(out, np.array(mass))
     out["n"] = ((), len(names))
     out.attrs = {
         "analysis": "picture_absence",
@@ -114,38 +119,40 @@ def picture_absence(run: Run) -> xr.Dataset:
     return out
 
 
-def _pairs(run: Run) -> tuple[dict[str, str], list[str]]:
-    """The sample without pictures of each that has them, and those whose twin is missing."""
-    found: dict[str, str] = {}
+def _find_pairs(run: Run) -> tuple[dict[str, str], list[str]]:
+    """Return the pairs, from the sample with images to its twin without, and the samples without a twin."""
+    pairs: dict[str, str] = {}
     unpaired = []
     for name in run.ids:
         sample = run.sample(name)
         other = sample.metadata.get("with_picture")
         if not isinstance(other, str) or sample.images:
             continue
-        if other in run and run.sample(other).images and other not in found:
-            found[other] = name
+        if other in run and run.sample(other).images and other not in pairs:
+            pairs[other] = name
         else:
             unpaired.append(name)
-    if not found:
+    if not pairs:
         raise NotApplicable(
-            f"{run.path}: no question with and without its pictures; a sample without pictures names the one with them "
+            f"{run.path}: no question with and without its images; a sample without images names the one with them "
             "in metadata as 'with_picture' (mmprobe bench mirage-effect --trace)"
         )
-    return found, unpaired
+    return pairs, unpaired
 
 
-def _labels(trace: Trace) -> dict[str, np.ndarray]:
-    found = {"layer": trace.array(STREAM)["layer"].values}
+def _read_coordinates(trace: Trace) -> dict[str, np.ndarray]:
+    """Return the layers and, if attention was captured, the groups."""
+    coordinates = {"layer": trace.array(STREAM)["layer"].values}
     if MASS in trace.captured:
-        found["group"] = trace.array(MASS)["group"].values
-    return found
+        coordinates["group"] = trace.array(MASS)["group"].values
+    return coordinates
 
 
-def _side(trace: Trace) -> _Side:
-    """What one answer adds; its states are read a block of steps at a time."""
+def _read_answer(trace: Trace) -> _Answer:
+    """Read one answer, its states a block of steps at a time."""
     stream = trace.array(STREAM)
-    first, total = np.zeros(stream.shape[1:]), np.zeros(stream.shape[1:])
+    first = np.zeros(stream.shape[1:])
+    total = np.zeros(stream.shape[1:])
     for start in range(0, len(stream), BLOCK_STEPS):
         block = stream[start : start + BLOCK_STEPS].values.astype(float)
         if not start:
@@ -156,47 +163,50 @@ def _side(trace: Trace) -> _Side:
         mass = trace.array(MASS).mean(("step", "head"), dtype=np.float64).values
     entropy = trace.array("steps/entropy").values
     states = np.stack([first, total / max(len(stream), 1)])
-    return _Side(states, mass, float(entropy[0]) if len(entropy) else np.nan)
+    return _Answer(states, mass, float(entropy[0]) if len(entropy) else np.nan)
 
 
-def _states(out: xr.Dataset, states: np.ndarray) -> None:
-    """Add what the states [pair, picture, span, layer, hidden] give."""
+def _add_states(out: xr.Dataset, states: np.ndarray) -> None:
+    """Add the distances and norms of states [pair, picture, span, layer, hidden]."""
     present, absent = states[:, 0], states[:, 1]
     lengths = np.linalg.norm(states, axis=-1)
-    distance, norm = _distance(present, absent), lengths[:, 1] / lengths[:, 0] - 1
-    for place, span in enumerate(SPANS):
-        _with_mean(out, f"distance_{span}", distance[:, place], ("pair", "layer"))
-        _with_mean(out, f"norm_{span}", norm[:, place], ("pair", "layer"))
+    distance = _distance(present, absent)
+    norm = lengths[:, 1] / lengths[:, 0] - 1
+    for index, span in enumerate(SPANS):
+        _add_with_mean(out, f"distance_{span}", distance[:, index], ("pair", "layer"))
+        _add_with_mean(out, f"norm_{span}", norm[:, index], ("pair", "layer"))
     first = present[:, 0]
     others = _distance(first, np.roll(first, -(len(first) // 2), axis=0))
     if len(first) < 2:
         others = np.full_like(others, np.nan)
-    _with_mean(out, "distance_others", others, ("pair", "layer"))
+    _add_with_mean(out, "distance_others", others, ("pair", "layer"))
 
 
 def _distance(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """1 - cosine over the last axis."""
+    """Return 1 - cosine over the last axis."""
     return 1 - (one * two).sum(-1) / (np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1))
 
 
-def _entropy(out: xr.Dataset, entropy: np.ndarray) -> None:
-    _with_mean(out, "entropy", entropy, ("pair", "picture"))
-    _mean(out, "entropy_difference", entropy[:, 1] - entropy[:, 0], ())
+def _add_entropy(out: xr.Dataset, entropy: np.ndarray) -> None:
+    """Add the entropy [pair, picture] and its difference."""
+    _add_with_mean(out, "entropy", entropy, ("pair", "picture"))
+    _add_mean(out, "entropy_difference", entropy[:, 1] - entropy[:, 0], ())
 
 
-def _mass(out: xr.Dataset, mass: np.ndarray) -> None:
-    """Add the means of attention [pair, picture, layer, group]."""
-    _mean(out, "mass", mass, ("picture", "layer", "group"))
-    _mean(out, "mass_difference", mass[:, 1] - mass[:, 0], ("layer", "group"))
+def _add_mass(out: xr.Dataset, mass: np.ndarray) -> None:
+    """Add the mean attention of mass [pair, picture, layer, group] and its difference."""
+    _add_mean(out, "mass", mass, ("picture", "layer", "group"))
+    _add_mean(out, "mass_difference", mass[:, 1] - mass[:, 0], ("layer", "group"))
 
 
-def _with_mean(out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...]) -> None:
+def _add_with_mean(out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...]) -> None:
+    """Add values by pair as NAME, and their mean over pairs as NAME_mean."""
     out[name] = (dims, values)
-    _mean(out, f"{name}_mean", values, dims[1:])
+    _add_mean(out, f"{name}_mean", values, dims[1:])
 
 
-def _mean(out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...]) -> None:
-    """Add a mean over pairs and its interval, as NAME, and NAME_low and NAME_high."""
+def _add_mean(out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...]) -> None:
+    """Add the mean over pairs as NAME, and its interval as NAME_low and NAME_high."""
     low, high = bootstrap_mean(values)
     out[name] = (dims, values.mean(0))
     out[f"{name}_low"], out[f"{name}_high"] = (dims, low), (dims, high)

@@ -1,4 +1,4 @@
-"""The trace format on disk: writer, lazy reader, verify, pack. Knows no model."""
+"""The trace format on disk: writer, lazy reader, verify and pack. It knows no model."""
 
 from contextlib import suppress
 
@@ -8,7 +8,7 @@ from mmprobe.cache.trace import Trace
 from mmprobe.cache.verify import verify
 from mmprobe.cache.writer import TraceWriter
 
-with suppress(ImportError):  # an extra; being imported is enough for HDF5 to find its filters
+with suppress(ImportError):  # an extra; once imported, HDF5 finds its filters
     import hdf5plugin  # noqa: F401
 
 __all__ = ["Run", "Trace", "TraceWriter", "open_run", "pack", "verify"]

@@ -1,8 +1,8 @@
-"""Checksums of a file's pages behind its end, and a way to read it that looks at them first.
+"""Checksums of a file's pages, stored after its end, and a file object that checks each page before it is read.
 
-HDF5 checks its own headers, but not texts, and numbers only by a sum that makes reading slow; damaged texts can crash it.
-So every page is checked before HDF5 sees it. HDF5 does not mind what follows its data, and cuts it off when it changes a
-file: a trace that somebody has edited has no checksums any more, rather than wrong ones.
+HDF5 checks its own headers, but not texts, and numbers only with a slow checksum; damaged texts can crash it. Here
+every page is checked before HDF5 reads it. HDF5 ignores bytes after its data, and cuts them off when it changes a
+file. An edited trace therefore has no checksums, rather than wrong ones.
 """
 
 from __future__ import annotations
@@ -18,135 +18,141 @@ import h5py
 from xxhash import xxh3_64_intdigest
 
 PAGE_BYTES = 2**16
-_PIECE = 2**20
-_KEPT = 8  # pages
-_END = struct.Struct("<16sQQ")  # mark, bytes that were sealed, checksum of the checksums
+_READ_BYTES = 2**20
+_CACHED_PAGES = 8
+_FOOTER = struct.Struct("<16sQQ")  # mark, number of bytes with a checksum, checksum of the checksums
 _MARK = b"mmprobe xxh3 64K"
 
 
-def seal(file: BufferedRandom) -> None:
-    """Write the checksums of all pages behind the end of a file."""
+def append_checksums(file: BufferedRandom) -> None:
+    """Write the checksums of all pages of a file after its end."""
     file.seek(0)
-    piece, sums = bytearray(_PIECE), bytearray()
-    while count := file.readinto(piece):
-        sums += b"".join(struct.pack("<Q", found) for found in _sums(memoryview(piece)[:count]))
+    buffer, checksums = bytearray(_READ_BYTES), bytearray()
+    while count := file.readinto(buffer):
+        pages = _page_checksums(memoryview(buffer)[:count])
+        checksums += b"".join(struct.pack("<Q", checksum) for checksum in pages)
     size = file.seek(0, os.SEEK_END)
-    file.write(sums + _END.pack(_MARK, size, xxh3_64_intdigest(sums)))
+    file.write(checksums + _FOOTER.pack(_MARK, size, xxh3_64_intdigest(checksums)))
     file.flush()
 
 
-def is_unbroken(path: Path) -> bool:
-    """Whether a file is byte for byte as it was sealed; False if it was not sealed, or was changed since."""
+def checksums_match(path: Path) -> bool:
+    """Return whether a file has checksums and all of them match."""
     with open(path, "rb", buffering=0) as file:
         try:
-            checked, piece = _Checked(file), bytearray(_PIECE)
-            while checked.readinto(piece):
+            checked, buffer = _CheckedFile(file), bytearray(_READ_BYTES)
+            while checked.readinto(buffer):
                 pass
-        except _Damaged:
+        except _ChecksumError:
             return False
-        return bool(checked.sums)
+        return bool(checked.checksums)
 
 
 @contextmanager
-def checked(path: Path) -> Iterator[h5py.File]:
-    """Within the block, a file to read, whose bytes are as they were sealed; one without seal is read as it is.
+def open_checked(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading, and check each page that is read. A file without checksums is read unchecked.
 
     Raises:
-        OSError: it cannot be opened, or, while it is read, bytes are not what was sealed.
+        OSError: the file cannot be opened, or a page that is read does not match its checksum.
 
     Example:
-        >>> with checked(path) as trace:                            # doctest: +SKIP
+        >>> with open_checked(path) as trace:                       # doctest: +SKIP
         ...     trace["steps/id"][...]
     """
-    with open(path, "rb", buffering=0) as file, h5py.File(_Checked(file), "r", rdcc_nbytes=0) as opened:
-        yield opened
+    with (
+        open(path, "rb", buffering=0) as file,
+        h5py.File(_CheckedFile(file), "r", rdcc_nbytes=0) as hdf5_file,
+    ):
+        yield hdf5_file
 
 
-class _Damaged(OSError):
+class _ChecksumError(OSError):
     pass
 
 
-class _Checked:
-    """What `h5py.File` wants of a file, with pages that were checked."""
+class _CheckedFile:
+    """A file object for `h5py.File` that compares each page with its checksum."""
 
     def __init__(self, file: FileIO):
         self.file = file
-        self.size, self.sums = self._seal()
-        self.place = 0
-        self.kept: dict[int, memoryview] = {}  # pages of which a part was read
+        self.size, self.checksums = self._read_footer()
+        self.position = 0
+        self.cache: dict[int, memoryview] = {}  # pages by number
 
-    def _seal(self) -> tuple[int, memoryview]:
-        """How many bytes were sealed, and the checksums of their pages."""
+    def _read_footer(self) -> tuple[int, memoryview]:
+        """Return the number of bytes before the checksums, and the checksums."""
         size = self.file.seek(0, os.SEEK_END)
-        end = self._bytes(max(size - _END.size, 0), size)
-        if not end.startswith(_MARK):
+        footer = self._read_bytes(max(size - _FOOTER.size, 0), size)
+        if not footer.startswith(_MARK):
             return size, memoryview(b"")
-        _, sealed, expected = _END.unpack(end)
-        sums = self._bytes(sealed, size - _END.size)
-        if len(sums) != -(-sealed // PAGE_BYTES) * 8 or xxh3_64_intdigest(sums) != expected:
-            raise _Damaged("its checksums are damaged")
-        return sealed, memoryview(sums).cast("Q")
+        _, data_size, expected = _FOOTER.unpack(footer)
+        checksums = self._read_bytes(data_size, size - _FOOTER.size)
+        if len(checksums) != -(-data_size // PAGE_BYTES) * 8 or xxh3_64_intdigest(checksums) != expected:
+            raise _ChecksumError("its checksums are damaged")
+        return data_size, memoryview(checksums).cast("Q")
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self.place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self.place, os.SEEK_END: self.size}[whence]
-        return self.place
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: self.size}[whence]
+        self.position = start + offset
+        return self.position
 
     def tell(self) -> int:
-        return self.place
+        return self.position
 
     def read(self, count: int) -> bytes:
         target = bytearray(count)
         return bytes(target[: self.readinto(target)])
 
     def readinto(self, target: bytearray | memoryview) -> int:
-        """Fill the target from the present place, as far as there are bytes, and go on to behind them."""
-        into, done = memoryview(target)[: max(self.size - self.place, 0)], 0
-        while done < len(into):
-            page, within = divmod(self.place, PAGE_BYTES)
-            whole = (len(into) - done) // PAGE_BYTES * PAGE_BYTES
-            if whole and not within:
-                piece = into[done : done + whole]
-                self._fill(piece, page)
+        """Fill the target from the present position on, and return how many bytes there were."""
+        remaining = memoryview(target)[: max(self.size - self.position, 0)]
+        total = len(remaining)
+        while remaining:
+            page, offset = divmod(self.position, PAGE_BYTES)
+            whole_pages = len(remaining) // PAGE_BYTES * PAGE_BYTES
+            if whole_pages and not offset:
+                count = whole_pages
+                self._read_pages(remaining[:count], page)
             else:
-                piece = self._page(page)[within : within + len(into) - done]
-                into[done : done + len(piece)] = piece
-            done += len(piece)
-            self.place += len(piece)
-        return done
+                part = self._cached_page(page)[offset : offset + len(remaining)]
+                count = len(part)
+                remaining[:count] = part
+            self.position += count
+            remaining = remaining[count:]
+        return total
 
-    def _page(self, page: int) -> memoryview:
-        """A whole page; some are kept, since HDF5 reads its headers in small parts."""
-        if page not in self.kept:
-            if len(self.kept) == _KEPT:
-                self.kept.clear()
-            found = memoryview(bytearray(min(PAGE_BYTES, self.size - page * PAGE_BYTES)))
-            self._fill(found, page)
-            self.kept[page] = found
-        return self.kept[page]
+    def _cached_page(self, page: int) -> memoryview:
+        """Return a whole page. Some pages are cached, since HDF5 reads its headers in small parts."""
+        if page not in self.cache:
+            if len(self.cache) == _CACHED_PAGES:
+                self.cache.clear()
+            content = memoryview(bytearray(min(PAGE_BYTES, self.size - page * PAGE_BYTES)))
+            self._read_pages(content, page)
+            self.cache[page] = content
+        return self.cache[page]
 
-    def _fill(self, into: memoryview, page: int) -> None:
-        """Read pages from this one on, and compare them with what was sealed."""
-        self._read(into, page * PAGE_BYTES)
-        if self.sums:
-            for number, found in enumerate(_sums(into), page):
-                if found != self.sums[number]:
-                    raise _Damaged(f"bytes from {number * PAGE_BYTES:,} on are not what was written")
+    def _read_pages(self, target: memoryview, first_page: int) -> None:
+        """Read consecutive pages and compare them with their checksums."""
+        self._fill(target, first_page * PAGE_BYTES)
+        if self.checksums:
+            for page, checksum in enumerate(_page_checksums(target), first_page):
+                if checksum != self.checksums[page]:
+                    raise _ChecksumError(f"bytes from {page * PAGE_BYTES:,} on are not what was written")
 
-    def _bytes(self, first: int, end: int) -> bytearray:
-        found = bytearray(max(end - first, 0))
-        self._read(memoryview(found), first)
-        return found
+    def _read_bytes(self, start: int, end: int) -> bytearray:
+        content = bytearray(max(end - start, 0))
+        self._fill(memoryview(content), start)
+        return content
 
-    def _read(self, into: memoryview, first: int) -> None:
-        self.file.seek(first)
-        while into:
-            count = self.file.readinto(into)
+    def _fill(self, target: memoryview, start: int) -> None:
+        self.file.seek(start)
+        while target:
+            count = self.file.readinto(target)
             if not count:
-                raise _Damaged("it ends too early")
-            into = into[count:]
+                raise _ChecksumError("it ends too early")
+            target = target[count:]
 
 
-def _sums(values: memoryview) -> Iterator[int]:
-    return (
-        xxh3_64_intdigest(values[start : start + PAGE_BYTES]) for start in range(0, len(values), PAGE_BYTES)
-    )
+def _page_checksums(content: memoryview) -> Iterator[int]:
+    for start in range(0, len(content), PAGE_BYTES):
+        yield xxh3_64_intdigest(content[start : start + PAGE_BYTES])

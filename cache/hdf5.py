@@ -1,6 +1,6 @@
-"""One data set of a file that is being written, through the lower level of h5py.
+"""Write a data set through h5py's low-level interface.
 
-A trace is many small data sets; through the upper level, making one takes three times as long as HDF5 needs.
+A trace holds many small data sets. The high-level interface takes three times as long to create one as HDF5 does.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from mmprobe.errors import InputError
 
 CHUNK_BYTES = 2**20
 TEXT = h5py.string_dtype()
-Where = tuple[Any, ...]  # for each dimension an index or a slice
+Filters = tuple[tuple[int, tuple[int, ...]], ...]  # for each filter its number and its options
+Selection = tuple[Any, ...]  # for each dimension an index or a slice
 
 _TEXT_TYPE = h5t.py_create(TEXT, logical=True)
 _SCALAR = h5s.create(h5s.SCALAR)
-_WITH_GROUPS = h5p.create(h5p.LINK_CREATE)
-_WITH_GROUPS.set_create_intermediate_group(True)
+_CREATE_GROUPS = h5p.create(h5p.LINK_CREATE)
+_CREATE_GROUPS.set_create_intermediate_group(True)
 _WHOLE_CHUNKS = h5p.create(h5p.DATASET_ACCESS)
-_WHOLE_CHUNKS.set_chunk_cache(0, 0, 1)  # what is written as a whole need not be copied first
+_WHOLE_CHUNKS.set_chunk_cache(0, 0, 1)  # chunks that are written as a whole need no cache
 
 
 class DataSet:
-    """A new data set.
+    """A data set that is created and written.
 
     Args:
-        file: it is made in.
-        name: its path.
-        shape: its present shape.
-        dtype: how it is stored; `TEXT` for texts.
-        chunk: shape of the blocks that it is stored by; None for one piece.
-        growing: for each dimension whether it can grow; None if none can.
-        filters: from `filters`.
+        file: the file to create it in.
+        name: its path in the file.
+        shape: its initial shape.
+        dtype: its type in the file; `TEXT` for texts.
+        chunk: the shape of its chunks; None to store it in one piece.
+        can_grow: for each dimension whether it can grow; None if none can.
+        filters: compression, from `compression_filters`.
     """
 
     def __init__(
@@ -47,76 +48,76 @@ class DataSet:
         shape: tuple[int, ...],
         dtype: np.dtype,
         chunk: tuple[int, ...] | None = None,
-        growing: tuple[bool, ...] | None = None,
-        filters: tuple[tuple[int, tuple[int, ...]], ...] = (),
+        can_grow: tuple[bool, ...] | None = None,
+        filters: Filters = (),
     ):
         self.shape, self.dtype, self.chunk = shape, dtype, chunk
         limits = None
-        if growing is not None:
-            limits = tuple(h5s.UNLIMITED if grows else n for grows, n in zip(growing, shape, strict=True))
-        space, layout = h5s.create_simple(shape, limits), _layout(dtype, chunk, filters)
-        long_rows = growing is not None and any(growing[1:])  # their chunks are written in parts
-        access = None if long_rows else _WHOLE_CHUNKS
-        self.id = h5d.create(file, name.encode(), _kind(dtype), space, layout, _WITH_GROUPS, access)
+        if can_grow is not None:
+            limits = tuple(h5s.UNLIMITED if grows else n for grows, n in zip(can_grow, shape, strict=True))
+        space = h5s.create_simple(shape, limits)
+        layout = _creation_properties(dtype, chunk, filters)
+        rows_grow = can_grow is not None and any(can_grow[1:])
+        access = None if rows_grow else _WHOLE_CHUNKS  # chunks of growing rows are written in parts
+        self.id = h5d.create(file, name.encode(), _hdf5_type(dtype), space, layout, _CREATE_GROUPS, access)
 
     def resize(self, shape: tuple[int, ...]) -> None:
+        """Give the data set another shape."""
         if shape != self.shape:
             self.id.set_extent(shape)
             self.shape = shape
 
-    def fill(self, values: np.ndarray, where: Where | None = None) -> None:
-        """Write values into a part of the data set, by default all of it."""
+    def write(self, values: np.ndarray, where: Selection | None = None) -> None:
+        """Write values to a part of the data set, by default to all of it."""
         values = np.ascontiguousarray(values, self.dtype)
         if where is None:
             self.id.write(h5s.ALL, h5s.ALL, values)
             return
-        edges = bounds(where, self.shape)
-        counts = tuple(last - first for first, last in edges)
-        place = self.id.get_space()
-        place.select_hyperslab(tuple(first for first, _ in edges), counts)
-        self.id.write(h5s.create_simple(counts), place, values.reshape(counts))
+        limits = bounds(where, self.shape)
+        counts = tuple(end - start for start, end in limits)
+        space = self.id.get_space()
+        space.select_hyperslab(tuple(start for start, _ in limits), counts)
+        self.id.write(h5s.create_simple(counts), space, values.reshape(counts))
 
-    def bytes_touched(self, where: Where | None, shape: tuple[int, ...]) -> int:
-        """Bytes on the disk of the chunks that a part of it lies in, once it has this shape."""
+    def chunk_bytes(self, where: Selection | None, shape: tuple[int, ...]) -> int:
+        """Return the size of the chunks that hold a part of the data set once it has this shape."""
         if self.chunk is None:
             return math.prod(shape) * self.dtype.itemsize
-        edges = bounds(where, shape) if where is not None else [(0, size) for size in shape]
-        touched = math.prod(
-            (last - 1) // chunk - first // chunk + 1
-            for (first, last), chunk in zip(edges, self.chunk, strict=True)
+        limits = bounds(where, shape) if where is not None else [(0, size) for size in shape]
+        n_chunks = math.prod(
+            (end - 1) // chunk - start // chunk + 1
+            for (start, end), chunk in zip(limits, self.chunk, strict=True)
         )
-        return touched * math.prod(self.chunk) * self.dtype.itemsize
+        return n_chunks * math.prod(self.chunk) * self.dtype.itemsize
 
     def overflows(self, values: np.ndarray) -> bool:
-        """Whether it is stored in float16 and a finite value is too large for that."""
+        """Return whether the data set is float16 and a finite value is too large for float16."""
         if self.dtype != np.float16 or values.dtype == np.float16:
             return False
-        most = np.finfo(np.float16).max
-        large = (values > most) | (values < -most)
+        largest = np.finfo(np.float16).max
+        large = (values > largest) | (values < -largest)
         return bool(large.any() and np.isfinite(values[large]).any())
 
 
 @lru_cache
-def _kind(dtype: np.dtype) -> h5t.TypeID:
+def _hdf5_type(dtype: np.dtype) -> h5t.TypeID:
     return h5t.py_create(dtype, logical=True)
 
 
 @lru_cache
-def _layout(
-    dtype: np.dtype, chunk: tuple[int, ...] | None, filters: tuple[tuple[int, tuple[int, ...]], ...]
-) -> h5p.PropDCID:
-    layout = h5p.create(h5p.DATASET_CREATE)
+def _creation_properties(dtype: np.dtype, chunk: tuple[int, ...] | None, filters: Filters) -> h5p.PropDCID:
+    properties = h5p.create(h5p.DATASET_CREATE)
     if chunk is not None:
-        layout.set_chunk(chunk)
+        properties.set_chunk(chunk)
         for code, options in filters:
-            layout.set_filter(code, h5z.FLAG_OPTIONAL, options)
+            properties.set_filter(code, h5z.FLAG_OPTIONAL, options)
     if dtype.kind == "f":
-        layout.set_fill_value(np.array(np.nan, dtype))
-    return layout
+        properties.set_fill_value(np.array(np.nan, dtype))
+    return properties
 
 
-def bounds(where: Where, shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """First and last + 1 of a part, for each dimension."""
+def bounds(where: Selection, shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the start and the end of a selection along each dimension."""
     return [
         (index, index + 1)
         if isinstance(index, int)
@@ -125,34 +126,41 @@ def bounds(where: Where, shape: tuple[int, ...]) -> list[tuple[int, int]]:
     ]
 
 
-def chunk_of(block: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """A block's shape, with less of its first dimensions if it is larger than a chunk should be; a whole number of
-    chunks is a block if that makes them no smaller than half of what they may be."""
+def chunk_shape(block: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the shape of the chunks for a data set that is written in blocks of this shape.
+
+    It is the block's shape, cut along its first dimensions if the block is larger than `CHUNK_BYTES`. A block is a
+    whole number of chunks, unless that would make a chunk smaller than half of the possible size.
+
+    Example:
+        >>> chunk_shape((64, 12, 8, 578), 2)
+        (8, 12, 8, 578)
+    """
     chunk = [min(max(size, 1), CHUNK_BYTES) for size in block]
     for axis in range(len(chunk)):
-        rest = itemsize * math.prod(chunk[axis + 1 :])
-        if rest * chunk[axis] <= CHUNK_BYTES:
+        row_bytes = itemsize * math.prod(chunk[axis + 1 :])
+        if row_bytes * chunk[axis] <= CHUNK_BYTES:
             break
-        most = max(CHUNK_BYTES // rest, 1)
-        even = (size for size in range(most, most // 2, -1) if chunk[axis] % size == 0)
-        chunk[axis] = next(even, most)
+        most = max(CHUNK_BYTES // row_bytes, 1)
+        divisors = (size for size in range(most, most // 2, -1) if chunk[axis] % size == 0)
+        chunk[axis] = next(divisors, most)
     return tuple(chunk)
 
 
-def set_text(owner: h5d.DatasetID | h5f.FileID, name: str, text: str) -> None:
-    """Give a data set or a file a new attribute."""
-    attribute = h5a.create(owner, name.encode(), _TEXT_TYPE, _SCALAR)
+def write_attribute(target: h5d.DatasetID | h5f.FileID, name: str, text: str) -> None:
+    """Write a new text attribute of a data set or a file."""
+    attribute = h5a.create(target, name.encode(), _TEXT_TYPE, _SCALAR)
     attribute.write(np.array(text, TEXT))
 
 
-def filters(compression: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """HDF5's filters, each a number and its options, that compress floating-point data sets.
+def compression_filters(compression: str) -> Filters:
+    """Return the HDF5 filters of a compression: `none`, `blosc2` or `zstd`.
 
     Raises:
         InputError: hdf5plugin is not installed.
 
     Example:
-        >>> filters("none")
+        >>> compression_filters("none")
         ()
     """
     if compression == "none":
@@ -161,10 +169,11 @@ def filters(compression: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
         import hdf5plugin
     except ImportError:
         raise InputError(
-            f"compression {compression}: hdf5plugin is missing; install it with: pip install 'mmprobe[compression]'"
+            f"compression {compression}: hdf5plugin is missing; "
+            "install it with: pip install 'mmprobe[compression]'"
         ) from None
-    chosen = {
+    plugin = {
         "blosc2": hdf5plugin.Blosc2(cname="zstd", clevel=5, filters=2),
         "zstd": hdf5plugin.Zstd(clevel=3),
     }[compression]
-    return ((chosen["compression"], tuple(chosen["compression_opts"])),)
+    return ((plugin["compression"], tuple(plugin["compression_opts"])),)

@@ -1,4 +1,4 @@
-"""Join a run into one file."""
+"""Pack a run into one file."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 import h5py
 from tqdm import tqdm
 
-from mmprobe.cache.checksums import seal
+from mmprobe.cache.checksums import append_checksums
 from mmprobe.cache.run import open_run
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.verify import require_unbroken
+from mmprobe.cache.verify import check_checksums
 from mmprobe.errors import InputError
 
 
 def pack(path: str | Path, out: str | Path) -> Path:
-    """Copy a run into one HDF5 file with the traces under `/samples/<id>`; `open_run` reads it like the folder.
+    """Copy a run to one HDF5 file, with the traces under `/samples/<id>`. `open_run` reads it like the folder.
 
     Raises:
-        InputError: `out` exists, `path` is no run folder, or a trace is damaged.
+        InputError: `out` exists, `path` is not a run's folder, or a trace is damaged.
 
     Example:
         >>> pack("runs/demo", "demo.h5")                            # doctest: +SKIP
@@ -28,30 +28,30 @@ def pack(path: str | Path, out: str | Path) -> Path:
     """
     run, out = open_run(path), Path(out)
     if run.packed:
-        raise InputError(f"{path}: is packed already")
+        raise InputError(f"{path}: is packed already; give the run's folder")
     if out.exists():
-        raise InputError(f"{out}: exists; choose another --out")
+        raise InputError(f"{out}: exists; choose another file for out")
     if not out.parent.is_dir():
-        raise InputError(f"{out.parent}: no such folder")
+        raise InputError(f"{out.parent}: no such folder; make it first")
     part = out.with_name(out.name + ".part")
     try:
         with h5py.File(part, "w", libver=("v110", "v110")) as file:
             samples = file.create_group("samples")
             for name in tqdm(run.ids, desc="pack", unit="trace", disable=None):
                 trace = run[name]
-                require_unbroken(trace._file)
+                check_checksums(trace.file)
                 try:
-                    with h5py.File(trace._file, "r") as source:
-                        _copy(source, samples.create_group(name))
+                    with h5py.File(trace.file, "r") as source:
+                        _copy_trace(source, samples.create_group(name))
                 except (OSError, RuntimeError) as error:
-                    raise trace._damaged(error) from None
+                    raise trace.damage_error(error) from None
             file.attrs["mmprobe_format"] = FORMAT_VERSION
             file.attrs["run"] = json.dumps(run.config)
             file.attrs["failures"] = json.dumps(run.failures)
-            labels = [{"id": name, "faithful": faithful} for name, faithful in run._labels.items()]
+            labels = [{"id": name, "faithful": faithful} for name, faithful in run.labels.items()]
             file.attrs["labels"] = json.dumps(labels)
         with open(part, "r+b") as written:
-            seal(written)
+            append_checksums(written)
             os.fsync(written.fileno())
         os.replace(part, out)
     finally:
@@ -59,8 +59,8 @@ def pack(path: str | Path, out: str | Path) -> Path:
     return out
 
 
-def _copy(source: h5py.File, target: h5py.Group) -> None:
-    """Copy a trace. Dimension scales are attached anew: HDF5 does not carry references across files."""
+def _copy_trace(source: h5py.File, target: h5py.Group) -> None:
+    """Copy a trace. Dimension scales are attached again, since HDF5 does not copy references between files."""
     target.attrs.update(source.attrs)
 
     def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:

@@ -1,4 +1,4 @@
-"""Read a run: its traces, in order, and what is known of their samples."""
+"""Read a run: its traces in order, its failures and its labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mmprobe.cache.checksums import checked
+from mmprobe.cache.checksums import open_checked
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
@@ -18,26 +18,34 @@ from mmprobe.samples import Sample
 
 
 class Run:
-    """A folder of traces, or the file that `pack` made of it. Iterates over its traces in sample order."""
+    """A folder of traces, or the file that `pack` wrote from it. Iterates over its traces in sample order.
+
+    Attributes:
+        path: the folder or the file.
+        config: the content of `run.json`.
+        failures: samples that failed, each with `id`, `error` and `message`.
+        labels: by sample, whether its answer is faithful; from `labels.jsonl`.
+    """
 
     def __init__(
         self, path: Path, config: dict[str, Any], failures: list[dict], labels: dict[str, bool | None]
     ):
-        self.path, self.config, self.failures, self._labels = path, config, failures, labels
+        self.path, self.config, self.failures, self.labels = path, config, failures, labels
 
     @property
     def packed(self) -> bool:
+        """Whether the run is a packed file."""
         return self.path.is_file()
 
     @cached_property
     def ids(self) -> list[str]:
         """Ids of the finished samples, in the order of the run."""
         if self.packed:
-            with checked(self.path) as file:
-                done = set(file["samples"])
+            with open_checked(self.path) as file:
+                finished = set(file["samples"])
         else:
-            done = {entry.name.removesuffix(".h5") for entry in (self.path / "samples").glob("*.h5")}
-        return [name for name in self.config["order"] if name in done]
+            finished = {path.name.removesuffix(".h5") for path in (self.path / "samples").glob("*.h5")}
+        return [name for name in self.config["order"] if name in finished]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -45,26 +53,26 @@ class Run:
     def __iter__(self) -> Iterator[Trace]:
         return (self[name] for name in self.ids)
 
-    def stream(self, what: str, names: Iterable[str] | None = None) -> Iterator[tuple[str, Trace]]:
-        """Ids and traces, one after the other with a progress bar; each file is open until the next comes.
+    def stream(self, task: str, names: Iterable[str] | None = None) -> Iterator[tuple[str, Trace]]:
+        """Yield ids and traces with a progress bar. Each trace's file stays open until the next trace.
 
         Args:
-            what: is done, for the progress bar.
-            names: ids; None for all.
+            task: the text of the progress bar.
+            names: ids of samples; None for all.
 
         Example:
             >>> for name, trace in run.stream("lengths"):           # doctest: +SKIP
             ...     print(name, trace.steps.sizes["step"])
         """
-        for name in tqdm(self.ids if names is None else list(names), desc=what, unit="trace", disable=None):
-            with self[name].held_open() as trace:
+        for name in tqdm(self.ids if names is None else list(names), desc=task, unit="trace", disable=None):
+            with self[name].keep_open() as trace:
                 yield name, trace
 
     def __contains__(self, name: object) -> bool:
-        return name in self._known
+        return name in self._id_set
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def _id_set(self) -> frozenset[str]:
         return frozenset(self.ids)
 
     def __getitem__(self, name: str) -> Trace:
@@ -78,27 +86,31 @@ class Run:
         return f"<Run {self.path}: {len(self)} of {len(self.config['order'])} samples, {self.config['model']['name']}>"
 
     def sample(self, name: str) -> Sample:
+        """Return the sample with this id."""
         return self[name].sample
 
     def faithful(self, name: str) -> bool | None:
-        """Whether a sample's answer is faithful: by labels.jsonl, else by the sample itself, else None."""
-        return self._labels[name] if name in self._labels else self.sample(name).faithful
+        """Return whether a sample's answer is faithful.
+
+        A label in `labels.jsonl` takes precedence over the sample's own field; None if neither says.
+        """
+        return self.labels[name] if name in self.labels else self.sample(name).faithful
 
 
-def _failures(path: Path) -> list[dict[str, Any]]:
-    """Samples that failed; a line that a kill tore is dropped."""
-    found = []
+def _read_failures(path: Path) -> list[dict[str, Any]]:
+    """Return the samples that failed. A line that was cut off when the process was killed is dropped."""
+    failures = []
     for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
         try:
-            found.append(json.loads(line))
+            failures.append(json.loads(line))
         except json.JSONDecodeError:
             continue
-    return found
+    return failures
 
 
-def _labels(path: Path) -> dict[str, bool | None]:
-    """What is said of the answers, by the samples' ids; people write it too, so every line is checked."""
-    found = {}
+def _read_labels(path: Path) -> dict[str, bool | None]:
+    """Return whether each answer is faithful, by the samples' ids. Every line is checked: users write this file."""
+    labels = {}
     for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
         if not line.strip():
             continue
@@ -111,12 +123,12 @@ def _labels(path: Path) -> dict[str, bool | None]:
             raise InputError(
                 f'{path}, line {number}: not a label; write {{"id": "...", "faithful": true}}, or false or null'
             )
-        found[name] = faithful
-    return found
+        labels[name] = faithful
+    return labels
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run: a folder that `trace` wrote, or a file that `pack` made.
+    """Open a run: a folder that `trace` wrote, or a file that `pack` wrote.
 
     Raises:
         InputError: there is no run at `path`, or it cannot be read.
@@ -128,15 +140,15 @@ def open_run(path: str | Path) -> Run:
     path = Path(path)
     try:
         if path.is_file():
-            with checked(path) as file:
-                config, failures, labels = (
-                    json.loads(file.attrs[name]) for name in ("run", "failures", "labels")
-                )
-            faithful = {label["id"]: label["faithful"] for label in labels}
+            with open_checked(path) as file:
+                config = json.loads(file.attrs["run"])
+                failures = json.loads(file.attrs["failures"])
+                labels = {label["id"]: label["faithful"] for label in json.loads(file.attrs["labels"])}
         else:
             config = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            failures, faithful = _failures(path / "failures.jsonl"), _labels(path / "labels.jsonl")
-        version, _ = config["format"], list(config["order"])
+            failures = _read_failures(path / "failures.jsonl")
+            labels = _read_labels(path / "labels.jsonl")
+        version, _ = config["format"], list(config["order"])  # raises if the order is no list
     except InputError:
         raise
     except FileNotFoundError:
@@ -145,4 +157,4 @@ def open_run(path: str | Path) -> Run:
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
     if version != FORMAT_VERSION:
         raise InputError(f"{path}: run format {version}, this mmprobe reads {FORMAT_VERSION}")
-    return Run(path, config, failures, faithful)
+    return Run(path, config, failures, labels)

@@ -1,4 +1,4 @@
-"""The trace format: every data set with its dimensions, type, meaning and unit."""
+"""The trace format: the dimensions, type, meaning and unit of every data set."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from dataclasses import dataclass
 
 FORMAT_VERSION = 1
 GROUP_NAMES = ("template", "system", "visual", "user", "generated")
-BLOCK_STEPS = 64  # steps that are reduced and written at a time, and at most share a chunk on disk
+BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk holds at most as many
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One data set: numpy dtype (`str` for text), named dimensions, meaning and unit."""
+    """One data set of the format.
+
+    Attributes:
+        dtype: numpy type, or `str` for text.
+        dims: names of the dimensions.
+        long_name: meaning.
+        units: unit.
+    """
 
     dtype: str
     dims: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Check that every trace of a run is whole and consistent."""
+"""Check that the traces of a run are complete, undamaged and consistent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.cache.checksums import is_unbroken
+from mmprobe.cache.checksums import checksums_match
 from mmprobe.cache.run import Run, open_run
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.cache.trace import Trace
@@ -18,23 +18,23 @@ MASS_TOLERANCE = 1e-3
 
 
 def verify(path: str | Path) -> list[str]:
-    """Read every byte of every trace of a run and name what is wrong, in one line each.
+    """Read every byte of a run's traces and return the problems, one line each.
 
-    The checksums of each file are compared first; then every data set is read, shapes are compared with the
-    dimensions, attention rows must sum to 1, and samples must be there or among the failures.
+    It compares the checksums of each file and then reads every data set. Data sets must agree on the sizes of their
+    dimensions, attention rows must sum to 1, and each sample must have a trace or be listed as a failure.
 
     Raises:
-        InputError: `path` is no run at all.
+        InputError: `path` is not a run.
 
     Example:
         >>> verify("runs/demo")                                     # doctest: +SKIP
         []
     """
     path = Path(path)
-    if path.is_file() and h5py.is_hdf5(path) and not is_unbroken(path):
+    if path.is_file() and h5py.is_hdf5(path) and not checksums_match(path):
         return [f"{path}: damaged (its checksums differ); pack it again"]
     run = open_run(path)
-    problems = _missing(run)
+    problems = _missing_samples(run)
     for name in tqdm(run.ids, desc="verify", unit="trace", disable=None):
         try:
             problems += [f"{name}: {problem}" for problem in check_trace(run[name])]
@@ -43,41 +43,47 @@ def verify(path: str | Path) -> list[str]:
     return problems
 
 
-def _missing(run: Run) -> list[str]:
-    failed = {failure.get("id") for failure in run.failures}
-    there = set(run.ids) | failed
+def _missing_samples(run: Run) -> list[str]:
+    known = {*run.ids, *(failure.get("id") for failure in run.failures)}
     return [
-        f"{name}: not traced; run again with --resume" for name in run.config["order"] if name not in there
+        f"{name}: not traced; trace again with resume=True"
+        for name in run.config["order"]
+        if name not in known
     ]
 
 
-def require_unbroken(path: Path) -> None:
-    """Raise InputError unless a file is byte for byte as it was written."""
+def check_checksums(path: Path) -> None:
+    """Raise InputError unless a file has checksums and all of them match."""
     try:
-        unbroken = is_unbroken(path)
+        matches = checksums_match(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if not unbroken:
+    if not matches:
         raise InputError(
-            f"{path}: damaged, or changed since it was written (its checksums differ or are missing); delete it and make it again"
+            f"{path}: damaged, or changed since it was written (its checksums differ or are missing); "
+            "delete it and make it again"
         )
 
 
 def check_trace(trace: Trace) -> list[str]:
-    """Problems of one trace; raises InputError where it cannot be read at all."""
-    if trace._root == "/":
-        require_unbroken(trace._file)
+    """Return the problems of one trace.
+
+    Raises:
+        InputError: the trace cannot be read.
+    """
+    if trace.group == "/":
+        check_checksums(trace.file)
     problems = []
     captured = trace.captured
     sizes: dict[str, int] = {}
-    with h5py.File(trace._file, "r") as file:
-        root = file[trace._root]
+    with h5py.File(trace.file, "r") as file:
+        root = file[trace.group]
         for name in captured:
             try:
                 values = root[name][...]
             except (OSError, RuntimeError) as error:
                 if "plugin" in str(error):
-                    raise trace._damaged(error) from None
+                    raise trace.damage_error(error) from None
                 problems.append(f"{name}: damaged ({str(error).splitlines()[0]})")
                 continue
             if name not in VARIABLES:
@@ -86,8 +92,8 @@ def check_trace(trace: Trace) -> list[str]:
                 if sizes.setdefault(dim, size) != size:
                     problems.append(f"{name}: {dim} is {size}, elsewhere {sizes[dim]}")
             if name in ("attention/mass", "prompt/attention_mass") and values.size:
-                ran = ~np.isnan(values).all((0, 2, 3))  # a layer that attends to pictures may have none
-                worst = np.abs(values[:, ran].sum(-1) - 1).max(initial=0)
-                if not worst <= MASS_TOLERANCE:
-                    problems.append(f"{name}: rows should sum to 1 but are off by up to {worst:.2g}")
+                ran = ~np.isnan(values).all((0, 2, 3))  # cross-attention layers do not run without images
+                error = np.abs(values[:, ran].sum(-1) - 1).max(initial=0)
+                if not error <= MASS_TOLERANCE:
+                    problems.append(f"{name}: rows should sum to 1 but are off by up to {error:.2g}")
     return problems

@@ -1,4 +1,4 @@
-"""Write one trace as an HDF5 file that appears only when it is whole."""
+"""Write one trace to an HDF5 file, which gets its name when it is complete."""
 
 from __future__ import annotations
 
@@ -12,28 +12,36 @@ import h5py
 import numpy as np
 from h5py import h5ds
 
-from mmprobe.cache.checksums import seal
-from mmprobe.cache.hdf5 import TEXT, DataSet, Where, bounds, chunk_of, filters, set_text
+from mmprobe.cache.checksums import append_checksums
+from mmprobe.cache.hdf5 import (
+    TEXT,
+    DataSet,
+    Selection,
+    bounds,
+    chunk_shape,
+    compression_filters,
+    write_attribute,
+)
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 
-_HEADER_BYTES = 2**18  # what HDF5 writes of its own: headers, indices, dimension scales
-_ROOM_BYTES = 2**20  # taken on the disk at a time
-_LARGE = 2**24
-_FREE = {"step", "token"}  # dimensions whose length is known only when the answer has ended
+_HEADER_BYTES = 2**18  # headers, indices and dimension scales
+_RESERVE_BYTES = 2**20  # reserved on the disk at a time
+_LARGE_BYTES = 2**24
+_GROWING_DIMS = {"step", "token"}  # their sizes are known only when the answer has ended
 
 
 class TraceWriter:
-    """Writes `<path>.part` step by step; leaving the `with` block makes it durable and names it `path`.
+    """Writes `<path>.part` step by step. At the end of the `with` block the file is synced and renamed to `path`.
 
-    Nothing is left behind when the block is left by an exception.
+    If the block raises, the file is deleted.
 
     Args:
-        path: the trace to write.
-        coordinates: for each dimension its values (`layer` the captured layers, `group` their names, …);
-            `step` and `token` are not among them.
-        attributes: texts about the whole trace (sample, model, answer …).
-        half: store the data sets that the format has in float16 so; False makes them float32.
-        compression: `none`, `blosc2` or `zstd`; the latter two need hdf5plugin, to write and to read.
+        path: the file to write.
+        coordinates: the values of each dimension with coordinates, such as the captured layers for `layer` and the
+            groups' names for `group`.
+        attributes: texts about the whole trace, such as the sample and the answer.
+        float16: whether the format's float16 data sets are stored in float16; otherwise they are float32.
+        compression: `none`, `blosc2` or `zstd`; the latter two need hdf5plugin, for writing and for reading.
 
     Example:
         >>> import tempfile
@@ -46,19 +54,19 @@ class TraceWriter:
         path: Path,
         coordinates: Mapping[str, np.ndarray],
         attributes: Mapping[str, str] = {},
-        half: bool = True,
+        float16: bool = True,
         compression: str = "none",
     ):
-        self.path, self.half = path, half
-        self.filters = filters(compression)
+        self.path, self.float16 = path, float16
+        self.filters = compression_filters(compression)
         self.part = path.with_name(path.name + ".part")
         self.file = h5py.File(self.part, "w", libver=("v110", "v110"))
-        self.room = _Room(self.part)
+        self.space = _ReservedSpace(self.part)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, DataSet] = {}
-        self.data: dict[str, DataSet] = {}
+        self.datasets: dict[str, DataSet] = {}
         for name, values in coordinates.items():
-            self._scale(name, np.asarray(values))
+            self._write_scale(name, np.asarray(values))
         self.set_attributes(attributes)
 
     def __enter__(self) -> TraceWriter:
@@ -73,172 +81,186 @@ class TraceWriter:
             self.discard()
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Close and delete the unfinished file."""
         self.file.close()
-        self.room.close()
+        self.space.close()
         self.part.unlink(missing_ok=True)
 
     def commit(self) -> None:
-        """Make the trace durable and give it its name; leave nothing behind if that fails."""
+        """Sync the file and rename it to its final name; delete it if that fails."""
         try:
             self._commit()
         finally:
             self.discard()
 
     def set_attributes(self, attributes: Mapping[str, str]) -> None:
-        """Add texts about the whole trace."""
+        """Write text attributes of the whole trace."""
         for name, text in attributes.items():
-            set_text(self.file.id, name, text)
+            write_attribute(self.file.id, name, text)
 
     def append(self, name: str, block: np.ndarray) -> None:
-        """Add a block of steps to a data set whose first dimension is `step`.
+        """Append a block of steps to a data set whose first dimension is `step`.
 
-        For rows that grow with the answer, what lies beyond a row's end is NaN.
+        Rows of `token` grow with the answer; shorter rows end with NaN.
         """
-        start, rest = 0, list(block.shape[1:])
-        if name in self.data:
-            start, *rest = self.data[name].shape
-            if "token" in VARIABLES[name].dims:
-                rest = [max(own, new) for own, new in zip(rest, block.shape[1:], strict=True)]
-        self.put(name, block, (slice(start, None), *map(slice, block.shape[1:])), (start + len(block), *rest))
+        start, row_shape = 0, block.shape[1:]
+        if name in self.datasets:
+            start, *current = self.datasets[name].shape
+            rows_grow = "token" in VARIABLES[name].dims
+            row_shape = tuple(map(max, current, row_shape)) if rows_grow else tuple(current)
+        where = (slice(start, None), *map(slice, block.shape[1:]))
+        self.write_part(name, block, where, (start + len(block), *row_shape))
 
-    def put(self, name: str, values: np.ndarray, where: Where, shape: tuple[int, ...]) -> None:
-        """Fill a part of a data set that is to have this shape at least; it is made or grows if need be.
+    def write_part(self, name: str, values: np.ndarray, where: Selection, shape: tuple[int, ...]) -> None:
+        """Write a part of a data set, so that the whole is never in memory.
 
-        A data set that comes layer by layer, block by block is written so, and never held as a whole.
+        Args:
+            where: for each dimension an index or a slice.
+            shape: the data set grows to this shape, or is created with it.
         """
-        if name not in self.data:
-            block = tuple(last - first for first, last in bounds(where, shape))
-            growing = tuple(dim in _FREE or not n for dim, n in zip(VARIABLES[name].dims, shape, strict=True))
-            self._create(name, shape, block, growing)
-        data = self._wide_enough(name, values)
+        if name not in self.datasets:
+            block = tuple(end - start for start, end in bounds(where, shape))
+            dims = VARIABLES[name].dims
+            can_grow = tuple(dim in _GROWING_DIMS or not n for dim, n in zip(dims, shape, strict=True))
+            self._create(name, shape, block, can_grow)
+        data = self._widen_on_overflow(name, values)
         grown = tuple(map(max, data.shape, shape))
-        self.room.promise(data.bytes_touched(where, grown))
+        self.space.reserve(data.chunk_bytes(where, grown))
         data.resize(grown)
-        data.fill(values, where)
+        data.write(values, where)
 
     def write(self, name: str, values: np.ndarray) -> None:
-        """Write a whole data set at once."""
+        """Write a whole data set."""
         shape = np.shape(values)
         if VARIABLES[name].dtype == "str":
             self._create(name, shape, None)
-            self.room.promise(sum(16 + 4 * len(text) for text in values))
-            self.data[name].fill(np.asarray(values, object))
+            self.space.reserve(sum(16 + 4 * len(text) for text in values))
+            self.datasets[name].write(np.asarray(values, object))
         else:
             self._create(name, shape, shape if all(shape) else None)
-            data = self._wide_enough(name, values)
-            self.room.promise(data.bytes_touched(None, shape))
-            data.fill(values)
+            data = self._widen_on_overflow(name, values)
+            self.space.reserve(data.chunk_bytes(None, shape))
+            data.write(values)
 
-    def halves(self, name: str) -> bool:
-        """Whether a data set holds float16, or will when it is made."""
-        if name in self.data:
-            return self.data[name].dtype == np.float16
-        return self.half and VARIABLES[name].dtype == "f2"
+    def is_float16(self, name: str) -> bool:
+        """Return whether a data set is float16, or will be when it is created."""
+        if name in self.datasets:
+            return self.datasets[name].dtype == np.float16
+        return self.float16 and VARIABLES[name].dtype == "f2"
 
     def _create(
         self,
         name: str,
         shape: tuple[int, ...],
         block: tuple[int, ...] | None,
-        growing: tuple[bool, ...] | None = None,
-        dtype: str | None = None,
+        can_grow: tuple[bool, ...] | None = None,
+        widened: bool = False,
     ) -> DataSet:
-        """Make a data set, stored in chunks of about the block that is written at a time."""
+        """Create a data set.
+
+        Args:
+            block: shape of the blocks that are written; chunks have about this shape.
+            can_grow: for each dimension whether it can grow; None if none can.
+            widened: whether a float16 data set is stored in float32.
+        """
         variable = VARIABLES[name]
-        single = variable.dtype == "f2" and not self.half
-        stored = TEXT if variable.dtype == "str" else np.dtype(dtype or ("f4" if single else variable.dtype))
-        chunk = None if block is None else chunk_of(block, stored.itemsize)
-        chosen = self.filters if stored.kind == "f" else ()
-        data = self.data[name] = DataSet(self.file.id, name, shape, stored, chunk, growing, chosen)
-        set_text(data.id, "long_name", variable.long_name)
-        set_text(data.id, "units", variable.units)
+        if variable.dtype == "str":
+            dtype = TEXT
+        elif variable.dtype == "f2" and (widened or not self.float16):
+            dtype = np.dtype("f4")
+        else:
+            dtype = np.dtype(variable.dtype)
+        chunk = None if block is None else chunk_shape(block, dtype.itemsize)
+        filters = self.filters if dtype.kind == "f" else ()
+        data = self.datasets[name] = DataSet(self.file.id, name, shape, dtype, chunk, can_grow, filters)
+        write_attribute(data.id, "long_name", variable.long_name)
+        write_attribute(data.id, "units", variable.units)
         return data
 
-    def _wide_enough(self, name: str, values: np.ndarray) -> DataSet:
-        """The data set, made float32 if it is float16 and a finite value would overflow it."""
-        data = self.data[name]
+    def _widen_on_overflow(self, name: str, values: np.ndarray) -> DataSet:
+        """Return the data set; it is copied to float32 first if a value is too large for float16."""
+        data = self.datasets[name]
         if not data.overflows(values):
             return data
-        narrow = f"{name} as float16"
-        self.file.move(name, narrow)
-        growing = tuple(limit is None for limit in self.file[narrow].maxshape)
-        data = self._create(name, data.shape, data.chunk, growing, "f4")
-        self.room.promise(data.bytes_touched(None, data.shape))
-        for part in self.file[narrow].iter_chunks():
-            data.fill(self.file[narrow][part], part)
-        del self.file[narrow]
+        old_name = f"{name} as float16"
+        self.file.move(name, old_name)
+        can_grow = tuple(limit is None for limit in self.file[old_name].maxshape)
+        data = self._create(name, data.shape, data.chunk, can_grow, widened=True)
+        self.space.reserve(data.chunk_bytes(None, data.shape))
+        for part in self.file[old_name].iter_chunks():
+            data.write(self.file[old_name][part], part)
+        del self.file[old_name]
         return data
 
-    def _scale(self, name: str, values: np.ndarray) -> None:
+    def _write_scale(self, name: str, values: np.ndarray) -> None:
         stored = values.astype(object) if values.dtype.kind in "UO" else values.astype("i4")
-        self.room.promise(stored.nbytes)
+        self.space.reserve(stored.nbytes)
         dtype = TEXT if stored.dtype == object else stored.dtype
         scale = self.scales[name] = DataSet(self.file.id, name, stored.shape, dtype)
-        scale.fill(stored)
+        scale.write(stored)
         h5ds.set_scale(scale.id, name.encode())
 
     def _commit(self) -> None:
         self._attach_scales()
         self.file.flush()
         size = self.file.id.get_filesize()
-        self.data.clear()  # HDF5 keeps a file open as long as anything of it is
+        self.datasets.clear()  # HDF5 keeps a file open as long as one of its data sets
         self.scales.clear()
         self.file.close()
-        with open(self.part, "r+b") as written, ThreadPoolExecutor(1) as beside:
-            written.truncate(size)
-            if size > _LARGE:  # to the disk while checksums are computed
-                on_disk = beside.submit(os.fsync, written.fileno())
-                seal(written)
-                on_disk.result()
+        with open(self.part, "r+b") as file, ThreadPoolExecutor(1) as pool:
+            file.truncate(size)
+            if size > _LARGE_BYTES:  # sync the data while the checksums are computed
+                synced = pool.submit(os.fsync, file.fileno())
+                append_checksums(file)
+                synced.result()
             else:
-                seal(written)
-            os.fsync(written.fileno())
+                append_checksums(file)
+            os.fsync(file.fileno())
         os.replace(self.part, self.path)
 
     def _attach_scales(self) -> None:
-        """Give every dimension of every data set its scale, and rows that grow the length of the longest."""
+        """Attach a scale to every dimension of every data set, and give all growing rows the same length."""
         lengths: dict[str, int] = {}
-        for name, data in self.data.items():
+        for name, data in self.datasets.items():
             for dim, size in zip(VARIABLES[name].dims, data.shape, strict=True):
                 lengths[dim] = max(size, lengths.get(dim, 0))
         for dim, size in lengths.items():
             if dim not in self.scales:
-                self._scale(dim, np.arange(size))
-        for name, data in self.data.items():
+                self._write_scale(dim, np.arange(size))
+        for name, data in self.datasets.items():
             dims = VARIABLES[name].dims
-            wanted = tuple(self.scales[dim].shape[0] for dim in dims)
+            shape = tuple(self.scales[dim].shape[0] for dim in dims)
             if {"step", "token"} <= set(dims):
-                data.resize(wanted)  # rows grow with the answer, whose last token is never a query
-            elif data.shape != wanted:
-                raise ValueError(f"{name} has shape {data.shape}, its dimensions say {wanted}")
+                data.resize(shape)  # the answer's last token is never a query, so rows lack it
+            elif data.shape != shape:
+                raise ValueError(f"{name} has shape {data.shape}, its dimensions say {shape}")
             for axis, dim in enumerate(dims):
                 h5ds.attach_scale(data.id, self.scales[dim].id, axis)
 
 
-class _Room:
-    """Room on the disk, taken before HDF5 writes into it: a write that fails within HDF5 can crash the process."""
+class _ReservedSpace:
+    """Disk space, reserved before HDF5 writes to it: a write that fails within HDF5 can crash the process."""
 
     def __init__(self, path: Path):
         self.path, self.file = path, os.open(path, os.O_RDWR)
-        self.promised, self.taken = 0, 0
-        self.promise(0)
+        self.needed = _HEADER_BYTES
+        self.reserved = 0
+        self.reserve(0)
 
-    def promise(self, count: int) -> None:
-        """Make sure that this many more bytes can be written.
+    def reserve(self, count: int) -> None:
+        """Reserve space for this many more bytes.
 
         Raises:
-            OSError: they cannot.
+            OSError: the disk has no space.
         """
-        self.promised += count
-        wanted = self.promised + _HEADER_BYTES
-        if wanted > self.taken and hasattr(os, "posix_fallocate"):
-            grown = wanted + _ROOM_BYTES
+        self.needed += count
+        if self.needed > self.reserved and hasattr(os, "posix_fallocate"):
+            end = self.needed + _RESERVE_BYTES
             try:
-                os.posix_fallocate(self.file, self.taken, grown - self.taken)
+                os.posix_fallocate(self.file, self.reserved, end - self.reserved)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(self.path)) from None
-            self.taken = grown
+            self.reserved = end
 
     def close(self) -> None:
         if self.file >= 0:

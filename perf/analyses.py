@@ -34,7 +34,14 @@ def make_run(folder: Path, count: int) -> None:
     """Full traces of tiny-spd; beyond the first thirty they are copies under other names, in pairs of their own."""
     samples = mp.load_samples(make_pairs(folder.with_suffix(".pairs"), 10, 1_800_000, (1, 3), "hard"))
     asked = [sample for sample in samples if sample.metadata["type"] in QUESTIONS]
-    mp.trace(mp.load_model("tiny-spd", device="cpu"), asked, folder, "full", 128, batch_size=8)
+    mp.trace(
+        mp.load_model("tiny-spd", device="cpu"),
+        asked,
+        folder,
+        capture="full",
+        max_new_tokens=128,
+        batch_size=8,
+    )
     label_run(mp.open_run(folder))
     run = mp.open_run(folder)
     config, order = json.loads((folder / "run.json").read_text()), []
@@ -86,7 +93,7 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
         began = time.perf_counter()
         run = mp.open_run(folder)
         for trace_id, paths in by_trace(asked).items():
-            with run[trace_id].held_open() as trace:
+            with run[trace_id].keep_open() as trace:
                 for path in paths:
                     (trace.array(path) if "/" in path else trace.dataset(path)).load()
         found[name] = (took, time.perf_counter() - began)

@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 import h5netcdf, hdf5plugin, pandas, xarray  # plain pays for what is imported, too
 import mmprobe as mp
-from mmprobe.traces import native, trace
+from mmprobe.traces import trace
+from mmprobe.traces.engines import native
 from toys import samples, toy
 name, capture, new, side, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]) or None, sys.argv[5]
 model, chosen = toy(name, side=side), samples(Path(folder), 2)
@@ -32,7 +33,7 @@ if capture == "plain":
         for sample in chosen:
             model.hf.generate(**model.prepare(sample), max_new_tokens=new, do_sample=False)
 else:
-    mp.trace(model, chosen, Path(folder) / "run", capture, new, overwrite=True)
+    mp.trace(model, chosen, Path(folder) / "run", capture=capture, max_new_tokens=new, overwrite=True)
 print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)  # ru_maxrss knows the parent's, too
 """
 

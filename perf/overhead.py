@@ -22,7 +22,7 @@ from toys import LONG_SIDE, parser, samples, toy
 import mmprobe as mp
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces.engines.step_buffer import sharing_copy
+from mmprobe.traces.engines.step_buffer import copy_sharing_weights
 
 HEADER = """\
 | model | prompt | new | batch | batches | method | s | ratio | middle half | rounds | goal |
@@ -46,7 +46,14 @@ def methods(
 
     def traced(capture: Any, engine: str = "native") -> Callable[[], Any]:
         return lambda: mp.trace(
-            model, chosen, folder / "run", capture, new, engine=engine, batch_size=batch, overwrite=True
+            model,
+            chosen,
+            folder / "run",
+            capture=capture,
+            max_new_tokens=new,
+            engine=engine,
+            batch_size=batch,
+            overwrite=True,
         )
 
     found: dict[str, Callable[[], Any]] = {
@@ -57,7 +64,7 @@ def methods(
     if not peers:
         return found
     found["peers' tensors"] = traced(PEER_CAPTURE)
-    eager = sharing_copy(model.hf)
+    eager = copy_sharing_weights(model.hf)
     eager.set_attn_implementation("eager")
 
     def flags() -> None:
@@ -67,7 +74,7 @@ def methods(
                 return_dict_in_generate=True,
             )  # fmt: skip
 
-    wrapped = NNsight(sharing_copy(eager))
+    wrapped = NNsight(copy_sharing_weights(eager))
     layers = [f"model.model.language_model.layers.{index}" for index in range(model.n_layers)]
     inputs = [
         f"{layer}.{norm}" for layer in layers for norm in ("input_layernorm", "post_attention_layernorm")

@@ -25,14 +25,14 @@ from plotly.offline import get_plotlyjs
 from tqdm import tqdm
 
 import mmprobe as mp
-from mmprobe.analyses import applicable
-from mmprobe.analyses.findings import Finding, as_dataset, findings, mean
+from mmprobe.analyses import analyze_all
+from mmprobe.analyses.findings import Finding, to_dataset, findings, mean
 from mmprobe.benchmarks.synthetic.labels import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
-from mmprobe.probes import attribute, compare_with_regions, of_run
+from mmprobe.probes import attribute, compare_with_regions, run_probes
 from mmprobe.viz.figures import figures
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -53,7 +53,15 @@ def traced(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
     for name, kinds in QUESTIONS.items():
         asked = [sample for sample in samples if sample.metadata["type"] in kinds]
         out = folder / name
-        mp.trace(model, asked, out, "full", MAX_NEW_TOKENS, batch_size=8, resume=(out / "run.json").exists())
+        mp.trace(
+            model,
+            asked,
+            out,
+            capture="full",
+            max_new_tokens=MAX_NEW_TOKENS,
+            batch_size=8,
+            resume=(out / "run.json").exists(),
+        )
         label_run(mp.open_run(out))
         runs[name] = mp.open_run(out)
     return runs
@@ -233,8 +241,8 @@ def main() -> None:
     runs = traced(model, arguments.folder, arguments.pairs)
     found: Datasets = {}
     for name, run in runs.items():
-        probed = of_run(model if name == "steps" else None, slow=True)
-        datasets, left_out = applicable(run, mp.analyses.ANALYSES | probed)
+        probed = run_probes(model if name == "steps" else None, slow=True)
+        datasets, left_out = analyze_all(run, mp.analyses.ANALYSES | probed)
         print(*left_out, sep="\n")
         found[name] = {dataset.attrs["analysis"]: dataset for dataset in datasets}
     attributed = attributions(model, runs["steps"])
@@ -248,7 +256,7 @@ def main() -> None:
         bad_steps=bad["steps"],
         of_verdicts="\n".join(table(findings(runs["verdicts"], found["verdicts"].values()))),
         of_steps="\n".join(table(findings(runs["steps"], found["steps"].values()))),
-        beyond="\n".join(table(as_dataset(beyond(found, attributed)))),
+        beyond="\n".join(table(to_dataset(beyond(found, attributed)))),
         figures="\n".join(pictures(found, DOCS / "findings")),
     )
     (DOCS / "findings.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n", encoding="utf-8")

@@ -24,7 +24,7 @@ import xarray as xr
 import mmprobe as mp
 from mmprobe.analyses.statistics import bootstrap_mean
 from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender, compare
+from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender, compare_contenders
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.interventions import load_method, method_names
 from mmprobe.models import Model
@@ -82,8 +82,8 @@ def loaded() -> Model:
 def answer(job: tuple[Contender, tuple[str, ...], Path, Path]) -> None:
     """One method's answers, in a process of its own; `comparison` finds them."""
     who, benchmarks, data, out = job
-    what = [(each, each.read(data)) for each in map(find_benchmark, benchmarks)]
-    compare(loaded(), [who], what, out, BATCH, lambda text: None)
+    what = [(each, each.read_data(data)) for each in map(find_benchmark, benchmarks)]
+    compare_contenders(loaded(), [who], what, out, BATCH, lambda text: None)
 
 
 def comparison(
@@ -95,8 +95,8 @@ def comparison(
             who, pool.map(answer, [(each, benchmarks, data, out) for each in who]), strict=True
         ):
             print(f"{name}: {each.name}", flush=True)
-    what = [(each, each.read(data)) for each in map(find_benchmark, benchmarks)]
-    return compare(model, who, what, out, BATCH, lambda text: None)
+    what = [(each, each.read_data(data)) for each in map(find_benchmark, benchmarks)]
+    return compare_contenders(model, who, what, out, BATCH, lambda text: None)
 
 
 def choose(found: xr.Dataset, who: Sequence[Contender]) -> list[Contender]:
@@ -162,8 +162,8 @@ def internals(model: Model, who: Sequence[Contender], folder: Path) -> str:
             model,
             samples,
             out,
-            "full",
-            128,
+            capture="full",
+            max_new_tokens=128,
             batch_size=BATCH,
             method=load_method(each.method, **each.parameters),
             resume=(out / "run.json").exists(),

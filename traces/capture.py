@@ -1,4 +1,4 @@
-"""What to record: a named capture or a YAML file of one's own."""
+"""Captures: what to record, by name or from a YAML file."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError
 
 ALWAYS = ("tokens", "images", "steps")
-PROMPT_SIDES = {
+PROMPT_DATASETS = {  # residual/pre: prompt/residual_pre
     name.replace("prompt/", "").replace("_", "/", 1): name for name in VARIABLES if name.startswith("prompt/")
-}  # such as residual/pre: prompt/residual_pre
+}
 RECORDABLE = tuple(name for name in VARIABLES if name.split("/")[0] not in (*ALWAYS, "prompt"))
 
 
 class CaptureSpec(BaseModel):
-    """What to record. Tokens, images and steps always are.
+    """What to record. Tokens, images and steps are always recorded.
 
     Attributes:
         datasets: paths of the trace format, such as `residual/mid`.
-        layers: None for all; negative numbers count from the last.
-        heads: None for all; means over heads are means over these.
-        positions: `generated` records each step's query, `prompt` every token of the prompt, `all` both.
-            What lies on the side of the prompt is stored under `prompt/`.
-        dtype: of the large data sets (visual attention, residuals, TAM logits); float16 halves their size.
-        compression: `none`, or `blosc2` or `zstd`, for which hdf5plugin must be installed.
-        missing: whether data sets that a model or an engine cannot give are refused or skipped.
+        layers: the layers to record; None for all. Negative numbers count from the last layer.
+        heads: the heads to record; None for all. Means over heads are means over these heads.
+        positions: `generated` records the query of each step, `prompt` every token of the prompt, `all` both.
+            The prompt's data sets are stored under `prompt/`.
+        dtype: type of the large data sets (visual attention, residuals, TAM logits); float16 halves their size.
+        compression: `none`, `blosc2` or `zstd`; the latter two need hdf5plugin.
+        missing: `refuse` raises an error if the model or the engine cannot provide a data set; `skip` leaves the
+            data set out.
 
     Example:
         >>> CaptureSpec(datasets=["attention/mass"], layers=[0, -1]).layer_indices(12)
@@ -50,59 +51,65 @@ class CaptureSpec(BaseModel):
 
     @field_validator("datasets")
     @classmethod
-    def _known(cls, names: list[str]) -> list[str]:
+    def _check_names(cls, names: list[str]) -> list[str]:
         for name in names:
             if name not in RECORDABLE:
                 raise ValueError(f"{name!r} is not one of {', '.join(RECORDABLE)}")
         return names
 
     @model_validator(mode="after")
-    def _has_prompt_sides(self) -> CaptureSpec:
+    def _check_positions(self) -> CaptureSpec:
         if self.positions == "prompt":
             for name in self.datasets:
-                if name not in PROMPT_SIDES and not name.startswith("vision/"):
-                    known = ", ".join(PROMPT_SIDES)
+                if name not in PROMPT_DATASETS and not name.startswith("vision/"):
+                    known = ", ".join(PROMPT_DATASETS)
                     raise ValueError(
-                        f"positions: prompt: {name} has no side of the prompt, only {known} have"
+                        f"positions: prompt: {name} is not recorded for the prompt, only {known} are"
                     )
         return self
 
     @property
     def stored(self) -> frozenset[str]:
-        """Paths of the data sets to record, those on the side of the prompt among them."""
-        found = {name for name in self.datasets if name.startswith("vision/")}
+        """Paths of all data sets to record, including those under `prompt/`."""
+        names = {name for name in self.datasets if name.startswith("vision/")}
         if self.positions != "prompt":
-            found |= set(self.datasets)
+            names |= set(self.datasets)
         if self.positions != "generated":
-            found |= {PROMPT_SIDES[name] for name in self.datasets if name in PROMPT_SIDES}
-        return frozenset(found)
+            names |= {PROMPT_DATASETS[name] for name in self.datasets if name in PROMPT_DATASETS}
+        return frozenset(names)
 
     def wants(self, *prefixes: str) -> bool:
-        """Whether any data set that begins with one of these is to be recorded."""
+        """Return whether a data set with one of these prefixes is recorded."""
         return any(name.startswith(prefixes) for name in self.stored)
 
     def without(self, names: Collection[str]) -> CaptureSpec:
-        """The same capture without some of its data sets."""
+        """Return the capture without some of its data sets."""
         return self.model_copy(update={"datasets": [name for name in self.datasets if name not in names]})
 
     def head_indices(self, count: int) -> list[int]:
-        """The heads to record, ascending; negative numbers count from the last.
+        """Return the indices of the heads to record, in ascending order.
+
+        Args:
+            count: number of heads of the model.
 
         Raises:
-            InputError: a head that the model does not have.
+            InputError: the model has no such head.
         """
-        return _indices("head", self.heads, count)
+        return _resolve_indices("head", self.heads, count)
 
     def layer_indices(self, count: int) -> list[int]:
-        """The layers to record, ascending; negative numbers count from the last.
+        """Return the indices of the layers to record, in ascending order.
+
+        Args:
+            count: number of layers of the model.
 
         Raises:
-            InputError: a layer that the model does not have.
+            InputError: the model has no such layer.
         """
-        return _indices("layer", self.layers, count)
+        return _resolve_indices("layer", self.layers, count)
 
 
-def _indices(kind: str, chosen: list[int] | None, count: int) -> list[int]:
+def _resolve_indices(kind: str, chosen: list[int] | None, count: int) -> list[int]:
     if chosen is None:
         return list(range(count))
     for index in chosen:
@@ -112,10 +119,10 @@ def _indices(kind: str, chosen: list[int] | None, count: int) -> list[int]:
 
 
 def load_capture(name: str | Path | CaptureSpec) -> CaptureSpec:
-    """A capture by name (`default`, `full`) or from a YAML file.
+    """Return a capture by name (`default`, `full`) or from a YAML file.
 
     Raises:
-        InputError: no such capture, or a field of the file is wrong.
+        InputError: there is no such capture, or a field of the file is wrong.
 
     Example:
         >>> load_capture("default").wants("residual")

@@ -1,4 +1,4 @@
-"""A plan from trying: a few samples are traced, and what they took is multiplied."""
+"""Plan a run from a dry run: trace a few samples and multiply what they took."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,44 +18,53 @@ from mmprobe.traces.plan import Plan, peak_bytes
 from mmprobe.traces.run import trace
 
 
-def probe(
+def dry_run(
     model: Model,
     spec: CaptureSpec,
-    tried: Sequence[Sample],
-    samples: int,
+    samples: Sequence[Sample],
+    n_samples: int,
     max_new_tokens: int,
     batch_size: int = 1,
 ) -> Plan:
-    """Predict what a run of so many samples needs from tracing those tried.
+    """Predict the needs of a run of `n_samples` samples by tracing a few of them.
 
-    The first batch warms up and counts for disk and memory, not for time.
+    The first batch is traced twice: once to warm up, which counts for memory but not for time.
+
+    Args:
+        samples: the samples to trace.
+        n_samples: number of samples of the planned run.
 
     Raises:
-        InputError: a sample tried fails.
+        InputError: one of the samples fails.
 
     Example:
-        >>> from mmprobe.models import load_model                                       # doctest: +SKIP
-        >>> probe(load_model("tiny-spd"), load_capture("full"), some, 1000, 64).seconds  # doctest: +SKIP
+        >>> from mmprobe.models import load_model                                              # doctest: +SKIP
+        >>> dry_run(load_model("tiny-spd"), load_capture("full"), some, 1000, 64).seconds      # doctest: +SKIP
         312.4
     """
     with tempfile.TemporaryDirectory() as folder:
-        warm = list(tried[:batch_size])
-        trace(model, warm, Path(folder) / "warm", spec, max_new_tokens, batch_size=batch_size)
-        began = time.perf_counter()
-        run = trace(model, tried, Path(folder) / "run", spec, max_new_tokens, batch_size=batch_size)
-        seconds = (time.perf_counter() - began) / len(tried)
+        options: dict[str, Any] = {
+            "capture": spec,
+            "max_new_tokens": max_new_tokens,
+            "batch_size": batch_size,
+        }
+        trace(model, samples[:batch_size], Path(folder) / "warm-up", **options)
+        start = time.perf_counter()
+        run = trace(model, samples, Path(folder) / "run", **options)
+        seconds = (time.perf_counter() - start) / len(samples)
         if run.failures:
             failure = run.failures[0]
             raise InputError(
-                f"probe: sample {failure['id']} fails ({failure['error']}: {failure['message']})"
+                f"dry run: sample {failure['id']} fails ({failure['error']}: {failure['message']})"
             )
-        disk = sum(path.stat().st_size for path in run.path.glob("samples/*.h5")) / len(tried)
-        lengths = [trace.steps.sizes["step"] for trace in run]
+        disk = sum(path.stat().st_size for path in run.path.glob("samples/*.h5")) / len(samples)
+        lengths = [sample_trace.steps.sizes["step"] for sample_trace in run]
     device = torch.cuda.max_memory_reserved(model.hf.device) if model.hf.device.type == "cuda" else 0
+    mean_length = sum(lengths) / len(lengths)
     return Plan(
-        disk=int(samples * disk),
+        disk=int(n_samples * disk),
         host=peak_bytes(),
         device=device,
-        seconds=samples * seconds,
-        assumed=f"what {len(tried)} of them took, with answers of {sum(lengths) / len(lengths):.0f} tokens",
+        seconds=n_samples * seconds,
+        assumed=f"measured on {len(samples)} samples, with answers of {mean_length:.0f} tokens",
     )

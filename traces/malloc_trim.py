@@ -1,4 +1,4 @@
-"""Give memory that was freed back to the system."""
+"""Return freed memory to the operating system."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-_NEAR_KB = 2**13  # to the peak; what is given back earlier would have to be cleared and taken again
+_MARGIN_KB = 2**13  # memory returned far below the peak would have to be taken and cleared again
 
 
 def give_back_memory() -> None:
-    """Return what the process has freed to the system if it is about as large as it ever was.
+    """Return freed memory to the system, if the process is about as large as it ever was.
 
-    Recording keeps small tensors that lie between large temporary ones. glibc cannot join what is freed around
-    them, so the process would take new memory for the next large ones and grow. Other systems go without.
+    Recording keeps small tensors that lie between large temporary ones. glibc cannot join the freed memory
+    around them, so the process would take new memory for the next large tensors and grow. On systems without
+    glibc this does nothing.
 
     Example:
         >>> give_back_memory()
@@ -22,15 +23,17 @@ def give_back_memory() -> None:
     if _trim is None:
         return
     sizes = dict(re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", Path("/proc/self/status").read_text()))
-    if "VmHWM" in sizes and int(sizes["VmRSS"]) + _NEAR_KB > int(sizes["VmHWM"]):  # some systems do not tell
+    if "VmHWM" in sizes and int(sizes["VmRSS"]) + _MARGIN_KB > int(
+        sizes["VmHWM"]
+    ):  # not every kernel has VmHWM
         _trim(0)
 
 
-def _malloc_trim() -> Callable[[int], int] | None:
+def _find_malloc_trim() -> Callable[[int], int] | None:
     try:
         return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # no glibc
         return None
 
 
-_trim = _malloc_trim()
+_trim = _find_malloc_trim()

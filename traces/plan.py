@@ -1,4 +1,4 @@
-"""What a run will need, before it is made: disk, memory, time."""
+"""Predict the disk space and the memory of a run from shapes alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from mmprobe.models import Group, Model
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
 
-_FILE_BYTES = 40_000  # of a trace beside its arrays: headers, indices, dimension scales, texts
+_FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
 
 
 class PromptSize(NamedTuple):
-    """A typical prompt: all its tokens, of which so many are visual (or beside them, where pictures are seen by
-    cross-attention) and so many the user's, and the positions of the vision encoder."""
+    """Sizes of a prompt.
+
+    Attributes:
+        tokens: number of tokens.
+        visual: number of visual tokens; in families with cross-attention they are not among `tokens`.
+        user: number of tokens of the user's text.
+        patches: number of positions of the vision encoder.
+    """
 
     tokens: float = 1024
     visual: float = 768
@@ -29,14 +35,14 @@ class PromptSize(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a run will need.
+    """The needs of a run.
 
     Attributes:
-        disk: bytes of all traces, if every answer is as long as allowed, or as those probed.
-        host: bytes that the process takes at most.
-        device: bytes that torch takes of the GPU at most; 0 on a CPU, where the model is in the host's memory.
-        seconds: None without a probe.
-        assumed: what the numbers rest on, in words.
+        disk: bytes of all traces, for answers of the maximum length, or as long as those of a dry run.
+        host: the process's peak memory in bytes.
+        device: torch's peak GPU memory in bytes; 0 on a CPU.
+        seconds: time; None without a dry run.
+        assumed: the assumptions behind these numbers, in words.
     """
 
     disk: int
@@ -55,11 +61,13 @@ def plan(
     prompt: PromptSize | None = None,
     on_gpu: bool = False,
 ) -> Plan:
-    """Predict what a run needs from shapes alone; the model may be on the meta device, without weights.
+    """Predict the needs of a run from shapes alone.
 
     Args:
-        prompt: of a typical sample.
-        on_gpu: whether the model is to run on a GPU.
+        model: the model; it may be on the meta device, without weights.
+        samples: number of samples.
+        prompt: sizes of a typical prompt.
+        on_gpu: whether the model will run on a GPU.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -68,28 +76,32 @@ def plan(
         True
     """
     prompt = prompt or PromptSize()
-    on_disk = data_bytes(model, spec, prompt, max_new_tokens) + _FILE_BYTES
+    trace_bytes = data_bytes(model, spec, prompt, max_new_tokens) + _FILE_BYTES
     weights = sum(weight.nbytes for weight in model.hf.parameters())
     working = batch_size * _working_bytes(model, spec, prompt, max_new_tokens)
-    here = weights if model.hf.device.type == "cpu" else 0  # is in the process already
+    loaded = weights if model.hf.device.type == "cpu" else 0  # part of the process's peak already
+    visual = "visual ones beside them" if model.has_cross_attention else "of them visual"
     return Plan(
-        disk=samples * on_disk,
-        host=peak_bytes() + weights - here + (0 if on_gpu else working),  # weights pass through on their way
+        disk=samples * trace_bytes,
+        host=peak_bytes()
+        + weights
+        - loaded
+        + (0 if on_gpu else working),  # a GPU's weights are read here, too
         device=weights + working if on_gpu else 0,
         seconds=None,
         assumed=(
-            f"prompts of {prompt.tokens:.0f} tokens, {prompt.visual:.0f} "
-            f"{'visual ones beside them' if model.has_cross_attention else 'of them visual'}, answers of {max_new_tokens} tokens"
+            f"prompts of {prompt.tokens:.0f} tokens, {prompt.visual:.0f} {visual}, "
+            f"answers of {max_new_tokens} tokens"
         ),
     )
 
 
-def typical(model: Model, samples: Sequence[Sample]) -> PromptSize:
-    """Mean sizes of the prompts of some samples."""
-    return PromptSize(*np.mean([_size(model, sample) for sample in samples], 0).tolist())
+def mean_prompt_size(model: Model, samples: Sequence[Sample]) -> PromptSize:
+    """Return the mean sizes of the samples' prompts."""
+    return PromptSize(*np.mean([_prompt_size(model, sample) for sample in samples], 0).tolist())
 
 
-def _size(model: Model, sample: Sample) -> PromptSize:
+def _prompt_size(model: Model, sample: Sample) -> PromptSize:
     batch = model.batch([sample])
     prompt, vision = batch.prompts[0], model.family.vision
     return PromptSize(
@@ -101,22 +113,26 @@ def _size(model: Model, sample: Sample) -> PromptSize:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has taken so far."""
+    """Return the peak memory of this process so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
-    """Per sample of a batch: the cache of keys and values, the widest layer's activations, and what is recorded
-    of a block of steps before it is reduced."""
+    """Return the temporary memory per sample of a batch.
+
+    It holds the cache of keys and values, the activations of the widest layer, and the internals of one block of
+    steps before they are reduced.
+    """
     config = model.hf.config.get_text_config()
     itemsize = model.hf.dtype.itemsize
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    tokens, steps, layers = prompt.tokens + new_tokens, min(new_tokens, BLOCK_STEPS), model.n_layers
-    cache = 2 * layers * config.num_key_value_heads * head_dim * tokens * itemsize
+    tokens = prompt.tokens + new_tokens
+    steps = min(new_tokens, BLOCK_STEPS)
+    cache = 2 * model.n_layers * config.num_key_value_heads * head_dim * tokens * itemsize
     prefill = prompt.tokens * (3 * model.n_neurons + 6 * config.hidden_size) * itemsize
     recorded = steps * (
-        2 * layers * (3 * config.hidden_size + model.n_neurons) * itemsize + 12 * config.vocab_size
+        2 * model.n_layers * (3 * config.hidden_size + model.n_neurons) * itemsize + 12 * config.vocab_size
     )
     rows = 3 * model.n_heads * steps * tokens * 4 if spec.wants("attention/", "prompt/attention") else 0
     states = 2 * tokens * config.hidden_size * itemsize if spec.wants("tam/") else 0
@@ -124,7 +140,7 @@ def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_toke
 
 
 def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
-    """Bytes of all data sets of one trace."""
+    """Return the bytes of all data sets of one trace."""
     config = model.hf.config.get_text_config()
     sizes = {
         "step": new_tokens,
@@ -147,18 +163,18 @@ def data_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: 
         sizes |= {
             "vision_layer": len(list(model.family.vision.layers(model.hf))),
             "vision_head": getattr(vision, "num_heads", None) or vision.num_attention_heads,
-            # Qwen2-VL's hidden_size is that of what its encoder hands over
+            # Qwen2-VL's hidden_size is the width of the encoder's output
             "vision_hidden": getattr(vision, "embed_dim", None) or vision.hidden_size,
         }
     total = 0.0
     for name in spec.stored:
         variable = VARIABLES[name]
-        single = (variable.dtype, spec.dtype) == ("f2", "float32")
-        itemsize = 4 if single else np.dtype(variable.dtype).itemsize
+        widened = variable.dtype == "f2" and spec.dtype == "float32"
+        itemsize = 4 if widened else np.dtype(variable.dtype).itemsize
         total += itemsize * math.prod(float(sizes[dim]) for dim in variable.dims)
     return int(total)
 
 
-def most_bytes(model: Model, spec: CaptureSpec, max_new_tokens: int) -> int:
-    """The most that one trace takes if no prompt is longer than 1,024 tokens, all of them visual."""
+def max_trace_bytes(model: Model, spec: CaptureSpec, max_new_tokens: int) -> int:
+    """Return the maximum size of one trace for prompts of up to 1,024 tokens, all of them visual."""
     return 64 * 1024 + data_bytes(model, spec, PromptSize(1024, 1024, 64, 4096), max_new_tokens)

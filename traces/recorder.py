@@ -1,4 +1,4 @@
-"""One answer's raw internals, reduced to the data sets of its trace, whichever engine collected them."""
+"""Reduce the internals of one answer to the data sets of its trace; the same for every engine."""
 
 from __future__ import annotations
 
@@ -15,145 +15,162 @@ from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.writer_thread import BackgroundWriter
 
 
-class Rows(NamedTuple):
-    """Attention of a layer's queries: weights [head, query, key]; the keys are the tokens from the first one
-    on, or those of the pictures for a layer that crosses."""
+class AttentionRows(NamedTuple):
+    """Attention of one layer.
+
+    Attributes:
+        weights: [head, query, key]. The keys are the sample's tokens from the first one on, or the images' keys in
+            a cross-attention layer.
+        has_cross_attention: whether the layer is a cross-attention layer.
+    """
 
     weights: Tensor
     has_cross_attention: bool = False
 
 
 class SampleRecorder:
-    """Reduces one sample's internals block by block and hands them to its writer.
+    """Reduces one sample's internals, a block of steps at a time, and passes them to its writer.
 
     Args:
-        writer: of the sample's trace.
+        writer: the writer of the sample's trace.
     """
 
     def __init__(self, model: Model, prompt: Prompt, spec: CaptureSpec, writer: BackgroundWriter):
         self.model, self.prompt, self.spec, self.writer = model, prompt, spec, writer
         self.layers = spec.layer_indices(model.n_layers)
         self.heads = spec.head_indices(model.n_heads)
-        self.all_heads = len(self.heads) == model.n_heads
+        self.records_all_heads = len(self.heads) == model.n_heads
         self.device = model.device
-        self.done = 0  # steps written
-        self.ended = False  # the answer is whole, though others of its batch go on
+        self.n_steps = 0  # steps recorded
+        self.has_ended = False  # the answer is complete; other answers of the batch may go on
         self.gate_sum: Tensor | None = None  # [layer, neuron]
+        visual_keys = prompt.visual_keys
+        self.has_cross_attention = visual_keys is not None
+        self.visual = torch.from_numpy(prompt.visual_positions).to(self.device)
+        self.visual_slices = _to_slices(prompt.visual_positions if visual_keys is None else visual_keys)
+        self.n_visual = sum(part.stop - part.start for part in self.visual_slices)
         groups = torch.from_numpy(prompt.group.astype(np.int64)).to(self.device)
-        self.membership = F.one_hot(groups, len(Group) + 1).float()  # [prompt, group + leading]
-        self.visual = torch.from_numpy(prompt.visual).to(self.device)
-        keys = prompt.visual_keys
-        self.cells = _runs(prompt.visual if keys is None else keys)
-        self.has_cross_attention = (
-            keys is not None
-        )  # pictures are seen by cross-attention, in layers of its own
-        first_image = int(prompt.visual[0]) if len(prompt.visual) else 0
+        self.membership = F.one_hot(groups, len(Group) + 1).float()  # [token, group + leading]
+        first_image = int(prompt.visual_positions[0]) if len(prompt.visual_positions) else 0
         self.membership[:first_image, -1] = 1
 
     def write(self, name: str, values: Tensor) -> None:
-        """Append a block of steps, if the capture wants it."""
+        """Append a block of steps to a data set, if the capture includes it."""
         if name in self.spec.stored or name.startswith("steps/"):
             self.writer.append(name, values)
 
-    def steps(self, chosen: Tensor, logits: Tensor) -> None:
-        """Begin a block: the tokens chosen [step], and the logits [step, vocabulary] they were chosen by."""
-        logprobs = logits.float().log_softmax(-1)
-        self.write("steps/id", chosen)
-        self.write("steps/logprob", logprobs.gather(1, chosen[:, None])[:, 0])
-        self.write("steps/entropy", torch.special.entr(logprobs.exp()).sum(-1))
-        self.done += len(chosen)
-
-    def attention(self, rows_of: Callable[[int], Rows | None], steps: int) -> None:
-        """Attention of the last `steps` queries; one layer's rows exist at a time.
+    def write_steps(self, token_ids: Tensor, logits: Tensor) -> None:
+        """Begin a block of steps.
 
         Args:
-            rows_of: a layer's rows [head, step, key], None for a layer that did not run.
+            token_ids: the generated tokens [step].
+            logits: the logits that predicted them [step, vocabulary].
         """
-        keys = len(self.prompt.ids) + self.done - 1
+        logprobs = logits.float().log_softmax(-1)
+        self.write("steps/id", token_ids)
+        self.write("steps/logprob", logprobs.gather(1, token_ids[:, None])[:, 0])
+        self.write("steps/entropy", torch.special.entr(logprobs.exp()).sum(-1))
+        self.n_steps += len(token_ids)
+
+    def write_attention(self, rows_of_layer: Callable[[int], AttentionRows | None], steps: int) -> None:
+        """Write the attention of the last `steps` queries. The rows of one layer exist at a time.
+
+        Args:
+            rows_of_layer: returns a layer's rows [head, step, key], or None for a layer that did not run.
+        """
+        keys = len(self.prompt.ids) + self.n_steps - 1
         generated = torch.zeros(keys - len(self.membership), len(Group) + 1, device=self.device)
         generated[:, Group.GENERATED] = 1
         membership = torch.cat([self.membership, generated])
         masses: list[Tensor] = []
-        visuals: dict[str, Tensor] = {}  # filled in: stacking at the end takes twice the memory
+        visuals: dict[str, Tensor] = {}  # filled in place: stacking takes twice the memory
         for index, layer in enumerate(self.layers):
-            rows = rows_of(layer)
-            mass, visual = self._summed(rows, membership, steps)
+            rows = rows_of_layer(layer)
+            mass, visual = self._reduce(rows, membership, steps)
             masses.append(mass)
-            self._fill_in(visuals, index, visual)
+            self._fill_visual(visuals, index, visual)
             if "attention/row" in self.spec.stored and rows is not None and not rows.has_cross_attention:
-                shape = (self.done, len(self.layers), len(self.heads), keys)
-                where = (slice(self.done - steps, self.done), index, slice(None), slice(0, keys))
-                self.writer.put("attention/row", self._chosen(rows.weights).transpose(0, 1), where, shape)
+                shape = (self.n_steps, len(self.layers), len(self.heads), keys)
+                where = (slice(self.n_steps - steps, self.n_steps), index, slice(None), slice(0, keys))
+                weights = self._select_heads(rows.weights).transpose(0, 1)
+                self.writer.write_part("attention/row", weights, where, shape)
         mass = torch.stack(masses, 1).permute(2, 1, 0, 3)  # [step, layer, head, group + leading]
         self.write("attention/mass", mass[..., :-1])
         self.write("attention/leading", mass[..., -1])
         for name, values in visuals.items():
             self.write(name, values)
 
-    def _fill_in(self, visuals: dict[str, Tensor], index: int, visual: Tensor) -> None:
-        """Put a layer's weights on visual tokens, as `_summed` gives them, into the blocks [step, layer, ...]."""
-        found = {"attention/visual": visual.mean(0) if visual.ndim == 3 else visual}
+    def _fill_visual(self, visuals: dict[str, Tensor], index: int, visual: Tensor) -> None:
+        """Copy one layer's weights on visual tokens, as `_reduce` returns them, to the blocks [step, layer, ...]."""
+        by_name = {"attention/visual": visual.mean(0) if visual.ndim == 3 else visual}
         if visual.ndim == 3:
-            found["attention/visual_head"] = visual.transpose(0, 1)
-        for name, values in found.items():
+            by_name["attention/visual_head"] = visual.transpose(0, 1)
+        for name, values in by_name.items():
             if name not in self.spec.stored:
                 continue
-            if name not in visuals:  # weights always fit into float16
-                dtype = torch.float16 if self.writer.halves(name) else values.dtype
+            if name not in visuals:
+                # rounded here, since attention weights never overflow float16
+                dtype = torch.float16 if self.writer.is_float16(name) else values.dtype
                 shape = len(values), len(self.layers), *values.shape[1:]
                 visuals[name] = values.new_empty(shape, dtype=dtype)
             visuals[name][:, index] = values
 
-    def _chosen(self, weights: Tensor) -> Tensor:
-        return weights if self.all_heads else weights[self.heads]
+    def _select_heads(self, weights: Tensor) -> Tensor:
+        return weights if self.records_all_heads else weights[self.heads]
 
-    def _summed(self, rows: Rows | None, membership: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Mass [head, step, group + leading] of a layer, and its weights on visual tokens: [head, step, visual]
-        if they are wanted by head, else their mean over heads."""
+    def _reduce(self, rows: AttentionRows | None, membership: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's mass [head, step, group + leading] and its weights on visual tokens.
+
+        The latter are [head, step, visual] if the capture needs them by head, and else their mean over heads
+        [step, visual].
+        """
         by_head = bool({"attention/visual_head", "prompt/attention_visual_head"} & self.spec.stored)
-        cells = sum(run.stop - run.start for run in self.cells)
+        n_groups = len(Group) + 1
         if rows is None:
-            nan = torch.full(
-                (len(self.heads), steps, max(cells, len(Group) + 1)), torch.nan, device=self.device
-            )
-            visual = nan[..., :cells]
-            return nan[..., : len(Group) + 1], visual if by_head else visual[0]
-        weights = self._chosen(rows.weights)
-        if rows.has_cross_attention:
-            mass = torch.zeros(*weights.shape[:2], len(Group) + 1, device=self.device)
-            mass[..., Group.VISUAL] = weights.sum(-1)
-            return mass, _columns(weights if by_head else weights.mean(0), self.cells)
-        mass = weights @ membership
-        if self.has_cross_attention:
-            visual = torch.zeros(*weights.shape[:2], cells, device=self.device)
+            mass = torch.full((len(self.heads), steps, n_groups), torch.nan, device=self.device)
+            visual = torch.full((len(self.heads), steps, self.n_visual), torch.nan, device=self.device)
             return mass, visual if by_head else visual[0]
-        return mass, _columns(weights if by_head else weights.mean(0), self.cells)
+        weights = self._select_heads(rows.weights)
+        if rows.has_cross_attention:
+            mass = torch.zeros(*weights.shape[:2], n_groups, device=self.device)
+            mass[..., Group.VISUAL] = weights.sum(-1)
+        else:
+            mass = weights @ membership
+            if self.has_cross_attention:  # a layer that sees the text only
+                visual = torch.zeros(*weights.shape[:2], self.n_visual, device=self.device)
+                return mass, visual if by_head else visual[0]
+        return mass, _take_slices(weights if by_head else weights.mean(0), self.visual_slices)
 
-    def residuals(self, stacked: dict[str, Tensor]) -> None:
-        """The residual stream [step, layer, hidden] before, within and after each layer, by `pre`, `mid`, `post`."""
-        for name, values in stacked.items():
+    def write_residuals(self, residuals: dict[str, Tensor]) -> None:
+        """Write the residual stream, and what each layer does to it.
+
+        Args:
+            residuals: by `pre`, `mid` and `post` (before, within and after the layer), [step, layer, hidden].
+        """
+        for name, values in residuals.items():
             self.write(f"residual/{name}", values)
         if self.spec.wants("update/"):
-            pre, mid, post = (stacked[name].float() for name in ("pre", "mid", "post"))
+            pre, mid, post = (residuals[name].float() for name in ("pre", "mid", "post"))
             attention, ffn = (mid - pre).log_softmax(-1), (post - mid).log_softmax(-1)
             self.write("update/cos_mha", F.cosine_similarity(pre, mid, dim=-1))
             self.write("update/cos_ffn", F.cosine_similarity(mid, post, dim=-1))
             self.write("update/kl", (attention.exp() * (attention - ffn)).sum(-1))
 
-    def gates(self, gates: Tensor) -> None:
-        """act(gate) [step, layer, neuron]."""
+    def write_gates(self, gates: Tensor) -> None:
+        """Write which neurons are active, and add act(gate) [step, layer, neuron] to its sum."""
         total = gates.float().sum(0)
         self.gate_sum = total if self.gate_sum is None else self.gate_sum + total
         self.write("ffn/active", gates > 0)
 
-    def tam(self, states: Tensor, chosen: Tensor) -> None:
-        """Logit of each step's token at every position up to its query, NaN after it.
+    def write_tam(self, states: Tensor, token_ids: Tensor) -> None:
+        """Write the logit of each step's token at every position up to its query, and NaN after it.
 
         Args:
-            states: what the unembedding reads [position, hidden], at all positions up to the last query.
+            states: the input of the unembedding [position, hidden], at all positions up to the last query.
+            token_ids: the generated tokens [step].
         """
-        logit = (states @ self._unembedding(chosen).T).T.float()
-        queries = torch.arange(len(states) - len(chosen), len(states), device=self.device)
+        logit = (states @ self._unembedding(token_ids).T).T.float()
+        queries = torch.arange(len(states) - len(token_ids), len(states), device=self.device)
         future = torch.arange(len(states), device=self.device) > queries[:, None]
         self.write("tam/logit", logit.masked_fill(future, float("nan")))
 
@@ -161,11 +178,11 @@ class SampleRecorder:
         return self.model.hf.get_output_embeddings().weight[ids]
 
     def finish(self, states: Tensor | None) -> None:
-        """Write what belongs to the answer as a whole.
+        """Write the data sets of the answer as a whole.
 
         Args:
-            states: what the unembedding reads [position, hidden], at all positions of the prompt at least;
-                needed for tam/prompt only.
+            states: the input of the unembedding [position, hidden], at all positions of the prompt at least; only
+                `tam/prompt` needs it.
         """
         if "ffn/gate_sum" in self.spec.stored and self.gate_sum is not None:
             self.writer.write("ffn/gate_sum", self.gate_sum)
@@ -174,43 +191,47 @@ class SampleRecorder:
             ids = torch.from_numpy(self.prompt.ids).to(self.device)[user].long()
             self.writer.write("tam/prompt", self._unembedding(ids) @ states[self.visual].T)
 
-    def prompt_residual(self, name: str, layer: int, values: Tensor) -> None:
-        """One layer's residual stream [position, hidden] at the prompt's tokens; name is pre, mid or post."""
+    def write_prompt_residual(self, name: str, layer: int, values: Tensor) -> None:
+        """Write one layer's residual stream at the prompt's tokens.
+
+        Args:
+            name: `pre`, `mid` or `post`.
+            values: [position, hidden].
+        """
         if f"prompt/residual_{name}" in self.spec.stored:
             shape = (len(values), len(self.layers), values.shape[-1])
             where = (slice(0, len(values)), self.layers.index(layer), slice(0, values.shape[-1]))
-            self.writer.put(f"prompt/residual_{name}", values, where, shape)
+            self.writer.write_part(f"prompt/residual_{name}", values, where, shape)
 
-    def prompt_attention(self, layer: int, first: int, rows: Rows) -> None:
-        """One layer's attention of a block of the prompt's tokens.
+    def write_prompt_attention(self, layer: int, first: int, rows: AttentionRows) -> None:
+        """Write one layer's attention of a block of the prompt's queries.
 
         Args:
             first: position of the block's first query.
-            rows: weights [head, query, key] on all tokens of the prompt.
+            rows: the block's rows, on all keys of the prompt.
         """
         index, queries = self.layers.index(layer), rows.weights.shape[1]
-        mass, visual = self._summed(rows, self.membership, queries)
-        found: dict[str, Tensor] = {"mass": mass[..., :-1].transpose(0, 1)}
+        mass, visual = self._reduce(rows, self.membership, queries)
+        by_name: dict[str, Tensor] = {"mass": mass[..., :-1].transpose(0, 1)}
         if visual.ndim == 3:
-            found |= {"visual_head": visual.transpose(0, 1), "visual": visual.mean(0)}
+            by_name |= {"visual_head": visual.transpose(0, 1), "visual": visual.mean(0)}
         else:
-            found["visual"] = visual
+            by_name["visual"] = visual
         if not rows.has_cross_attention:
-            found["row"] = self._chosen(rows.weights).transpose(0, 1)
-        for name, values in found.items():
+            by_name["row"] = self._select_heads(rows.weights).transpose(0, 1)
+        for name, values in by_name.items():
             if f"prompt/attention_{name}" in self.spec.stored:
-                rest = values.shape[1:]
-                shape = (len(self.prompt.ids), len(self.layers), *rest)
-                where = (slice(first, first + queries), index, *(slice(0, size) for size in rest))
-                self.writer.put(f"prompt/attention_{name}", values, where, shape)
+                shape = (len(self.prompt.ids), len(self.layers), *values.shape[1:])
+                where = (slice(first, first + queries), index, *(slice(0, n) for n in values.shape[1:]))
+                self.writer.write_part(f"prompt/attention_{name}", values, where, shape)
 
 
-def _runs(positions: np.ndarray) -> list[slice]:
-    """Ascending positions as slices, of which pictures need few."""
+def _to_slices(positions: np.ndarray) -> list[slice]:
+    """Return ascending positions as slices; the visual tokens of an image need few."""
     parts = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
     return [slice(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)] or [slice(0, 0)]
 
 
-def _columns(weights: Tensor, runs: list[slice]) -> Tensor:
-    """Weights [..., key] of some keys; by an index for each, this takes ten times as long."""
-    return torch.cat([weights[..., run] for run in runs], -1)
+def _take_slices(weights: Tensor, slices: list[slice]) -> Tensor:
+    """Return weights [..., key] at some keys; an index for each key takes ten times as long."""
+    return torch.cat([weights[..., part] for part in slices], -1)

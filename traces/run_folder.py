@@ -1,4 +1,4 @@
-"""A run's folder: made, resumed or replaced, with what is written beside the traces."""
+"""A run's folder: made, resumed or replaced; and the files in it that are not traces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,26 @@ from typing import Any
 from mmprobe.cache import open_run
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.errors import InputError
+from mmprobe.interventions.base import Method
 from mmprobe.models import Model
 from mmprobe.traces.capture import CaptureSpec
 
 
-def describe(
-    model: Model, ids: list[str], spec: CaptureSpec, engine: str, batch_size: int, generate: dict[str, Any]
+def run_config(
+    model: Model,
+    ids: list[str],
+    spec: CaptureSpec,
+    engine: str,
+    batch_size: int,
+    generation: dict[str, Any],
+    methods: Sequence[Method] = (),
 ) -> dict[str, Any]:
-    """A run's `run.json`."""
-    libraries = ("torch", "transformers", "h5py", *{"native": ()}.get(engine, (engine.replace("_", "-"),)))
+    """Return the content of `run.json`."""
+    libraries = ["torch", "transformers", "h5py"]
+    if engine != "native":
+        libraries.append(engine.replace("_", "-"))
+    if methods:
+        generation = generation | {"methods": {method.name: asdict(method) for method in methods}}
     return {
         "format": FORMAT_VERSION,
         "model": {
@@ -34,7 +47,7 @@ def describe(
             "layers": model.n_layers,
         },
         "capture": spec.model_dump(),
-        "generate": generate,
+        "generate": generation,
         "engine": engine,
         "batch_size": batch_size,
         "versions": {
@@ -47,30 +60,26 @@ def describe(
 
 
 def open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: bool) -> set[str]:
-    """Make a run's folder and say which samples are finished already.
+    """Make a run's folder, or open it again, and return the ids of the finished samples.
 
     Raises:
-        InputError: something else is there, or a run that is not to be touched or cannot be resumed.
+        InputError: `out` is a file, holds other files, holds a run and neither `resume` nor `overwrite` is set,
+            holds a run that cannot be resumed, or cannot be written.
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; choose another folder for the run")
-    there = out.is_dir() and any(out.iterdir())
-    if there and not (out / "run.json").is_file():
-        if {entry.name for entry in out.iterdir()} - {"samples", "run.json.part"} or any(
-            out.glob("samples/*")
-        ):
-            raise InputError(f"{out}: is not empty and holds no run; choose another folder")
-        there = False  # a run that was stopped before it began
-    if there and not resume and not overwrite:
+    holds_run = (out / "run.json").is_file()
+    if not holds_run and out.is_dir() and not _is_unstarted(out):
+        raise InputError(f"{out}: is not empty and holds no run; choose another folder")
+    if holds_run and not resume and not overwrite:
         raise InputError(
-            f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
+            f"{out}: holds a run already; use resume=True to finish it or overwrite=True to replace it"
         )
     try:
-        if there and overwrite:
+        if holds_run and not overwrite:
+            return _resume(out, config)
+        if holds_run:
             shutil.rmtree(out)
-            there = False
-        if there:
-            return _resumed(out, config)
         (out / "samples").mkdir(parents=True, exist_ok=True)
         part_file = out / "run.json.part"
         with open(part_file, "w", encoding="utf-8") as file:
@@ -83,39 +92,46 @@ def open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: bool
     return set()
 
 
-def _resumed(out: Path, config: dict[str, Any]) -> set[str]:
+def _is_unstarted(out: Path) -> bool:
+    """Return whether a folder is empty, or belongs to a run that was stopped before its `run.json` was written."""
+    names = {entry.name for entry in out.iterdir()}
+    return names <= {"samples", "run.json.part"} and not any(out.glob("samples/*"))
+
+
+def _resume(out: Path, config: dict[str, Any]) -> set[str]:
     earlier = open_run(out)
-    for part in ("model", "capture", "generate", "engine", "batch_size", "order"):
-        if earlier.config.get(part) != config[part]:
+    for key in ("model", "capture", "generate", "engine", "batch_size", "order"):
+        if earlier.config.get(key) != config[key]:
             raise InputError(
-                f"{out}: was traced with another {part.replace('_', ' ')}; --resume needs the same, or use --overwrite"
+                f"{out}: was traced with another {key.replace('_', ' ')}; "
+                "resume=True needs the same, or use overwrite=True"
             )
     (out / "failures.jsonl").unlink(missing_ok=True)
-    remove_torn(out)
+    remove_partial_files(out)
     return set(earlier.ids)
 
 
-def remove_torn(out: Path) -> None:
-    """Remove what was begun and not finished."""
-    for torn in (out / "samples").glob("*.part"):
+def remove_partial_files(out: Path) -> None:
+    """Remove the files of traces that were not finished."""
+    for path in (out / "samples").glob("*.part"):
         with suppress(OSError):
-            torn.unlink()
+            path.unlink()
 
 
 def check_space(out: Path, needed: int) -> None:
-    """Raises InputError if the disk that holds a folder has less room than this many bytes."""
+    """Raise InputError if the disk that holds `out` has less free space than `needed` bytes."""
     existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if needed > free:
         raise InputError(
             f"{out}: the run can take {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
-            "choose another folder, a smaller capture, --limit or fewer --max-new-tokens"
+            "choose another folder, a smaller capture, fewer samples or a smaller max_new_tokens"
         )
 
 
-def note_failure(out: Path, sample_id: str, error: BaseException) -> None:
-    """Add a sample to `failures.jsonl`, with the first line of what went wrong."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    line = {"id": sample_id, "error": type(error).__name__, "message": lines[0]}
+def append_failure(out: Path, sample_id: str, error: BaseException) -> None:
+    """Add a sample to `failures.jsonl`, with the error's class and the first line of its message."""
+    name = type(error).__name__
+    message = (str(error).strip().splitlines() or [name])[0]
     with open(out / "failures.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps({"id": sample_id, "error": name, "message": message}) + "\n")

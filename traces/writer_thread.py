@@ -1,4 +1,4 @@
-"""Writing beside the generation: one thread, a bounded queue, and copies that the GPU makes on its own stream."""
+"""Write traces while the model generates: one thread, a bounded queue, and copies on a GPU stream of their own."""
 
 from __future__ import annotations
 
@@ -14,83 +14,93 @@ import torch
 from torch import Tensor
 
 from mmprobe.cache import TraceWriter
+from mmprobe.cache.hdf5 import Selection
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.traces.malloc_trim import give_back_memory
 
-DEPTH = 16  # blocks that may wait for the disk
-_SMALL = ("attention/", "prompt/attention")  # weights always fit into float16
-_IDLE = 0.25  # seconds without a block, after which memory is given back
+QUEUE_SIZE = 16  # calls that may wait for the disk
+_WEIGHTS = ("attention/", "prompt/attention")  # between 0 and 1, so they never overflow float16
+_IDLE_SECONDS = 0.25  # without a call, after which memory is given back
 
 
 class WritingFailed(RuntimeError):
-    """Something other than the disk went wrong in the background; the cause has the details."""
+    """Writing failed for a reason other than the disk; the cause has the details."""
 
 
-class Background:
-    """A thread that does what it is given, in order, until something fails, which is raised at each later call here.
+class WriterThread:
+    """A thread that makes the calls submitted to it, in order.
+
+    Once a call fails, no later call is made, and every later `submit` raises the error.
 
     Example:
-        >>> with Background() as background:
-        ...     background.do(print, "written")
+        >>> with WriterThread() as thread:
+        ...     thread.submit(print, "written")
         written
     """
 
     def __init__(self) -> None:
-        self.jobs: queue.Queue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.Queue(DEPTH)
+        self.calls: queue.Queue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.Queue(QUEUE_SIZE)
         self.error: BaseException | None = None
-        self.thread = threading.Thread(target=self._work, name="mmprobe-writer", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="mmprobe-writer", daemon=True)
         self.streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def __enter__(self) -> Background:
+    def __enter__(self) -> WriterThread:
         self.thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.jobs.put(None)
+        self.calls.put(None)
         self.thread.join()
         if kind is None:
-            self._raise()
+            self._raise_error()
 
-    def do(self, job: Callable[..., None], *arguments: Any) -> None:
-        """Queue a call; tensors among the arguments are copied to the host first, without waiting for them."""
-        self._raise()
-        self.jobs.put((job, tuple(self._host(value) for value in arguments)))
+    def submit(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Queue a call. Tensors among the arguments are copied to the host, without waiting for the copies.
 
-    def settle(self) -> None:
-        """Wait until everything queued so far is done, or was given up."""
-        self.jobs.join()
+        Raises:
+            OSError: the disk refused an earlier call.
+            WritingFailed: an earlier call failed for another reason.
+        """
+        self._raise_error()
+        self.calls.put((function, tuple(self._copy_to_host(value) for value in arguments)))
 
-    def _raise(self) -> None:
-        error = self.error  # stays, so that nothing that was queued behind it is done
+    def wait(self) -> None:
+        """Wait until every queued call has been made, or skipped after an error."""
+        self.calls.join()
+
+    def _raise_error(self) -> None:
+        error = self.error  # is kept: calls queued behind the one that failed must not be made
         if isinstance(error, OSError):
             raise error
         if error is not None:
             raise WritingFailed(f"writing failed ({type(error).__name__}: {error})") from error
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
             try:
-                job = self.jobs.get(timeout=_IDLE)
+                call = self.calls.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
                 with suppress(OSError):
                     give_back_memory()
                 continue
             try:
-                if job is None:
+                if call is None:
                     return
                 if self.error is None:
-                    _do(*job)
+                    _make_call(*call)
             except BaseException as error:
                 self.error = error
             finally:
-                job = None  # lets go of tensors before it waits for the next ones
-                self.jobs.task_done()
+                call = None  # frees its tensors before the thread waits for the next call
+                self.calls.task_done()
 
-    def _host(self, value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.device.type != "cuda":
-            return value.cpu() if isinstance(value, Tensor) else value
+    def _copy_to_host(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if value.device.type != "cuda":
+            return value.cpu()
         if value.device not in self.streams:
             self.streams[value.device] = torch.cuda.Stream(value.device)
         stream = self.streams[value.device]
@@ -99,60 +109,67 @@ class Background:
             pinned = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
             pinned.copy_(value, non_blocking=True)
             value.record_stream(stream)
-            return _Copy(pinned, stream.record_event())
+            return _PendingCopy(pinned, stream.record_event())
 
 
-def _do(call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    call(*(value() if isinstance(value, _Copy) else value for value in arguments))
-
-
-class _Copy:
-    """A tensor on its way to the host; calling it waits for its arrival."""
+class _PendingCopy:
+    """A tensor on its way to the host."""
 
     def __init__(self, tensor: Tensor, arrived: torch.cuda.Event):
         self.tensor, self.arrived = tensor, arrived
 
-    def __call__(self) -> Tensor:
+    def wait(self) -> Tensor:
+        """Return the tensor once it has arrived."""
         self.arrived.synchronize()
         return self.tensor
 
 
+def _make_call(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    function(*(value.wait() if isinstance(value, _PendingCopy) else value for value in arguments))
+
+
 class BackgroundWriter:
-    """A `TraceWriter` that takes tensors and does its work in the background."""
+    """A `TraceWriter` that takes tensors and writes them in a `WriterThread`."""
 
-    def __init__(self, writer: TraceWriter, background: Background):
-        self.writer, self.background = writer, background
+    def __init__(self, writer: TraceWriter, thread: WriterThread):
+        self.writer, self.thread = writer, thread
 
-    def halves(self, name: str) -> bool:
-        """Whether a data set holds float16."""
-        return self.writer.halves(name)
+    def is_float16(self, name: str) -> bool:
+        """Return whether a data set is stored in float16."""
+        return self.writer.is_float16(name)
 
     def append(self, name: str, values: Tensor) -> None:
-        self._later(self.writer.append, name, values)
+        """Add a block of steps to a data set whose first dimension is `step`."""
+        self._submit(self.writer.append, name, values)
 
     def write(self, name: str, values: Tensor) -> None:
-        self._later(self.writer.write, name, values)
+        """Write a whole data set."""
+        self._submit(self.writer.write, name, values)
 
-    def put(self, name: str, values: Tensor, where: tuple[Any, ...], shape: tuple[int, ...]) -> None:
-        self._later(self.writer.put, name, values, where, shape)
+    def write_part(self, name: str, values: Tensor, where: Selection, shape: tuple[int, ...]) -> None:
+        """Write a part of a data set that has at least this shape."""
+        self._submit(self.writer.write_part, name, values, where, shape)
 
-    def _later(self, write: Callable[..., None], name: str, values: Tensor, *where: Any) -> None:
-        """Queue a write. What is stored in float16 is rounded at once, where the model is; if it turns out to be
-        too large for that, the values themselves are written."""
-        rounds = self.halves(name) and values.is_floating_point() and values.dtype != torch.float16
-        whole = values if rounds and not name.startswith(_SMALL) else None
+    def _submit(self, write: Callable[..., None], name: str, values: Tensor, *position: Any) -> None:
+        """Queue a write.
 
-        def job(host: Tensor) -> None:
+        Values for a float16 data set are rounded on the model's device, so that less is copied. The original
+        values are written if rounding made one of them infinite, or if the data set is float32 by then.
+        """
+        rounds = self.is_float16(name) and values.is_floating_point() and values.dtype != torch.float16
+        original = values if rounds and not name.startswith(_WEIGHTS) else None
+
+        def write_on_host(host: Tensor) -> None:
             array = to_disk(name, host)
-            if whole is not None and (_has_infinity(array) or not self.halves(name)):
-                array = to_disk(name, whole.cpu())
-            write(name, array, *where)
+            if original is not None and (_has_infinity(array) or not self.is_float16(name)):
+                array = to_disk(name, original.cpu())
+            write(name, array, *position)
 
-        self.background.do(job, values.half() if rounds else values)
+        self.thread.submit(write_on_host, values.half() if rounds else values)
 
 
 def to_disk(name: str, values: Tensor) -> np.ndarray:
-    """A tensor on the host as the numpy array that the format wants; float16 stays what it is.
+    """Return a tensor on the host as the numpy array that the format stores; float16 stays float16.
 
     Example:
         >>> to_disk("residual/mid", torch.tensor([[[0.1]]], dtype=torch.bfloat16)).dtype
@@ -165,5 +182,6 @@ def to_disk(name: str, values: Tensor) -> np.ndarray:
     return (values if values.dtype == torch.float16 else values.float()).numpy()
 
 
-def _has_infinity(halves: np.ndarray) -> bool:
-    return bool((halves.view(np.uint16) & 0x7FFF == 0x7C00).any())  # np.isinf takes five times as long
+def _has_infinity(values: np.ndarray) -> bool:
+    """Return whether a float16 array holds an infinity."""
+    return bool((values.view(np.uint16) & 0x7FFF == 0x7C00).any())  # np.isinf takes five times as long

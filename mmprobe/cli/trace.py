@@ -69,7 +69,7 @@ def trace(
             f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
         )
 
-    from mmprobe.interventions.parameters import settings as parse_settings
+    from mmprobe.interventions.parameters import parse_settings
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
@@ -148,22 +148,22 @@ def plan(
 
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
-    from mmprobe.traces.dry_run import probe as probe_run
-    from mmprobe.traces.engines import available
+    from mmprobe.traces.dry_run import dry_run
+    from mmprobe.traces.engines import resolve_capture
     from mmprobe.traces.plan import plan as plan_run
-    from mmprobe.traces.plan import typical
+    from mmprobe.traces.plan import mean_prompt_size
 
     spec, count = load_capture(capture), samples or len(known)
     if probe:
         loaded = load_model(model, device=device, dtype=dtype, revision=revision)
         wanted = max(_N_TRIED, 2 * batch_size)
         tried = known[:: max(len(known) // wanted, 1)][:wanted]
-        made = probe_run(loaded, spec, tried, count, max_new_tokens, batch_size)
+        made = dry_run(loaded, spec, tried, count, max_new_tokens, batch_size)
     else:
         loaded = load_shapes(model, device=device, dtype=dtype, revision=revision)
-        prompt = typical(loaded, known[:: max(len(known) // _N_TRIED, 1)]) if known else None
+        prompt = mean_prompt_size(loaded, known[:: max(len(known) // _N_TRIED, 1)]) if known else None
         on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
-        spec = available(spec, loaded, batch_size=batch_size)
+        spec = resolve_capture(spec, loaded, batch_size=batch_size)
         made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu)
     seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
     text = (

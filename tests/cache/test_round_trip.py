@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmprobe.cache import Trace, TraceWriter
-from mmprobe.cache.hdf5 import chunk_of
+from mmprobe.cache.hdf5 import chunk_shape
 from mmprobe.cache.schema import GROUP_NAMES, VARIABLES
 from mmprobe.samples import Sample
 
@@ -255,4 +255,4 @@ def test_xarray_opens_every_group_by_itself(tmp_path, write_trace, group):
     ],
 )
 def test_a_block_is_a_whole_number_of_chunks_where_they_stay_large(block, chunk):
-    assert chunk_of(block, 2) == chunk
+    assert chunk_shape(block, 2) == chunk

@@ -127,7 +127,7 @@ def test_a_data_set_that_cannot_be_picked_is_refused(load, name):
         ("datasets: [update/kl]\nheads: 0", "heads: "),
         (
             "datasets: [update/kl]\npositions: prompt",
-            "file: positions: prompt: update/kl has no side of the prompt",
+            "file: positions: prompt: update/kl is not recorded for the prompt",
         ),
         ("datasets: [update/kl]\npositions: some", "positions: "),
         ("datasets: [update/kl]\ncompression: gzip", "compression: "),

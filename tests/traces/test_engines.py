@@ -11,7 +11,7 @@ import torch
 import mmprobe as mp
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
-from mmprobe.traces.engines.step_buffer import _padded
+from mmprobe.traces.engines.step_buffer import pad_rows
 
 STEPS = 70  # more than a block
 
@@ -50,9 +50,9 @@ def test_rows_that_a_model_rounded_sum_to_one_again():
     """One large weight and two thousand small ones, all rounded up by bfloat16."""
     row = torch.tensor([[0.6] + [0.4 / 2000] * 2000])
     assert abs(float(row.bfloat16().float().sum()) - 1) > 1e-3
-    weights = _padded([row.bfloat16()], 2003).weights
+    weights = pad_rows([row.bfloat16()], 2003).weights
     assert abs(float(weights.sum()) - 1) < 1e-6 and weights.shape == (1, 1, 2003)
-    assert torch.equal(_padded([row], 2001).weights[:, 0], row), "others are left to the last digit"
+    assert torch.equal(pad_rows([row], 2001).weights[:, 0], row), "others are left to the last digit"
 
 
 @pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
@@ -125,5 +125,5 @@ def test_a_remote_run_gives_the_same_numbers(tiny_spd, samples, tmp_path):
 
 
 def test_a_remote_run_needs_nnsight(tiny_spd, samples, tmp_path):
-    with pytest.raises(mp.InputError, match="engine native: cannot run remotely; use --engine nnsight"):
+    with pytest.raises(mp.InputError, match='engine native: cannot run remotely; use engine="nnsight"'):
         mp.trace(tiny_spd, samples, tmp_path / "run", remote=True)

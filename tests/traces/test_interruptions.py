@@ -19,7 +19,7 @@ import mmprobe as mp
 from mmprobe.cache import TraceWriter
 from mmprobe.models import Model
 from mmprobe.samples import Sample
-from mmprobe.traces import run as run_module
+from mmprobe.traces import batch as batch_module
 
 KILLS = 30
 BATCH = 2
@@ -105,7 +105,7 @@ def test_a_run_killed_at_thirty_moments_ends_as_if_undisturbed(random_qwen, samp
 def test_ctrl_c_stops_after_the_current_batch(
     random_qwen, samples, undisturbed, tmp_path, monkeypatch, caplog
 ):
-    original, calls, before = run_module.build_batch, [], signal.getsignal(signal.SIGINT)
+    original, calls, before = batch_module.build_batch, [], signal.getsignal(signal.SIGINT)
 
     def build(*arguments):
         calls.append(1)
@@ -113,7 +113,7 @@ def test_ctrl_c_stops_after_the_current_batch(
             os.kill(os.getpid(), signal.SIGINT)
         return original(*arguments)
 
-    monkeypatch.setattr(run_module, "build_batch", build)
+    monkeypatch.setattr(batch_module, "build_batch", build)
     with pytest.raises(KeyboardInterrupt):
         trace(random_qwen, samples, tmp_path / "run")
     assert mp.open_run(tmp_path / "run").ids == undisturbed.ids[: 3 * BATCH]
@@ -122,7 +122,7 @@ def test_ctrl_c_stops_after_the_current_batch(
 
 
 def test_a_second_ctrl_c_stops_at_once_and_leaves_no_torn_file(random_qwen, samples, tmp_path, monkeypatch):
-    original, calls = run_module.build_batch, []
+    original, calls = batch_module.build_batch, []
 
     def build(*arguments):
         calls.append(1)
@@ -132,7 +132,7 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_torn_file(random_qwen, samp
             os.kill(os.getpid(), signal.SIGINT)
         return batch
 
-    monkeypatch.setattr(run_module, "build_batch", build)
+    monkeypatch.setattr(batch_module, "build_batch", build)
     with pytest.raises(KeyboardInterrupt):
         trace(random_qwen, samples, tmp_path / "run")
     assert len(mp.open_run(tmp_path / "run")) == BATCH
@@ -163,7 +163,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_finished(random_qwen, sample
     errno, message = receiver.recv()
     process.join()
     assert process.exitcode == 0
-    assert errno and "go on with --resume" in message and "\n" not in message
+    assert errno and "continue with resume=True" in message and "\n" not in message
     run = mp.open_run(out)
     assert run.ids == [sample.id for sample in samples[:3]]
     assert [run[name].steps.sizes["step"] for name in run.ids] == [8, 8, 8]
@@ -174,7 +174,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_finished(random_qwen, sample
 
 def test_a_folder_that_goes_away_is_one_line(random_qwen, samples, tmp_path, monkeypatch):
     """As lost permissions do, which root, who may run this, cannot lose."""
-    original, calls = run_module.build_batch, []
+    original, calls = batch_module.build_batch, []
 
     def build(*arguments):
         calls.append(1)
@@ -182,8 +182,8 @@ def test_a_folder_that_goes_away_is_one_line(random_qwen, samples, tmp_path, mon
             (tmp_path / "run" / "samples").rename(tmp_path / "elsewhere")
         return original(*arguments)
 
-    monkeypatch.setattr(run_module, "build_batch", build)
-    with pytest.raises(OSError, match="go on with --resume") as error:
+    monkeypatch.setattr(batch_module, "build_batch", build)
+    with pytest.raises(OSError, match="continue with resume=True") as error:
         trace(random_qwen, samples, tmp_path / "run")
     assert "\n" not in str(error.value)
     assert len(list((tmp_path / "elsewhere").glob("*.h5"))) >= BATCH

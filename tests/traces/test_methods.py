@@ -23,7 +23,15 @@ def samples(tmp_path_factory):
 
 @pytest.mark.parametrize(("method", "parameters"), [("sage", {"alpha": 0.5}), ("vcd", {"alpha": 2.0})])
 def test_a_trace_holds_the_answer_that_the_method_gives(tiny_spd, samples, tmp_path, method, parameters):
-    run = mp.trace(tiny_spd, samples, tmp_path / "run", "full", TOKENS, method=method, parameters=parameters)
+    run = mp.trace(
+        tiny_spd,
+        samples,
+        tmp_path / "run",
+        capture="full",
+        max_new_tokens=TOKENS,
+        method=method,
+        **parameters,
+    )
     assert (
         json.loads((tmp_path / "run" / "run.json").read_text())["generate"]["methods"][method]["alpha"]
         == (parameters["alpha"])
@@ -37,9 +45,7 @@ def test_it_shows_what_the_method_did(tiny_spd, samples, tmp_path):
     """See makes every layer look more at the pictures, at the first step by just its factor."""
     plain = mp.trace(tiny_spd, samples, tmp_path / "plain", max_new_tokens=TOKENS)
     only_see = {"alpha": 1.0, "analyze": False, "generate": False, "shallow": 1.0}
-    seen = mp.trace(
-        tiny_spd, samples, tmp_path / "see", max_new_tokens=TOKENS, method="sage", parameters=only_see
-    )
+    seen = mp.trace(tiny_spd, samples, tmp_path / "see", max_new_tokens=TOKENS, method="sage", **only_see)
     for name in plain.ids:
         before, after = (
             run[name].attention_mass.sel(group="visual").isel(step=0, layer=0).values for run in (plain, seen)
@@ -49,9 +55,7 @@ def test_it_shows_what_the_method_did(tiny_spd, samples, tmp_path):
 
 def test_neutral_parameters_change_nothing(tiny_spd, samples, tmp_path):
     plain = mp.trace(tiny_spd, samples[:1], tmp_path / "plain", max_new_tokens=TOKENS)
-    neutral = mp.trace(
-        tiny_spd, samples[:1], tmp_path / "n", max_new_tokens=TOKENS, method="vcd", parameters={"alpha": 0.0}
-    )
+    neutral = mp.trace(tiny_spd, samples[:1], tmp_path / "n", max_new_tokens=TOKENS, method="vcd", alpha=0.0)
     name = plain.ids[0]
     np.testing.assert_array_equal(plain[name].attention_mass, neutral[name].attention_mass)
     assert "methods" not in json.loads((tmp_path / "n" / "run.json").read_text())["generate"]
@@ -62,9 +66,9 @@ def test_neutral_parameters_change_nothing(tiny_spd, samples, tmp_path):
     [
         ({"method": "self-refine"}, "asks several times"),
         ({"method": "opera"}, "asks several times"),
-        ({"method": "sage", "engine": "nnsight"}, "native engine only"),
+        ({"method": "sage", "engine": "nnsight"}, "needs the native engine"),
         ({"method": "sagg"}, "sage"),
-        ({"method": "sage", "parameters": {"eeta": 1}}, "eta"),
+        ({"method": "sage", "eeta": 1}, "eta"),
     ],
 )
 def test_what_cannot_be_traced_is_said_before_anything_is_made(tiny_spd, samples, tmp_path, options, message):

@@ -13,9 +13,9 @@ import mmprobe as mp
 from mmprobe.models import load_shapes
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
-from mmprobe.traces.dry_run import probe
-from mmprobe.traces.engines import available
-from mmprobe.traces.plan import data_bytes, plan, typical
+from mmprobe.traces.dry_run import dry_run
+from mmprobe.traces.engines import resolve_capture
+from mmprobe.traces.plan import data_bytes, mean_prompt_size, plan
 
 ROWS = mp.CaptureSpec(
     datasets=["attention/row", "residual/mid"], positions="all", dtype="float32", heads=[0, 2]
@@ -45,12 +45,12 @@ def test_disk_is_predicted_within_a_fifth(random_qwen, image_paths, tmp_path, ca
     samples = [
         Sample(id=str(index), images=image_paths[:index], question="Is there a star?") for index in range(4)
     ]
-    sizes = typical(random_qwen, samples)
+    sizes = mean_prompt_size(random_qwen, samples)
     made = plan(random_qwen, spec, len(samples), 40, prompt=sizes)
     mp.trace(random_qwen, samples, tmp_path / "run", capture=spec, max_new_tokens=40)
     written = sum(path.stat().st_size for path in (tmp_path / "run" / "samples").iterdir())
     assert made.disk == pytest.approx(written, rel=0.2)
-    tried = probe(random_qwen, spec, samples[::2], len(samples), 40)
+    tried = dry_run(random_qwen, spec, samples[::2], len(samples), 40)
     assert tried.disk == pytest.approx(written, rel=0.2)
     assert tried.seconds > 0 and made.seconds is None
 
@@ -63,10 +63,10 @@ VISION = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision
 def test_arrays_are_predicted_to_the_byte(family, image_paths, tmp_path, capture):
     """Of families with cross-attention, class tokens, tiles, and an encoder narrower than what it hands over."""
     model, sample = tiny(family), Sample(id="a", images=image_paths[:2], question="Is there a star?")
-    spec = available(load_capture(capture), model)
+    spec = resolve_capture(load_capture(capture), model)
     trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=7)["a"]
     written = sum(trace.array(name).values.nbytes for name in spec.stored)
-    assert data_bytes(model, spec, typical(model, [sample]), 7) == written
+    assert data_bytes(model, spec, mean_prompt_size(model, [sample]), 7) == written
 
 
 def test_memory_is_predicted_within_a_fifth(tmp_path):

@@ -10,7 +10,7 @@ import torch
 
 import mmprobe as mp
 from mmprobe.samples import Sample
-from mmprobe.traces import keys
+from mmprobe.traces import attention_rows
 
 NAMES = [
     "attention/mass",
@@ -27,7 +27,7 @@ NAMES = [
 def short_blocks():
     """The prompt's queries come in several blocks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "PROMPT_QUERIES", 16)
+        patch.setattr(attention_rows, "PROMPT_QUERIES", 16)
         yield
 
 
@@ -117,5 +117,5 @@ def test_compressed_arrays_are_the_same_and_smaller(random_qwen, image_paths, tm
     for name in trace.captured:
         if name.startswith(("attention/", "residual/", "prompt/")):
             np.testing.assert_array_equal(trace.array(name).values, traced[0].array(name).values)
-    assert trace._file.stat().st_size < traced[0]._file.stat().st_size
+    assert trace.file.stat().st_size < traced[0].file.stat().st_size
     assert mp.verify(run.path) == []

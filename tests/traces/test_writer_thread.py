@@ -15,28 +15,28 @@ import torch
 
 from mmprobe.cache import Trace, TraceWriter
 from mmprobe.traces import malloc_trim, writer_thread
-from mmprobe.traces.writer_thread import Background, BackgroundWriter, WritingFailed
+from mmprobe.traces.writer_thread import BackgroundWriter, WriterThread, WritingFailed
 
 
 def test_jobs_are_done_in_order_by_another_thread():
     done = []
-    with Background() as writing:
+    with WriterThread() as writing:
         for number in range(100):
-            writing.do(lambda value: done.append((value, threading.current_thread().name)), number)
+            writing.submit(lambda value: done.append((value, threading.current_thread().name)), number)
     assert done == [(number, "mmprobe-writer") for number in range(100)]
 
 
 def test_the_queue_is_bounded(monkeypatch):
     """Who produces faster than the disk takes has to wait."""
-    monkeypatch.setattr(writer_thread, "DEPTH", 2)
+    monkeypatch.setattr(writer_thread, "QUEUE_SIZE", 2)
     release, produced = threading.Event(), []
 
     def produce() -> None:
         for number in range(10):
-            writing.do(release.wait)
+            writing.submit(release.wait)
             produced.append(number)
 
-    with Background() as writing:
+    with WriterThread() as writing:
         producer = threading.Thread(target=produce)
         producer.start()
         time.sleep(0.2)
@@ -49,8 +49,8 @@ def test_the_queue_is_bounded(monkeypatch):
 def test_a_tensor_arrives_as_it_was():
     seen = []
     values = torch.arange(3.0)
-    with Background() as writing:
-        writing.do(seen.append, values)
+    with WriterThread() as writing:
+        writing.submit(seen.append, values)
     assert torch.equal(seen[0], torch.arange(3.0))
 
 
@@ -58,19 +58,19 @@ def test_a_full_disk_is_raised_as_such():
     def full() -> None:
         raise OSError(28, "No space left on device", "a.h5")
 
-    with pytest.raises(OSError, match="No space left"), Background() as writing:
-        writing.do(full)
-        writing.settle()
-        writing.do(print, "not reached")
+    with pytest.raises(OSError, match="No space left"), WriterThread() as writing:
+        writing.submit(full)
+        writing.wait()
+        writing.submit(print, "not reached")
 
 
 def test_any_other_failure_is_no_samples_fault(capsys):
     def broken() -> None:
         raise ValueError("shape")
 
-    with pytest.raises(WritingFailed, match="ValueError: shape"), Background() as writing:
-        writing.do(broken)
-        writing.do(print, "skipped: a file that failed is not written on")
+    with pytest.raises(WritingFailed, match="ValueError: shape"), WriterThread() as writing:
+        writing.submit(broken)
+        writing.submit(print, "skipped: a file that failed is not written on")
     assert capsys.readouterr().out == ""
 
 
@@ -82,17 +82,17 @@ def test_what_was_queued_behind_a_failure_is_never_done():
         release.wait()
         raise MemoryError("too large")
 
-    with pytest.raises(WritingFailed), Background() as writing:
-        writing.do(broken)
+    with pytest.raises(WritingFailed), WriterThread() as writing:
+        writing.submit(broken)
         for number in range(3):
-            writing.do(done.append, number)
+            writing.submit(done.append, number)
         release.set()
         while writing.error is None:
             time.sleep(0.001)
         with pytest.raises(WritingFailed):
-            writing.do(done.append, 3)
-        writing.settle()
-        writing.do(done.append, 4)
+            writing.submit(done.append, 3)
+        writing.wait()
+        writing.submit(done.append, 4)
     assert done == []
 
 
@@ -134,13 +134,13 @@ def test_what_lay_between_small_blocks_goes_back_to_the_system():
 def test_memory_is_given_back_while_nothing_is_written(monkeypatch):
     given = threading.Event()
     monkeypatch.setattr(writer_thread, "give_back_memory", given.set)
-    with Background():
+    with WriterThread():
         assert given.wait(30)
 
 
 def test_systems_without_trimming_go_without(monkeypatch):
     monkeypatch.setattr(malloc_trim.ctypes, "CDLL", lambda name: object())
-    monkeypatch.setattr(malloc_trim, "_trim", malloc_trim._malloc_trim())
+    monkeypatch.setattr(malloc_trim, "_trim", malloc_trim._find_malloc_trim())
     malloc_trim.give_back_memory()
     assert malloc_trim._trim is None
 
@@ -172,24 +172,27 @@ def test_infinities_do_not_need_more_than_float16(tmp_path):
 
 
 def test_without_float16_nothing_is_rounded(tmp_path):
-    assert written(tmp_path, torch.tensor([1 / 3]), half=False).tolist() == [np.float32(1 / 3)]
+    assert written(tmp_path, torch.tensor([1 / 3]), float16=False).tolist() == [np.float32(1 / 3)]
 
 
-def written(folder: Path, values: torch.Tensor, half: bool = True) -> np.ndarray:
+def written(folder: Path, values: torch.Tensor, float16: bool = True) -> np.ndarray:
     """Values as a trace gives them back."""
-    with TraceWriter(folder / "a.h5", {"layer": np.arange(1)}, half=half) as writer, Background() as writing:
+    with (
+        TraceWriter(folder / "a.h5", {"layer": np.arange(1)}, float16=float16) as writer,
+        WriterThread() as writing,
+    ):
         BackgroundWriter(writer, writing).append("residual/mid", values.view(1, 1, -1))
-        writing.settle()
+        writing.wait()
     return Trace(folder / "a.h5").residual_mid.values.ravel()
 
 
 def test_once_a_number_was_too_large_all_that_follow_are_stored_as_they_are(tmp_path):
     blocks = torch.full((3, 2, 1, 4), 1 / 3)
     blocks[1, 0] = 1e5
-    with TraceWriter(tmp_path / "a.h5", {"layer": np.arange(1)}) as writer, Background() as writing:
+    with TraceWriter(tmp_path / "a.h5", {"layer": np.arange(1)}) as writer, WriterThread() as writing:
         for block in blocks:
             BackgroundWriter(writer, writing).append("residual/mid", block)
-        writing.settle()
+        writing.wait()
     found = Trace(tmp_path / "a.h5").residual_mid.values
     assert found.dtype == np.float32 and np.array_equal(found[2:], blocks[1:].flatten(0, 1).numpy())
     assert np.array_equal(found[:2], blocks[0].half().float().numpy())

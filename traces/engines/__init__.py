@@ -1,4 +1,4 @@
-"""The engines by name, and what each of them and the model can give."""
+"""The engines by name, and the check of what a model and an engine can record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.traces.capture import PROMPT_SIDES, RECORDABLE, CaptureSpec
+from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
 
 log = logging.getLogger("mmprobe")
 
@@ -20,10 +20,10 @@ ENGINES = {
 
 
 def load_engine(name: str) -> ModuleType:
-    """A module with `record`, and with `refuses` where it cannot do every model.
+    """Return an engine's module, which has `record`, and `unsupported_reason` unless it supports every model.
 
     Raises:
-        InputError: no such engine.
+        InputError: there is no such engine.
 
     Example:
         >>> load_engine("native").record.__name__
@@ -34,34 +34,35 @@ def load_engine(name: str) -> ModuleType:
     return import_module(ENGINES[name])
 
 
-def available(
+def resolve_capture(
     spec: CaptureSpec, model: Model, engine: str = "native", batch_size: int = 1, remote: bool | str = False
 ) -> CaptureSpec:
-    """The part of a capture that can be recorded.
+    """Return the part of a capture that the model and the engine can record.
 
     Raises:
-        InputError: something cannot, and the capture says `missing: refuse`; or no such layer, head or engine.
+        InputError: a data set cannot be recorded and the capture says `missing: refuse`; or the layer, the head or
+            the engine does not exist, or the engine does not support the run.
 
     Example:
         >>> from mmprobe.models import load_model
         >>> spec = CaptureSpec(datasets=["attention/mass"])
-        >>> available(spec, load_model("tiny-spd")) == spec
+        >>> resolve_capture(spec, load_model("tiny-spd")) == spec
         True
     """
     layers = spec.layer_indices(model.n_layers)
     spec.head_indices(model.n_heads)
     if remote and engine != "nnsight":
-        raise InputError(f"engine {engine}: cannot run remotely; use --engine nnsight")
-    module, reasons = load_engine(engine), _of_model(model, layers, batch_size)
+        raise InputError(f'engine {engine}: cannot run remotely; use engine="nnsight"')
+    module = load_engine(engine)
+    reasons = _model_limits(model, layers, batch_size)
     if engine != "native":
-        refusal = module.refuses(model, batch_size)
-        if refusal is not None:
-            raise InputError(f"engine {engine}: {refusal}")
-        reasons |= dict.fromkeys(
-            _named("vision/", "prompt/"), f"engine {engine} records the answer's steps only"
-        )
+        unsupported = module.unsupported_reason(model, batch_size)
+        if unsupported is not None:
+            raise InputError(f"engine {engine}: {unsupported}")
+        reason = f"engine {engine} records the answer's steps only"
+        reasons |= dict.fromkeys(_names("vision/", "prompt/"), reason)
     if remote and model.hf.device.type == "meta":
-        reasons |= dict.fromkeys(_named("tam/"), "the unembedding is where the model is")
+        reasons |= dict.fromkeys(_names("tam/"), "the unembedding is where the model is")
     missing = {
         name: reason for name, reason in reasons.items() if name in spec.stored or name in spec.datasets
     }
@@ -73,25 +74,26 @@ def available(
     return spec.without(missing)
 
 
-def _of_model(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:
-    """What this model cannot give, with the reason."""
+def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:
+    """Return the data sets that cannot be recorded from this model, each with the reason."""
     reasons: dict[str, str] = {}
     family, decoder = model.family, model.family.decoder(model.hf)
     parts = [family.parts(decoder.layers[layer]) for layer in layers]
     if any(part.activation is None for part in parts):
-        reasons |= dict.fromkeys(_named("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
+        reasons |= dict.fromkeys(_names("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
     if model.has_cross_attention:
-        reasons |= dict.fromkeys(_named("tam/"), f"in {family.name} pictures are no tokens of the prompt")
+        reasons |= dict.fromkeys(_names("tam/"), f"in {family.name} images are no tokens of the prompt")
     elif model.hf.device.type == "meta":
-        pass  # a plan, or a run elsewhere
+        pass  # without weights, nothing can be said about the logits
     elif not model.has_plain_logits:
-        reasons |= dict.fromkeys(_named("tam/"), f"{family.name} rescales its logits")
+        reasons |= dict.fromkeys(_names("tam/"), f"{family.name} rescales its logits")
     if family.vision is None:
-        reasons |= dict.fromkeys(_named("vision/"), f"{family.name}'s vision encoder cannot be recorded")
+        reasons |= dict.fromkeys(_names("vision/"), f"{family.name}'s vision encoder cannot be recorded")
     elif batch_size > 1:
-        reasons |= dict.fromkeys(_named("vision/"), "it needs a batch size of 1")
+        reasons |= dict.fromkeys(_names("vision/"), "it needs a batch size of 1")
     return reasons
 
 
-def _named(*prefixes: str) -> list[str]:
-    return [name for name in (*RECORDABLE, *PROMPT_SIDES.values()) if name.startswith(prefixes)]
+def _names(*prefixes: str) -> list[str]:
+    """Return the data sets with one of these prefixes."""
+    return [name for name in (*RECORDABLE, *PROMPT_DATASETS.values()) if name.startswith(prefixes)]

@@ -1,10 +1,9 @@
-"""The native engine: record while the model generates with its own fast kernel.
+"""The native engine: record while the model generates with its own fast attention kernel.
 
-Each step only keeps what the forward pass computed for its queries; every `BLOCK_STEPS` steps
-are reduced together and written. Keys of earlier positions never change, so the softmax rows of
-a block of queries can be computed at its end; one layer's block of rows is all of the attention
-that ever exists at once. Some devices run one forward pass past the end of an answer; what it
-left is dropped, since a block is as long as its tokens.
+During a step, only references to what the forward pass computed for its queries are kept. Every `BLOCK_STEPS` steps
+the block is reduced and written. The keys of earlier positions never change, so attention weights are recomputed at
+the end of a block, and the weights of one layer and one block exist at a time. On some devices transformers runs one
+forward pass too many; its values are dropped, since a block has as many steps as tokens.
 """
 
 from __future__ import annotations
@@ -21,32 +20,59 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
-from mmprobe.models.attention import AttentionCall, observe_attention
+from mmprobe.models.attention import AttentionCall, Observer, observe_attention
 from mmprobe.models.hooks import observe
+from mmprobe.traces.attention_rows import LayerKeys, prompt_rows
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.keys import Keys, prompt_rows
-from mmprobe.traces.recorder import Rows, SampleRecorder
-from mmprobe.traces.vision import watching_vision, write_patch_positions
+from mmprobe.traces.recorder import AttentionRows, SampleRecorder
+from mmprobe.traces.vision import record_vision, write_patch_positions
 
 
-class Recorder(StoppingCriteria):
-    """Collects a batch's internals and hands them to its lanes, a block of steps at a time.
+def record(
+    model: Model,
+    batch: Batch,
+    recorders: Sequence[SampleRecorder],
+    spec: CaptureSpec,
+    generate: dict[str, Any],
+) -> Tensor:
+    """Generate the answers of a batch and record them.
 
-    It is a stopping criterion that never stops: transformers calls it once a step, with the
+    Args:
+        recorders: one recorder a sample, in the order of the batch.
+        generate: arguments of transformers' `generate`.
+
+    Returns:
+        int64 [batch, token], as `model.hf.generate(**batch.inputs, **generate)` returns it.
+    """
+    recorder = BatchRecorder(model, recorders, spec)
+    criteria = StoppingCriteriaList([recorder])
+    with torch.inference_mode(), recorder.install_hooks():
+        output = model.hf.generate(**batch.inputs, **generate, stopping_criteria=criteria)
+        recorder.finish(output.shape[1])
+    if spec.wants("vision/") and recorders[0].prompt.views:
+        write_patch_positions(model, batch.inputs, recorders[0])
+    return output
+
+
+class BatchRecorder(StoppingCriteria):
+    """Collects a batch's internals, and passes them to the samples' recorders a block of steps at a time.
+
+    It is a stopping criterion that never stops, because transformers calls stopping criteria once a step with all
     tokens so far.
     """
 
-    def __init__(self, model: Model, lanes: Sequence[SampleRecorder], spec: CaptureSpec):
-        self.model, self.lanes, self.spec = model, lanes, spec
+    def __init__(self, model: Model, recorders: Sequence[SampleRecorder], spec: CaptureSpec):
+        self.model, self.recorders, self.spec = model, recorders, spec
         decoder = model.family.decoder(model.hf)
-        self.norm, self.layers = decoder.norm, spec.layer_indices(model.n_layers)
+        self.norm = decoder.norm
+        self.layers = spec.layer_indices(model.n_layers)
         self.modules = {layer: decoder.layers[layer] for layer in self.layers}
         self.parts = {layer: model.family.parts(module) for layer, module in self.modules.items()}
-        self.length = lanes[0].prompt.padding + len(lanes[0].prompt.ids)  # of the padded prompt
-        self.done = 0  # steps handed over
-        self.ids: Tensor | None = None  # [batch, token], None until the prompt has been read
-        self.keys = {layer: Keys(self.parts[layer].has_cross_attention) for layer in self.layers}
-        self.passes = Passes()
+        self.prompt_length = recorders[0].prompt.padding + len(recorders[0].prompt.ids)  # padding included
+        self.n_steps = 0  # steps passed on
+        self.ids: Tensor | None = None  # [batch, token]; None until the forward pass of the prompt is over
+        self.keys = {layer: LayerKeys(self.parts[layer].has_cross_attention) for layer in self.layers}
+        self.buffer = ForwardPassBuffer()
         self.logits: list[Tensor] = []  # each [batch, 1, vocabulary]
         self.normed: list[Tensor] = []  # each [batch, position, hidden]
 
@@ -57,193 +83,179 @@ class Recorder(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Listeners and observers in place within the block, and gone after it."""
+    def install_hooks(self) -> Iterator[None]:
+        """Within the block, observe what the capture needs of the model."""
         spec, observers = self.spec, {}
-        with ExitStack() as listeners:
+        with ExitStack() as stack:
             for layer, module in self.modules.items():
                 parts = self.parts[layer]
                 if spec.wants("attention/", "prompt/attention"):
-                    observers[parts.attention] = self._observer(layer)
+                    observers[parts.attention] = self._attention_observer(layer)
                 if spec.wants("residual/", "update/", "prompt/residual"):
-                    pre, mid, post = (self._residual(name, layer) for name in ("pre", "mid", "post"))
-                    listeners.enter_context(observe(module, pre, post))
-                    listeners.enter_context(observe(parts.mid, inputs=mid))
+                    pre, mid, post = (self._residual_listener(name, layer) for name in ("pre", "mid", "post"))
+                    stack.enter_context(observe(module, pre, post))
+                    stack.enter_context(observe(parts.mid, inputs=mid))
                 if spec.wants("ffn/") and parts.activation is not None:
-                    keep = partial(self.passes.keep, "gate", layer)
-                    listeners.enter_context(observe(parts.activation, outputs=keep))
-            listeners.enter_context(observe(self.model.hf, outputs=self._keep_logits))
+                    add_gate = partial(self.buffer.add, "gate", layer)
+                    stack.enter_context(observe(parts.activation, outputs=add_gate))
+            stack.enter_context(observe(self.model.hf, outputs=self._add_logits))
             if spec.wants("tam/"):
-                listeners.enter_context(observe(self.norm, outputs=self.normed.append))
+                stack.enter_context(observe(self.norm, outputs=self.normed.append))
             text_config = self.model.hf.config.get_text_config()
-            listeners.enter_context(observe_attention([text_config], observers))
+            stack.enter_context(observe_attention([text_config], observers))
             if spec.wants("vision/"):
-                listeners.enter_context(watching_vision(self.model, self.lanes[0]))
+                stack.enter_context(record_vision(self.model, self.recorders[0]))
             yield
 
-    def _keep_logits(self, output: Any) -> None:
-        self.logits.append(_last(output.logits))
-        self.passes.end()
+    def _add_logits(self, output: Any) -> None:
+        self.logits.append(_last_position(output.logits))
+        self.buffer.end_pass()
 
-    def _residual(self, name: str, layer: int) -> Callable[[Tensor], None]:
+    def _residual_listener(self, name: str, layer: int) -> Callable[[Tensor], None]:
         for_steps = self.spec.wants("residual/", "update/")
         for_prompt = f"prompt/residual_{name}" in self.spec.stored
 
-        def keep(values: Tensor) -> None:
+        def add_residual(values: Tensor) -> None:
             if for_prompt and self.ids is None:
-                for row, lane in enumerate(self.lanes):
-                    lane.prompt_residual(name, layer, values[row, lane.prompt.padding :].clone())
+                for row, recorder in enumerate(self.recorders):
+                    prompt_values = values[row, recorder.prompt.padding :].clone()
+                    recorder.write_prompt_residual(name, layer, prompt_values)
             if for_steps:
-                self.passes.keep(name, layer, values)
+                self.buffer.add(name, layer, values)
 
-        return keep
+        return add_residual
 
-    def _observer(self, layer: int) -> Callable[[AttentionCall], None]:
+    def _attention_observer(self, layer: int) -> Observer:
         keys = self.keys[layer]
         for_steps = self.spec.wants("attention/")
         for_prompt = self.spec.wants("prompt/attention")
 
-        def observe(call: AttentionCall) -> None:
+        def add_attention(call: AttentionCall) -> None:
             if for_prompt and self.ids is None:
-                for row, lane in enumerate(self.lanes):
-                    for first, rows in prompt_rows(call, row, lane.prompt.padding, keys.has_cross_attention):
-                        lane.prompt_attention(layer, first, rows)
+                for row, recorder in enumerate(self.recorders):
+                    padding = recorder.prompt.padding
+                    for first, rows in prompt_rows(call, row, padding, keys.has_cross_attention):
+                        recorder.write_prompt_attention(layer, first, rows)
             if for_steps:
-                query = call.query.transpose(1, 2)  # those of other sizes cannot stand in one tensor
-                self.passes.keep(f"query {tuple(query.shape[2:])}", layer, query)
-                keys.see(call)
+                query = call.query.transpose(1, 2)
+                # one name a shape, since queries of different shapes cannot be joined in one tensor
+                self.buffer.add(f"query {tuple(query.shape[2:])}", layer, query)
+                keys.add(call)
 
-        return observe
+        return add_attention
 
     def flush(self, length: int) -> None:
-        """Hand over the steps gathered since the last call.
+        """Pass on the steps collected since the last call.
 
         Args:
-            length: number of tokens so far, padding and the newest generated one included.
+            length: number of tokens so far, including padding and the newest token.
         """
-        first = self.length + self.done
+        first = self.prompt_length + self.n_steps
         steps = length - first
         if steps <= 0 or self.ids is None:
             return
-        chosen = self.ids[:, first:length]
+        token_ids = self.ids[:, first:length]
         logits = torch.cat(self.logits[:steps], 1)
-        taken = self.passes.take(steps)
+        by_name = self.buffer.take(steps)
         queries = {
-            layer: part[:, :, index]
-            for name, (layers, part) in taken.items()
+            layer: values[:, :, index]
+            for name, (layers, values) in by_name.items()
             if name.startswith("query")
             for index, layer in enumerate(layers)
         }
-        wide = {
-            name: self._every_layer(*taken[name]) for name in ("pre", "mid", "post", "gate") if name in taken
+        residuals = {
+            name: self._fill_layers(*by_name[name]) for name in ("pre", "mid", "post") if name in by_name
         }
-        gates = wide.pop("gate", None)
+        gates = self._fill_layers(*by_name["gate"]) if "gate" in by_name else None
         if self.normed:
             self.normed[:] = [torch.cat(self.normed, 1)[:, : length - 1]]
-        for row, (lane, count) in enumerate(zip(self.lanes, self._lasting(chosen), strict=True)):
+        for row, (recorder, count) in enumerate(
+            zip(self.recorders, self._count_steps(token_ids), strict=True)
+        ):
             if not count:
                 continue
-            lane.steps(chosen[row, :count], logits[row, :count])
+            recorder.write_steps(token_ids[row, :count], logits[row, :count])
             if self.spec.wants("attention/"):
-                lane.attention(partial(self._rows, queries, row, count), count)
-            if wide:
-                lane.residuals({name: values[row, :count] for name, values in wide.items()})
+                recorder.write_attention(partial(self._rows, queries, row, count), count)
+            if residuals:
+                recorder.write_residuals({name: values[row, :count] for name, values in residuals.items()})
             if gates is not None:
-                lane.gates(gates[row, :count])
+                recorder.write_gates(gates[row, :count])
             if "tam/logit" in self.spec.stored:
-                last = length - 1 - steps + count
-                lane.tam(self.normed[0][row, lane.prompt.padding : last], chosen[row, :count])
+                end = first - 1 + count
+                states = self.normed[0][row, recorder.prompt.padding : end]
+                recorder.write_tam(states, token_ids[row, :count])
         self.logits.clear()
         for keys in self.keys.values():
-            keys.advance()
-        self.done += steps
+            keys.start_block()
+        self.n_steps += steps
 
-    def _rows(self, queries: dict[int, Tensor], row: int, count: int, layer: int) -> Rows | None:
+    def _rows(self, queries: dict[int, Tensor], row: int, count: int, layer: int) -> AttentionRows | None:
+        """Return a layer's attention of one sample's first queries of the block; None if the layer did not run."""
         if layer not in queries:
             return None
-        return self.keys[layer].rows(
-            queries[layer][row, :count].transpose(0, 1),
-            row,
-            self.length + self.done - 1,
-            self.lanes[row].prompt.padding,
-        )
+        query = queries[layer][row, :count].transpose(0, 1)
+        position = self.prompt_length + self.n_steps - 1
+        return self.keys[layer].compute_rows(query, row, position, self.recorders[row].prompt.padding)
 
-    def _lasting(self, chosen: Tensor) -> list[int]:
-        """How many of these steps belong to each lane's answer, which ends with its first end-of-sequence token."""
-        ends, counts = self.model.eos_token_ids, []
-        for lane, ids in zip(self.lanes, chosen.tolist(), strict=True):
-            at = next((step for step, token in enumerate(ids) if token in ends), None)
-            counts.append(0 if lane.ended else len(ids) if at is None else at + 1)
-            lane.ended = lane.ended or at is not None
+    def _count_steps(self, token_ids: Tensor) -> list[int]:
+        """Return how many of the block's steps belong to each answer.
+
+        An answer ends with its first end-of-sequence token.
+        """
+        eos, counts = self.model.eos_token_ids, []
+        for recorder, ids in zip(self.recorders, token_ids.tolist(), strict=True):
+            end = next((step for step, token in enumerate(ids, 1) if token in eos), None)
+            counts.append(0 if recorder.has_ended else end or len(ids))
+            recorder.has_ended = recorder.has_ended or end is not None
         return counts
 
-    def _every_layer(self, layers: list[int], part: Tensor) -> Tensor:
-        """[batch, step, layer, ...] with NaN for layers that did not run."""
+    def _fill_layers(self, layers: list[int], values: Tensor) -> Tensor:
+        """Return values [batch, step, layer, ...] of all captured layers, NaN for layers that did not run."""
         if layers == self.layers:
-            return part
-        whole = part.new_full((*part.shape[:2], len(self.layers), *part.shape[3:]), torch.nan)
-        whole[:, :, [self.layers.index(layer) for layer in layers]] = part
-        return whole
+            return values
+        filled = values.new_full((*values.shape[:2], len(self.layers), *values.shape[3:]), torch.nan)
+        filled[:, :, [self.layers.index(layer) for layer in layers]] = values
+        return filled
 
     def finish(self, length: int) -> None:
-        """Hand over the last block and what belongs to the answers as a whole."""
+        """Pass on the last block, and write what belongs to the answers as a whole."""
         self.flush(length)
-        for row, lane in enumerate(self.lanes):
-            lane.finish(self.normed[0][row, lane.prompt.padding :] if self.normed else None)
+        for row, recorder in enumerate(self.recorders):
+            recorder.finish(self.normed[0][row, recorder.prompt.padding :] if self.normed else None)
 
 
-def record(
-    model: Model, batch: Batch, lanes: Sequence[SampleRecorder], spec: CaptureSpec, generate: dict[str, Any]
-) -> Tensor:
-    """Generate answers and record them.
+class ForwardPassBuffer:
+    """What the layers computed at the last position of each forward pass: one tensor a pass and name.
 
-    Args:
-        generate: options of transformers' `generate`.
-
-    Returns:
-        int64 [batch, token], as `model.hf.generate(**batch.inputs, **generate)` returns it.
-    """
-    recorder = Recorder(model, lanes, spec)
-    with torch.inference_mode(), recorder.watching():
-        output = model.hf.generate(
-            **batch.inputs, **generate, stopping_criteria=StoppingCriteriaList([recorder])
-        )
-        recorder.finish(output.shape[1])
-    if spec.wants("vision/") and lanes[0].prompt.views:
-        write_patch_positions(model, batch.inputs, lanes[0])
-    return output
-
-
-class Passes:
-    """What layers compute at the last position of each forward pass, as one tensor a pass and name.
-
-    Many small tensors that stay would leave the allocator little to use again, which costs more than to join them.
+    Joining the layers' tensors takes less time than keeping many small ones, between which the allocator finds
+    little room to use again.
     """
 
     def __init__(self) -> None:
-        self.latest: dict[str, dict[int, Tensor]] = defaultdict(dict)  # of the pass under way, by layer
-        self.joined: dict[str, list[Tensor]] = defaultdict(list)  # each [batch, 1, layer, ...]
-        self.layers: dict[str, list[int]] = {}  # that ran
+        self.current: dict[str, dict[int, Tensor]] = defaultdict(dict)  # of the present pass, by layer
+        self.passes: dict[str, list[Tensor]] = defaultdict(list)  # each [batch, 1, layer, ...]
+        self.layers: dict[str, list[int]] = {}  # layers that ran
 
-    def keep(self, name: str, layer: int, values: Tensor) -> None:
-        """Note a layer's values [batch, position, ...]."""
-        self.latest[name][layer] = _last(values)
+    def add(self, name: str, layer: int, values: Tensor) -> None:
+        """Add a layer's values [batch, position, ...] of the present pass."""
+        self.current[name][layer] = _last_position(values)
 
-    def end(self) -> None:
+    def end_pass(self) -> None:
         """End a forward pass."""
-        for name, found in self.latest.items():
-            self.layers[name] = list(found)
-            self.joined[name].append(torch.stack(list(found.values()), 2))
-        self.latest.clear()
+        for name, by_layer in self.current.items():
+            self.layers[name] = list(by_layer)
+            self.passes[name].append(torch.stack(list(by_layer.values()), 2))
+        self.current.clear()
 
     def take(self, steps: int) -> dict[str, tuple[list[int], Tensor]]:
-        """Layers and values [batch, step, layer, ...] of the first passes by name; then begin anew."""
-        found = {}
-        for name in list(self.joined):
-            found[name] = self.layers[name], torch.cat(self.joined.pop(name)[:steps], 1)
-        return found
+        """Return the layers and values [batch, step, layer, ...] of the first passes by name, and empty the buffer."""
+        by_name = {}
+        for name in list(self.passes):
+            by_name[name] = self.layers[name], torch.cat(self.passes.pop(name)[:steps], 1)
+        return by_name
 
 
-def _last(values: Tensor) -> Tensor:
-    """The last position of [batch, position, ...], copied where a view would keep a whole prompt alive."""
+def _last_position(values: Tensor) -> Tensor:
+    """Return the last position of [batch, position, ...], copied so that it does not keep the whole prompt alive."""
     return values if values.shape[1] == 1 else values[:, -1:].clone()

@@ -1,4 +1,4 @@
-"""What a library's tracing leaves of one answer, all steps at once, handed to a lane block by block."""
+"""Collect the internals of a whole answer, and write them block by block; for engines that cannot do so earlier."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from torch import Tensor, nn
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Model
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.recorder import Rows, SampleRecorder
+from mmprobe.traces.recorder import AttentionRows, SampleRecorder
 
 
 @dataclass
-class Collected:
-    """Raw internals of one answer, in the order of its steps.
+class StepBuffer:
+    """The internals of one answer, step by step.
 
     Attributes:
-        attention: by layer, rows [head, key], the keys being the last of the tokens up to the query.
-        residuals: by `pre`, `mid` or `post` and layer, [hidden].
-        gates: by layer, act(gate) [neuron].
-        logits: each [vocabulary].
-        normed: what the unembedding reads, each [position, hidden]: the prompt's, then one position a step.
+        attention: by layer, one row [head, key] a step. A row ends at its query's own token.
+        residuals: by `pre`, `mid` or `post`, and then by layer, one vector [hidden] a step.
+        gates: by layer, act(gate) [neuron] of each step.
+        logits: one vector [vocabulary] a step.
+        normed: inputs of the unembedding [position, hidden]: first the prompt's, then one position a step.
     """
 
     attention: dict[int, list[Tensor]] = field(default_factory=dict)
@@ -37,71 +37,85 @@ class Collected:
     logits: list[Tensor] = field(default_factory=list)
     normed: list[Tensor] = field(default_factory=list)
 
-    def hand_over(self, lane: SampleRecorder, ids: Tensor) -> None:
-        """Reduce and write the steps of an answer [step]; what was collected beyond its end is dropped."""
-        prompt = len(lane.prompt.ids)
-        states = torch.cat(self.normed)[: prompt + len(ids) - 1] if self.normed else None
-        for first in range(0, len(ids), BLOCK_STEPS):
-            chosen = ids[first : first + BLOCK_STEPS]
-            last = first + len(chosen)
-            block = slice(first, last)
-            lane.steps(chosen, torch.stack(self.logits[block]))
+    def write_to(self, recorder: SampleRecorder, token_ids: Tensor) -> None:
+        """Write the steps of an answer; steps after its end are dropped.
+
+        Args:
+            token_ids: the answer's tokens [step].
+        """
+        prompt_length = len(recorder.prompt.ids)
+        states = torch.cat(self.normed)[: prompt_length + len(token_ids) - 1] if self.normed else None
+        for first in range(0, len(token_ids), BLOCK_STEPS):
+            block_ids = token_ids[first : first + BLOCK_STEPS]
+            end = first + len(block_ids)
+            block = slice(first, end)
+            keys = prompt_length + end - 1
+            recorder.write_steps(block_ids, torch.stack(self.logits[block]))
             if self.attention:
-                lane.attention(partial(self._rows, block, prompt + last - 1), len(chosen))
+                recorder.write_attention(partial(self._rows, block, keys), len(block_ids))
             if self.residuals:
-                lane.residuals({name: _stacked(kept, block) for name, kept in self.residuals.items()})
+                residuals = {name: _stack(by_layer, block) for name, by_layer in self.residuals.items()}
+                recorder.write_residuals(residuals)
             if self.gates:
-                lane.gates(_stacked(self.gates, block))
-            if "tam/logit" in lane.spec.stored and states is not None:
-                lane.tam(states[: prompt + last - 1], chosen)
-        lane.finish(states)
+                recorder.write_gates(_stack(self.gates, block))
+            if "tam/logit" in recorder.spec.stored and states is not None:
+                recorder.write_tam(states[:keys], block_ids)
+        recorder.finish(states)
 
-    def _rows(self, block: slice, keys: int, layer: int) -> Rows:
-        return _padded(self.attention[layer][block], keys)
+    def _rows(self, block: slice, keys: int, layer: int) -> AttentionRows:
+        return pad_rows(self.attention[layer][block], keys)
 
 
-def _stacked(by_layer: dict[int, list[Tensor]], block: slice) -> Tensor:
+def _stack(by_layer: dict[int, list[Tensor]], block: slice) -> Tensor:
+    """Return the block's vectors as one tensor [step, layer, ...]."""
     return torch.stack([torch.stack(values[block]) for values in by_layer.values()], 1)
 
 
-def _padded(rows: list[Tensor], keys: int) -> Rows:
-    """Rows of consecutive queries [head, query, key]; a sliding window's lack the first keys, all lack the later."""
-    count = len(rows)
-    ends = [keys - count + 1 + index for index in range(count)]
-    padded = [
-        F.pad(_whole(row), (end - row.shape[-1], keys - end)) for row, end in zip(rows, ends, strict=True)
-    ]
-    return Rows(torch.stack(padded, 1))
+def pad_rows(rows: list[Tensor], keys: int) -> AttentionRows:
+    """Return rows [head, key] of consecutive queries as one tensor [head, query, key].
+
+    Zeros stand for the keys after each query, and for the first keys, which rows of a sliding window lack.
+
+    Args:
+        keys: number of keys of the last query.
+
+    Example:
+        >>> pad_rows([torch.ones(1, 1), torch.full((1, 2), 0.5)], 2).weights
+        tensor([[[1.0000, 0.0000],
+                 [0.5000, 0.5000]]])
+    """
+    padded = []
+    for end, row in enumerate(rows, keys - len(rows) + 1):
+        padded.append(F.pad(_renormalize(row), (end - row.shape[-1], keys - end)))
+    return AttentionRows(torch.stack(padded, 1))
 
 
-def _whole(row: Tensor) -> Tensor:
-    """A row in single precision that sums to 1, which one that the model rounded does not."""
+def _renormalize(row: Tensor) -> Tensor:
+    """Return a row in float32 that sums to 1; a row in lower precision does not after rounding."""
     return row if row.dtype == torch.float32 else row.float() / row.float().sum(-1, keepdim=True)
 
 
-def sharing_copy(hf: nn.Module) -> Any:
-    """New modules and configs with the same weights: what a library does to them, the original never notices."""
+def copy_sharing_weights(hf: nn.Module) -> Any:
+    """Return a copy of a model that shares its weights: a library can rewire the copy without changing the model."""
     weights: Iterable[Tensor] = chain(hf.parameters(), hf.buffers())
     return copy.deepcopy(hf, {id(tensor): tensor for tensor in weights})
 
 
-def wanted_parts(spec: CaptureSpec) -> set[str]:
-    """Which of attention, residuals, gates and normed a capture needs."""
-    parts = {
+def parts_to_collect(spec: CaptureSpec) -> set[str]:
+    """Return which of attention, residuals, gates and normed a capture needs."""
+    needs = {
         "attention": spec.wants("attention/"),
         "residuals": spec.wants("residual/", "update/"),
         "gates": spec.wants("ffn/"),
         "normed": spec.wants("tam/"),
     }
-    return {name for name, needed in parts.items() if needed}
+    return {name for name, needed in needs.items() if needed}
 
 
-def refusal(model: Model, batch_size: int) -> str | None:
-    """Why an engine that collects everything first cannot do this run, None if it can."""
+def unsupported_reason(model: Model, batch_size: int) -> str | None:
+    """Return why an engine with a step buffer does not support a run, or None if it does."""
     if batch_size > 1:
-        return "takes one sample at a time; use --batch-size 1 or --engine native"
+        return 'takes one sample at a time; use batch_size=1 or engine="native"'
     if model.has_cross_attention:
-        return (
-            f"cannot do {model.family.name}, whose pictures are seen by cross-attention; use --engine native"
-        )
+        return f'does not support the cross-attention of {model.family.name}; use engine="native"'
     return None

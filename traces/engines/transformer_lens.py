@@ -1,6 +1,6 @@
-"""The engine on TransformerLens: hook points of a TransformerBridge around Hugging Face's own `generate`.
+"""The TransformerLens engine: hook points of a TransformerBridge around transformers' own `generate`.
 
-TransformerLens runs eager attention and keeps to one sample; its numbers are independent of the native engine's.
+It runs eager attention, one sample at a time. Its numbers are independent of the native engine's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 from mmprobe.models import Batch, Model
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.engines.step_buffer import Collected, refusal, sharing_copy, wanted_parts
+from mmprobe.traces.engines import step_buffer
+from mmprobe.traces.engines.step_buffer import StepBuffer, copy_sharing_weights, parts_to_collect
 from mmprobe.traces.recorder import SampleRecorder
 
 RESIDUALS = {"pre": "hook_resid_pre", "mid": "hook_resid_mid", "post": "hook_resid_post"}
@@ -26,75 +27,93 @@ RESIDUALS = {"pre": "hook_resid_pre", "mid": "hook_resid_mid", "post": "hook_res
 _bridges: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
-def refuses(model: Model, batch_size: int) -> str | None:
-    """Why TransformerLens cannot do this run, None if it can."""
-    if type(model.hf).__name__ not in SUPPORTED_ARCHITECTURES:
-        return f"TransformerLens has no adapter for {type(model.hf).__name__}; use --engine native or nnsight"
-    return refusal(model, batch_size)
+def unsupported_reason(model: Model, batch_size: int) -> str | None:
+    """Return why TransformerLens does not support a run, or None if it does."""
+    architecture = type(model.hf).__name__
+    if architecture not in SUPPORTED_ARCHITECTURES:
+        return f"TransformerLens has no adapter for {architecture}; use another engine"
+    return step_buffer.unsupported_reason(model, batch_size)
 
 
 def record(
-    model: Model, batch: Batch, lanes: Sequence[SampleRecorder], spec: CaptureSpec, generate: dict[str, Any]
+    model: Model,
+    batch: Batch,
+    recorders: Sequence[SampleRecorder],
+    spec: CaptureSpec,
+    generate: dict[str, Any],
 ) -> Tensor:
-    """Generate an answer and record it; as the native engine's `record`."""
-    bridge, lane = _bridge(model), lanes[0]
-    kept = Collected()
+    """Generate an answer and record it, as the native engine's `record`.
+
+    Args:
+        recorders: one recorder, of the only sample.
+        generate: arguments of transformers' `generate`.
+    """
+    bridge, recorder = _load_bridge(model), recorders[0]
+    buffer = StepBuffer()
     bridge.original_model.generation_config = model.hf.generation_config  # may have changed since it was made
-    with torch.inference_mode(), bridge.hooks(fwd_hooks=_hooks(model, bridge, lane.layers, spec, kept)):
+    hooks = _make_hooks(model, bridge, recorder.layers, spec, buffer)
+    with torch.inference_mode(), bridge.hooks(fwd_hooks=hooks):
         output = bridge.original_model.generate(**batch.inputs, **generate)
-        kept.hand_over(lane, output[0, len(lane.prompt.ids) :])
+        buffer.write_to(recorder, output[0, len(recorder.prompt.ids) :])
     return output
 
 
-def _bridge(model: Model) -> Any:
-    """A bridge around a copy that shares the model's weights, made once: it rewires what it wraps."""
+def _load_bridge(model: Model) -> Any:
+    """Return a bridge around a copy that shares the model's weights, since a bridge rewires the model it wraps."""
     if model.hf in _bridges:
         return _bridges[model.hf]
-    name, hf = type(model.hf).__name__, sharing_copy(model.hf)
+    name, hf = type(model.hf).__name__, copy_sharing_weights(model.hf)
     adapter = SUPPORTED_ARCHITECTURES[name]
     vision = getattr(hf.config, "vision_config", None)
     kernel = getattr(vision, "_attn_implementation", None)
-    unneeded = [
-        library for library in adapter.required_libraries if library != "torchvision"
-    ]  # processors need it
-    with patch.object(adapter, "required_libraries", unneeded):
+    # torchvision is required for processors only, which the bridge does not use
+    required = [library for library in adapter.required_libraries if library != "torchvision"]
+    with patch.object(adapter, "required_libraries", required):
         bridge = build_bridge_from_module(hf, name, hf_config=hf.config, tokenizer=None)
     if vision is not None:
-        vision._attn_implementation = kernel  # it has made all of the model eager
-    hf.config.get_text_config()._attn_implementation = "eager"  # not all adapters do
+        vision._attn_implementation = kernel  # the bridge made the whole model eager
+    hf.config.get_text_config()._attn_implementation = "eager"  # which not every adapter sets
     _bridges[model.hf] = bridge
     return bridge
 
 
-def _activated(act: Any, value: Tensor) -> Tensor:
-    return act(value[0, -1])
-
-
-def _hooks(
-    model: Model, bridge: Any, layers: list[int], spec: CaptureSpec, kept: Collected
+def _make_hooks(
+    model: Model, bridge: Any, layers: list[int], spec: CaptureSpec, buffer: StepBuffer
 ) -> list[tuple[str, Callable[..., None]]]:
-    parts, decoder, hooks = wanted_parts(spec), model.family.decoder(model.hf), []
+    """Return the hook points that a capture needs, each with a hook that fills the buffer."""
+    parts = parts_to_collect(spec)
+    decoder = model.family.decoder(model.hf)
+    hooks: list[tuple[str, Callable[..., None]]] = []
 
-    def keeping(values: list[Tensor], change: Callable[[Tensor], Tensor]) -> Callable[..., None]:
-        def hook(value: Tensor, hook: Any) -> None:  # what a hook returns would replace the value
-            values.append(change(value).detach().clone())
+    def append_to(values: list[Tensor], transform: Callable[[Tensor], Tensor]) -> Callable[..., None]:
+        def hook(
+            value: Tensor, hook: Any
+        ) -> None:  # must return None: another result would replace the value
+            values.append(transform(value).detach().clone())
 
         return hook
 
     for layer in layers:
         if "residuals" in parts:
             for name, point in RESIDUALS.items():
-                values = kept.residuals.setdefault(name, {}).setdefault(layer, [])
-                hooks.append((f"blocks.{layer}.{point}", keeping(values, lambda value: value[0, -1])))
+                values = buffer.residuals.setdefault(name, {}).setdefault(layer, [])
+                hooks.append((f"blocks.{layer}.{point}", append_to(values, lambda value: value[0, -1])))
         if "attention" in parts:
-            rows = kept.attention.setdefault(layer, [])
-            hooks.append((f"blocks.{layer}.attn.hook_pattern", keeping(rows, lambda value: value[0, :, -1])))
-        if "gates" in parts:  # no hook point stands between act and the product with the other half
-            act = model.family.parts(decoder.layers[layer]).activation
-            gates = kept.gates.setdefault(layer, [])
-            hooks.append((f"blocks.{layer}.mlp.hook_pre", keeping(gates, partial(_activated, act))))
+            rows = buffer.attention.setdefault(layer, [])
+            hooks.append(
+                (f"blocks.{layer}.attn.hook_pattern", append_to(rows, lambda value: value[0, :, -1]))
+            )
+        if "gates" in parts:  # no hook point has the activation's output
+            activation = model.family.parts(decoder.layers[layer]).activation
+            gates = buffer.gates.setdefault(layer, [])
+            hooks.append((f"blocks.{layer}.mlp.hook_pre", append_to(gates, partial(_activate, activation))))
     if "normed" in parts:
-        hooks.append(("ln_final.hook_out", keeping(kept.normed, lambda value: value[0])))
-    transform = bridge.adapter.apply_output_logits_transform
-    hooks.append(("unembed.hook_out", keeping(kept.logits, lambda value: transform(value[0, -1]))))
+        hooks.append(("ln_final.hook_out", append_to(buffer.normed, lambda value: value[0])))
+    apply_transform = bridge.adapter.apply_output_logits_transform
+    hooks.append(("unembed.hook_out", append_to(buffer.logits, lambda value: apply_transform(value[0, -1]))))
     return hooks
+
+
+def _activate(activation: Any, value: Tensor) -> Tensor:
+    """Return act(gate) [neuron] of the last position."""
+    return activation(value[0, -1])

@@ -1,0 +1,163 @@
+"""Attention rows, recomputed from queries and keys for growing, sliding and cross-attention caches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmprobe.models.attention import AttentionCall
+from mmprobe.traces.recorder import AttentionRows
+
+PROMPT_QUERIES = 128  # the prompt's queries whose rows exist at a time
+
+
+class LayerKeys:
+    """The keys of one layer, kept until the rows of a block of queries are computed.
+
+    The newest tensor of a growing cache holds all earlier keys. A sliding cache forgets keys, so the last window
+    and all keys since then are kept here.
+
+    Args:
+        has_cross_attention: whether the keys are the images' keys, which are the same at every step.
+    """
+
+    def __init__(self, has_cross_attention: bool):
+        self.has_cross_attention = has_cross_attention
+        self.keys: Tensor | None = None  # [batch, kv_head, position, dim]
+        self.first = 0  # position of the first key in `keys`
+        self.new_keys: list[Tensor] = []  # each [batch, kv_head, 1, dim]; of a sliding cache
+        self.window: int | None = None
+        self.scale = 1.0
+        self.mask: Tensor | None = None
+        self.biases: list[Tensor | None] = []  # `AttentionCall.bias` of each step of the block
+
+    def add(self, call: AttentionCall) -> None:
+        """Keep what a forward pass used."""
+        self.scale = call.scale
+        self.biases.append(call.bias)
+        if self.has_cross_attention or call.window is None:
+            self.keys, self.mask = call.key, call.mask
+        elif self.keys is None:
+            self.window = call.window
+            self.first = max(call.key.shape[2] - call.window, 0)
+            self.keys = call.key[:, :, self.first :].clone()
+        else:
+            self.new_keys.append(call.key[:, :, -1:].clone())
+
+    def compute_rows(self, query: Tensor, row: int, position: int, padding: int) -> AttentionRows:
+        """Return the attention of consecutive queries of one sample.
+
+        Args:
+            query: [head, step, dim].
+            row: the sample's row in the batch.
+            position: position of the first query, padding included.
+            padding: number of padding tokens before the sample's prompt.
+
+        Returns:
+            Weights [head, step, key], from the first token after the padding to the last query.
+        """
+        assert self.keys is not None
+        if self.has_cross_attention:
+            scores = _scores(query, self.keys[row], self.scale)
+            if self.mask is not None:
+                scores = _apply_mask(scores, self.mask[row, :, -1:])
+            return AttentionRows(scores.softmax(-1), has_cross_attention=True)
+        keys = self.keys[row]
+        if self.new_keys:
+            keys = torch.cat([keys, *(new[row] for new in self.new_keys)], 1)
+        steps = query.shape[1]
+        first, end = max(self.first, padding), position + steps
+        scores = _scores(query, keys[:, first - self.first : end - self.first], self.scale)
+        self._add_biases(scores, row, position, first)
+        causal = torch.full((steps, steps), float("-inf"), device=query.device).triu_(1)
+        scores[:, :, -steps:] += causal  # every query sees the keys before the first query
+        if self.window is not None:
+            query_positions = torch.arange(position, end, device=query.device)[:, None]
+            key_positions = torch.arange(first, end, device=query.device)
+            scores.masked_fill_(key_positions <= query_positions - self.window, float("-inf"))
+        weights = scores.softmax(-1)
+        return AttentionRows(F.pad(weights, (first - padding, 0)) if first > padding else weights)
+
+    def _add_biases(self, scores: Tensor, row: int, position: int, first: int) -> None:
+        """Add each step's bias to scores [head, step, key], whose keys begin at position `first`."""
+        for step, bias in enumerate(self.biases[: scores.shape[1]]):
+            if bias is not None:
+                values = bias[row, :, 0]  # [head, key]; its last key is the query's own
+                end = position + step + 1 - first
+                values = values[:, max(values.shape[1] - end, 0) :]
+                scores[:, step, end - values.shape[1] : end] += values
+
+    def start_block(self) -> None:
+        """Forget the finished block, and the keys that later queries cannot see."""
+        self.biases.clear()
+        if self.new_keys and self.keys is not None and self.window is not None:
+            keys = torch.cat([self.keys, *self.new_keys], 2)
+            surplus = max(keys.shape[2] - self.window, 0)
+            self.keys = keys[:, :, surplus:].clone()
+            self.first += surplus
+            self.new_keys.clear()
+
+
+def prompt_rows(
+    call: AttentionCall, row: int, padding: int, has_cross_attention: bool
+) -> Iterator[tuple[int, AttentionRows]]:
+    """Yield the attention of a prompt in blocks of queries, each with the position of its first query.
+
+    Args:
+        row: the sample's row in the batch.
+        padding: number of padding tokens before the sample's prompt.
+    """
+    query = call.query[row, :, padding:]
+    key = call.key[row] if has_cross_attention else call.key[row, :, padding:]
+    key_positions = torch.arange(key.shape[1], device=key.device)
+    for first in range(0, query.shape[1], PROMPT_QUERIES):
+        block = query[:, first : first + PROMPT_QUERIES]
+        end = first + block.shape[1]
+        scores = _scores(block, key, call.scale)
+        holds_last_query = end == query.shape[1]
+        if call.shared_bias is not None:
+            other_scores = scores[:, :-1] if holds_last_query else scores
+            other_scores += call.shared_bias[row, :, :, padding:]
+        if holds_last_query and call.bias is not None:
+            scores[:, -1:] += call.bias[row, :, :, padding:]
+        if call.mask is not None:
+            first_key = 0 if has_cross_attention else padding
+            scores = _apply_mask(scores, call.mask[row, :, padding + first : padding + end, first_key:])
+        elif not has_cross_attention:
+            query_positions = torch.arange(first, end, device=key.device)[:, None]
+            scores.masked_fill_(key_positions > query_positions, float("-inf"))
+        yield first, AttentionRows(scores.softmax(-1), has_cross_attention)
+
+
+def attention_received(call: AttentionCall) -> Tensor:
+    """Return the attention that each patch of a vision encoder receives, [head, patch].
+
+    It is the mean over the queries of the patch's image or window.
+    """
+    means = []
+    for row in range(len(call.query)):
+        total = torch.zeros(call.query.shape[1], call.key.shape[2], device=call.key.device)
+        for first in range(0, call.query.shape[2], PROMPT_QUERIES):
+            scores = _scores(call.query[row, :, first : first + PROMPT_QUERIES], call.key[row], call.scale)
+            if call.mask is not None:
+                mask = call.mask[row if len(call.mask) > 1 else 0]
+                scores = _apply_mask(scores, mask[:, first : first + PROMPT_QUERIES])
+            total += scores.softmax(-1).sum(1)
+        means.append(total / call.query.shape[2])
+    return torch.cat(means, 1)
+
+
+def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """Return scaled products [head, query, key]. Consecutive query heads share a key head."""
+    heads, queries, dim = query.shape
+    scores = (query.float() * scale).reshape(len(key), -1, dim) @ key.float().transpose(1, 2)
+    return scores.reshape(heads, queries, -1)
+
+
+def _apply_mask(scores: Tensor, mask: Tensor) -> Tensor:
+    if mask.dtype == torch.bool:
+        return scores.masked_fill(~mask, float("-inf"))
+    return scores + mask

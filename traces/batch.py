@@ -1,0 +1,150 @@
+"""Trace one batch of samples, in smaller batches when memory runs out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mmprobe.cache import TraceWriter
+from mmprobe.cache.schema import GROUP_NAMES
+from mmprobe.errors import InputError
+from mmprobe.interventions.base import Method, intervene
+from mmprobe.models import Group, Model, Prompt
+from mmprobe.models.chat import Chat, build_chat
+from mmprobe.models.prompt import build_batch, decode_tokens
+from mmprobe.samples import Sample
+from mmprobe.traces.capture import CaptureSpec
+from mmprobe.traces.engines import load_engine
+from mmprobe.traces.recorder import SampleRecorder
+from mmprobe.traces.run_folder import append_failure
+from mmprobe.traces.writer_thread import BackgroundWriter, WriterThread, WritingFailed
+
+log = logging.getLogger("mmprobe")
+
+
+@dataclass
+class BatchTracer:
+    """Traces the batches of one run.
+
+    Attributes:
+        out: the run's folder.
+        engine_options: further arguments of the engine's `record`.
+        options: arguments of transformers' `generate`.
+        seed: set before each batch.
+        thread: the thread that writes the traces.
+        max_size: the most samples that were traced together without running out of memory.
+    """
+
+    model: Model
+    out: Path
+    spec: CaptureSpec
+    engine: str
+    engine_options: dict[str, Any]
+    options: dict[str, Any]
+    seed: int
+    methods: Sequence[Method]
+    thread: WriterThread
+    max_size: int
+
+    def trace(self, samples: Sequence[Sample]) -> None:
+        """Trace samples together: fewer at a time when memory runs out, one by one when a sample fails."""
+        pending = self._read_chats(samples)
+        max_size = self.max_size
+        while pending:
+            size = min(max_size, len(pending))
+            try:
+                self._trace_together(pending[:size])
+                pending = pending[size:]
+            except (OSError, WritingFailed):
+                raise
+            except Exception as error:
+                if size == 1:
+                    append_failure(self.out, pending.pop(0)[0].id, error)
+                elif isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+                    self.max_size = max_size = size // 2
+                    log.warning("out of memory with %d samples at a time; going on with %d", size, max_size)
+                else:
+                    max_size = 1
+            if torch.cuda.is_available() and max_size < size:
+                torch.cuda.empty_cache()
+
+    def _read_chats(self, samples: Sequence[Sample]) -> list[tuple[Sample, Chat]]:
+        """Return each readable sample with its chat; list the others as failures."""
+        chats = []
+        for sample in samples:
+            try:
+                chats.append((sample, build_chat(sample)))
+            except InputError as error:
+                append_failure(self.out, sample.id, error)
+        return chats
+
+    def _trace_together(self, pending: Sequence[tuple[Sample, Chat]]) -> None:
+        chats = [chat for _, chat in pending]
+        torch.manual_seed(self.seed)
+        batch = build_batch(self.model, chats)
+        writers = [self._open_writer(sample) for sample, _ in pending]
+        try:
+            recorders = [
+                SampleRecorder(self.model, prompt, self.spec, BackgroundWriter(writer, self.thread))
+                for prompt, writer in zip(batch.prompts, writers, strict=True)
+            ]
+            record = load_engine(self.engine).record
+            methods = intervene(self.model, self.methods, chats, batch, self.seed)
+            with torch.inference_mode(), methods as intervention:
+                options = self.options | intervention.options
+                output = record(self.model, batch, recorders, self.spec, options, **self.engine_options)
+            for recorder, writer, ids in zip(recorders, writers, output.cpu().numpy(), strict=True):
+                start = recorder.prompt.padding + len(recorder.prompt.ids)
+                answer_ids = ids[start : start + recorder.n_steps]
+                self.thread.submit(_finish_trace, self.model, recorder.prompt, answer_ids, writer)
+        except BaseException:
+            self.thread.wait()
+            for writer in writers:
+                writer.discard()
+            raise
+
+    def _open_writer(self, sample: Sample) -> TraceWriter:
+        model, spec = self.model, self.spec
+        coordinates = {
+            "layer": np.array(spec.layer_indices(model.n_layers), np.int32),
+            "head": np.array(spec.head_indices(model.n_heads), np.int32),
+            "group": np.array(GROUP_NAMES),
+        }
+        images = [path.absolute() for path in sample.images]  # must be found from any other folder, too
+        attributes = {
+            "sample": sample.model_copy(update={"images": images}).model_dump_json(),
+            "model": model.source,
+            "neurons": str(model.n_neurons),
+        }
+        path = self.out / "samples" / f"{sample.id}.h5"
+        return TraceWriter(path, coordinates, attributes, spec.dtype == "float16", spec.compression)
+
+
+def _finish_trace(model: Model, prompt: Prompt, answer_ids: np.ndarray, writer: TraceWriter) -> None:
+    """Write the tokens, the images and the answer, and give the trace its name."""
+    ids = np.concatenate([prompt.ids, answer_ids])
+    sizes = [prompt.sizes[source] for source in prompt.sources]
+    group = np.concatenate([prompt.group, np.full(len(answer_ids), Group.GENERATED)])
+    texts = [_replace_nul(text) for text in decode_tokens(model, ids)]
+    writer.write("tokens/id", ids)
+    writer.write("tokens/group", group)
+    writer.write("tokens/image", np.concatenate([prompt.image, np.full(len(answer_ids), -1)]))
+    writer.write("tokens/text", np.array(texts, dtype=object))
+    writer.write("images/grid", np.reshape(prompt.grids, (-1, 2)))
+    writer.write("images/size", np.reshape(sizes, (-1, 2)))
+    writer.write("images/source", np.array(prompt.sources, np.int32))
+    writer.write("images/box", np.reshape([view.box for view in prompt.views], (-1, 4)))
+    answer = model.tokenizer.decode(answer_ids, skip_special_tokens=True)
+    writer.set_attributes({"answer": _replace_nul(answer)})
+    writer.commit()
+
+
+def _replace_nul(text: str) -> str:
+    """Replace NUL characters, which end a text in HDF5 and which a model can generate."""
+    return text.replace("\0", "\ufffd")
