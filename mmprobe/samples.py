@@ -1,4 +1,4 @@
-"""Samples: one question with its images, read from JSON lines and checked before anything runs."""
+"""Samples: questions with their images, read from JSON lines and checked before anything runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def check_id(value: str) -> str:
-    """The id itself, if a file can have it as its name.
+    """Return the id if it is a safe file name.
 
     Raises:
-        ValueError: saying what an id must be; who calls says whose it is.
+        ValueError: it is not. The message says what an id must be, and the caller adds where it stands.
 
     Example:
         >>> check_id("0001-same")
@@ -35,7 +35,7 @@ def check_id(value: str) -> str:
 
 
 Id = Annotated[str, AfterValidator(check_id)]
-"""A name that a file can have."""
+"""A string that is a safe file name."""
 
 
 class Region(BaseModel):
@@ -48,10 +48,9 @@ class Region(BaseModel):
 
 
 class Sample(BaseModel):
-    """One question with its images; the fields are those of a line of a samples file.
+    """One question with its images. The fields are those of a line of a samples file.
 
-    `prefill` is text that the answer already begins with: the model goes on from there, and what it then says is
-    its answer.
+    `prefill` is text that the answer begins with. The model continues it, and the continuation is its answer.
 
     Example:
         >>> Sample(id="0001", question="What is this?").images
@@ -74,16 +73,16 @@ class Sample(BaseModel):
 
 
 def load_samples(path: str | Path) -> list[Sample]:
-    """Read a samples file, one JSON object a line; image paths are relative to the file.
+    """Read a samples file: one JSON object a line, with image paths relative to the file.
 
     Every line, id and image header is checked, so that a run does not fail half-way.
 
     Args:
-        path: a `.jsonl` file; blank lines are ignored.
+        path: a `.jsonl` file. Blank lines are ignored.
 
     Raises:
-        InputError: naming file and line, for malformed JSON, unknown or missing fields, duplicate
-            or unsafe ids, and images that are missing, unreadable, over 100 megapixels or of greys with over 8 bits.
+        InputError: malformed JSON, an unknown or missing field, a duplicate or unsafe id, or an image that is missing,
+            unreadable, over 100 megapixels or grey with over 8 bits. The message names file and line.
 
     Example:
         >>> load_samples("pairs/samples.jsonl")[0].question          # doctest: +SKIP
@@ -97,16 +96,16 @@ def load_samples(path: str | Path) -> list[Sample]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
     samples: list[Sample] = []
-    seen: dict[str, int] = {}
+    line_of_id: dict[str, int] = {}
     checked: set[Path] = set()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        sample = _parse(line, where, path.parent)
-        if sample.id in seen:
-            raise InputError(f"{where}: id {sample.id!r} was used in line {seen[sample.id]} already")
-        seen[sample.id] = number
+        sample = _parse_line(line, where, path.parent)
+        if sample.id in line_of_id:
+            raise InputError(f"{where}: id {sample.id!r} was used in line {line_of_id[sample.id]} already")
+        line_of_id[sample.id] = number
         for image in sample.images:
             if image not in checked:
                 check_image(image, where)
@@ -117,7 +116,7 @@ def load_samples(path: str | Path) -> list[Sample]:
     return samples
 
 
-def _parse(line: str, where: str, folder: Path) -> Sample:
+def _parse_line(line: str, where: str, folder: Path) -> Sample:
     try:
         data = json.loads(line)
     except json.JSONDecodeError as error:
@@ -145,33 +144,37 @@ def _parse(line: str, where: str, folder: Path) -> Sample:
 
 
 def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, int]:
-    """The (height, width) of an image from its header, without decoding it.
+    """Return the (height, width) of an image from its header, without decoding it.
 
     Args:
-        any_depth: greys may have more than 8 bits, as those of maps that no model looks at.
+        path: the image.
+        where: where the image is named, for messages.
+        any_depth: accept grey images with more than 8 bits, such as maps that no model sees.
 
     Raises:
-        InputError: the file is missing, is no image, or has over 100 megapixels or greys of more than 8 bits.
+        InputError: the file is missing, is no image, has over 100 megapixels, or is grey with more than 8 bits.
     """
-    named = f"{where}: image {repr(str(path))[1:-1]}"  # a line break in the name must not break the message
+    location = (
+        f"{where}: image {repr(str(path))[1:-1]}"  # a line break in the name must not break the message
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(path) as image:
                 (width, height), mode = image.size, image.mode
     except FileNotFoundError:
-        raise InputError(f"{named}: no such file") from None
+        raise InputError(f"{location}: no such file") from None
     except Image.DecompressionBombError:
-        raise InputError(f"{named}: over 100 megapixels; make it smaller") from None
+        raise InputError(f"{location}: over 100 megapixels; make it smaller") from None
     except UnidentifiedImageError:
         reason = "of no known format" if path.stat().st_size else "the file is empty"
-        raise InputError(f"{named}: not a readable image ({reason})") from None
+        raise InputError(f"{location}: not a readable image ({reason})") from None
     except (OSError, ValueError, SyntaxError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise InputError(f"{named}: not a readable image ({reason})") from None
+        raise InputError(f"{location}: not a readable image ({reason})") from None
     if width * height > MAX_IMAGE_PIXELS:
         megapixels = width * height / 1e6
-        raise InputError(f"{named}: {megapixels:.0f} megapixels, over 100; make it smaller")
+        raise InputError(f"{location}: {megapixels:.0f} megapixels, over 100; make it smaller")
     if mode[0] in "IF" and not any_depth:  # Pillow would make all above 255 white
-        raise InputError(f"{named}: its greys have more than 8 bits (mode {mode}); save it with 8")
+        raise InputError(f"{location}: its greys have more than 8 bits (mode {mode}); save it with 8")
     return height, width

@@ -29,7 +29,7 @@ from mmprobe.cli.options import (
     warn,
 )
 from mmprobe.errors import InputError
-from mmprobe.interventions.parameters import settings as parse_settings
+from mmprobe.interventions.parameters import parse_settings
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks import Evaluation
