@@ -13,7 +13,7 @@ from mmprobe.errors import InputError
 from mmprobe.models.attention import AttentionCall, observe_attention
 from mmprobe.models.families import Family
 from mmprobe.models.families.generic import find_structure_errors
-from mmprobe.models.hooks import observe
+from mmprobe.models.hooks import hooks_disabled, observe
 
 N_TOKENS = 6
 
@@ -71,8 +71,13 @@ def find_numeric_errors(hf: Any, family: Family) -> list[str]:
 def has_plain_logits(hf: Any, family: Family) -> bool:
     """Return whether the logits are the unembedding of the final norm's output, without a scale or a cap."""
     states: list[Tensor] = []
-    with observe(family.decoder(hf).norm, outputs=states.append):
-        logits = _run_forward(hf).logits
+    norm = family.decoder(hf).norm
+    handle = norm.register_forward_hook(lambda module, inputs, output: states.append(output))
+    try:
+        with hooks_disabled():  # the caller's hooks, if any, are not about this pass
+            logits = _run_forward(hf).logits
+    finally:
+        handle.remove()
     with torch.inference_mode():
         return _relative_error(states[-1] @ hf.get_output_embeddings().weight.T, logits) < 3e-2
 
