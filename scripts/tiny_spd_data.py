@@ -1,4 +1,4 @@
-"""What the embedded model learns from: scenes and questions, drawn as training goes, each batch by its number."""
+"""Training data of the embedded model: scenes and questions. A batch depends on the seed and its number alone."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ QUESTIONS_PER_PAIR = 4
 
 @dataclass
 class Encoder:
-    """Turns a question into token ids and mRoPE positions the way the processor and the model do."""
+    """Turns a question into token ids and mRoPE positions, as the processor and the model do."""
 
     tokenizer: PreTrainedTokenizerFast
 
     def render(self, text: str, images: int, system: bool) -> str:
         head = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if system else ""
-        picture = "<|vision_start|>" + "<|image_pad|>" * CELLS + "<|vision_end|>"
-        return f"{head}<|im_start|>user\n{picture * images}{text}<|im_end|>\n<|im_start|>assistant\n"
+        image = "<|vision_start|>" + "<|image_pad|>" * CELLS + "<|vision_end|>"
+        return f"{head}<|im_start|>user\n{image * images}{text}<|im_end|>\n<|im_start|>assistant\n"
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        return [found.ids for found in self.tokenizer.backend_tokenizer.encode_batch(texts)]
+        return [encoding.ids for encoding in self.tokenizer.backend_tokenizer.encode_batch(texts)]
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """int64 [3, token]: time, height and width; an image advances the clock by its larger side."""
+        """Return mRoPE positions, int64 [3, token]: time, height, width. An image advances the clock by its larger side."""
         pad = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
         out = np.zeros((3, len(ids)), np.int64)
         clock, index = 0, 0
@@ -62,7 +62,7 @@ class Encoder:
 
 
 class Batches(Dataset):
-    """Batch number `step`: images uint8 [pair, 2, 112, 112, 3], ids, positions, labels and owner of each row."""
+    """Batches of questions: images uint8 [pair, 2, 112, 112, 3], then ids, positions, labels and owner of each row."""
 
     def __init__(self, encoder: Encoder, seed: int, batch: int, steps: int):
         self.encoder, self.seed, self.batch, self.steps = encoder, seed, batch, steps
@@ -72,13 +72,15 @@ class Batches(Dataset):
         return self.steps
 
     def _pairs(self, rng: np.random.Generator, progress: float) -> list[ScenePair]:
-        known = 1 if progress < 0.05 else 2 if progress < 0.12 else 3
-        weights = DIFFICULTY_WEIGHTS[:known] / DIFFICULTY_WEIGHTS[:known].sum()
+        n_levels = 1 if progress < 0.05 else 2 if progress < 0.12 else 3
+        weights = DIFFICULTY_WEIGHTS[:n_levels] / DIFFICULTY_WEIGHTS[:n_levels].sum()
         count = self.batch // QUESTIONS_PER_PAIR
         return [
             draw_pair(rng, DIFFICULTIES[level], int(differences))
             for level, differences in zip(
-                rng.choice(known, count, p=weights), rng.choice(4, count, p=DIFFERENCE_WEIGHTS), strict=True
+                rng.choice(n_levels, count, p=weights),
+                rng.choice(4, count, p=DIFFERENCE_WEIGHTS),
+                strict=True,
             )
         ]
 
@@ -87,9 +89,9 @@ class Batches(Dataset):
         pairs = self._pairs(rng, step / self.steps)
         images = np.stack([np.stack([render(pair.first), render(pair.second)]) for pair in pairs])
         prompts, answers, owners = [], [], []
-        chance = list(QUESTION_WEIGHTS.values())
+        weights = list(QUESTION_WEIGHTS.values())
         for owner, pair in enumerate(pairs):
-            for kind in rng.choice(list(QUESTION_WEIGHTS), QUESTIONS_PER_PAIR, replace=False, p=chance):
+            for kind in rng.choice(list(QUESTION_WEIGHTS), QUESTIONS_PER_PAIR, replace=False, p=weights):
                 question = draw_question(rng, str(kind), pair)
                 prompts.append(self.encoder.render(question.text, len(question.images), rng.random() < 0.9))
                 answers.append(question.answer + "<|im_end|>")
@@ -99,12 +101,12 @@ class Batches(Dataset):
         width = -(-longest // 32) * 32
         ids = np.full((len(prompts), width), self.pad, np.int64)
         labels = np.full((len(prompts), width), -100, np.int64)
-        places = np.zeros((3, len(prompts), width), np.int64)
+        positions = np.zeros((3, len(prompts), width), np.int64)
         for row, (prompt, answer) in enumerate(zip(prompt_ids, answer_ids, strict=True)):
-            whole = np.array(prompt + answer)
-            ids[row, : len(whole)] = whole
-            labels[row, len(prompt) - 1 : len(whole) - 1] = answer
-            places[:, row, : len(whole)] = self.encoder.positions(whole)
+            tokens = np.array(prompt + answer)
+            ids[row, : len(tokens)] = tokens
+            labels[row, len(prompt) - 1 : len(tokens) - 1] = answer
+            positions[:, row, : len(tokens)] = self.encoder.positions(tokens)
         order = np.argsort(
             [len(p) + len(a) for p, a in zip(prompt_ids, answer_ids, strict=True)], kind="stable"
         )
@@ -112,13 +114,13 @@ class Batches(Dataset):
             "images": torch.from_numpy(images),
             "ids": torch.from_numpy(ids[order]),
             "labels": torch.from_numpy(labels[order]),
-            "positions": torch.from_numpy(places[:, order]),
+            "positions": torch.from_numpy(positions[:, order]),
             "owners": torch.from_numpy(np.array(owners)[order]),
         }
 
 
 class SceneBatches(Dataset):
-    """Batch number `step` of single scenes with the shape and colour in each cell (0: empty)."""
+    """Batches of single scenes, with the shape and colour in each cell (0: empty)."""
 
     def __init__(self, seed: int, batch: int, steps: int):
         self.seed, self.batch, self.steps = seed, batch, steps
@@ -137,7 +139,7 @@ class SceneBatches(Dataset):
 
 
 def cell_content(scene: Scene) -> np.ndarray:
-    """int64 [cell, 2]: one more than the index of each cell's shape and colour, 0 where it is empty."""
+    """Return each cell's shape and colour, int64 [cell, 2]: index plus one, or 0 where the cell is empty."""
     content = np.zeros((CELLS, 2), np.int64)
     for thing in scene.objects:
         content[thing.row * GRID + thing.column] = (

@@ -1,4 +1,4 @@
-"""The embedded model before it has learnt anything: its tokenizer, its sizes, and the folder it is shipped as."""
+"""The embedded model before training: its tokenizer, its sizes, and the folder that ships with mmprobe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE that knows every word of the world as one token and can spell anything else."""
+    """Return a byte-level BPE in which every word of the drawn world is one token."""
     rng = np.random.default_rng(0)
     corpus = [SYSTEM, "system", "user", "assistant"]
     for index in range(3000):
@@ -110,7 +110,7 @@ def image_processor() -> Qwen2VLImageProcessorPil:
 
 
 def save(model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write the shipped folder; weights are stored in half precision and loaded in single."""
+    """Write the folder that ships. Weights are stored as float16 and loaded as float32."""
     folder.mkdir(parents=True, exist_ok=True)
     config = model.config
     config.dtype = "float32"
@@ -118,9 +118,9 @@ def save(model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokeniz
     model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     image_processor().save_pretrained(folder)
-    described = json.loads((folder / "preprocessor_config.json").read_text())
-    described["processor_class"] = "PilQwenProcessor"
-    (folder / "preprocessor_config.json").write_text(json.dumps(described, indent=2) + "\n")
+    preprocessor = json.loads((folder / "preprocessor_config.json").read_text())
+    preprocessor["processor_class"] = "PilQwenProcessor"
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor, indent=2) + "\n")
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     weights = {name: value.half().cpu().contiguous() for name, value in model.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

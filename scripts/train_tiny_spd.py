@@ -1,15 +1,15 @@
-"""Train the embedded model `tiny-spd` from nothing, on scenes drawn as it goes.
+"""Train the embedded model `tiny-spd` from scratch, on scenes that are drawn during training.
 
-Two stages. First the vision tower learns what is in each cell, through two throw-away linear
-heads; without this it never learns shapes. Then the tower is frozen and the language model
-learns to answer. Batch number k depends on the seed and k alone, so a run that was stopped
-goes on where it was, and gives the same model on the same machine.
+There are two stages. First the vision tower learns the content of each cell, through two linear heads that are then
+dropped. Without this stage it never learns shapes. Then the tower is frozen, and the language model learns to answer.
+Batch number k depends on the seed and k alone, so a run that was stopped goes on, and gives the same model on the same
+machine.
 
     python scripts/train_tiny_spd.py --out build/tiny-spd --workers 15 --compile   # one H100: 20 minutes
     python scripts/train_tiny_spd.py --out build/tiny-spd --batch 48               # two CPU cores: hours
 
-Stop it at any time and call it again with the same --out. When it ends, build/tiny-spd/model
-holds the folder that mmprobe ships as models/tiny_spd.
+You can stop it at any time and call it again with the same --out. At the end build/tiny-spd/model is the folder that
+mmprobe ships as models/tiny_spd.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HELD_OUT_SEED = 10**6  # training draws from seeds below, every evaluation from 
 
 
 def patches(images: Tensor) -> Tensor:
-    """uint8 [image, 112, 112, 3] to the tower's input, float32 [image * 64, 1176]."""
+    """Return the tower's input, float32 [image * 64, 1176], for images uint8 [image, 112, 112, 3]."""
     processor = image_processor()
     mean = torch.tensor(processor.image_mean, device=images.device)
     std = torch.tensor(processor.image_std, device=images.device)
@@ -48,10 +48,10 @@ def patches(images: Tensor) -> Tensor:
     return pixels.reshape(-1, 3 * 2 * 14 * 14)
 
 
-def see(tower: nn.Module, images: Tensor) -> Tensor:
-    """The vision tower on many images of one size at once: [image, 16, hidden].
+def encode_images(tower: nn.Module, images: Tensor) -> Tensor:
+    """Return the vision tower's features of many images of one size, [image, 16, hidden].
 
-    transformers loops over images; all of ours are one window of 64 patches, so attention is one batch.
+    transformers loops over images. Ours are all one window of 64 patches, so their attention is one batch.
     """
     count, tokens = len(images), 64
     states = tower.patch_embed(patches(images))
@@ -82,10 +82,10 @@ def see(tower: nn.Module, images: Tensor) -> Tensor:
 
 
 def answer_loss(model: Qwen2_5_VLForConditionalGeneration, batch: dict[str, Tensor]) -> Tensor:
-    """Cross entropy of the answers; a token weighs 1/sqrt(length), so that short answers count too."""
+    """Return the cross entropy of the answers. A token weighs 1/sqrt(length), so that short answers count, too."""
     inner, device = model.model, model.device
     with torch.no_grad():
-        features = see(inner.visual, batch["images"].to(device, non_blocking=True).flatten(0, 1))
+        features = encode_images(inner.visual, batch["images"].to(device, non_blocking=True).flatten(0, 1))
     features = features.unflatten(0, (-1, 2))
     losses, weights = [], []
     chunks = -(-len(batch["ids"]) // 2)
@@ -95,23 +95,23 @@ def answer_loss(model: Qwen2_5_VLForConditionalGeneration, batch: dict[str, Tens
         width = -(-width // 32) * 32
         ids = batch["ids"][part, :width].to(device, non_blocking=True)
         labels = batch["labels"][part, :width].to(device, non_blocking=True)
-        places = batch["positions"][:, part, :width].to(device, non_blocking=True)
-        mine = features[batch["owners"][part].to(device)].flatten(1, 2)
+        positions = batch["positions"][:, part, :width].to(device, non_blocking=True)
+        row_features = features[batch["owners"][part].to(device)].flatten(1, 2)
         embedded = inner.language_model.embed_tokens(ids)
         visual = ids == model.config.image_token_id
         two = torch.arange(2 * CELLS, device=device)[None] < visual.sum(1, keepdim=True)
-        embedded = embedded.masked_scatter(visual[..., None], mine[two].to(embedded.dtype))
-        states = inner.language_model(inputs_embeds=embedded, position_ids=places, use_cache=False)
-        asked = labels >= 0
-        logits = model.lm_head(states.last_hidden_state[asked]).float()
-        weight = asked.sum(1, keepdim=True).float().rsqrt().expand_as(labels)[asked]
-        losses.append((F.cross_entropy(logits, labels[asked], reduction="none") * weight).sum())
+        embedded = embedded.masked_scatter(visual[..., None], row_features[two].to(embedded.dtype))
+        states = inner.language_model(inputs_embeds=embedded, position_ids=positions, use_cache=False)
+        answered = labels >= 0
+        logits = model.lm_head(states.last_hidden_state[answered]).float()
+        weight = answered.sum(1, keepdim=True).float().rsqrt().expand_as(labels)[answered]
+        losses.append((F.cross_entropy(logits, labels[answered], reduction="none") * weight).sum())
         weights.append(weight.sum())
     return torch.stack(losses).sum() / torch.stack(weights).sum()
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Linear warm-up over 2 %, constant, then linear to nothing over the last 30 %."""
+    """Return the learning rate: linear warm-up over 2 %, constant, then linear to zero over the last 30 %."""
     return peak * min(1.0, (step + 1) / max(1, 0.02 * steps), (steps - step) / max(1, 0.3 * steps))
 
 
@@ -144,7 +144,7 @@ def pretrain_tower(model: Qwen2_5_VLForConditionalGeneration, args: argparse.Nam
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(step, args.tower_steps, 1e-3)
         with autocast(device):
-            features = see(tower, batch["images"].to(device))
+            features = encode_images(tower, batch["images"].to(device))
             content = batch["content"].to(device)
             guesses = [head(features).float() for head in heads]
             loss = sum(
@@ -184,7 +184,8 @@ def train(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder, args: arg
         for layer in model.model.language_model.layers:
             layer.compile(dynamic=True)
     data = Batches(encoder, args.seed, args.batch, args.steps)
-    began, running = time.monotonic(), None
+    start_time = time.monotonic()
+    running = None
     bar = tqdm(
         batches(data, start, args.workers), initial=start, total=args.steps, desc="answers", disable=None
     )
@@ -199,11 +200,11 @@ def train(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder, args: arg
         optimiser.step()
         if step % 100 == 0:
             running = loss.item() if running is None else 0.7 * running + 0.3 * loss.item()
-            pace = (time.monotonic() - began) / (step + 1 - start)
+            pace = (time.monotonic() - start_time) / (step + 1 - start)
             bar.set_postfix_str(f"loss {running:.4f}")
             if step % 500 == 0:
                 print(f"step {step} loss {running:.4f} {1000 * pace:.0f} ms a step", flush=True)
-        spent = time.monotonic() - began > 60 * args.minutes
+        spent = time.monotonic() - start_time > 60 * args.minutes
         if (step + 1) % 1000 == 0 or step + 1 == args.steps or spent:
             part = checkpoint.with_suffix(".part")
             torch.save(
@@ -216,28 +217,32 @@ def train(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder, args: arg
 
 
 def check_against_transformers(model: Qwen2_5_VLForConditionalGeneration, encoder: Encoder) -> None:
-    """Our batched tower, positions and loss must be what the model computes when it answers."""
+    """Check that our batched tower and positions give the logits of transformers."""
     rng = np.random.default_rng(5)
     pair = draw_pair(rng, "medium", 1)
     images = [render(pair.first), render(pair.second)]
-    ready = image_processor()(images=images, return_tensors="pt")
+    inputs_of_images = image_processor()(images=images, return_tensors="pt")
     stacked = torch.from_numpy(np.stack(images)).to(model.device)
-    torch.testing.assert_close(patches(stacked).cpu(), ready["pixel_values"].float(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        patches(stacked).cpu(), inputs_of_images["pixel_values"].float(), atol=1e-5, rtol=0
+    )
     text = encoder.render("Are the two pictures the same?", 2, True) + "No."
     ids = torch.tensor(encoder.encode([text]), device=model.device)
     inputs = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "mm_token_type_ids": (ids == model.config.image_token_id).int(),
-        "pixel_values": ready["pixel_values"].float().to(model.device),
-        "image_grid_thw": ready["image_grid_thw"].to(model.device),
+        "pixel_values": inputs_of_images["pixel_values"].float().to(model.device),
+        "image_grid_thw": inputs_of_images["image_grid_thw"].to(model.device),
     }
     with torch.no_grad():
         wanted = model.eval()(**inputs).logits
-        places = torch.from_numpy(encoder.positions(ids[0].cpu().numpy()))[:, None].to(model.device)
+        positions = torch.from_numpy(encoder.positions(ids[0].cpu().numpy()))[:, None].to(model.device)
         embedded = model.model.language_model.embed_tokens(ids)
-        embedded[0, ids[0] == model.config.image_token_id] = see(model.model.visual, stacked).flatten(0, 1)
-        states = model.model.language_model(inputs_embeds=embedded, position_ids=places, use_cache=False)
+        embedded[0, ids[0] == model.config.image_token_id] = encode_images(
+            model.model.visual, stacked
+        ).flatten(0, 1)
+        states = model.model.language_model(inputs_embeds=embedded, position_ids=positions, use_cache=False)
         torch.testing.assert_close(model.lm_head(states.last_hidden_state), wanted, atol=2e-4, rtol=0)
     model.train()
 
