@@ -1,4 +1,4 @@
-"""One figure with its words, and the look that all figures share."""
+"""One figure with its title and caption, and the layout that all figures share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-# After Okabe and Ito: told apart also with red-green or blue-yellow blindness, on white and on dark grey.
+# After Okabe and Ito: distinct with red-green and blue-yellow blindness, on white and on dark grey.
 GROUP_COLOURS = {
     "template": "#a9adb3",
     "system": "#0072b2",
@@ -15,19 +15,20 @@ GROUP_COLOURS = {
     "generated": "#009e73",
 }
 LABEL_COLOURS = {"all": "#7c8594", "faithful": "#0072b2", "unfaithful": "#d55e00"}
+REFERENCE_LINE = {"width": 1, "dash": "dot", "color": "#888888"}  # of zero, chance or a threshold
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure for the report: title, figure, and a caption that says what is shown and of how many samples."""
+    """A figure for the report, with its title and a caption. The caption names the quantity and the sample size."""
 
     title: str
     figure: go.Figure
     caption: str
 
 
-def styled(figure: go.Figure, height: int = 380) -> go.Figure:
-    """The shared layout: no clutter, room for labels, readable in print."""
+def apply_layout(figure: go.Figure, height: int = 380) -> go.Figure:
+    """Set the layout that all figures share, and return the figure."""
     return figure.update_layout(
         template="simple_white",
         height=height,
@@ -38,8 +39,11 @@ def styled(figure: go.Figure, height: int = 380) -> go.Figure:
     )
 
 
-def band(x: object, low: object, high: object, colour: str) -> list[go.Scatter]:
-    """A shaded interval around the line that is added next; `meta` tells the CSV of a figure which end is which."""
+def interval_band(x: object, low: object, high: object, colour: str) -> list[go.Scatter]:
+    """Return a shaded interval for the line that is added next.
+
+    The CSV of a figure finds the ends of the interval by their `meta`.
+    """
     edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     fill = {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.18)"}

@@ -1,4 +1,4 @@
-"""The CSV of a figure, as a browser saves it."""
+"""The CSV that a browser saves for a figure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plotly.subplots import make_subplots
 from mmprobe.analyses import attention_decay
 from mmprobe.cache import Run
 from mmprobe.viz.figures import figures
-from mmprobe.viz.panel import Panel, band
+from mmprobe.viz.panel import Panel, interval_band
 from mmprobe.viz.report import write_report
 
 Saved = Callable[..., tuple[str, str]]
@@ -27,7 +27,7 @@ Saved = Callable[..., tuple[str, str]]
 
 @pytest.fixture
 def saved(run: Run, tmp_path: Path, show: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> Saved:
-    """Text and file name of the CSV of a figure."""
+    """Return a function that returns text and file name of a figure's CSV."""
 
     def save(figure: go.Figure, title: str = "A figure") -> tuple[str, str]:
         module = importlib.import_module("mmprobe.viz.figures")
@@ -44,10 +44,10 @@ def rows(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline="")))
 
 
-def test_lines_are_a_row_a_point_with_all_decimals(saved: Saved) -> None:
+def test_lines_have_a_row_for_each_point_with_all_decimals(saved: Saved) -> None:
     x, y = np.arange(3), np.array([-1 / 3, np.nan, 2e-7])
     low, high = (y - 0.1).tolist(), (y + 0.1).tolist()
-    figure = go.Figure(band(x, low, high, "#0072b2"))
+    figure = go.Figure(interval_band(x, low, high, "#0072b2"))
     figure.add_scatter(x=x, y=y, name="banded")
     figure.add_scatter(
         x=["a", "b"],
@@ -71,7 +71,7 @@ def test_lines_are_a_row_a_point_with_all_decimals(saved: Saved) -> None:
     ]
 
 
-def test_heat_maps_are_a_row_a_cell(saved: Saved) -> None:
+def test_heat_maps_have_a_row_for_each_cell(saved: Saved) -> None:
     z = np.array([[0.1, 0.2, 0.3], [0.4, np.nan, 0.6]])
     figure = go.Figure(
         go.Heatmap(
@@ -93,7 +93,7 @@ def test_heat_maps_are_a_row_a_cell(saved: Saved) -> None:
     ]
 
 
-def test_plots_of_one_figure_are_told_apart(saved: Saved) -> None:
+def test_rows_name_the_plot_of_a_figure(saved: Saved) -> None:
     figure = make_subplots(1, 2, subplot_titles=("left", "<b>right</b>"))
     figure.add_scatter(y=[1.5], row=1, col=1)
     figure.add_heatmap(z=[[2.5]], row=1, col=2)
@@ -104,13 +104,13 @@ def test_plots_of_one_figure_are_told_apart(saved: Saved) -> None:
     ]
 
 
-def test_plots_of_a_grid_are_named_by_column_and_row(saved: Saved) -> None:
+def test_rows_name_the_column_and_row_of_a_grid(saved: Saved) -> None:
     figure = make_subplots(2, 2, column_titles=["a", "b"], row_titles=["first", "second"])
     for row in (1, 2):
         for column in (1, 2):
             figure.add_scatter(y=[10 * row + column], row=row, col=column)
-    found = {line[0]: line[2] for line in rows(saved(figure)[0])[1:]}
-    assert found == {"a, first": "11", "b, first": "12", "a, second": "21", "b, second": "22"}
+    values = {line[0]: line[2] for line in rows(saved(figure)[0])[1:]}
+    assert values == {"a, first": "11", "b, first": "12", "a, second": "21", "b, second": "22"}
 
 
 def test_text_is_quoted_and_never_a_formula(saved: Saved) -> None:
@@ -158,12 +158,12 @@ def test_the_file_is_named_after_the_figure(title: str, name: str, saved: Saved)
     assert saved(go.Figure(go.Scatter(y=[1])), title)[1] == name
 
 
-def test_the_csv_of_an_analysis_holds_its_numbers(run: Run, saved: Saved) -> None:
+def test_the_csv_of_an_analysis_has_its_values(run: Run, saved: Saved) -> None:
     dataset = attention_decay(run)
     shares = figures(dataset)[3]
     frame = pd.read_csv(io.StringIO(saved(shares.figure, shares.title)[0]))
     for plot, name in (("visual share", "visual_share"), ("decay slope, per step", "slope")):
-        mine = frame[frame["plot"] == plot]
-        np.testing.assert_array_equal(mine["x"], dataset["layer"])
+        lines = frame[frame["plot"] == plot]
+        np.testing.assert_array_equal(lines["x"], dataset["layer"])
         for column, end in (("y", ""), ("low", "_low"), ("high", "_high")):
-            np.testing.assert_allclose(mine[column], dataset[f"{name}{end}"], rtol=1e-15)
+            np.testing.assert_allclose(lines[column], dataset[f"{name}{end}"], rtol=1e-15)

@@ -1,4 +1,4 @@
-"""The report's pages: one at a time in a browser, all of them on paper and without scripts."""
+"""The report's pages: one at a time in a browser, all of them in print and without scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.viz.panel import GROUP_COLOURS, LABEL_COLOURS
 from mmprobe.viz.report import write_report
-from mmprobe.viz.report.sections import analysis_pages, findings_table
+from mmprobe.viz.report.analysis_pages import analysis_pages
+from mmprobe.viz.report.overview import findings_table
 
 FINDINGS = [
     {
@@ -40,14 +41,14 @@ def report(run: Run, tmp_path: Path) -> Path:
     return write_report(run, datasets, tmp_path / "report.html", findings=FINDINGS)
 
 
-def shown(page: Page) -> list[str]:
+def visible_pages(page: Page) -> list[str]:
     return page.eval_on_selector_all(
         ".page", "pages => pages.filter((page) => page.checkVisibility()).map((page) => page.id)"
     )
 
 
-def drawn(page: Page) -> set[str]:
-    """Figures that plotly has drawn at some size."""
+def drawn_figures(page: Page) -> set[str]:
+    """Return the ids of the figures that plotly has drawn."""
     return set(
         page.eval_on_selector_all(
             ".plot .main-svg",
@@ -56,7 +57,7 @@ def drawn(page: Page) -> set[str]:
     )
 
 
-def test_links_turn_to_one_page_at_a_time(report: Path, show: Callable[..., Page]) -> None:
+def test_links_show_one_page_at_a_time(report: Path, show: Callable[..., Page]) -> None:
     page = show(report)
     assert page.locator("#pages a").all_inner_texts() == [
         "Overview",
@@ -65,8 +66,8 @@ def test_links_turn_to_one_page_at_a_time(report: Path, show: Callable[..., Page
         "Explorer",
     ]
     page.wait_for_selector(".plot .main-svg")
-    assert shown(page) == ["overview"]
-    assert drawn(page) == {"attention-decay-digest", "attention-decay-2-digest"}, (
+    assert visible_pages(page) == ["overview"]
+    assert drawn_figures(page) == {"attention-decay-preview", "attention-decay-2-preview"}, (
         "the first figure of each analysis"
     )
     figures = page.locator("#attention-decay-2 .panel").count()
@@ -74,18 +75,18 @@ def test_links_turn_to_one_page_at_a_time(report: Path, show: Callable[..., Page
     page.focus("#pages a[href='#attention-decay-2']")
     page.keyboard.press("Enter")
     page.wait_for_selector("#attention-decay-2 .main-svg")
-    assert shown(page) == ["attention-decay-2"]
+    assert visible_pages(page) == ["attention-decay-2"]
     assert page.locator("#pages [aria-current]").all_inner_texts() == ["Attention decay (2)"]
-    assert page.evaluate("document.activeElement.id") == "attention-decay-2-title", "where a reader reads on"
+    assert page.evaluate("document.activeElement.id") == "attention-decay-2-title", "the title gets the focus"
     assert page.title().startswith("Attention decay (2) · ")
-    assert drawn(page) >= {f"figure-{figures + number}" for number in range(figures)}
-    assert "figure-0" not in drawn(page), "its page was not shown yet"
+    assert drawn_figures(page) >= {f"figure-{figures + number}" for number in range(figures)}
+    assert "figure-0" not in drawn_figures(page), "its page was not shown yet"
 
     page.go_back()
-    assert shown(page) == ["overview"]
-    page.click("#attention-decay-digest .kicker a")
-    assert shown(page) == ["attention-decay"]
-    ids = page.eval_on_selector_all("[id]", "all => all.map((one) => one.id)")
+    assert visible_pages(page) == ["overview"]
+    page.click("#attention-decay-preview .kicker a")
+    assert visible_pages(page) == ["attention-decay"]
+    ids = page.eval_on_selector_all("[id]", "all => all.map((element) => element.id)")
     assert len(ids) == len(set(ids))
 
 
@@ -95,10 +96,10 @@ def test_links_turn_to_one_page_at_a_time(report: Path, show: Callable[..., Page
 def test_any_fragment_opens_its_page(
     fragment: str, expected: str, report: Path, show: Callable[..., Page]
 ) -> None:
-    assert shown(show(report, fragment)) == [expected]
+    assert visible_pages(show(report, fragment)) == [expected]
 
 
-def test_figures_fit_the_window_that_they_come_back_to(report: Path, show: Callable[..., Page]) -> None:
+def test_figures_fit_a_window_resized_on_another_page(report: Path, show: Callable[..., Page]) -> None:
     page = show(report, "attention-decay")
     page.wait_for_selector("#figure-0 .main-svg")
     page.click("#pages a[href='#overview']")
@@ -107,66 +108,66 @@ def test_figures_fit_the_window_that_they_come_back_to(report: Path, show: Calla
     page.wait_for_function("document.querySelector('#figure-0 .main-svg').clientWidth < 400")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     titles = page.locator("#figure-3 :is(.g-xtitle, .g-x2title) text")
-    tops = titles.evaluate_all("all => all.map((one) => one.getBoundingClientRect().top)")
+    tops = titles.evaluate_all("all => all.map((text) => text.getBoundingClientRect().top)")
     assert len(tops) == 2
     assert abs(tops[0] - tops[1]) > 150, "plots of a row are stacked"
 
 
-def test_paper_has_every_page_and_figure(report: Path, show: Callable[..., Page]) -> None:
+def test_print_has_every_page_and_figure(report: Path, show: Callable[..., Page]) -> None:
     page = show(report, "explorer")
     page.emulate_media(color_scheme="dark")
     page.evaluate(
         """addEventListener("beforeprint", () => {
-            window.undrawn = [...document.querySelectorAll(".page .panel:not(.digest) .plot")]
+            window.undrawn = [...document.querySelectorAll(".page .panel:not(.preview) .plot")]
                 .filter((plot) => !(plot.querySelector(".main-svg")?.clientWidth > 200)).length;
-            window.hiddenPages = [...document.querySelectorAll(".page")].filter((one) => !one.checkVisibility()).length;
+            window.hiddenPages = [...document.querySelectorAll(".page")].filter((element) => !element.checkVisibility()).length;
             window.background = getComputedStyle(document.body).backgroundColor;
         })"""
     )
     pdf = page.pdf(format="A4")
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) > 6
     assert page.evaluate("[undrawn, hiddenPages, background]") == [0, 0, "rgb(247, 247, 245)"]
-    assert shown(page) == ["explorer"], "afterwards all is as it was"
+    assert visible_pages(page) == ["explorer"], "the page before printing"
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(247, 247, 245)"
 
 
-def test_without_scripts_the_words_are_one_long_page(report: Path, browser: Browser) -> None:
+def test_without_scripts_all_texts_are_one_long_page(report: Path, browser: Browser) -> None:
     page = browser.new_page(java_script_enabled=False, viewport={"width": 900, "height": 900})
     try:
         page.goto(report.as_uri())
         assert page.locator(".page").count() == 4
-        for words in ("Overview", "Findings", "Where attention goes while the answer is written", "Explorer"):
-            assert page.get_by_role("heading", name=words).first.is_visible()
+        for name in ("Overview", "Findings", "Attention by token group over the answer", "Explorer"):
+            assert page.get_by_role("heading", name=name).first.is_visible()
         assert page.locator("#attention-decay figcaption").first.is_visible()
         assert page.locator(".samples .id").all_inner_texts() == ["evil", "plain"]
         assert page.locator("noscript").first.is_visible()
         assert not page.locator("#sample").is_visible()
         heights = [place.bounding_box() for place in page.locator(".plot").all()]
-        assert all(box is None or box["height"] == 0 for box in heights), "no empty room"
+        assert all(box is None or box["height"] == 0 for box in heights), "no empty space"
         page.click("#pages a[href='#attention-decay-2']")
         assert page.locator("#attention-decay-2-title").bounding_box()["y"] < 450  # type: ignore[index]
     finally:
         page.close()
 
 
-def test_a_page_says_what_is_asked_of_whom(run: Run) -> None:
+def test_a_page_says_what_it_measures_and_for_how_many_samples(run: Run) -> None:
     dataset = attention_decay(run)
-    plain = analysis_pages([dataset])[0].html
-    assert "Attention by token group, layer and step, averaged over samples, with intervals." in plain
-    assert "n = 2 samples, 0 faithful and 1 unfaithful." in plain
-    assert "mmprobe analyze RUN --only attention-decay</code>" in plain
+    html = analysis_pages([dataset])[0].html
+    assert "Attention by token group, layer and step, averaged over samples, with intervals." in html
+    assert "n = 2 samples, 0 faithful and 1 unfaithful." in html
+    assert "mmprobe analyze RUN --only attention-decay</code>" in html
     dataset.attrs |= {
         "about": "Does <it> decay?\nMore.",
         "note": "too few labels",
         "left_out": "a, b",
         "n_left_out": 2,
     }
-    told = analysis_pages([dataset])[0].html
-    assert "<p class='asked'>Does &lt;it&gt; decay?</p>" in told
-    assert "not finite: 2 (a, b). Too few labels." in told
+    html = analysis_pages([dataset])[0].html
+    assert "<p class='lead'>Does &lt;it&gt; decay?</p>" in html
+    assert "non-finite values: 2 (a, b). Too few labels." in html
 
 
-def test_findings_are_a_table_that_needs_no_colour(report: Path, show: Callable[..., Page]) -> None:
+def test_findings_are_readable_without_colour(report: Path, show: Callable[..., Page]) -> None:
     page = show(report)
     rows = page.locator(".findings tbody tr")
     assert rows.nth(0).locator("th, td").all_inner_texts() == [
@@ -189,7 +190,7 @@ def test_findings_are_a_table_that_needs_no_colour(report: Path, show: Callable[
     ]
     assert rows.nth(2).locator("td").all_inner_texts() == ["? undecided", "–", "–", "–", "5 and 7", "–"]
     styles = page.eval_on_selector_all(
-        ".verdict", "all => all.map((one) => getComputedStyle(one).borderTopStyle)"
+        ".verdict", "all => all.map((element) => getComputedStyle(element).borderTopStyle)"
     )
     assert len(set(styles)) == 3
     page.set_viewport_size({"width": 400, "height": 900})
@@ -225,8 +226,8 @@ def test_a_finding_needs_claim_and_verdict(wrong: dict[str, str]) -> None:
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
-SIGHT = {
-    "usual": np.eye(3),
+COLOUR_VISION = {
+    "normal": np.eye(3),
     "protan": [
         [0.152286, 1.052583, -0.204868],
         [0.114503, 0.786281, 0.099216],
@@ -245,19 +246,19 @@ SIGHT = {
 }
 
 
-def seen(colour: str, sight: str) -> np.ndarray:
-    """CIE L*a*b* of a colour to eyes of some kind."""
-    coded = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-    linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
+def simulate_lab(colour: str, vision: str) -> np.ndarray:
+    """Return CIE L*a*b* of a colour as seen with a kind of colour vision."""
+    encoded = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    xyz = to_xyz @ np.clip(np.array(SIGHT[sight]) @ linear, 0, 1) / [0.9505, 1, 1.089]
+    xyz = to_xyz @ np.clip(np.array(COLOUR_VISION[vision]) @ linear, 0, 1) / [0.9505, 1, 1.089]
     x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-@pytest.mark.parametrize("sight", SIGHT)
-def test_colours_are_told_apart_by_all_eyes(sight: str) -> None:
-    faithful, unfaithful = (seen(LABEL_COLOURS[name], sight) for name in ("faithful", "unfaithful"))
+@pytest.mark.parametrize("vision", COLOUR_VISION)
+def test_colours_differ_for_every_kind_of_colour_vision(vision: str) -> None:
+    faithful, unfaithful = (simulate_lab(LABEL_COLOURS[name], vision) for name in ("faithful", "unfaithful"))
     assert np.linalg.norm(faithful - unfaithful) > 60
-    for one, other in itertools.combinations(GROUP_COLOURS.values(), 2):
-        assert np.linalg.norm(seen(one, sight) - seen(other, sight)) > 15
+    for first, second in itertools.combinations(GROUP_COLOURS.values(), 2):
+        assert np.linalg.norm(simulate_lab(first, vision) - simulate_lab(second, vision)) > 15

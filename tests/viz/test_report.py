@@ -21,12 +21,12 @@ from mmprobe.cache import Run, open_run
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
 from mmprobe.viz.panel import Panel
-from mmprobe.viz.report import explorer, write_report
+from mmprobe.viz.report import explorer_data, write_report
 
 
 @pytest.fixture
 def one_figure(monkeypatch: pytest.MonkeyPatch, malice: str) -> list[xr.Dataset]:
-    """A data set whose figure carries hostile words."""
+    """Return a data set whose figure contains hostile text."""
     figure = go.Figure([go.Heatmap(z=np.arange(6.0).reshape(2, 3)), go.Scatter(y=np.ones(3), name=malice)])
     panel = Panel(f"Figure {malice}", figure.update_layout(title=malice), f"Caption {malice}")
     module = importlib.import_module("mmprobe.viz.figures")
@@ -40,37 +40,39 @@ def choose(page: Page, name: str) -> None:
     page.wait_for_function("name => document.querySelector('#sample-id').textContent === name", arg=name)
 
 
-def heat(page: Page, place: str = "sample-images") -> list[np.ndarray]:
-    """RGBA of the heat maps' cells, [height, width, 4] for each image."""
-    found = page.evaluate(
-        """(place) => [...document.querySelectorAll(`#${place} canvas`)].map((canvas) => {
+def heat_maps(page: Page, container: str = "sample-images") -> list[np.ndarray]:
+    """Return RGBA of the heat maps' cells, [height, width, 4] for each image."""
+    canvases = page.evaluate(
+        """(container) => [...document.querySelectorAll(`#${container} canvas`)].map((canvas) => {
             const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
             copy.drawImage(canvas, 0, 0);
             const pixels = [...copy.getImageData(0, 0, canvas.width, canvas.height).data];
             return { shape: [canvas.height, canvas.width, 4], pixels };
         })""",
-        place,
+        container,
     )
-    return [np.array(canvas["pixels"]).reshape(canvas["shape"]) for canvas in found]
+    return [np.array(canvas["pixels"]).reshape(canvas["shape"]) for canvas in canvases]
 
 
-def assert_heat_shows(page: Page, expected: np.ndarray, most: float, place: str = "sample-images") -> None:
-    """The heat maps' opacity follows the weights of the visual tokens, and so the brightest cell is the largest."""
-    maps = heat(page, place)
+def assert_heat_shows(
+    page: Page, expected: np.ndarray, largest: float, container: str = "sample-images"
+) -> None:
+    """Check that opacity follows the weights of the visual tokens, and that the brightest cell is the largest."""
+    maps = heat_maps(page, container)
     opacity = np.concatenate([cells[..., 3].ravel() for cells in maps])
-    np.testing.assert_allclose(opacity, 100 + 155 * expected / most, atol=1.6)
+    np.testing.assert_allclose(opacity, 100 + 155 * expected / largest, atol=1.6)
     start = 0
     for cells in maps:
-        own = expected[start : start + cells[..., 3].size]
-        assert cells[..., :3].sum(-1).argmax() == own.argmax()
-        start += own.size
+        weights = expected[start : start + cells[..., 3].size]
+        assert cells[..., :3].sum(-1).argmax() == weights.argmax()
+        start += weights.size
 
 
 def test_a_token_shows_where_its_step_attended(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
     page = show(write_report(run, [], tmp_path / "report.html"))
     choose(page, "evil")
     attention = run["evil"].attention_visual.values.astype(float)
-    assert [cells.shape[:2] for cells in heat(page)] == [(2, 3), (3, 2)]
+    assert [cells.shape[:2] for cells in heat_maps(page)] == [(2, 3), (3, 2)]
     mean = attention.mean(1)
     assert_heat_shows(page, mean[0], mean[0].max())
 
@@ -127,9 +129,9 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
     page = write_report(run, one_figure * 2, tmp_path / "report.html").read_bytes().decode()
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    found = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
-    assert found
-    policy = dict(part.strip().split(" ", 1) for part in found[1].split(";"))
+    match = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    assert match
+    policy = dict(part.strip().split(" ", 1) for part in match[1].split(";"))
     assert len(scripts) == 7, "the pages' script, plotly.js once, the figures' three and the explorer's two"
     assert policy == {
         "default-src": "'none'",
@@ -148,10 +150,8 @@ def test_token_activation_stands_beside_attention(
     choose(page, "evil")
     tam = token_activation(run["evil"])["tam"].values
     expected = np.concatenate([tam[:, 0, :2, :3].reshape(-1, 6), tam[:, 1, :3, :2].reshape(-1, 6)], 1)
-    assert (expected.min(1) < 0.7 * expected.max(1)).all(), (
-        "a map that is the same everywhere would show nothing"
-    )
-    assert [cells.shape[:2] for cells in heat(page, "sample-activation")] == [(2, 3), (3, 2)]
+    assert (expected.min(1) < 0.7 * expected.max(1)).all(), "a constant map would show nothing"
+    assert [cells.shape[:2] for cells in heat_maps(page, "sample-activation")] == [(2, 3), (3, 2)]
     for step in (0, 3):
         page.click(f'.token[data-step="{step}"]')
         assert_heat_shows(page, expected[step], expected[step].max(), "sample-activation")
@@ -166,21 +166,21 @@ def test_token_activation_stands_beside_attention(
     assert [boxes.get_attribute(name) for name in ("x", "y", "width", "height")] == ["3", "5", "20", "30"]
     page.uncheck("#regions")
     assert not boxes.is_visible()
-    attention, activation = places(page)
-    assert attention["x"] + attention["width"] <= activation["x"], "beside it"
+    attention, activation = container_boxes(page)
+    assert attention["x"] + attention["width"] <= activation["x"], "side by side"
     page.set_viewport_size({"width": 400, "height": 900})
-    attention, activation = places(page)
-    assert attention["y"] + attention["height"] <= activation["y"], "or below, attention first"
+    attention, activation = container_boxes(page)
+    assert attention["y"] + attention["height"] <= activation["y"], "attention above"
 
 
-def places(page: Page) -> list[dict[str, float]]:
+def container_boxes(page: Page) -> list[dict[str, float]]:
     return [
         dict(page.locator(f"#{name}").bounding_box() or {}) for name in ("sample-images", "sample-activation")
     ]
 
 
 @pytest.mark.parametrize("name", ["tam/logit", "tam/prompt"])
-def test_token_activation_that_is_missing_is_said(
+def test_missing_token_activation_leaves_a_note(
     name: str, one_trace: Callable[..., Run], tmp_path: Path, show: Callable[..., Page]
 ) -> None:
     page = show(write_report(one_trace("bare", [(2, 3)], (name,)), [], tmp_path / "report.html"))
@@ -189,7 +189,7 @@ def test_token_activation_that_is_missing_is_said(
     assert len(notes) == 1
     assert notes[0].startswith(f"No token activation maps: trace bare: {name} was not captured")
     assert not page.locator("#sample-activation").is_visible()
-    assert len(heat(page)) == 1
+    assert len(heat_maps(page)) == 1
 
 
 def test_changed_regions_can_be_hidden(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
@@ -204,7 +204,9 @@ def test_changed_regions_can_be_hidden(run: Run, tmp_path: Path, show: Callable[
 
 def test_samples_can_be_filtered(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
     page = show(write_report(run, [], tmp_path / "report.html"), "explorer")
-    assert page.locator(".samples .id").all_inner_texts() == ["evil", "plain"], "unfaithful ones come first"
+    assert page.locator(".samples .id").all_inner_texts() == ["evil", "plain"], (
+        "unfaithful samples come first"
+    )
     page.click('[data-filter="unlabelled"]')
     assert page.locator(".samples li:visible .id").all_inner_texts() == ["plain"]
 
@@ -217,32 +219,32 @@ def test_a_narrow_window_shows_everything(run: Run, tmp_path: Path, show: Callab
     assert page.evaluate("document.querySelector('.samples ul').clientHeight") > 60
 
 
-def test_images_that_are_gone_leave_a_note(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
+def test_missing_images_leave_a_note(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
     (tmp_path / "run" / "evil-0.png").unlink()
     (tmp_path / "run" / "evil-1.png").write_bytes(b"no image")
     page = show(write_report(run, [], tmp_path / "report.html"))
     choose(page, "evil")
     assert page.locator("#sample-images .missing").all_inner_texts() == [
-        "The image cannot be shown: evil-0.png is gone since the trace.",
+        "The image cannot be shown: evil-0.png no longer exists.",
         "The image cannot be shown: evil-1.png can no longer be read.",
     ]
-    assert len(heat(page)) == 2
+    assert len(heat_maps(page)) == 2
 
 
 @pytest.mark.parametrize(
     "skip", [("attention/visual",), ("attention/mass",), ("attention/visual", "attention/mass")]
 )
-def test_what_was_not_captured_is_said(
+def test_data_that_was_not_captured_leaves_a_note(
     skip: tuple[str, ...], one_trace: Callable[..., Run], tmp_path: Path, show: Callable[..., Page]
 ) -> None:
     page = show(write_report(one_trace("bare", [(2, 3)], skip), [], tmp_path / "report.html"))
     choose(page, "bare")
     page.click('.token[data-step="2"]')
     notes = " ".join(page.locator("#sample-notes li").all_inner_texts())
-    assert len(heat(page, "sample-activation")) == 1, "token activation needs no attention"
+    assert len(heat_maps(page, "sample-activation")) == 1, "token activation needs no attention"
     for name in ("attention/visual", "attention/mass"):
         assert (f"{name} was not captured" in notes) == (name in skip)
-    assert len(heat(page)) == ("attention/visual" not in skip)
+    assert len(heat_maps(page)) == ("attention/visual" not in skip)
     assert page.locator("#mass").is_visible() == ("attention/mass" not in skip)
     assert page.locator("#share").is_visible() == (len(skip) < 2)
     assert page.locator("#layer").is_visible() == (len(skip) < 2)
@@ -259,21 +261,21 @@ def test_a_sample_without_images_shows_its_text(
     assert not page.locator("#share").is_visible()
 
 
-def test_samples_that_are_left_out_are_counted(
+def test_the_explorer_says_how_many_samples_it_shows(
     run: Run, tmp_path: Path, show: Callable[..., Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some = write_report(run, [], tmp_path / "some.html", explored=1).read_text()
-    assert "Holds 1 of 2 samples: unfaithful ones first" in some
+    some = write_report(run, [], tmp_path / "some.html", explorer_size=1).read_text()
+    assert "Shows 1 of 2 samples: unfaithful samples first" in some
     assert "too large" not in some
-    none = show(write_report(run, [], tmp_path / "none.html", explored=0), "explorer")
-    assert "Holds 0 of 2 samples" in none.locator("#explorer").inner_text()
-    monkeypatch.setattr(explorer, "MAX_BYTES", len(explorer.sample_blocks(run, ["evil"])[0]))
+    none = show(write_report(run, [], tmp_path / "none.html", explorer_size=0), "explorer")
+    assert "Shows 0 of 2 samples" in none.locator("#explorer").inner_text()
+    monkeypatch.setattr(explorer_data, "MAX_BYTES", len(explorer_data.sample_blocks(run, ["evil"])[0]))
     assert "too large" in write_report(run, [], tmp_path / "small.html").read_text()
 
 
 def test_large_images_are_made_smaller(tmp_path: Path) -> None:
     Image.new("RGB", (1000, 500)).save(tmp_path / "large.png")
-    source, problem = explorer.embedded(tmp_path / "large.png")
+    source, problem = explorer_data.embed_image(tmp_path / "large.png")
     assert problem is None
     assert source
     (tmp_path / "small.png").write_bytes(base64.b64decode(source.partition(",")[2]))
@@ -293,14 +295,12 @@ def test_a_report_replaces_a_report_and_nothing_else(run: Run, tmp_path: Path) -
     report = write_report(run, [], tmp_path / "report.html")
     assert write_report(run, [], report) == report
     (tmp_path / "run.h5").write_bytes(b"a packed run")
-    with pytest.raises(InputError, match=r"run.h5: is there and no HTML file"):
+    with pytest.raises(InputError, match=r"run.h5: exists and is not an HTML file"):
         write_report(run, [], tmp_path / "run.h5")
     assert (tmp_path / "run.h5").read_bytes() == b"a packed run"
 
 
-def test_what_cannot_be_written_is_one_line(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_writing_are_one_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"nowhere: no such folder$"):
         write_report(run, [], tmp_path / "nowhere" / "report.html")
     with pytest.raises(InputError, match=r"is a folder"):

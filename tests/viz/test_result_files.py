@@ -1,4 +1,4 @@
-"""A benchmark's result folder as the report reads it, and what it takes from analyses."""
+"""Reading a benchmark's result folder, and the columns of internals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 from mmprobe.errors import InputError
-from mmprobe.viz.report.result_files import LONGEST, answers_of, find_results, read_results
-from mmprobe.viz.report.results import internals
+from mmprobe.viz.report.result_files import MAX_LENGTH, find_results, list_answers, read_results
+from mmprobe.viz.report.results_page import internal_columns
 
 
 def write(folder: Path) -> Path:
@@ -22,8 +22,8 @@ def write(folder: Path) -> Path:
     return folder
 
 
-def test_answers_are_read_from_lines_of_every_form() -> None:
-    told = {
+def test_every_form_of_line_has_answers() -> None:
+    fields = {
         "id": "7-same",
         "response": "Yes",
         "yes_no": "yes",
@@ -31,16 +31,20 @@ def test_answers_are_read_from_lines_of_every_form() -> None:
         "faithful": False,
     }
     claims = {"response": "It moved.", "claims": [{"text": "It moved.", "type": "move"}], "count": 2}
-    record = {"id": "7", "question": "?", "answers": {"same": told, "count": claims}, "scores": {"a": 1}}
-    first, second = answers_of(record)
+    record = {"id": "7", "question": "?", "answers": {"same": fields, "count": claims}, "scores": {"a": 1}}
+    first, second = list_answers(record)
     assert first == ("7-same", "?", "Yes", "yes no: yes · errors: fabrication", False)
     assert second == ("7/count", "?", "It moved.", "claims: It moved. · count: 2", None)
-    listed = answers_of({"id": "d", "answers": [{"id": "d-1", "response": "x"}, "no answer"]})
+    listed = list_answers({"id": "d", "answers": [{"id": "d-1", "response": "x"}, "no answer"]})
     assert listed == [("d-1", None, "x", "", None)]
-    (none,) = answers_of({"id": "1", "answer": None, "correct": None})
+    (none,) = list_answers({"id": "1", "answer": None, "correct": None})
     assert (none.answer, none.faithful) == (None, None)
-    (long,) = answers_of({"id": "1", "question": "q" * 9999, "answer": "a" * 9999, "said": "s" * 9999})
-    assert [len(part) for part in long[1:4]] == [LONGEST["question"], LONGEST["answer"], LONGEST["read"]]
+    (long,) = list_answers({"id": "1", "question": "q" * 9999, "answer": "a" * 9999, "said": "s" * 9999})
+    assert [len(part) for part in long[1:4]] == [
+        MAX_LENGTH["question"],
+        MAX_LENGTH["answer"],
+        MAX_LENGTH["details"],
+    ]
 
 
 def test_results_are_found_beside_a_run(tmp_path: Path) -> None:
@@ -53,19 +57,21 @@ def test_results_are_found_beside_a_run(tmp_path: Path) -> None:
         assert run == (folder / "run" if path == folder else path)
         assert results and results.answers[0].id == "a"
     (tmp_path / "results.json").write_text("{}")
-    assert find_results(tmp_path / "mine") == (tmp_path / "mine", None), "another's folder above it"
+    assert find_results(tmp_path / "mine") == (tmp_path / "mine", None), (
+        "results.json in an unrelated parent folder"
+    )
 
 
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("results.json", "{", "results.json: not a JSON file"),
+        ("results.json", "{", "results.json: cannot be read as JSON"),
         ("results.json", "[]", "results.json: has no 'metrics'"),
-        ("results.json", '{"metrics": {"f1": 1}}', "metric 'f1' is not as a benchmark writes it"),
-        ("results.json", '{"metrics": {"f1": {"value": "<b>"}}}', "metric 'f1' is not as"),
-        ("results.json", '{"metrics": {"f1": {"value": NaN}}}', "metric 'f1' is not as"),
-        ("samples.jsonl", '{"id": "a"}\n7\n', "samples.jsonl, line 2: not an object with an id"),
-        ("samples.jsonl", '{"id": "a"', "samples.jsonl: holds a line that is no JSON"),
+        ("results.json", '{"metrics": {"f1": 1}}', "metric 'f1' has a wrong format"),
+        ("results.json", '{"metrics": {"f1": {"value": "<b>"}}}', "metric 'f1' has a wrong"),
+        ("results.json", '{"metrics": {"f1": {"value": NaN}}}', "metric 'f1' has a wrong"),
+        ("samples.jsonl", '{"id": "a"}\n7\n', "samples.jsonl, line 2: needs an object with an id"),
+        ("samples.jsonl", '{"id": "a"', "samples.jsonl: has a line that is not JSON"),
         ("samples.jsonl", None, "samples.jsonl: cannot be read"),
     ],
 )
@@ -78,7 +84,7 @@ def test_damaged_results_are_one_line(tmp_path: Path, file: str, text: str | Non
         read_results(folder)
 
 
-def test_internals_are_means_of_what_is_known() -> None:
+def test_internals_are_means_of_finite_values() -> None:
     values = xr.DataArray(
         [[0.5, np.nan], [np.nan, np.nan]], dims=("sample", "step"), coords={"sample": ["a", "b"]}
     )
@@ -87,6 +93,6 @@ def test_internals_are_means_of_what_is_known() -> None:
         xr.Dataset({"iou": values}, attrs={"analysis": "attention_vs_activation"}),
         xr.Dataset({"mode": modes}, attrs={"analysis": "failure_modes"}),
     ]
-    overlap, mode = internals(datasets)
+    overlap, mode = internal_columns(datasets)
     assert (overlap.name, overlap.values) == ("Overlap", {"a": 0.5, "b": None})
     assert mode.values == {"b": "perceptual blindness"}

@@ -1,4 +1,4 @@
-"""The report's page of a benchmark: read from result files, and opened in a real browser."""
+"""The report's page of a benchmark, opened in a real browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.viz.report import write_report
 from mmprobe.viz.report.result_files import read_results
-from mmprobe.viz.report.results import MAX_ANSWERS
+from mmprobe.viz.report.results_page import MAX_ANSWERS
 
 
 def metric(value: float | None, n: int = 4, **more: Any) -> dict[str, Any]:
@@ -56,10 +56,10 @@ def rows(page: Page) -> list[str]:
 
 
 def cells_of(table: Locator) -> list[list[str]]:
-    found: list[list[str]] = table.evaluate(
+    cells: list[list[str]] = table.evaluate(
         "table => [...table.rows].map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
     )
-    return found
+    return cells
 
 
 def wait_for_sample(page: Page, name: str) -> None:
@@ -101,22 +101,20 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
     assert "data" not in page.locator("#results dl").first.inner_text().lower()
 
 
-def test_answers_stand_beside_their_internals(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
+def test_answers_have_columns_of_internals(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:
     folder = write(tmp_path, [answer("plain"), answer("evil", True), answer("untraced", None)])
     decay = attention_decay(run)
     page = open_results(show, folder, run, [decay])
     assert rows(page) == ["plain", "evil", "untraced"]
-    assert texts(page, "#answers-rows .mark") == ["faithful", "unfaithful", "unlabelled"], (
-        "as the run's labels say"
-    )
+    assert texts(page, "#answers-rows .mark") == ["faithful", "unfaithful", "unlabelled"], "the run's labels"
     share = decay["share_of_sample"].mean("layer").sel(sample=["plain", "evil"]).values
     shown = texts(page, "#answers-rows td[data-label='Visual share']")
     np.testing.assert_allclose([float(text) for text in shown[:2]], share, rtol=0.006)
     assert shown[2] == "–"
     page.select_option("#answers-order", label="highest visual share")
-    assert rows(page) == [["plain", "evil"][at] for at in np.argsort(-share)] + ["untraced"]
+    assert rows(page) == [["plain", "evil"][index] for index in np.argsort(-share)] + ["untraced"]
     page.select_option("#answers-order", label="lowest visual share")
-    assert rows(page) == [["plain", "evil"][at] for at in np.argsort(share)] + ["untraced"]
+    assert rows(page) == [["plain", "evil"][index] for index in np.argsort(share)] + ["untraced"]
 
     page.click("#answers-rows a:has-text('plain')")
     wait_for_sample(page, "plain")
@@ -128,7 +126,7 @@ def test_answers_stand_beside_their_internals(run: Run, tmp_path: Path, show: Ca
     page.go_back()
     page.go_back()
     wait_for_sample(page, "plain")
-    assert page.locator(".samples .id:has-text('plain')").is_visible(), "though a filter had hidden it"
+    assert page.locator(".samples .id:has-text('plain')").is_visible(), "although a filter hid it"
 
 
 def test_answers_can_be_searched_and_filtered(tmp_path: Path, show: Callable[..., Page]) -> None:
@@ -136,18 +134,20 @@ def test_answers_can_be_searched_and_filtered(tmp_path: Path, show: Callable[...
     page = open_results(show, write(tmp_path, records))
     assert texts(page, "#results .filters button") == ["all 3", "faithful 1", "unfaithful 1", "unlabelled 1"]
     page.fill("#answers-search", "WHAT  a2")
-    assert rows(page) == ["a2"], "every word, in whatever case"
+    assert rows(page) == ["a2"], "every word, in any case"
     page.fill("#answers-search", "unknown")
-    assert rows(page) == ["b2"], "in what was read, too"
+    assert rows(page) == ["b2"], "also in the parsed answer"
     page.fill("#answers-search", "")
     page.click("#results .filters button:has-text('unfaithful')")
     assert rows(page) == ["a2"]
-    assert page.locator("#answers-count").inner_text() == "1 shown of 1 found, 3 in all"
+    assert page.locator("#answers-count").inner_text() == "1 of 1 matching answers shown, 3 in total"
     page.fill("#answers-search", "a1")
     assert rows(page) == []
 
 
-def test_three_thousand_samples_are_rows_on_demand(tmp_path: Path, show: Callable[..., Page]) -> None:
+def test_rows_of_three_thousand_samples_are_added_on_demand(
+    tmp_path: Path, show: Callable[..., Page]
+) -> None:
     long = {"response": "word " * 200, "claims": [{"text": "t" * 300}] * 3, "faithful": True}
     kinds = ("same", "different", "count", "find", "steps")
     records = [
@@ -160,7 +160,9 @@ def test_three_thousand_samples_are_rows_on_demand(tmp_path: Path, show: Callabl
     assert len(rows(page)) == 50
     page.click("#answers-more")
     assert len(rows(page)) == 100
-    assert page.locator("#answers-count").inner_text() == "100 shown of 15000 found, 15000 in all"
+    assert (
+        page.locator("#answers-count").inner_text() == "100 of 15000 matching answers shown, 15000 in total"
+    )
     took = page.evaluate(
         """() => { const box = document.querySelector('#answers-search'); const began = performance.now();
         box.value = 'p2999'; box.dispatchEvent(new Event('input')); return performance.now() - began; }"""
@@ -169,14 +171,14 @@ def test_three_thousand_samples_are_rows_on_demand(tmp_path: Path, show: Callabl
     assert took < 1000
 
 
-def test_more_answers_than_the_page_holds_are_counted(
+def test_the_page_says_how_many_answers_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Callable[..., Page]
 ) -> None:
     assert MAX_ANSWERS >= 18_000, "3,000 pairs, six questions each"
-    monkeypatch.setattr("mmprobe.viz.report.results.MAX_ANSWERS", 2)
+    monkeypatch.setattr("mmprobe.viz.report.results_page.MAX_ANSWERS", 2)
     page = open_results(show, write(tmp_path, [answer(name) for name in "abc"]))
     assert rows(page) == ["a", "b"]
-    assert "Holds the first 2 of 3 answers." in page.locator(".answers").inner_text()
+    assert "Shows the first 2 of 3 answers." in page.locator(".answers").inner_text()
 
 
 def test_hostile_results_stay_text(run: Run, tmp_path: Path, show: Callable[..., Page], malice: str) -> None:
@@ -187,8 +189,8 @@ def test_hostile_results_stay_text(run: Run, tmp_path: Path, show: Callable[...,
         f"x[g={malice}]": metric(0.5),
     }
     folder = write(tmp_path, records, names, model=malice, parameters={malice: malice})
-    for of in (run, None):
-        page = open_results(show, folder, of)
+    for traces in (run, None):
+        page = open_results(show, folder, traces)
         html = (folder / "report.html").read_text()
         assert "<script>alert" not in html and "<img src=x" not in html
         assert page.locator("#answers-rows .answer").text_content() == malice
@@ -207,7 +209,7 @@ def test_every_width_shows_everything(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for part in (
         "#answers-search",
-        "#answers-rows .said",
+        "#answers-rows .answer-text",
         "#answers-rows td[data-label='Decay']",
         "table.metrics",
     ):
@@ -215,14 +217,16 @@ def test_every_width_shows_everything(
 
 
 def test_scored_answers_have_a_report(tmp_path: Path, show: Callable[..., Page]) -> None:
-    """What `mmprobe score` writes, without a run."""
+    """The report of `mmprobe score` has no run."""
     data = make_pairs(tmp_path / "pairs", 2, 7)
     samples = [json.loads(line) for line in data.read_text().splitlines()]
     lines = [
-        {"id": one["id"], "response": one["answer"]} for one in samples if one["metadata"]["type"] == "count"
+        {"id": sample["id"], "response": sample["answer"]}
+        for sample in samples
+        if sample["metadata"]["type"] == "count"
     ]
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    told = [
+    options = [
         "--data",
         str(data),
         "--responses",
@@ -230,22 +234,22 @@ def test_scored_answers_have_a_report(tmp_path: Path, show: Callable[..., Page])
         "--out",
         str(tmp_path / "out"),
     ]
-    scored = CliRunner().invoke(app, ["score", "spd-faith", *told], catch_exceptions=False)
+    scored = CliRunner().invoke(app, ["score", "spd-faith", *options], catch_exceptions=False)
     assert scored.exit_code == 0
     out = tmp_path / "report.html"
-    made = CliRunner().invoke(
+    reported = CliRunner().invoke(
         app, ["report", str(tmp_path / "out"), "--out", str(out)], catch_exceptions=False
     )
-    assert made.exit_code == 0 and made.stdout.strip() == str(out)
+    assert reported.exit_code == 0 and reported.stdout.strip() == str(out)
     page = show(out)
     assert texts(page, "#pages a") == ["Overview", "Results"]
     assert "2 answers" in page.locator("#overview").inner_text().replace("\n", " ")
     page.click("#pages a[href='#results']")
     page.wait_for_selector("#answers-rows tr")
     assert rows(page) == [line["id"] for line in lines]
-    assert texts(page, "#answers-rows .said p:first-child") == ["How many differences are there?"] * 2
+    assert texts(page, "#answers-rows .answer-text p:first-child") == ["How many differences are there?"] * 2
 
 
 def test_neither_run_nor_results(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="needs a run or results"):
+    with pytest.raises(InputError, match="run and results are both None"):
         write_report(None, [], tmp_path / "report.html")

@@ -1,5 +1,5 @@
 "use strict";
-/* The explorer: one sample at a time, unpacked from its data block when it is chosen. Needs heat.js. */
+/* The explorer. It shows one sample and unpacks its data block when it is selected. Needs heat.js. */
 (() => {
   const PLOT = { width: 600, height: 90, top: 6 };
   const LABELS = new Map([[true, "faithful"], [false, "unfaithful"], [null, "unlabelled"]]);
@@ -12,7 +12,7 @@
   let sample = null;
   let pinned = 0;
   let pointed = null;
-  let wanted = null; // the sample asked for last: unpacking takes time, and readers click on
+  let requested = null; // latest request: a reader may click another sample while one is unpacked
 
   // ---------------------------------------------------------------- data
 
@@ -23,25 +23,25 @@
   }
 
   async function load(name) {
-    const read = JSON.parse(find(name).textContent);
-    const { mass, share } = read;
-    for (const map of [read.attention, read.activation]) {
+    const data = JSON.parse(find(name).textContent);
+    const { mass, share } = data;
+    for (const map of [data.attention, data.activation]) {
       if (!map) continue;
       map.weights = await unpack(map.weights, Uint8Array);
       map.scale = await unpack(map.scale, Float32Array);
     }
     if (mass) mass.values = await unpack(mass.values, Float32Array);
-    if (share) read.share = await unpack(share, Float32Array);
-    return read;
+    if (share) data.share = await unpack(share, Float32Array);
+    return data;
   }
 
-  /** Positions in the layer axis that are shown: one, or all to be averaged. */
+  /** Returns the indices of the shown layers: one, or all for the mean. */
   function shownLayers() {
-    const all = sample.layers.map((_, position) => position);
+    const all = sample.layers.map((_, index) => index);
     return find("layer-mean").checked ? all : [Number(find("layer").value)];
   }
 
-  /** Weights of a step on all visual tokens, mean over the shown layers. */
+  /** Returns the attention of a step to all visual tokens, mean over the shown layers. */
   function visualWeights(step) {
     const { weights, scale } = sample.attention;
     const visual = weights.length / scale.length;
@@ -55,16 +55,16 @@
     return mean;
   }
 
-  /** Token activation of a step at all visual tokens. */
+  /** Returns the token activation of a step at all visual tokens. */
   function activations(step) {
     const { weights, scale } = sample.activation;
     const visual = weights.length / scale.length;
     return Float32Array.from({ length: visual }, (_, token) => (weights[step * visual + token] * scale[step]) / 255);
   }
 
-  const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
+  const largest = (values) => values.reduce((maximum, value) => Math.max(maximum, value), 0);
 
-  /** The largest weight of any step, for the shown layers; kept, since it reads the whole sample. */
+  /** Returns the largest weight of all steps for the shown layers. It is cached, because it reads the whole sample. */
   function largestOfSample() {
     const key = shownLayers().join();
     sample.largest ??= new Map();
@@ -74,22 +74,22 @@
     return sample.largest.get(key);
   }
 
-  /** Mean over the shown layers of an array [step, layer, width], at one step. */
+  /** Returns the mean over the shown layers of an array [step, layer, width], at one step. */
   function meanOverLayers(values, step, width) {
     const layers = shownLayers();
-    const at = (layer, place) => values[(step * sample.layers.length + layer) * width + place];
-    return Array.from({ length: width }, (_, place) =>
-      layers.reduce((sum, layer) => sum + at(layer, place), 0) / layers.length);
+    const valueAt = (layer, index) => values[(step * sample.layers.length + layer) * width + index];
+    return Array.from({ length: width }, (_, index) =>
+      layers.reduce((sum, layer) => sum + valueAt(layer, index), 0) / layers.length);
   }
 
   // ---------------------------------------------------------------- images
 
-  /** Paints what there is for a step on the images of one place; says which value is brightest. */
-  function paintMaps(place, values, most) {
+  /** Paints the values of a step on the images of one container. */
+  function paintMaps(container, values, maximum) {
     let start = 0;
-    for (const canvas of document.querySelectorAll(`#${place} canvas`)) {
+    for (const canvas of document.querySelectorAll(`#${container} canvas`)) {
       const end = start + canvas.width * canvas.height;
-      heat.paint(canvas, values.subarray(start, end), most);
+      heat.paint(canvas, values.subarray(start, end), maximum);
       canvas.style.opacity = find("opacity").value;
       start = end;
     }
@@ -97,24 +97,24 @@
 
   function showHeat(step) {
     const perStep = find("normalise").value === "step";
-    const of = perStep ? "the largest of this step" : "the largest of all steps";
+    const scope = perStep ? "largest of this step" : "largest of all steps";
     if (sample.attention) {
       const weights = visualWeights(step);
-      const most = perStep ? largest(weights) : largestOfSample();
-      paintMaps("sample-images", weights, most);
-      find("legend-max").textContent = `${most.toPrecision(3)} weight of one visual token, ${of}`;
+      const maximum = perStep ? largest(weights) : largestOfSample();
+      paintMaps("sample-images", weights, maximum);
+      find("legend-max").textContent = `${maximum.toPrecision(3)} attention to one visual token, ${scope}`;
     }
     if (sample.activation) {
       const values = activations(step);
-      const most = largest(perStep ? values : sample.activation.scale);
-      paintMaps("sample-activation", values, most);
-      find("activation-max").textContent = `${most.toPrecision(3)} activation of one visual token, ${of}`;
+      const maximum = largest(perStep ? values : sample.activation.scale);
+      paintMaps("sample-activation", values, maximum);
+      find("activation-max").textContent = `${maximum.toPrecision(3)} activation of one visual token, ${scope}`;
     }
   }
 
   function showRegions() {
-    for (const place of ["sample-images", "sample-activation"]) {
-      find(place).classList.toggle("outlined", find("regions").checked);
+    for (const container of ["sample-images", "sample-activation"]) {
+      find(container).classList.toggle("outlined", find("regions").checked);
     }
   }
 
@@ -123,14 +123,14 @@
   function showMass(step) {
     const { groups, values } = sample.mass;
     const mass = meanOverLayers(values, step, groups.length);
-    const keys = groups.map((group, place) => {
-      const key = make("li", { textContent: `${group} ${percent(mass[place])}` });
+    const keys = groups.map((group, index) => {
+      const key = make("li", { textContent: `${group} ${percent(mass[index])}` });
       key.style.setProperty("--colour", `var(--group-${group})`);
       return key;
     });
-    const bars = groups.map((group, place) => {
+    const bars = groups.map((group, index) => {
       const bar = make("span");
-      bar.style.width = `${100 * mass[place]}%`;
+      bar.style.width = `${100 * mass[index]}%`;
       bar.style.background = `var(--group-${group})`;
       return bar;
     });
@@ -144,15 +144,15 @@
 
   function showShare() {
     const shares = sample.tokens.map((_, step) => shareAt(step));
-    const most = largest(shares);
-    const y = (value) => PLOT.height - (most > 0 ? (value / most) * (PLOT.height - PLOT.top) : 0);
+    const maximum = largest(shares);
+    const y = (value) => PLOT.height - (maximum > 0 ? (value / maximum) * (PLOT.height - PLOT.top) : 0);
     const points = shares.map((value, step) => `${plotX(step)},${y(value).toFixed(2)}`);
     const line = `M${points.join("L")}`;
     const svg = find("share");
     svg.querySelector(".line").setAttribute("d", line);
     svg.querySelector(".area").setAttribute("d",
       `${line}L${plotX(shares.length - 1)},${PLOT.height}L${plotX(0)},${PLOT.height}Z`);
-    find("share-max").textContent = `highest ${percent(most)}`;
+    find("share-max").textContent = `highest ${percent(maximum)}`;
     find("share-last").textContent = `step ${shares.length - 1}`;
   }
 
@@ -165,15 +165,15 @@
     find("step-entropy").textContent = `${number(sample.entropy[step])} nat`;
   }
 
-  /** Everything that depends on the step that is pointed at, or else kept. */
+  /** Shows the step under the pointer, or the selected step. */
   function showStep() {
     if (!sample.tokens.length) return;
     const step = pointed ?? pinned;
     for (const token of find("tokens").children) {
-      const own = Number(token.dataset.step);
-      token.classList.toggle("shown", own === step);
-      token.ariaSelected = String(own === pinned);
-      token.tabIndex = own === pinned ? 0 : -1;
+      const tokenStep = Number(token.dataset.step);
+      token.classList.toggle("shown", tokenStep === step);
+      token.ariaSelected = String(tokenStep === pinned);
+      token.tabIndex = tokenStep === pinned ? 0 : -1;
     }
     showNumbers(step);
     showHeat(step);
@@ -200,7 +200,7 @@
 
   // ---------------------------------------------------------------- one sample
 
-  /** A token's nodes: spaces before it and line breaks after it stay outside, so that lines wrap as in the answer. */
+  /** Returns a token's nodes. Leading spaces and final line breaks stay outside, so lines wrap as in the answer. */
   function tokenNodes({ text, special }, step) {
     const [, before, body, breaks] = text.match(/^( *)([^]*?)(\n*)$/);
     const visible = body.replaceAll("\n", "↵\n") + "↵".repeat(breaks.length) || "␣".repeat(before.length) || "∅";
@@ -244,20 +244,20 @@
     showLayers();
   }
 
-  function showImages(place, map) {
-    const mapped = Boolean(map);
-    const shown = mapped || place === "sample-images" ? sample.images : [];
-    find(place).replaceChildren(
-      ...shown.map((image, index) => heat.imageFigure(image, index, sample.images.length, mapped)));
+  function showImages(container, map) {
+    const hasMap = Boolean(map);
+    const shown = hasMap || container === "sample-images" ? sample.images : [];
+    find(container).replaceChildren(
+      ...shown.map((image, index) => heat.imageFigure(image, index, sample.images.length, hasMap)));
   }
 
   async function choose(button) {
-    wanted = button.dataset.sample;
+    requested = button.dataset.sample;
     document.querySelectorAll(".samples [data-sample]").forEach((other) => {
       other.setAttribute("aria-current", String(other === button));
     });
     const loaded = await load(button.dataset.sample);
-    if (wanted !== button.dataset.sample) return;
+    if (requested !== button.dataset.sample) return;
     sample = loaded;
     showSample();
   }
@@ -271,7 +271,7 @@
     });
   }
 
-  // ---------------------------------------------------------------- hands
+  // ---------------------------------------------------------------- events
 
   function pin(step) {
     pinned = Math.min(Math.max(step, 0), sample.tokens.length - 1);
@@ -293,7 +293,7 @@
     pin(Math.floor(((event.clientX - left) / width) * sample.tokens.length));
   }
 
-  function listen() {
+  function addListeners() {
     document.querySelectorAll(".samples [data-sample]").forEach((button) => {
       button.addEventListener("click", () => choose(button));
     });
@@ -327,14 +327,14 @@
     find("regions").addEventListener("change", showRegions);
   }
 
-  /** The sample that the address names, as links of other pages do. */
-  function addressed() {
+  /** Returns the button of the sample that the fragment of the address names, or null. */
+  function linkedButton() {
     const item = find(location.hash.slice(1));
     return item?.closest(".samples li") ? item.querySelector("[data-sample]") : null;
   }
 
-  function chooseAddressed() {
-    const button = addressed();
+  function chooseLinked() {
+    const button = linkedButton();
     if (!button) return;
     const all = document.querySelector("[data-filter=all]");
     if (button.parentElement.hidden && all) filter(all);
@@ -343,7 +343,7 @@
   }
 
   for (const ramp of document.querySelectorAll("#explorer .ramp")) ramp.style.background = heat.ramp;
-  listen();
-  choose(addressed() ?? document.querySelector(".samples [data-sample]"));
-  addEventListener("hashchange", chooseAddressed);
+  addListeners();
+  choose(linkedButton() ?? document.querySelector(".samples [data-sample]"));
+  addEventListener("hashchange", chooseLinked);
 })();

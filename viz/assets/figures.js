@@ -1,18 +1,18 @@
 "use strict";
-/* Draws the figures of the page that is shown, and gives each its CSV. Needs plotly.js, csv.js and narrow.js. */
+/* Draws the figures of the visible page and adds a CSV button to each. Needs plotly.js, csv.js and narrow.js. */
 (() => {
   const root = document.documentElement;
   const small = matchMedia("(max-width: 640px)");
-  const drawn = new Map(); // place to the width it was drawn for; a hidden place has none to draw for
+  const drawnWidths = new Map(); // by plot element; a hidden element has width 0 and is not drawn
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
-  const read = (place) => JSON.parse(document.getElementById(place.dataset.figure).textContent);
+  const readFigure = (plot) => JSON.parse(document.getElementById(plot.dataset.figure).textContent);
 
-  /** The figure's layout in the colours of the page; what the figure sets for its axes itself stays. */
-  function themed(layout) {
+  /** Returns the layout in the colours of the page. Settings of the figure's own axes stay. */
+  function applyTheme(layout) {
     const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--muted"),
       tickcolor: colour("--muted") };
-    // What the template draws in its near-black, error bars among it, has to be seen on dark paper, too.
+    // The template draws error bars and other parts in near-black, which must be visible on a dark page.
     const template = JSON.parse(JSON.stringify(layout.template ?? {}).replaceAll("rgb(36,36,36)", colour("--text")));
     const shared = template.layout ?? {};
     return {
@@ -27,46 +27,46 @@
     };
   }
 
-  function draw(place) {
-    const figure = read(place);
+  function draw(plot) {
+    const figure = readFigure(plot);
     const printing = root.classList.contains("printing");
-    if (small.matches || printing) figure.layout = narrow.inSmall(figure.layout);
-    const { data, layout } = small.matches && !printing ? narrow.fitted(figure) : figure;
-    Plotly.react(place, data, themed(layout), { responsive: true, displaylogo: false });
-    drawn.set(place, place.clientWidth);
+    if (small.matches || printing) figure.layout = narrow.shrinkText(figure.layout);
+    const { data, layout } = small.matches && !printing ? narrow.fit(figure) : figure;
+    Plotly.react(plot, data, applyTheme(layout), { responsive: true, displaylogo: false });
+    drawnWidths.set(plot, plot.clientWidth);
   }
 
-  function drawShown() {
-    for (const place of document.querySelectorAll(".plot")) {
-      if (place.clientWidth && drawn.get(place) !== place.clientWidth) draw(place);
+  function drawVisible() {
+    for (const plot of document.querySelectorAll(".plot")) {
+      if (plot.clientWidth && drawnWidths.get(plot) !== plot.clientWidth) draw(plot);
     }
   }
 
-  function drawAnew() {
-    drawn.clear();
-    drawShown();
+  function redrawAll() {
+    drawnWidths.clear();
+    drawVisible();
   }
 
-  function offerCsv(panel) {
+  function addCsvButton(panel) {
     const title = panel.querySelector("h3").textContent;
     const button = Object.assign(document.createElement("button"), { type: "button", className: "csv", textContent: "CSV",
       title: "Download the data of this figure", ariaLabel: `Download the data of “${title}” as CSV` });
-    button.addEventListener("click", () => csv.save(title, read(panel.querySelector(".plot"))));
+    button.addEventListener("click", () => csv.save(title, readFigure(panel.querySelector(".plot"))));
     panel.querySelector(".head").append(button);
   }
 
-  document.querySelectorAll(".panel").forEach(offerCsv);
-  drawShown();
-  addEventListener("turned", drawShown);
-  small.addEventListener("change", drawAnew);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAnew);
-  // Paper has every page, in the width of paper and in light colours.
+  document.querySelectorAll(".panel").forEach(addCsvButton);
+  drawVisible();
+  addEventListener("pageshown", drawVisible);
+  small.addEventListener("change", redrawAll);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+  // Print has every page, in the width of the paper and in light colours.
   addEventListener("beforeprint", () => {
     root.classList.add("printing");
-    drawAnew();
+    redrawAll();
   });
   addEventListener("afterprint", () => {
     root.classList.remove("printing");
-    drawAnew();
+    redrawAll();
   });
 })();

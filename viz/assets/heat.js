@@ -1,33 +1,33 @@
 "use strict";
-/* Images with a map of their visual tokens on them. */
+/* Images with heat maps of their visual tokens. */
 const heat = (() => {
-  // Inferno, sampled evenly: brightness grows with the value, also for colour-blind readers.
+  // Inferno: brightness grows with the value, also for colour-blind readers.
   const INFERNO = ["#000004", "#1b0c41", "#4a0c6b", "#781c6d", "#a52c60", "#cf4446", "#ed6925", "#fb9b06",
     "#f7d13d", "#fcffa4"].map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
-  const LEAST_OPAQUE = 100; // of 255: where a map is low, the image stays visible
+  const MIN_ALPHA = 100; // of 255: the image stays visible where the map is low
 
   const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
 
   function inferno(value) {
-    const place = Math.min(Math.max(value, 0), 1) * (INFERNO.length - 1);
-    const below = Math.min(Math.floor(place), INFERNO.length - 2);
-    return INFERNO[below].map((low, channel) => low + (place - below) * (INFERNO[below + 1][channel] - low));
+    const position = Math.min(Math.max(value, 0), 1) * (INFERNO.length - 1);
+    const below = Math.min(Math.floor(position), INFERNO.length - 2);
+    return INFERNO[below].map((low, channel) => low + (position - below) * (INFERNO[below + 1][channel] - low));
   }
 
-  /** Colours a canvas of one pixel a visual token; `most` is the weight that is brightest. */
-  function paint(canvas, weights, most) {
+  /** Colours a canvas with one pixel per visual token; `largest` is the weight with the brightest colour. */
+  function paint(canvas, weights, largest) {
     const context = canvas.getContext("2d");
     const pixels = context.createImageData(canvas.width, canvas.height);
     weights.forEach((weight, cell) => {
-      const value = most > 0 ? weight / most : 0;
-      const opaque = LEAST_OPAQUE + (255 - LEAST_OPAQUE) * value;
-      pixels.data.set([...inferno(value), opaque].map(Math.round), 4 * cell);
+      const value = largest > 0 ? weight / largest : 0;
+      const alpha = MIN_ALPHA + (255 - MIN_ALPHA) * value;
+      pixels.data.set([...inferno(value), alpha].map(Math.round), 4 * cell);
     });
     context.putImageData(pixels, 0, 0);
   }
 
-  /** The boxes of an image, in its own pixels. */
-  function outlines(image) {
+  /** Returns the regions of an image as outlines, in the image's pixels. */
+  function drawRegions(image) {
     const [height, width] = image.size;
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -43,8 +43,8 @@ const heat = (() => {
     return svg;
   }
 
-  /** An image, the canvas for its heat map if there is one, its boxes, and a caption. */
-  function imageFigure(image, index, count, mapped) {
+  /** Returns a figure with an image, a canvas for its heat map, its regions and a caption. */
+  function imageFigure(image, index, count, hasMap) {
     const [height, width] = image.size;
     const [rows, columns] = image.grid;
     const name = `Image ${index + 1} of ${count}`;
@@ -54,8 +54,8 @@ const heat = (() => {
     frame.classList.toggle("tiny", Math.max(width, height) <= 224);
     frame.append(image.source ? make("img", { src: image.source, alt: name })
       : make("p", { className: "missing", textContent: `The image cannot be shown: ${image.problem}.` }));
-    if (mapped) frame.append(make("canvas", { width: columns, height: rows, ariaHidden: "true" }));
-    if (image.regions.length) frame.append(outlines(image));
+    if (hasMap) frame.append(make("canvas", { width: columns, height: rows, ariaHidden: "true" }));
+    if (image.regions.length) frame.append(drawRegions(image));
     const figure = make("figure");
     figure.append(frame, make("figcaption", {
       textContent: `${name}, ${width} × ${height} pixels, ${columns} × ${rows} visual tokens` }));

@@ -1,15 +1,15 @@
 "use strict";
-/* One page at a time, by the address' fragment. Tells other scripts by a "turned" event. */
+/* Shows the page that the fragment of the address names. Sends a "pageshown" event to other scripts. */
 (() => {
   const root = document.documentElement;
   const links = [...document.querySelectorAll("#pages a")];
-  const titleOfFile = document.title;
+  const reportTitle = document.title;
 
-  /** What the fragment names, or the overview. */
-  const wanted = () => document.getElementById(location.hash.slice(1)) ?? document.getElementById("overview");
+  /** Returns the element that the fragment names, or the overview. */
+  const findTarget = () => document.getElementById(location.hash.slice(1)) ?? document.getElementById("overview");
 
-  function turn() {
-    const target = wanted();
+  function showPage() {
+    const target = findTarget();
     const page = target.closest(".page") ?? document.getElementById("overview");
     for (const other of document.querySelectorAll(".page")) other.classList.toggle("current", other === page);
     for (const link of links) {
@@ -19,15 +19,15 @@
         link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.clientWidth / 3;
       }
     }
-    document.title = `${page.querySelector("h2").textContent} · ${titleOfFile}`;
-    dispatchEvent(new Event("turned"));
+    document.title = `${page.querySelector("h2").textContent} · ${reportTitle}`;
+    dispatchEvent(new Event("pageshown"));
     return [page, target];
   }
 
   root.classList.add("paged");
-  turn();
+  showPage();
   addEventListener("hashchange", () => {
-    const [page, target] = turn();
+    const [page, target] = showPage();
     page.querySelector("h2").focus({ preventScroll: true });
     if (target === page) scrollTo(0, 0);
     else target.scrollIntoView();

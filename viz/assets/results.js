@@ -1,12 +1,12 @@
 "use strict";
-/* The table of answers: rows are made when they are to be seen, a few at a time. */
+/* The table of answers. Rows are added 50 at a time. */
 (async () => {
-  const AT_ONCE = 50;
+  const ROWS_PER_PAGE = 50;
   const find = (id) => document.getElementById(id);
   const make = (tag, properties = {}, ...children) => {
-    const made = Object.assign(document.createElement(tag), properties);
-    made.append(...children);
-    return made;
+    const element = Object.assign(document.createElement(tag), properties);
+    element.append(...children);
+    return element;
   };
 
   async function unpack(base64) {
@@ -16,58 +16,58 @@
   }
 
   const { columns, questions, rows } = await unpack(JSON.parse(find("results-data").textContent));
-  const answers = rows.map(([id, question, answer, read, label, place, values]) => {
-    const asked = questions[question];
-    return { id, asked, answer, read, label, place, values,
-      words: [id, asked, answer, read].join("\n").toLowerCase() };
+  const answers = rows.map(([id, questionIndex, answer, details, label, link, values]) => {
+    const question = questions[questionIndex];
+    return { id, question, answer, details, label, link, values,
+      text: [id, question, answer, details].join("\n").toLowerCase() };
   });
   let label = "all";
-  let chosen = answers;
+  let matching = answers;
   let shown = 0;
 
-  const written = (value) => {
+  const format = (value) => {
     if (value === null) return "–";
     return typeof value === "string" ? value : String(Number(value.toPrecision(3)));
   };
 
   function row(answer) {
-    const name = answer.place ? make("a", { href: `#${answer.place}`, textContent: answer.id, title: "Open in the explorer" })
+    const name = answer.link ? make("a", { href: `#${answer.link}`, textContent: answer.id, title: "Open in the explorer" })
       : make("span", { textContent: answer.id });
-    const said = make("td", { className: "said" });
-    if (answer.asked !== null) said.append(make("p", { className: "muted", textContent: answer.asked }));
-    said.append(answer.answer === null ? make("p", { className: "muted", textContent: "not answered" })
+    const texts = make("td", { className: "answer-text" });
+    if (answer.question !== null) texts.append(make("p", { className: "muted", textContent: answer.question }));
+    texts.append(answer.answer === null ? make("p", { className: "muted", textContent: "no answer" })
       : make("p", { className: "answer", textContent: answer.answer || "(empty)" }));
-    if (answer.read) said.append(make("p", { className: "read", textContent: answer.read }));
-    const values = columns.map((column, at) => {
-      const cell = make("td", { textContent: written(answer.values[at]) });
+    if (answer.details) texts.append(make("p", { className: "details", textContent: answer.details }));
+    const values = columns.map((column, index) => {
+      const cell = make("td", { textContent: format(answer.values[index]) });
       cell.dataset.label = column;
       return cell;
     });
     const mark = make("span", { className: `mark ${answer.label}`, textContent: answer.label });
-    return make("tr", {}, make("th", { scope: "row" }, name, " ", mark), said, ...values);
+    return make("tr", {}, make("th", { scope: "row" }, name, " ", mark), texts, ...values);
   }
 
   function showMore() {
-    const next = chosen.slice(shown, shown + AT_ONCE);
+    const next = matching.slice(shown, shown + ROWS_PER_PAGE);
     find("answers-rows").append(...next.map(row));
     shown += next.length;
-    find("answers-more").hidden = shown === chosen.length;
-    find("answers-count").textContent = `${shown} shown of ${chosen.length} found, ${answers.length} in all`;
+    find("answers-more").hidden = shown === matching.length;
+    find("answers-count").textContent = `${shown} of ${matching.length} matching answers shown, ${answers.length} in total`;
   }
 
-  /** Numbers in order, upwards or downwards; those without one last. */
-  function inOrder(found) {
-    if (!find("answers-order").value) return found;
-    const [at, sign] = find("answers-order").value.split(" ").map(Number);
-    const known = found.filter((answer) => answer.values[at] !== null);
-    known.sort((one, other) => sign * (one.values[at] - other.values[at]));
-    return [...known, ...found.filter((answer) => answer.values[at] === null)];
+  /** Sorts answers by the selected column. Answers without a number come last. */
+  function sortAnswers(unsorted) {
+    if (!find("answers-order").value) return unsorted;
+    const [column, sign] = find("answers-order").value.split(" ").map(Number);
+    const known = unsorted.filter((answer) => answer.values[column] !== null);
+    known.sort((a, b) => sign * (a.values[column] - b.values[column]));
+    return [...known, ...unsorted.filter((answer) => answer.values[column] === null)];
   }
 
-  function choose() {
+  function updateRows() {
     const words = find("answers-search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    chosen = inOrder(answers.filter((answer) => (label === "all" || answer.label === label)
-      && words.every((word) => answer.words.includes(word))));
+    matching = sortAnswers(answers.filter((answer) => (label === "all" || answer.label === label)
+      && words.every((word) => answer.text.includes(word))));
     shown = 0;
     find("answers-rows").replaceChildren();
     showMore();
@@ -77,11 +77,11 @@
     button.addEventListener("click", () => {
       label = button.dataset.label;
       for (const other of button.parentElement.children) other.setAttribute("aria-pressed", String(other === button));
-      choose();
+      updateRows();
     });
   }
-  find("answers-search").addEventListener("input", choose);
-  find("answers-order").addEventListener("change", choose);
+  find("answers-search").addEventListener("input", updateRows);
+  find("answers-order").addEventListener("change", updateRows);
   find("answers-more").addEventListener("click", showMore);
-  choose();
+  updateRows();
 })();

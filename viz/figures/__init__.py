@@ -1,4 +1,4 @@
-"""From an analysis' data set to its figures."""
+"""Figures of every analysis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mmprobe.viz.figures import (
 )
 from mmprobe.viz.panel import Panel
 
-_BY_ANALYSIS = {
+_PANELS = {
     "attention_decay": attention_decay.panels,
     "residual_drift": residual_drift.panels,
     "sublayer_transitions": sublayer_transitions.panels,
@@ -50,22 +50,22 @@ _BY_ANALYSIS = {
 
 
 def figures(dataset: xr.Dataset) -> list[Panel]:
-    """All figures of an analysis, in the order of the report.
+    """Return all figures of an analysis, in the order of the report.
 
     Raises:
-        InputError: the data set is not one that an analysis returned.
+        InputError: no analysis or probe returns such a data set.
 
     Example:
         >>> [panel.title for panel in figures(attention_decay(run))]     # doctest: +SKIP
     """
     name = dataset.attrs.get("analysis")
-    if name not in _BY_ANALYSIS:
-        raise InputError(f"no figures for analysis {name!r}; known: {', '.join(_BY_ANALYSIS)}")
-    return _BY_ANALYSIS[name](dataset)
+    if name not in _PANELS:
+        raise InputError(f"no figures for analysis {name!r}; known: {', '.join(_PANELS)}")
+    return _PANELS[name](dataset)
 
 
 def plot(dataset: xr.Dataset) -> go.Figure:
-    """The first figure of an analysis.
+    """Return the first figure of an analysis.
 
     Example:
         >>> mp.viz.plot(mp.analyses.attention_decay(run)).show()         # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Figures of `attention_decay`."""
+"""Figures of `attention_decay`. The paper is SPD-Faith Bench (arXiv:2602.07833)."""
 
 from __future__ import annotations
 
@@ -7,69 +7,73 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.panel import GROUP_COLOURS, LABEL_COLOURS, Panel, band, styled
+from mmprobe.viz.panel import (
+    GROUP_COLOURS,
+    LABEL_COLOURS,
+    REFERENCE_LINE,
+    Panel,
+    apply_layout,
+    interval_band,
+)
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    shown = ds.isel(step=_reached(ds["n"]))
-    found = [_by_group(shown), _layer_by_step(shown), _per_token(shown), _layers(ds)]
-    if shown["mass_authors"].notnull().any():
-        found.append(_authors(shown))
+    first_steps = ds.isel(step=_shared_steps(ds["n"]))
+    shown = [_group_panel(first_steps), _layer_step_panel(first_steps), _per_token_panel(first_steps)]
+    shown.append(_layer_panel(ds))
+    if first_steps["mass_authors"].notnull().any():
+        shown.append(_paper_groups_panel(first_steps))
     if (ds["n_share"].sel(label=["faithful", "unfaithful"]) > 0).any():
-        found.append(_by_label(shown))
-    return found
+        shown.append(_label_panel(first_steps))
+    return shown
 
 
-def _reached(n: xr.DataArray) -> slice:
-    """Steps that at least two samples reach, or all of them if the run has only one."""
-    enough = np.flatnonzero(n.values >= min(2, int(n.max())))
-    return slice(0, int(enough[-1]) + 1)
+def _shared_steps(n: xr.DataArray) -> slice:
+    """Return the steps that at least two samples reach, or all steps if the run has one sample."""
+    reached = np.flatnonzero(n.values >= min(2, int(n.max())))
+    return slice(0, int(reached[-1]) + 1)
 
 
-def _samples(ds: xr.Dataset) -> str:
+def _format_samples(ds: xr.Dataset) -> str:
     count = ds.attrs["samples"]
     return f"{count} sample{'' if count == 1 else 's'}, {ds.attrs['model']}"
 
 
-def _lines(ds: xr.Dataset, values: xr.DataArray, dim: str, colours: dict[str, str]) -> list[go.Scatter]:
-    return [
-        go.Scatter(
-            x=ds["step"].values,
-            y=values.sel({dim: name}).values,
-            name=name,
-            mode=_mode(ds),
-            line={"color": colours[name], "width": 2.5 if name == "visual" else 1.8},
-            customdata=ds["n"].values,
-            hovertemplate=f"{name}<br>step %{{x}}: %{{y:.3f}}<br>n = %{{customdata}}<extra></extra>",
-        )
-        for name in values[dim].values.tolist()
-        if values.sel({dim: name}).notnull().any()
-    ]
+def _line_mode(ds: xr.Dataset) -> str:
+    return "lines" if ds.sizes["step"] > 1 else "markers"  # plotly draws no line through one point
 
 
-def _mode(ds: xr.Dataset) -> str:
-    return "lines" if ds.sizes["step"] > 1 else "markers"  # a line through one point is not drawn
-
-
-def _over_steps(ds: xr.Dataset, values: xr.DataArray, dim: str, y_title: str, log: bool = False) -> go.Figure:
-    figure = go.Figure(_lines(ds, values, dim, GROUP_COLOURS))
+def _draw_steps(ds: xr.Dataset, values: xr.DataArray, dim: str, y_title: str, log: bool = False) -> go.Figure:
+    """Draw one line over the steps for each token group; `values` has dimensions (step, dim)."""
+    figure = go.Figure()
+    for group in values[dim].values.tolist():
+        line = values.sel({dim: group})
+        if line.notnull().any():
+            figure.add_scatter(
+                x=ds["step"].values,
+                y=line.values,
+                name=group,
+                mode=_line_mode(ds),
+                line={"color": GROUP_COLOURS[group], "width": 2.5 if group == "visual" else 1.8},
+                customdata=ds["n"].values,
+                hovertemplate=f"{group}<br>step %{{x}}: %{{y:.3f}}<br>n = %{{customdata}}<extra></extra>",
+            )
     figure.update_xaxes(title="step (generated token)")
     figure.update_yaxes(title=y_title, **({"type": "log"} if log else {"rangemode": "tozero"}))
-    return styled(figure)
+    return apply_layout(figure)
 
 
-def _by_group(ds: xr.Dataset) -> Panel:
-    figure = _over_steps(ds, ds["mass"].mean("layer"), "group", "attention (rows sum to 1)")
+def _group_panel(ds: xr.Dataset) -> Panel:
     return Panel(
-        "Where attention goes while the answer is written",
-        figure,
-        f"Attention of each step's query by token group, mean over layers, heads and samples ({_samples(ds)}). "
-        "Answers differ in length; hover for the number of samples that reach a step. Steps reached by a single "
-        "sample are left out.",
+        "Attention by token group over the answer",
+        _draw_steps(ds, ds["mass"].mean("layer"), "group", "attention (rows sum to 1)"),
+        f"Attention of each step's query to each token group, mean over layers, heads and samples "
+        f"({_format_samples(ds)}). Answers differ in length: hover for the number of samples at a step. Steps that "
+        "only one sample reaches are not shown.",
     )
 
 
-def _layer_by_step(ds: xr.Dataset) -> Panel:
+def _layer_step_panel(ds: xr.Dataset) -> Panel:
     visual = ds["mass"].sel(group="visual")
     figure = go.Figure(
         go.Heatmap(
@@ -85,116 +89,108 @@ def _layer_by_step(ds: xr.Dataset) -> Panel:
     figure.update_xaxes(title="step (generated token)")
     figure.update_yaxes(title="layer", dtick=max(1, len(ds["layer"]) // 12))
     return Panel(
-        "Attention to the images, by layer and step",
-        styled(figure),
-        f"Attention on all visual tokens, mean over heads and samples ({_samples(ds)}).",
+        "Attention to the images by layer and step",
+        apply_layout(figure),
+        f"Attention to all visual tokens, mean over heads and samples ({_format_samples(ds)}).",
     )
 
 
-def _per_token(ds: xr.Dataset) -> Panel:
-    figure = _over_steps(
-        ds, ds["mass_per_token"].mean("layer"), "group", "attention per token (log)", log=True
-    )
+def _per_token_panel(ds: xr.Dataset) -> Panel:
+    values = ds["mass_per_token"].mean("layer")
     return Panel(
-        "The same, per token of the group",
-        figure,
-        "Attention divided by the number of tokens in the group: what one visual token gets, against one token of text.",
+        "Attention per token of each group",
+        _draw_steps(ds, values, "group", "attention per token (log)", log=True),
+        "Attention to a group divided by the number of its tokens. It compares one visual token with one text token.",
     )
 
 
-def _layers(ds: xr.Dataset) -> Panel:
-    figure = make_subplots(
-        1, 2, subplot_titles=("visual share", "decay slope, per step"), horizontal_spacing=0.12
-    )
+def _layer_panel(ds: xr.Dataset) -> Panel:
+    titles = ("visual share", "decay slope, per step")
+    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
     layers, colour = ds["layer"].values, GROUP_COLOURS["visual"]
     for column, name in enumerate(("visual_share", "slope"), 1):
-        figure.add_traces(
-            [
-                *band(layers, ds[f"{name}_low"].values, ds[f"{name}_high"].values, colour),
-                go.Scatter(
-                    x=layers,
-                    y=ds[name].values,
-                    mode="lines+markers",
-                    line={"color": colour},
-                    showlegend=False,
-                    hovertemplate="layer %{x}: %{y:.4f}<extra></extra>",
-                ),
-            ],
-            rows=1,
-            cols=column,
+        line = go.Scatter(
+            x=layers,
+            y=ds[name].values,
+            mode="lines+markers",
+            line={"color": colour},
+            showlegend=False,
+            hovertemplate="layer %{x}: %{y:.4f}<extra></extra>",
         )
+        band = interval_band(layers, ds[f"{name}_low"].values, ds[f"{name}_high"].values, colour)
+        figure.add_traces([*band, line], rows=1, cols=column)
         figure.update_xaxes(title="layer", row=1, col=column)
-    figure.add_hline(y=0, line={"width": 1, "dash": "dot", "color": "#888888"}, row=1, col=2)
+    figure.add_hline(y=0, line=REFERENCE_LINE, row=1, col=2)
     return Panel(
-        "Share of attention on the images by layer, and its decay",
-        styled(figure),
-        f"Mean over samples with its 95 % bootstrap interval (share: n = {int(ds['n_share'].sel(label='all'))}, slope: "
-        f"n = {int(ds['n_slope'].sel(label='all'))} answers of two tokens or more). A slope below 0 is decay."
-        f"{_early(ds, ['all'])}",
+        "Visual share and its decay by layer",
+        apply_layout(figure),
+        "Left: attention to the images. Right: its slope over the steps; below 0 is decay. Means over samples with "
+        f"95 % bootstrap intervals (share: n = {int(ds['n_share'].sel(label='all'))}, slope: "
+        f"n = {int(ds['n_slope'].sel(label='all'))} answers of two tokens or more)."
+        f"{_early_suppression(ds, ['all'])}",
     )
 
 
-def _early(ds: xr.Dataset, labels: list[str]) -> str:
-    """Early suppression in words; nothing where it is not known, as of a single layer."""
-    said = []
+def _early_suppression(ds: xr.Dataset, labels: list[str]) -> str:
+    """Return early suppression in words, or nothing if it is undefined, for example for a single layer."""
+    values = []
     for label in labels:
         value, low, high = (
             float(ds[f"early_suppression{end}"].sel(label=label)) for end in ("", "_low", "_high")
         )
         if not np.isnan(value):
             name = "" if label == "all" else f"{label} "
-            said.append(f"{name}{value:+.3f}" + ("" if np.isnan(low) else f" [{low:+.3f}, {high:+.3f}]"))
-    about = "Early suppression, the visual share in the first third of the layers minus the rest"
-    return f" {about}: {'; '.join(said)}." if said else ""
+            values.append(f"{name}{value:+.3f}" + ("" if np.isnan(low) else f" [{low:+.3f}, {high:+.3f}]"))
+    definition = "Early suppression, the visual share of the first third of the layers minus the rest"
+    return f" {definition}: {'; '.join(values)}." if values else ""
 
 
-def _authors(ds: xr.Dataset) -> Panel:
-    figure = _over_steps(
-        ds, ds["mass_authors"].mean("layer"), "authors_group", "attention (three groups sum to 1)"
-    )
+def _paper_groups_panel(ds: xr.Dataset) -> Panel:
+    values = ds["mass_authors"].mean("layer")
     return Panel(
-        "In the three groups of SPD-Faith Bench",
-        figure,
-        "The form of the paper's authors: system is everything before the first image, user the rest of the prompt; "
-        "renormalised over the three, so attention to generated tokens is left out. Samples with an image only.",
+        "Attention in the three groups of SPD-Faith Bench",
+        _draw_steps(ds, values, "authors_group", "attention (three groups sum to 1)"),
+        "The paper's groups: system (everything before the first image), visual, and user (the rest of the prompt). "
+        "They are renormalised, so attention to generated tokens is excluded. Samples with an image only.",
     )
 
 
-def _by_label(ds: xr.Dataset) -> Panel:
-    titles = ("attention on the images, over steps", "decay slope by layer, per step")
+def _label_panel(ds: xr.Dataset) -> Panel:
+    titles = ("attention to the images, over steps", "decay slope by layer, per step")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
     present = [label for label in ("faithful", "unfaithful") if int(ds["n_share"].sel(label=label))]
+    layers = ds["layer"].values
     for label in present:
-        mine, colour = ds.sel(label=label), LABEL_COLOURS[label]
+        of_label, colour = ds.sel(label=label), LABEL_COLOURS[label]
         figure.add_scatter(
             x=ds["step"].values,
-            y=mine["visual_by_label"].mean("layer").values,
-            name=f"{label} (n = {int(mine['n_share'])})",
-            mode=_mode(ds),
+            y=of_label["visual_by_label"].mean("layer").values,
+            name=f"{label} (n = {int(of_label['n_share'])})",
+            mode=_line_mode(ds),
             line={"color": colour, "width": 2.2},
-            customdata=mine["n_by_label"].values,
+            customdata=of_label["n_by_label"].values,
             hovertemplate="step %{x}: %{y:.3f}<br>n = %{customdata}<extra></extra>",
             row=1,
             col=1,
         )
         slope = go.Scatter(
-            x=ds["layer"].values,
-            y=mine["slope_by_label"].values,
+            x=layers,
+            y=of_label["slope_by_label"].values,
             mode="lines+markers",
             line={"color": colour},
             showlegend=False,
             hovertemplate=f"{label}, layer %{{x}}: %{{y:.4f}}<extra></extra>",
         )
-        low, high = mine["slope_by_label_low"].values, mine["slope_by_label_high"].values
-        figure.add_traces([*band(ds["layer"].values, low, high, colour), slope], rows=1, cols=2)
+        low, high = of_label["slope_by_label_low"].values, of_label["slope_by_label_high"].values
+        figure.add_traces([*interval_band(layers, low, high, colour), slope], rows=1, cols=2)
     figure.update_xaxes(title="step (generated token)", row=1, col=1)
     figure.update_xaxes(title="layer", row=1, col=2)
     figure.update_yaxes(rangemode="tozero", row=1, col=1)
-    figure.add_hline(y=0, line={"width": 1, "dash": "dot", "color": "#888888"}, row=1, col=2)
+    figure.add_hline(y=0, line=REFERENCE_LINE, row=1, col=2)
     return Panel(
         "Faithful and unfaithful answers",
-        styled(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
-        f"Attention on all visual tokens, mean over layers, heads and the samples of each label, and its slope with a 95 % "
-        f"bootstrap interval.{_early(ds, present)} The two groups may differ in questions and length; this is a "
-        "description, not a test.",
+        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
+        "Left: attention to all visual tokens, mean over layers, heads and the samples of each label. Right: its slope "
+        f"with 95 % bootstrap intervals.{_early_suppression(ds, present)} The two groups may differ in questions and "
+        "length; this is a description, not a test.",
     )

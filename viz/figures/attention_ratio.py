@@ -7,53 +7,53 @@ import math
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.comparison import comparison, counts, lines_by_label, remarks
-from mmprobe.viz.panel import GROUP_COLOURS, Panel, band, styled
+from mmprobe.viz.label_comparison import (
+    comparison_panel,
+    difference_variables,
+    format_counts,
+    format_notes,
+    lines_by_label,
+)
+from mmprobe.viz.panel import GROUP_COLOURS, REFERENCE_LINE, Panel, apply_layout, interval_band
+
+_RANDOM_COLOUR = "#888888"
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    found = [_ratio(ds)]
+    shown = [_ratio_panel(ds)]
     if "note" not in ds.attrs:
-        names = ("effect", "p_holm")
-        parts = {name: ds[name] for name in ("difference", *names)}
-        ends = {end: ds[f"difference_{end}"] for end in ("low", "high")}
-        found.append(comparison(ds, "attention ratio", [("", ds["layer"], parts | ends)]))
+        shown.append(comparison_panel(ds, "attention ratio", {"": difference_variables(ds)}))
     if "head_ratio" in ds:
-        found.append(_heads(ds))
-    return [*found, _sinks(ds)]
+        shown.append(_head_panel(ds))
+    return [*shown, _sink_panel(ds)]
 
 
-def _ratio(ds: xr.Dataset) -> Panel:
+def _ratio_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure(lines_by_label(ds, "ratio_by_label", "label", ds["n_label"]))
-    random = ds.sel(label="all")
     layers = ds["layer"].values
-    figure.add_traces(
-        [
-            *band(
-                layers, random["random_by_label_low"].values, random["random_by_label_high"].values, "#888888"
-            ),
-            go.Scatter(
-                x=layers,
-                y=random["random_by_label"].values,
-                mode="lines",
-                name="random regions",
-                line={"color": "#888888", "dash": "dot"},
-                hovertemplate="random regions, layer %{x}: %{y:.3f}<extra></extra>",
-            ),
-        ]
+    random, low, high = (ds[f"random_by_label{end}"].sel(label="all").values for end in ("", "_low", "_high"))
+    figure.add_traces(interval_band(layers, low, high, _RANDOM_COLOUR))
+    figure.add_scatter(
+        x=layers,
+        y=random,
+        mode="lines",
+        name="random regions",
+        line={"color": _RANDOM_COLOUR, "dash": "dot"},
+        hovertemplate="random regions, layer %{x}: %{y:.3f}<extra></extra>",
     )
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="attention on regions / elsewhere", rangemode="tozero")
     return Panel(
-        "Attention on what changed, against the rest of the pictures",
-        styled(figure),
-        "Mean attention on the visual tokens of the changed regions over that on the others, over an answer's steps; 1 is "
-        f"what any place gets. Mean over samples with its 95 % bootstrap interval: {counts(ds['n_label'], 'sample')}, "
-        f"{ds.attrs['model']}. Dotted: {ds.attrs['draws']} random regions of the same size. {remarks(ds)}".strip(),
+        "Attention on the changed regions against the rest of the images",
+        apply_layout(figure),
+        "Mean attention per visual token on the changed regions, divided by the mean elsewhere in the images, over an "
+        "answer's steps. A ratio of 1 means no preference. Means over samples with 95 % bootstrap intervals: "
+        f"{format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}. Dotted: {ds.attrs['draws']} random regions "
+        f"of the same size. {format_notes(ds)}".strip(),
     )
 
 
-def _heads(ds: xr.Dataset) -> Panel:
+def _head_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure(
         go.Heatmap(
             z=ds["head_ratio"].values,
@@ -66,38 +66,40 @@ def _heads(ds: xr.Dataset) -> Panel:
     )
     figure.update_xaxes(title="head", dtick=1 if ds.sizes["head"] <= 32 else None)
     figure.update_yaxes(title="layer", autorange="reversed")
+    heads = zip(ds["head_layer"].values[:5].tolist(), ds["head_number"].values[:5].tolist(), strict=True)
     top = ", ".join(
-        f"{layer}.{head} ({float(ds['head_ratio'].sel(layer=layer, head=head)):.1f})"
-        for layer, head in zip(ds["head_layer"].values[:5].tolist(), ds["head_number"].values[:5].tolist(), strict=True)
-    )  # fmt: skip
+        f"{layer}.{head} ({float(ds['head_ratio'].sel(layer=layer, head=head)):.1f})" for layer, head in heads
+    )
     return Panel(
         "Visual heads",
-        styled(figure, height=420),
-        f"The attention ratio of each head, mean over {ds.sizes['sample']} samples. The largest, as layer.head: {top}."
-        f"{_stability(ds)}",
+        apply_layout(figure, height=420),
+        f"Attention ratio of each head, mean over {ds.sizes['sample']} samples. The largest, as layer.head: {top}."
+        f"{_head_stability(ds)}",
     )
 
 
-def _stability(ds: xr.Dataset) -> str:
-    """How stable the ranking is, in words; nothing where one set of pictures or one head cannot tell."""
-    stable, low, high = (float(ds[f"head_stability{end}"]) for end in ("", "_low", "_high"))
-    if math.isnan(stable):
+def _head_stability(ds: xr.Dataset) -> str:
+    """Return the stability of the ranking in words, or nothing if there is one set of images or one head."""
+    correlation, low, high = (float(ds[f"head_stability{end}"]) for end in ("", "_low", "_high"))
+    if math.isnan(correlation):
         return ""
     return (
-        " Ranks of the heads in two halves of the data, no pictures in both, correlate by "
-        f"{stable:.2f} [{low:.2f}, {high:.2f}]."
+        " Rank correlation of the heads between two halves of the data that share no images: "
+        f"{correlation:.2f} [{low:.2f}, {high:.2f}]."
     )
 
 
-def _sinks(ds: xr.Dataset) -> Panel:
+def _sink_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure()
     layers = ds["layer"].values
-    names = {"border_share": ("on the border, of attention on pictures", GROUP_COLOURS["visual"], "solid"),
-             "leading_share": ("before the first picture, of all attention", GROUP_COLOURS["system"], "dash")}  # fmt: skip
-    for name, (title, colour, dash) in names.items():
+    lines = {
+        "border_share": ("border patches, of attention on images", GROUP_COLOURS["visual"], "solid"),
+        "leading_share": ("before the first image, of all attention", GROUP_COLOURS["system"], "dash"),
+    }
+    for name, (title, colour, dash) in lines.items():
         if name in ds:
             value, low, high = (ds[f"{name}{end}"].values for end in ("", "_low", "_high"))
-            figure.add_traces(band(layers, low, high, colour))
+            figure.add_traces(interval_band(layers, low, high, colour))
             figure.add_scatter(
                 x=layers,
                 y=value,
@@ -106,13 +108,13 @@ def _sinks(ds: xr.Dataset) -> Panel:
                 line={"color": colour, "dash": dash},
                 hovertemplate="layer %{x}: %{y:.3f}<extra></extra>",
             )
-    figure.add_hline(y=float(ds["border_area"]), line={"width": 1, "dash": "dot", "color": "#888888"})
+    figure.add_hline(y=float(ds["border_area"]), line=REFERENCE_LINE)
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="share of attention", range=[0, 1.02])
     return Panel(
         "Attention sinks",
-        styled(figure),
-        "Share of the attention on the pictures that goes to their outermost patches, which hold "
-        f"{float(ds['border_area']):.0%} of the patches (dotted), and of all attention that goes to what stands before the "
-        f"first picture. Means over {ds.sizes['sample']} samples with 95 % bootstrap intervals.",
+        apply_layout(figure),
+        "Share of the attention on images that falls on their border patches. Dotted: the share of patches on the "
+        f"border, {float(ds['border_area']):.0%}. Also the share of all attention that falls on tokens before the "
+        f"first image. Means over {ds.sizes['sample']} samples with 95 % bootstrap intervals.",
     )

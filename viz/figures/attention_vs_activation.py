@@ -2,58 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.comparison import counts, remarks
-from mmprobe.viz.panel import LABEL_COLOURS, Panel, styled
+from mmprobe.viz.label_comparison import format_counts, format_notes
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout
 
-_NAMES = {
+# A space at the end keeps labels distinct: plotly merges categories of the same name.
+_MEASURE_NAMES = {
     "iou": "IoU of the top cells",
     "rank_correlation": "rank correlation",
     "region_mass_attention": "attention on the regions",
-    "random_mass_attention": "… on random places",
+    "random_mass_attention": "… on random regions",
     "region_mass_activation": "activation on the regions",
-    "random_mass_activation": "… on random places ",
-    "pointing_attention": "attention points at them",
-    "random_pointing_attention": "… at random places",
-    "pointing_activation": "activation points at them",
-    "random_pointing_activation": "… at random places ",
+    "random_mass_activation": "… on random regions ",
+    "pointing_attention": "attention peak in a region",
+    "random_pointing_attention": "… in a random region",
+    "pointing_activation": "activation peak in a region",
+    "random_pointing_activation": "… in a random region ",
+}
+_PLOTS = {
+    "Agreement of the two maps": ["iou", "rank_correlation"],
+    "Share on the regions": [name for name in _MEASURE_NAMES if "_mass_" in name],
+    "Peak in the regions": [name for name in _MEASURE_NAMES if "pointing" in name],
 }
 _SYMBOLS = {"all": "circle", "faithful": "square", "unfaithful": "diamond"}
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    found = [_means(ds)]
-    return found if "note" in ds.attrs else [*found, _differences(ds)]
+    return [_mean_panel(ds)] if "note" in ds.attrs else [_mean_panel(ds), _difference_panel(ds)]
 
 
-def _means(ds: xr.Dataset) -> Panel:
-    parts: Sequence[tuple[str, list[str]]] = (
-        ("Do the maps agree?", ["iou", "rank_correlation"]),
-        ("How much lies on the regions?", [name for name in _NAMES if "_mass_" in name]),
-        ("Does the peak?", [name for name in _NAMES if "pointing" in name]),
-    )
+def _mean_panel(ds: xr.Dataset) -> Panel:
     figure = make_subplots(
         3,
         1,
-        subplot_titles=[title for title, _ in parts],
-        row_heights=[len(measures) for _, measures in parts],
+        subplot_titles=list(_PLOTS),
+        row_heights=[len(measures) for measures in _PLOTS.values()],
         vertical_spacing=0.12,
     )
     n = ds["n"].sel(measure="iou")
-    labelled = [label for label in ("faithful", "unfaithful") if int(n.sel(label=label))] or ["all"]
-    for row, (_, measures) in enumerate(parts, 1):
-        for label in labelled:
-            of = ds.sel(measure=measures, label=label)
-            mean, low, high = of["mean"].values, of["mean_low"].values, of["mean_high"].values
+    labels = [label for label in ("faithful", "unfaithful") if int(n.sel(label=label))] or ["all"]
+    for row, measures in enumerate(_PLOTS.values(), 1):
+        for label in labels:
+            values = ds.sel(measure=measures, label=label)
+            mean, low, high = values["mean"].values, values["mean_low"].values, values["mean_high"].values
             figure.add_scatter(
                 x=mean,
-                y=[_NAMES[measure] for measure in measures],
+                y=[_MEASURE_NAMES[measure] for measure in measures],
                 error_x={
                     "array": high - mean,
                     "arrayminus": mean - low,
@@ -64,7 +62,7 @@ def _means(ds: xr.Dataset) -> Panel:
                 name=f"{label} (n = {int(n.sel(label=label))})",
                 showlegend=row == 1,
                 marker={"color": LABEL_COLOURS[label], "symbol": _SYMBOLS[label], "size": 9},
-                customdata=np.stack([low, high, of["n"].values], -1),
+                customdata=np.stack([low, high, values["n"].values], -1),
                 hovertemplate=f"{label}, %{{y}}: %{{x:.4f}} [%{{customdata[0]:.4f}}, %{{customdata[1]:.4f}}]"
                 "<br>n = %{customdata[2]}<extra></extra>",
                 row=row,
@@ -74,42 +72,43 @@ def _means(ds: xr.Dataset) -> Panel:
     figure.update_xaxes(title="mean over steps and samples", row=3)
     return Panel(
         "Attention and token activation",
-        styled(figure, height=560).update_layout(margin={"t": 84}, legend={"y": 1.06}),
-        "Agreement of each step's attention map (mean over heads and layers) with its token activation map, and how much "
-        f"of each lies on the regions that changed, against {ds.attrs['draws']} random places of the same size. Top: "
-        f"{ds.attrs['top']:.0%} of the cells. Means with 95 % bootstrap intervals over samples: {counts(n, 'sample')}, "
-        f"{ds.attrs['model']}; measures on regions have fewer (hover). {remarks(ds)}".strip(),
+        apply_layout(figure, height=560).update_layout(margin={"t": 84}, legend={"y": 1.06}),
+        "Agreement of each step's attention map (mean over heads and layers) with its token activation map, and the "
+        f"share of each map on the changed regions. Baseline: {ds.attrs['draws']} random regions of the same size. "
+        f"Top cells: the largest {ds.attrs['top']:.0%}. Means with 95 % bootstrap intervals over samples: "
+        f"{format_counts(n, 'sample')}, {ds.attrs['model']}. Fewer samples have regions; hover for n. "
+        f"{format_notes(ds)}".strip(),
     )
 
 
-def _differences(ds: xr.Dataset) -> Panel:
+def _difference_panel(ds: xr.Dataset) -> Panel:
     measures = [name for name in ds["measure"].values.tolist() if "random" not in name]
-    of = ds.sel(measure=measures)
-    values, low, high = (of[f"difference{end}"].values for end in ("", "_low", "_high"))
-    names = [name.replace("_", " ") for name in measures]
+    compared = ds.sel(measure=measures)
+    values, low, high = (compared[f"difference{end}"].values for end in ("", "_low", "_high"))
+    effect, p_holm = compared["effect"].values, compared["p_holm"].values
     figure = go.Figure(
         go.Scatter(
             x=values,
-            y=names,
+            y=[name.replace("_", " ") for name in measures],
             error_x={"array": high - values, "arrayminus": values - low, "symmetric": False},
             mode="markers",
             marker={
                 "color": LABEL_COLOURS["all"],
                 "size": 9,
-                "symbol": ["circle" if p < 0.05 else "circle-open" for p in of["p_holm"].values],
+                "symbol": ["circle" if p < 0.05 else "circle-open" for p in p_holm],
             },
-            customdata=np.stack([low, high, of["effect"].values, of["p_holm"].values], -1),
+            customdata=np.stack([low, high, effect, p_holm], -1),
             hovertemplate="%{y}: %{x:+.4f} [%{customdata[0]:+.4f}, %{customdata[1]:+.4f}]"
             "<br>Hedges' g %{customdata[2]:+.2f}, p (Holm) %{customdata[3]:.4f}<extra></extra>",
         )
     )
-    figure.add_vline(x=0, line={"width": 1, "dash": "dot", "color": "#888888"})
+    figure.add_vline(x=0, line=REFERENCE_LINE)
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_xaxes(title="unfaithful minus faithful")
     return Panel(
         "Unfaithful minus faithful: attention and token activation",
-        styled(figure, height=340),
-        "Difference of the means with its 95 % bootstrap interval. Filled: p under 0.05 in a two-sided permutation test, "
-        "corrected for the measures by Holm's rule; hover for Hedges' g. Lift is the share on the regions less that on "
-        "random places. Samples over the same pictures are not independent.",
+        apply_layout(figure, height=340),
+        "Difference of the means with 95 % bootstrap intervals. Filled: p < 0.05 in a two-sided permutation test, with "
+        "Holm's correction over the measures. Hover for Hedges' g. Lift is the share on the regions minus the share "
+        "on random regions. Samples of the same images are not independent.",
     )

@@ -5,42 +5,44 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.comparison import comparison, counts, lines_by_label, remarks
-from mmprobe.viz.figures.patching import of_one_answer
-from mmprobe.viz.panel import Panel, styled
+from mmprobe.viz.figures.patching import change_panel
+from mmprobe.viz.label_comparison import (
+    comparison_panel,
+    difference_variables,
+    format_counts,
+    format_notes,
+    lines_by_label,
+)
+from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
     if "change_by_step" in ds:
-        title = f"What the answer of sample {ds.attrs['sample']} loses without looks at {ds.attrs['group']} tokens"
-        return [of_one_answer(ds, title, f"Attention knockout, {_window(ds)}.")]
-    found = [_by_layer(ds)]
+        title = f"Change of the answer without attention to {ds.attrs['group']} tokens, sample {ds.attrs['sample']}"
+        return [change_panel(ds, title, f"Attention knockout, {_format_window(ds)}.")]
+    shown = [_layer_panel(ds)]
     if "note" not in ds.attrs:
-        names = {"difference": "difference", "low": "difference_low", "high": "difference_high"}
-        variables = {
-            name: ds[variable]
-            for name, variable in (names | {"effect": "effect", "p_holm": "p_holm"}).items()
-        }
-        found.append(comparison(ds, "what knockout costs", [("nat per token", ds["layer"], variables)]))
-    return found
+        plots = {"nat per token": difference_variables(ds)}
+        shown.append(comparison_panel(ds, "effect of attention knockout", plots))
+    return shown
 
 
-def _by_layer(ds: xr.Dataset) -> Panel:
+def _layer_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure(lines_by_label(ds, "change_by_label", "label", ds["n_label"]))
-    figure.add_hline(y=0, line={"width": 1, "dash": "dot", "color": "#888888"})
+    figure.add_hline(y=0, line=REFERENCE_LINE)
     figure.update_xaxes(title="layer (centre of the window)")
     figure.update_yaxes(title="change of log-probability, nat per token")
-    without = ds.attrs["n_without_group"]
+    group, without = ds.attrs["group"], ds.attrs["n_without_group"]
     return Panel(
-        f"Which layers' looks at {ds.attrs['group']} tokens the answers need",
-        styled(figure),
-        f"Attention knockout, {_window(ds)}: the queries of the answer's steps cannot attend to {ds.attrs['group']} tokens "
-        "there, and the model reads its own answer again. Mean over each answer's tokens, then over samples, with its "
-        f"95 % bootstrap interval: {counts(ds['n_label'], 'sample')}, {ds.attrs['model']}."
-        f"{f' Without such tokens: {without}.' if without else ''} {remarks(ds)}".strip(),
+        f"Attention knockout of {group} tokens by layer",
+        apply_layout(figure),
+        f"Attention knockout, {_format_window(ds)}: the queries of the answer cannot attend to {group} tokens in these "
+        "layers, and the model reads its own answer again. Mean over each answer's tokens, then over samples, with "
+        f"95 % bootstrap intervals: {format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}."
+        f"{f' Samples without such tokens: {without}.' if without else ''} {format_notes(ds)}".strip(),
     )
 
 
-def _window(ds: xr.Dataset) -> str:
+def _format_window(ds: xr.Dataset) -> str:
     layers = ds.attrs["window"]
     return "one layer at a time" if layers == 1 else f"{layers} layers at a time"

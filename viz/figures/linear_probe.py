@@ -8,55 +8,58 @@ import xarray as xr
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.comparison import remarks
-from mmprobe.viz.panel import LABEL_COLOURS, Panel, band, styled
+from mmprobe.viz.label_comparison import format_notes
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, interval_band
 
 _COLOUR = LABEL_COLOURS["all"]
-_CHANCE = {"width": 1, "dash": "dot", "color": "#888888"}
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    return [_by_step(ds)] if "step" in ds.dims else [_auc(ds), _accuracy(ds)]
+    return [_step_panel(ds)] if "step" in ds.dims else [_auc_panel(ds), _accuracy_panel(ds)]
 
 
-def _auc(ds: xr.Dataset) -> Panel:
-    figure = go.Figure([*_measured(ds, "auc", ds["auc_p_max"].values), _shuffled(ds, "auc")])
-    figure.add_hline(y=0.5, line=_CHANCE)
+def _auc_panel(ds: xr.Dataset) -> Panel:
+    figure = go.Figure([*_held_out_line(ds, "auc", ds["auc_p_max"].values), _shuffled_line(ds, "auc")])
+    figure.add_hline(y=0.5, line=REFERENCE_LINE)
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="area under the ROC curve")
     return Panel(
         f"Linear probe: {ds.attrs['target']}",
-        styled(figure),
-        f"A logistic regression on the residual stream ({_stream(ds)}), in samples whose pictures it was not fitted on "
-        f"({ds.attrs['folds']} folds){_rest(ds)}. With its 95 % bootstrap interval over sets of pictures; {_numbers(ds)}, "
-        f"{ds.attrs['model']}. Filled: p under 0.05 against {ds.attrs['shuffles']} shuffles of the labels, corrected for the "
-        f"layers; their mean is the grey line, 0.5 the dotted one. What can be read off need not be used by the model. "
-        f"{remarks(ds)}".strip(),
+        apply_layout(figure),
+        f"Logistic regression on the residual stream ({_format_stream(ds)}), cross-validated over image sets "
+        f"({ds.attrs['folds']} folds){_format_classes(ds)}. 95 % bootstrap intervals over image sets. "
+        f"{_format_counts(ds)}, {ds.attrs['model']}. Filled: p < 0.05 against {ds.attrs['shuffles']} shuffles of the "
+        "labels, corrected for the number of layers. Grey: mean of the shuffles. Dotted: 0.5. The model need not use "
+        f"what a probe can read. {format_notes(ds)}".strip(),
     )
 
 
-def _accuracy(ds: xr.Dataset) -> Panel:
-    names = {"accuracy": "share that is right", "balanced_accuracy": "mean over classes of that share"}
-    figure = make_subplots(1, 2, subplot_titles=list(names.values()), horizontal_spacing=0.08)
-    levels = (float(ds["majority"]), 1 / ds.sizes["class"])
-    for column, (name, level) in enumerate(zip(names, levels, strict=True), 1):
-        lines = [*_measured(ds, name, ds[f"{name}_p"].values, column == 1), _shuffled(ds, name, column == 1)]
+def _accuracy_panel(ds: xr.Dataset) -> Panel:
+    chance = {"accuracy": float(ds["majority"]), "balanced_accuracy": 1 / ds.sizes["class"]}
+    figure = make_subplots(1, 2, subplot_titles=["accuracy", "balanced accuracy"], horizontal_spacing=0.08)
+    for column, (name, level) in enumerate(chance.items(), 1):
+        legend = column == 1
+        lines = [
+            *_held_out_line(ds, name, ds[f"{name}_p"].values, legend),
+            _shuffled_line(ds, name, legend),
+        ]
         figure.add_traces(lines, rows=1, cols=column)
-        figure.add_hline(y=level, line=_CHANCE, col=column)
+        figure.add_hline(y=level, line=REFERENCE_LINE, col=column)
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="accuracy", col=1)
     small = ds.attrs["classes_left_out"]
     return Panel(
         f"Accuracy of the linear probe: {ds.attrs['target']}",
-        styled(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
-        f"With its 95 % bootstrap interval over sets of pictures; {_numbers(ds)}. Dotted: left what calling the largest "
-        f"class would give ({float(ds['majority']):.2f}), right 1 / classes. Filled: p under 0.05 against "
-        f"{ds.attrs['shuffles']} shuffles of the labels, of that layer alone."
-        f"{f' Classes with too few samples: {small}.' if small else ''}",
+        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
+        "Balanced accuracy is the mean accuracy over classes. 95 % bootstrap intervals over image sets. "
+        f"{_format_counts(ds)}. Dotted: accuracy of always predicting the largest class "
+        f"({float(ds['majority']):.2f}, left) and 1 / classes (right). Filled: p < 0.05 against "
+        f"{ds.attrs['shuffles']} shuffles of the labels, for each layer alone."
+        f"{f' Excluded classes with too few samples: {small}.' if small else ''}",
     )
 
 
-def _by_step(ds: xr.Dataset) -> Panel:
+def _step_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure()
     colours = sample_colorscale("Viridis", np.linspace(0, 0.9, max(2, ds.sizes["layer"])))
     several = ds.sizes["layer"] > 1
@@ -64,7 +67,7 @@ def _by_step(ds: xr.Dataset) -> Panel:
         values, low, high = (ds[f"auc{end}"].sel(layer=layer).values for end in ("", "_low", "_high"))
         if not several:
             colour = _COLOUR
-            figure.add_traces(band(ds["step"].values, low, high, colour))
+            figure.add_traces(interval_band(ds["step"].values, low, high, colour))
         figure.add_scatter(
             x=ds["step"].values,
             y=values,
@@ -75,21 +78,23 @@ def _by_step(ds: xr.Dataset) -> Panel:
             hovertemplate=f"layer {layer}, step %{{x}}: %{{y:.3f}} [%{{customdata[0]:.3f}}, %{{customdata[1]:.3f}}]"
             "<br>n = %{customdata[2]}<extra></extra>",
         )
-    figure.add_hline(y=0.5, line=_CHANCE)
+    figure.add_hline(y=0.5, line=REFERENCE_LINE)
     figure.update_xaxes(title="step")
     figure.update_yaxes(title="area under the ROC curve")
-    reach = ", ".join(f"{n} at {step}" for step, n in zip(ds["step"].values, ds["n"].values, strict=True))
-    shown = "Hover for" if several else "Shaded:"
+    counts = ", ".join(f"{n} at {step}" for step, n in zip(ds["step"].values, ds["n"].values, strict=True))
+    intervals = "Hover for" if several else "Shaded:"
     return Panel(
         f"Linear probe by step: {ds.attrs['target']}",
-        styled(figure),
-        f"A logistic regression on the residual stream ({ds.attrs['stream']}) of single steps, in samples whose pictures "
-        f"it was not fitted on{_rest(ds)}. {shown} the 95 % bootstrap intervals over sets of pictures. Samples that reach a "
-        f"step: {reach}; no number where a class or its pictures are too few. Dotted: chance, {ds.attrs['model']}. {remarks(ds)}".strip(),
+        apply_layout(figure),
+        f"Logistic regression on the residual stream ({ds.attrs['stream']}) of single steps, cross-validated over image "
+        f"sets{_format_classes(ds)}. {intervals} 95 % bootstrap intervals over image sets. Samples that reach a step: "
+        f"{counts}. A step has no value if a class has too few samples or image sets. Dotted: chance. "
+        f"{ds.attrs['model']}. {format_notes(ds)}".strip(),
     )
 
 
-def _measured(ds: xr.Dataset, name: str, p: np.ndarray, legend: bool = True) -> list[go.Scatter]:
+def _held_out_line(ds: xr.Dataset, name: str, p: np.ndarray, legend: bool = True) -> list[go.Scatter]:
+    """Return the line of a measure in held-out samples, with its interval."""
     layers, values, low, high = (ds[key].values for key in ("layer", name, f"{name}_low", f"{name}_high"))
     line = go.Scatter(
         x=layers,
@@ -103,10 +108,10 @@ def _measured(ds: xr.Dataset, name: str, p: np.ndarray, legend: bool = True) -> 
         hovertemplate="layer %{x}: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]"
         "<br>p %{customdata[2]:.3f}<extra></extra>",
     )
-    return [*band(layers, low, high, _COLOUR), line]
+    return [*interval_band(layers, low, high, _COLOUR), line]
 
 
-def _shuffled(ds: xr.Dataset, name: str, legend: bool = True) -> go.Scatter:
+def _shuffled_line(ds: xr.Dataset, name: str, legend: bool = True) -> go.Scatter:
     return go.Scatter(
         x=ds["layer"].values,
         y=ds[f"{name}_shuffled"].values,
@@ -118,17 +123,17 @@ def _shuffled(ds: xr.Dataset, name: str, legend: bool = True) -> go.Scatter:
     )
 
 
-def _stream(ds: xr.Dataset) -> str:
-    how = {"mean": "mean over steps", "first": "first step", "last": "last step"}[ds.attrs["reduce"]]
-    return f"{ds.attrs['stream']}, {how}"
+def _format_stream(ds: xr.Dataset) -> str:
+    reduction = {"mean": "mean over steps", "first": "first step", "last": "last step"}[ds.attrs["reduce"]]
+    return f"{ds.attrs['stream']}, {reduction}"
 
 
-def _rest(ds: xr.Dataset) -> str:
-    return "; a class against the rest, mean over classes" if ds.sizes["class"] > 2 else ""
+def _format_classes(ds: xr.Dataset) -> str:
+    return ", one class against the rest, mean over classes" if ds.sizes["class"] > 2 else ""
 
 
-def _numbers(ds: xr.Dataset) -> str:
-    by_class = ", ".join(
+def _format_counts(ds: xr.Dataset) -> str:
+    classes = ", ".join(
         f"{n} {name}" for name, n in zip(ds["class"].values, ds["n_class"].values, strict=True)
     )
-    return f"n = {int(ds['n'])} samples ({by_class}), over {int(ds['n_pictures'])} sets of pictures"
+    return f"n = {int(ds['n'])} samples ({classes}), over {int(ds['n_pictures'])} image sets"

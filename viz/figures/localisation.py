@@ -6,22 +6,23 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.comparison import remarks
-from mmprobe.viz.panel import Panel, styled
+from mmprobe.viz.label_comparison import format_notes
+from mmprobe.viz.panel import Panel, apply_layout
 
-_NAMES = {"obj_iou": "Obj-IoU", "func_iou": "Func-IoU", "f1_iou": "F1-IoU"}
+_MEASURE_NAMES = {"obj_iou": "Obj-IoU", "func_iou": "Func-IoU", "f1_iou": "F1-IoU"}
 _MAPS = {"tam": ("full map", "#0072b2", ""), "raw": ("plain map, equation 18", "#999999", "/")}
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
     figure = go.Figure()
     for kind, (title, colour, pattern) in _MAPS.items():
-        of = ds.sel(map=kind)
+        scores = ds.sel(map=kind)
         mean, low, high = (
-            np.array([float(of[f"{name}{end}"]) for name in _NAMES]) for end in ("", "_low", "_high")
+            np.array([float(scores[f"{name}{end}"]) for name in _MEASURE_NAMES])
+            for end in ("", "_low", "_high")
         )
         figure.add_bar(
-            x=list(_NAMES.values()),
+            x=list(_MEASURE_NAMES.values()),
             y=mean,
             error_y={"array": high - mean, "arrayminus": mean - low, "symmetric": False},
             name=title,
@@ -32,10 +33,11 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     figure.update_yaxes(title="mean over samples", range=[0, 1.05])
     return [
         Panel(
-            "Do words light up their objects?",
-            styled(figure).update_layout(barmode="group"),
-            f"Obj-IoU: maps of nouns above Otsu's threshold against the regions, n = {int(ds['n_obj'])} samples. Func-IoU: "
-            f"share of function words' maps below the nouns' mean threshold, n = {int(ds['n_func'])}. F1-IoU: harmonic mean "
-            f"of the two. 95 % bootstrap intervals over samples; {ds.attrs['model']}. {remarks(ds)}".strip(),
+            "Localisation by token activation maps",
+            apply_layout(figure).update_layout(barmode="group"),
+            "Obj-IoU: overlap of the regions with the maps of nouns above Otsu's threshold, "
+            f"n = {int(ds['n_obj'])} samples. Func-IoU: share of the maps of function words below the nouns' mean "
+            f"threshold, n = {int(ds['n_func'])} samples. F1-IoU: harmonic mean of the two. 95 % bootstrap intervals "
+            f"over samples; {ds.attrs['model']}. {format_notes(ds)}".strip(),
         )
     ]

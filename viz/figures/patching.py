@@ -1,4 +1,4 @@
-"""Figures of `patch_residual`, and what it shares with `attention_knockout`: one answer, changed layer by layer."""
+"""Figure of `patch_residual`, and the figure of one answer that it shares with `attention_knockout`."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.panel import Panel, styled
+from mmprobe.viz.panel import Panel, apply_layout
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    source = float(ds["logprob_source"].sum())
+    sample, source = ds.attrs["sample"], ds.attrs["source"]
     return [
-        of_one_answer(
+        change_panel(
             ds,
-            f"What the answer of sample {ds.attrs['sample']} loses with another prompt's residual stream",
-            f"The residual stream ({ds.attrs['stream']} of one layer) at the {ds.attrs['groups']} tokens is that of "
-            f"sample {ds.attrs['source']}. The answer has {float(ds['logprob'].sum()):.2f} nat behind its own prompt, "
-            f"{source:.2f} nat behind the other. Layers from which on nothing changes come after those tokens were read.",
+            f"Change of the answer with the residual stream of another prompt, sample {sample}",
+            f"The residual stream ({ds.attrs['stream']} of one layer) at the {ds.attrs['groups']} tokens comes from sample "
+            f"{source}. The answer has {float(ds['logprob'].sum()):.2f} nat after its own prompt and "
+            f"{float(ds['logprob_source'].sum()):.2f} nat after the other. Layers without effect lie after the layers "
+            "that read these tokens.",
         )
     ]
 
 
-def of_one_answer(ds: xr.Dataset, title: str, caption: str) -> Panel:
-    """Change of each token's log-probability, layers against steps."""
+def change_panel(ds: xr.Dataset, title: str, caption: str) -> Panel:
+    """Draw the change of each token's log-probability, layers against steps."""
     changes = ds["change_by_step"].transpose("layer", "step").values
     largest = float(np.nanmax(np.abs(changes), initial=0)) or 1.0
-    steps = [f"{step} {text}" for step, text in enumerate(ds["token"].values.tolist())]
     heatmap = go.Heatmap(
-        x=steps,
+        x=[f"{step} {text}" for step, text in enumerate(ds["token"].values.tolist())],
         y=ds["layer"].values,
         z=changes,
         zmin=-largest,
@@ -37,16 +37,16 @@ def of_one_answer(ds: xr.Dataset, title: str, caption: str) -> Panel:
         colorbar={"title": "nat", "thickness": 10},
         hovertemplate="step %{x}, layer %{y}: %{z:+.3f} nat<extra></extra>",
     )
-    figure = styled(go.Figure(heatmap), height=180 + 24 * ds.sizes["layer"])
+    figure = apply_layout(go.Figure(heatmap), height=180 + 24 * ds.sizes["layer"])
     figure.update_xaxes(title="step (generated token)", type="category", tickangle=-60)
     figure.update_yaxes(title="layer")
-    whole = ", ".join(
+    totals = ", ".join(
         f"{layer}: {change:+.2f}"
         for layer, change in zip(ds["layer"].values, ds["change"].values, strict=True)
     )
     return Panel(
         title,
         figure,
-        f"{caption} Colour: change of each token's log-probability; of the whole answer, by layer, in nat: {whole}. "
-        f"One answer, {ds.attrs['model']}.",
+        f"{caption} Colour: change of each token's log-probability. Change of the whole answer by layer, in nat: "
+        f"{totals}. One answer, {ds.attrs['model']}.",
     )

@@ -7,48 +7,50 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.comparison import remarks
-from mmprobe.viz.panel import LABEL_COLOURS, Panel, band, styled
+from mmprobe.viz.label_comparison import format_notes
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, interval_band
 
 _COLOUR = LABEL_COLOURS["all"]
-_CHANCE = {"width": 1, "dash": "dot", "color": "#888888"}
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    return [_curve(ds), _by_step(ds), _features(ds)]
+    return [_roc_panel(ds), _step_panel(ds), _feature_panel(ds)]
 
 
-def _curve(ds: xr.Dataset) -> Panel:
-    """The ROC curve of the held-out scores."""
-    unfaithful = ds["unfaithful"].values == 1
-    cuts = np.unique(ds["score"].values)[::-1]
-    found, alarms = (
-        [0.0, *((ds["score"].values[mine] >= cuts[:, None]).mean(1)), 1.0]
-        for mine in (unfaithful, ~unfaithful)
+def _roc_panel(ds: xr.Dataset) -> Panel:
+    """Draw the ROC curve of the held-out scores."""
+    scores, unfaithful = ds["score"].values, ds["unfaithful"].values == 1
+    thresholds = np.unique(scores)[::-1]
+    true_rate, false_rate = (
+        [0.0, *((scores[members] >= thresholds[:, None]).mean(1)), 1.0]
+        for members in (unfaithful, ~unfaithful)
     )
-    line = go.Scatter(
-        x=alarms,
-        y=found,
+    curve = go.Scatter(
+        x=false_rate,
+        y=true_rate,
         mode="lines",
         line={"color": _COLOUR},
         showlegend=False,
         hovertemplate="%{y:.2f} of unfaithful at %{x:.2f} of faithful answers<extra></extra>",
     )
-    chance = go.Scatter(x=[0, 1], y=[0, 1], mode="lines", line=_CHANCE, showlegend=False, hoverinfo="skip")
-    figure = go.Figure([chance, line])
+    chance = go.Scatter(
+        x=[0, 1], y=[0, 1], mode="lines", line=REFERENCE_LINE, showlegend=False, hoverinfo="skip"
+    )
+    figure = go.Figure([chance, curve])
     figure.update_xaxes(title="share of faithful answers flagged", range=[-0.02, 1.02])
     figure.update_yaxes(title="share of unfaithful answers flagged", range=[-0.02, 1.02])
     return Panel(
-        "Do internals tell unfaithful answers?",
-        styled(figure),
-        f"ROC curve of a logistic regression on {ds.sizes['feature']} numbers of each answer, each scored by a model "
-        f"fitted without its pictures ({ds.attrs['folds']} folds). Area under it {_said(ds, 'auc')}, with its 95 % "
-        f"bootstrap interval over sets of pictures; {_numbers(ds)}, {ds.attrs['model']}. With shuffled labels "
-        f"{_said(ds, 'auc_shuffled')}, the middle 95 % of {ds.attrs['shuffles']} shuffles; p {_p(ds)}. {remarks(ds)}".strip(),
+        "Prediction of unfaithful answers from internals",
+        apply_layout(figure),
+        f"ROC curve of a logistic regression on {ds.sizes['feature']} features of each answer, cross-validated over image "
+        f"sets ({ds.attrs['folds']} folds). Area under the curve: {_format_interval(ds, 'auc')} (95 % bootstrap interval "
+        f"over image sets); {_format_counts(ds)}, {ds.attrs['model']}. With shuffled labels: "
+        f"{_format_interval(ds, 'auc_shuffled')} (middle 95 % of {ds.attrs['shuffles']} shuffles), "
+        f"p = {float(ds['p']):.3f}. {format_notes(ds)}".strip(),
     )
 
 
-def _by_step(ds: xr.Dataset) -> Panel:
+def _step_panel(ds: xr.Dataset) -> Panel:
     steps, values, low, high = (
         ds[name].values for name in ("upto", "auc_by_step", "auc_by_step_low", "auc_by_step_high")
     )
@@ -62,7 +64,7 @@ def _by_step(ds: xr.Dataset) -> Panel:
         hovertemplate="first %{x} steps: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]"
         "<br>%{customdata[2]} answers are at least that long<extra></extra>",
     )
-    figure = go.Figure([*band(steps, low, high, _COLOUR), line])
+    figure = go.Figure([*interval_band(steps, low, high, _COLOUR), line])
     figure.add_hrect(
         y0=float(ds["auc_shuffled_low"]),
         y1=float(ds["auc_shuffled_high"]),
@@ -70,32 +72,32 @@ def _by_step(ds: xr.Dataset) -> Panel:
         opacity=0.12,
         line_width=0,
     )
-    figure.add_hline(y=0.5, line=_CHANCE)
+    figure.add_hline(y=0.5, line=REFERENCE_LINE)
     figure.update_xaxes(
-        title="steps seen", type="log", tickvals=steps, ticktext=[str(step) for step in steps]
+        title="first steps used", type="log", tickvals=steps, ticktext=[str(step) for step in steps]
     )
     figure.update_yaxes(title="area under the ROC curve")
-    reach = ", ".join(f"{n} of {step}" for step, n in zip(steps, ds["n_by_step"].values, strict=True))
+    counts = ", ".join(f"{n} of {step}" for step, n in zip(steps, ds["n_by_step"].values, strict=True))
     return Panel(
-        "How early do internals tell?",
-        styled(figure),
-        "The same model on the first steps alone, without features that need the end of the answer, and the 95 % "
-        f"bootstrap interval over sets of pictures; {_numbers(ds)}. Answers of at least so many steps: {reach}; shorter ones are "
-        "seen whole. Dotted: chance; grey: the middle 95 % of whole answers with shuffled labels.",
+        "Prediction from the first steps of an answer",
+        apply_layout(figure),
+        "The same model on the first steps alone, without features that need the end of the answer, with 95 % bootstrap "
+        f"intervals over image sets; {_format_counts(ds)}. Answers with at least so many steps: {counts}. Shorter "
+        "answers are used whole. Dotted: chance. Grey: middle 95 % for whole answers with shuffled labels.",
     )
 
 
-def _features(ds: xr.Dataset) -> Panel:
+def _feature_panel(ds: xr.Dataset) -> Panel:
     order = np.argsort(np.abs(ds["auc_feature"].values - 0.5), kind="stable")
-    names = ds["feature"].values[order]
+    features = ds["feature"].values[order]
     figure = make_subplots(
-        1, 2, shared_yaxes=True, subplot_titles=["by itself", "beside the others"], horizontal_spacing=0.06
+        1, 2, shared_yaxes=True, subplot_titles=["alone", "with all features"], horizontal_spacing=0.06
     )
     for column, name in enumerate(("auc_feature", "weight"), 1):
         values, low, high = (ds[f"{name}{end}"].values[order] for end in ("", "_low", "_high"))
-        dots = go.Scatter(
+        points = go.Scatter(
             x=values,
-            y=names,
+            y=features,
             mode="markers",
             marker={"color": _COLOUR, "size": 8},
             error_x={"array": high - values, "arrayminus": values - low, "color": _COLOUR, "thickness": 1.2},
@@ -103,31 +105,28 @@ def _features(ds: xr.Dataset) -> Panel:
             customdata=np.stack([low, high], -1),
             hovertemplate="%{y}: %{x:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<extra></extra>",
         )
-        figure.add_trace(dots, row=1, col=column)
-    figure.add_vline(x=0.5, line=_CHANCE, col=1)
-    figure.add_vline(x=0, line=_CHANCE, col=2)
+        figure.add_trace(points, row=1, col=column)
+    figure.add_vline(x=0.5, line=REFERENCE_LINE, col=1)
+    figure.add_vline(x=0, line=REFERENCE_LINE, col=2)
     figure.update_xaxes(title="area under the ROC curve", col=1)
     figure.update_xaxes(title="weight (log odds per standard deviation)", col=2)
-    left_out = ds.attrs["features_left_out"]
+    missing = ds.attrs["features_left_out"]
     return Panel(
-        "What tells unfaithful answers",
-        styled(figure, height=150 + 26 * len(names)).update_layout(margin={"l": 150}),
-        "Left: above 0.5, unfaithful answers have more of it; below, less. Right: coefficient of the logistic regression on "
-        f"all samples; features that say the same share it. With 95 % bootstrap intervals over sets of pictures; {_numbers(ds)}. "
-        f"Of many features the best looks better than it is.{f' Not to be had from this run: {left_out}.' if left_out else ''}",
+        "Features that predict unfaithful answers",
+        apply_layout(figure, height=150 + 26 * len(features)).update_layout(margin={"l": 150}),
+        "Left: above 0.5 the feature is larger in unfaithful answers, below 0.5 smaller. Right: coefficients of the "
+        "logistic regression on all samples; correlated features share their weight. 95 % bootstrap intervals over image "
+        f"sets; {_format_counts(ds)}. The best of many features looks better than it is."
+        f"{f' Not available from this run: {missing}.' if missing else ''}",
     )
 
 
-def _said(ds: xr.Dataset, name: str) -> str:
+def _format_interval(ds: xr.Dataset, name: str) -> str:
     return f"{float(ds[name]):.2f} [{float(ds[f'{name}_low']):.2f}, {float(ds[f'{name}_high']):.2f}]"
 
 
-def _p(ds: xr.Dataset) -> str:
-    return f"{float(ds['p']):.3f}"
-
-
-def _numbers(ds: xr.Dataset) -> str:
+def _format_counts(ds: xr.Dataset) -> str:
     return (
         f"n = {int(ds['n'])} samples, {int(ds['n_unfaithful'])} unfaithful and {int(ds['n_faithful'])} faithful, over "
-        f"{int(ds['n_pictures'])} sets of pictures"
+        f"{int(ds['n_pictures'])} image sets"
     )

@@ -1,4 +1,4 @@
-"""Figures of `residual_drift`."""
+"""Figures of `residual_drift`. The paper is SPD-Faith Bench (arXiv:2602.07833)."""
 
 from __future__ import annotations
 
@@ -7,51 +7,50 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.comparison import comparison, counts, lines_by_label, remarks
-from mmprobe.viz.panel import Panel, styled
+from mmprobe.viz.label_comparison import (
+    comparison_panel,
+    difference_variables,
+    format_counts,
+    format_notes,
+    lines_by_label,
+)
+from mmprobe.viz.panel import Panel, apply_layout
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    found = [_means(ds), _every_pair(ds)]
+    shown = [_mean_panel(ds), _pair_panel(ds)]
     if "note" not in ds.attrs:
-        forms = [("step means (the authors')", ""), ("same step", "_aligned")]
-        parts = [(title, ds["layer"], _of_form(ds, suffix)) for title, suffix in forms]
-        found.append(comparison(ds, "cosine of paired answers", parts, "pairs"))
-    return found
+        plots = {
+            "mean over steps (as in the paper)": difference_variables(ds),
+            "same step": difference_variables(ds, "_aligned"),
+        }
+        shown.append(comparison_panel(ds, "cosine of paired answers", plots, "pairs"))
+    return shown
 
 
-def _of_form(ds: xr.Dataset, suffix: str) -> dict[str, xr.DataArray]:
-    """The comparison of one form, by the names of the plain one."""
-    ends = {"difference": "difference{}", "low": "difference{}_low", "high": "difference{}_high"}
-    return {
-        name: ds[pattern.format(suffix)]
-        for name, pattern in (ends | {"effect": "effect{}", "p_holm": "p_holm{}"}).items()
-    }
-
-
-def _means(ds: xr.Dataset) -> Panel:
-    titles = ("of the mean over steps (the authors' form)", "mean over the same steps")
+def _mean_panel(ds: xr.Dataset) -> Panel:
+    titles = ("of the mean over steps (as in the paper)", "mean over shared steps")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
     for column, name in enumerate(("cosine_mean", "cosine_aligned_mean"), 1):
         figure.add_traces(lines_by_label(ds, name, "faithful", ds["n"], column == 1), rows=1, cols=column)
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="cosine of the two answers", col=1)
-    steps = ds["n_steps"].values
     return Panel(
-        "How far the answers to opposite questions part",
-        styled(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
-        f"Cosine of the residual streams ({ds.attrs['stream']} of each layer) of the answers to 'same?' and 'different?' "
-        f"over the same pictures; 1 is the same direction. Mean over pairs with its 95 % bootstrap interval: "
-        f"{counts(ds['n'], 'pair')}, {ds.attrs['model']}. A pair is unfaithful if either answer is. Right: over the "
-        f"{_range(steps)} steps that both answers have. {remarks(ds)}".strip(),
+        "Similarity of the answers to opposite questions",
+        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
+        f"Cosine between the residual streams ({ds.attrs['stream']} of each layer) of the answers to 'same?' and "
+        "'different?' about the same images; 1 means the same direction. Means over pairs with 95 % bootstrap intervals: "
+        f"{format_counts(ds['n'], 'pair')}, {ds.attrs['model']}. A pair is unfaithful if either answer is. Left: cosine "
+        f"of the means over steps. Right: mean over the {_format_range(ds['n_steps'].values)} steps that both answers "
+        f"have. {format_notes(ds)}".strip(),
     )
 
 
-def _range(values: np.ndarray) -> str:
+def _format_range(values: np.ndarray) -> str:
     return str(values.min()) if values.min() == values.max() else f"{values.min()} to {values.max()}"
 
 
-def _every_pair(ds: xr.Dataset) -> Panel:
+def _pair_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure(
         go.Heatmap(
             x=ds["layer"].values,
@@ -66,8 +65,8 @@ def _every_pair(ds: xr.Dataset) -> Panel:
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="pair", type="category", autorange="reversed", nticks=24)
     return Panel(
-        "Every pair",
-        styled(figure),
-        f"Cosine of the means over steps, for each of {ds.sizes['pair']} pairs, n = 1 a row. Where a row darkens, its "
-        "two answers part.",
+        "Similarity by pair",
+        apply_layout(figure),
+        f"Cosine of the means over steps, for each of {ds.sizes['pair']} pairs. Each row is one pair. The two answers "
+        "differ where a row is dark.",
     )

@@ -7,52 +7,61 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.comparison import comparison, counts, lines_by_label, remarks
-from mmprobe.viz.panel import Panel, styled
+from mmprobe.viz.label_comparison import (
+    comparison_panel,
+    difference_variables,
+    format_counts,
+    format_notes,
+    lines_by_label,
+)
+from mmprobe.viz.panel import Panel, apply_layout
 
 _TITLES = {"cos_mha": "attention: cosine", "cos_ffn": "FFN: cosine", "kl": "conflict: KL, nat"}
 _NORM_TITLES = {"norm_mha": "attention", "norm_ffn": "FFN"}
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
-    found = [_by_layer(ds), _by_step(ds)]
+    shown = [_layer_panel(ds), _step_panel(ds)]
     if "norm_mha" in ds:
-        found.append(_norms(ds))
+        shown.append(_norm_panel(ds))
     if "note" not in ds.attrs:
-        found.append(_compared(ds))
-    return found
+        plots = {title: difference_variables(ds.sel(measure=measure)) for measure, title in _TITLES.items()}
+        shown.append(comparison_panel(ds, "sublayer transitions", plots))
+    return shown
 
 
-def _by_layer(ds: xr.Dataset) -> Panel:
+def _layer_panel(ds: xr.Dataset) -> Panel:
     return Panel(
-        "What attention and FFN do to the residual stream, by layer",
-        _lines(ds, _TITLES),
-        "Cosine of the stream before and after each sublayer (1 leaves its direction as it is), and the KL divergence "
-        "of the softmaxed attention update from the FFN update. Mean over each answer's steps, then over samples, "
-        f"with its 95 % bootstrap interval: {counts(ds['n_label'], 'sample')}, {ds.attrs['model']}. {remarks(ds)}".strip(),
+        "Effect of attention and FFN on the residual stream, by layer",
+        _draw_lines(ds, _TITLES),
+        "Cosine between the residual stream before and after each sublayer; 1 means no change of direction. Conflict: KL "
+        "divergence of the softmax of the attention update from the softmax of the FFN update. Mean over each answer's "
+        f"steps, then over samples, with 95 % bootstrap intervals: {format_counts(ds['n_label'], 'sample')}, "
+        f"{ds.attrs['model']}. {format_notes(ds)}".strip(),
     )
 
 
-def _norms(ds: xr.Dataset) -> Panel:
-    figure = _lines(ds, _NORM_TITLES).update_yaxes(rangemode="tozero")
+def _norm_panel(ds: xr.Dataset) -> Panel:
+    figure = _draw_lines(ds, _NORM_TITLES).update_yaxes(rangemode="tozero")
     return Panel(
-        "Length of what each sublayer adds",
+        "Length of each sublayer's update",
         figure.update_yaxes(title="length of the update", col=1),
-        "Mean length of the update over each answer's steps, then over samples, with its 95 % bootstrap interval: "
-        f"{counts(ds['n_label'], 'sample')}. From streams as they are stored, in half precision if nothing else was asked for.",
+        "Norm of the update, mean over each answer's steps, then over samples, with 95 % bootstrap intervals: "
+        f"{format_counts(ds['n_label'], 'sample')}. Computed from the stored streams, which are in half precision by "
+        "default.",
     )
 
 
-def _lines(ds: xr.Dataset, titles: dict[str, str]) -> go.Figure:
+def _draw_lines(ds: xr.Dataset, titles: dict[str, str]) -> go.Figure:
     figure = make_subplots(1, len(titles), subplot_titles=list(titles.values()), horizontal_spacing=0.08)
     for column, name in enumerate(titles, 1):
         lines = lines_by_label(ds, f"{name}_by_label", "label", ds["n_label"], column == 1)
         figure.add_traces(lines, rows=1, cols=column)
     figure.update_xaxes(title="layer")
-    return styled(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"})
+    return apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"})
 
 
-def _by_step(ds: xr.Dataset) -> Panel:
+def _step_panel(ds: xr.Dataset) -> Panel:
     n = ds["n_by_step"].sel(label="all").values
     steps = int(np.flatnonzero(n >= min(2, n.max()))[-1]) + 1
     shown = ds.isel(step=slice(0, steps)).sel(label="all")
@@ -75,18 +84,8 @@ def _by_step(ds: xr.Dataset) -> Panel:
     figure.update_xaxes(title="step (generated token)")
     figure.update_yaxes(title="layer", col=1)
     return Panel(
-        "The same, by layer and step",
-        styled(figure),
-        f"Mean over the samples that reach a step: n = {int(n[0])} at the first, {int(n[steps - 1])} at the last one shown. "
-        "Steps reached by a single sample are left out where others are there.",
+        "Effect of attention and FFN on the residual stream, by layer and step",
+        apply_layout(figure),
+        f"Mean over the samples that reach a step: n = {int(n[0])} at the first step, {int(n[steps - 1])} at the last "
+        "shown. Steps that only one sample reaches are not shown, unless the run has one sample.",
     )
-
-
-def _compared(ds: xr.Dataset) -> Panel:
-    names = {"low": "difference_low", "high": "difference_high"}
-    names |= {name: name for name in ("difference", "effect", "p_holm")}
-    parts = [
-        (title, ds["layer"], {name: ds[variable].sel(measure=measure) for name, variable in names.items()})
-        for measure, title in _TITLES.items()
-    ]
-    return comparison(ds, "sublayer transitions", parts)

@@ -1,0 +1,206 @@
+"""The report's page of a benchmark: its metrics, and each answer with its label and internals."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from string import Template
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from mmprobe.viz.report.elements import (
+    LABEL_NAMES,
+    Page,
+    compress,
+    count_tiles,
+    data_block,
+    facts_list,
+    filter_buttons,
+    label_tiles,
+    read_asset,
+)
+from mmprobe.viz.report.metric_tables import metric_tables
+from mmprobe.viz.report.result_files import Answer, Results, shorten
+
+MAX_ANSWERS = 20_000  # on the page
+_MAX_FACT_LENGTH = 300  # characters
+# analysis, variable, name and explanation of the column
+_INTERNALS = (
+    (
+        "attention_decay",
+        "share_of_sample",
+        "Visual share",
+        "attention on visual tokens, mean over layers and steps",
+    ),
+    (
+        "attention_decay",
+        "slope_of_sample",
+        "Decay",
+        "slope of the visual share per step; below 0 if attention to the images decreases",
+    ),
+    (
+        "attention_vs_activation",
+        "region_mass_attention",
+        "Attention on regions",
+        "share of the attention on visual tokens that falls on the sample's regions, mean over steps",
+    ),
+    (
+        "attention_vs_activation",
+        "region_mass_activation",
+        "Activation on regions",
+        "share of the token activation maps that falls on the sample's regions, mean over steps",
+    ),
+    (
+        "attention_vs_activation",
+        "iou",
+        "Overlap",
+        "intersection over union of the top cells of attention and token activation, mean over steps",
+    ),
+    ("failure_modes", "mode", "Failure mode", "failure mode of unfaithful answers about regions"),
+)
+
+
+class InternalColumn(NamedTuple):
+    """A column with one number or word of an analysis for each sample.
+
+    Attributes:
+        name: heading of the column.
+        about: explanation below the table.
+        values: by sample id; None if undefined.
+    """
+
+    name: str
+    about: str
+    values: dict[str, float | str | None]
+
+
+def internal_columns(datasets: Iterable[xr.Dataset]) -> list[InternalColumn]:
+    """Return the columns of the analyses that are present.
+
+    Example:
+        >>> [column.name for column in internal_columns([mp.analyses.attention_decay(run)])]    # doctest: +SKIP
+        ['Visual share', 'Decay']
+    """
+    by_name = {str(dataset.attrs.get("analysis")): dataset for dataset in datasets}
+    return [
+        InternalColumn(name, about, _values_by_sample(by_name[analysis][variable]))
+        for analysis, variable, name, about in _INTERNALS
+        if analysis in by_name and variable in by_name[analysis]
+    ]
+
+
+def _values_by_sample(values: xr.DataArray) -> dict[str, float | str | None]:
+    """Return one value for each sample: a word, or the mean over all other dimensions without NaN."""
+    names = [str(name) for name in values["sample"].values]
+    if values.dtype.kind not in "fiub":
+        return {name: str(value).replace("_", " ") for name, value in zip(names, values.values, strict=True)}
+    flat = values.transpose("sample", ...).values.reshape(len(names), -1).astype(float)
+    finite = np.isfinite(flat)
+    counts, totals = finite.sum(1), np.where(finite, flat, 0).sum(1)
+    return {
+        name: float(f"{total / count:.4g}") if count else None
+        for name, count, total in zip(names, counts, totals, strict=True)
+    }
+
+
+def merge_labels(results: Results, run_labels: Mapping[str, bool | None]) -> list[bool | None]:
+    """Return whether each answer is faithful. The run's labels come before the labels in the results."""
+    known = {name: label for name, label in run_labels.items() if label is not None}
+    return [known.get(answer.id, answer.faithful) for answer in results.answers]
+
+
+def results_summary(results: Results, labels: Sequence[bool | None]) -> str:
+    """Return the overview of a report without a run: the number of answers, and the settings."""
+    tiles = count_tiles([(len(labels), "answers", ""), *label_tiles(Counter(labels))])
+    return (
+        f"{tiles}{_result_facts(results)}"
+        "<p class='muted'>These answers have no traces. <code>mmprobe bench NAME --trace</code> records them.</p>"
+    )
+
+
+def results_page(
+    results: Results,
+    labels: Sequence[bool | None],
+    columns: Sequence[InternalColumn],
+    links: Mapping[str, str],
+) -> Page:
+    """Return the page, with the data from which `results.js` fills the table of answers.
+
+    Args:
+        results: metrics and answers.
+        labels: whether each answer is faithful.
+        columns: internals of the answers.
+        links: fragment of each sample in the explorer, by sample id.
+
+    Example:
+        >>> results_page(results, merge_labels(results, {}), [], {}).slug        # doctest: +SKIP
+        'results'
+    """
+    shown = results.answers[:MAX_ANSWERS]
+    used = [column for column in columns if any(answer.id in column.values for answer in shown)]
+    html = Template(read_asset("results.html")).substitute(
+        benchmark=escape(results.benchmark),
+        facts=_result_facts(results),
+        metrics=metric_tables(results.metrics),
+        note=_size_note(len(shown), len(results.answers)),
+        filters=filter_buttons(Counter(labels[: len(shown)]), "data-label"),
+        orders=_sort_options(used),
+        heads="".join(f"<th scope='col'>{escape(column.name)}</th>" for column in used),
+        legend=facts_list({column.name: column.about for column in used}) if used else "",
+    )
+    table = json.dumps(_answer_table(shown, labels, used, links), allow_nan=False, separators=(",", ":"))
+    data = data_block("results-data", json.dumps(compress(table.encode())))
+    return Page("results", "Results", html, "", [data])
+
+
+def _result_facts(results: Results) -> str:
+    """Return the settings in results.json."""
+    entries = {"benchmark": results.benchmark, **results.about}
+    facts = {
+        name.replace("_", " ").capitalize(): value if isinstance(value, str) else json.dumps(value)
+        for name, value in entries.items()
+        if value not in (None, {}, [], "")
+    }
+    return facts_list({name: shorten(value, _MAX_FACT_LENGTH) for name, value in facts.items()})
+
+
+def _size_note(shown: int, count: int) -> str:
+    return f"Shows the first {shown:,} of {count:,} answers." if shown < count else ""
+
+
+def _sort_options(columns: Sequence[InternalColumn]) -> str:
+    """Return the options of the order: as in the data, or by the numbers of a column."""
+    options = ["<option value=''>as in the data</option>"]
+    for index, column in enumerate(columns):
+        if not any(isinstance(value, str) for value in column.values.values()):
+            name = escape(column.name.lower())
+            options.append(f"<option value='{index} 1'>lowest {name}</option>")
+            options.append(f"<option value='{index} -1'>highest {name}</option>")
+    return "".join(options)
+
+
+def _answer_table(
+    answers: Sequence[Answer],
+    labels: Sequence[bool | None],
+    columns: Sequence[InternalColumn],
+    links: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the table for the script: each question once, and one row for each answer."""
+    questions: dict[str | None, int] = {}
+    rows = [
+        [
+            answer.id,
+            questions.setdefault(answer.question, len(questions)),
+            answer.answer,
+            answer.details,
+            LABEL_NAMES[label],
+            links.get(answer.id),
+            [column.values.get(answer.id) for column in columns],
+        ]
+        for answer, label in zip(answers, labels, strict=False)
+    ]
+    return {"columns": [column.name for column in columns], "questions": list(questions), "rows": rows}

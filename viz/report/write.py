@@ -1,0 +1,159 @@
+"""Write the report: one HTML file that works offline.
+
+It has an overview, a page for each analysis, and an explorer of the answers. A benchmark's results have a page as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from string import Template
+
+import xarray as xr
+from plotly.offline import get_plotlyjs
+
+from mmprobe.cache import Run
+from mmprobe.errors import InputError
+from mmprobe.viz.panel import GROUP_COLOURS
+from mmprobe.viz.report.analysis_pages import analysis_pages
+from mmprobe.viz.report.elements import Page, read_asset
+from mmprobe.viz.report.explorer import Explorer, explorer_page
+from mmprobe.viz.report.overview import Findings, findings_table, run_summary
+from mmprobe.viz.report.result_files import Results
+from mmprobe.viz.report.results_page import internal_columns, merge_labels, results_page, results_summary
+
+
+def write_report(
+    run: Run | None,
+    datasets: list[xr.Dataset],
+    out: Path,
+    explorer_size: int = 24,
+    findings: Findings | None = None,
+    results: Results | None = None,
+) -> Path:
+    """Write the report of a run, of a benchmark's results, or of both.
+
+    The HTML file works offline. Text from models and data is escaped, and a content security policy allows only the
+    report's own scripts.
+
+    Args:
+        run: the run, or None for results without traces.
+        datasets: data sets of the run's analyses.
+        out: the HTML file. An existing HTML file is replaced, any other file is an error. No partial file is left.
+        explorer_size: largest number of samples in the explorer, unfaithful samples first.
+        findings: claims and verdicts for a table in the overview (see `overview.findings_table`).
+        results: results of the traced benchmark (see `result_files.find_results`).
+
+    Raises:
+        InputError: `out` cannot be written, both run and results are None, a trace is damaged, no analysis returns
+            such a data set, or a finding has no claim or no known verdict.
+
+    Example:
+        >>> run = mp.open_run("runs/demo")                                           # doctest: +SKIP
+        >>> write_report(run, [mp.analyses.attention_decay(run)], Path("demo.html"))  # doctest: +SKIP
+        PosixPath('demo.html')
+    """
+    out = Path(out)
+    _check_output(out)
+    labels = {name: run.faithful(name) for name in run.ids} if run is not None else {}
+    analyses = analysis_pages(datasets)
+    explorer = explorer_page(run, labels, explorer_size) if run is not None else Explorer("", [], {})
+    overview, pages = run_summary(run, labels) if run is not None else "", list(analyses)
+    if results is not None:
+        answer_labels = merge_labels(results, labels)
+        overview = overview or results_summary(results, answer_labels)
+        pages.insert(0, results_page(results, answer_labels, internal_columns(datasets), explorer.links))
+    html = _render_report(
+        title=_name_report(run, results),
+        overview=overview + findings_table(findings) + "".join(page.preview for page in analyses),
+        pages=pages,
+        explorer=explorer,
+        scripts=_read_scripts(any(page.data for page in analyses), bool(explorer.data), results is not None),
+    )
+    _write_file(html, out)
+    return out
+
+
+def _check_output(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder")
+    if out.is_dir():
+        raise InputError(f"{out}: is a folder; name an HTML file in it")
+    if out.is_file() and out.stat().st_size and not _is_html(out):
+        raise InputError(f"{out}: exists and is not an HTML file; choose another name for the report")
+
+
+def _is_html(file: Path) -> bool:
+    with file.open("rb") as content:
+        return content.read(64).lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+
+def _name_report(run: Run | None, results: Results | None) -> tuple[str, str]:
+    """Return the model, and the name of the run or result folder."""
+    if run is not None:
+        return run.config["model"]["name"], run.path.name
+    if results is not None:
+        return str(results.about.get("model") or results.benchmark), results.folder.absolute().name
+    raise InputError("run and results are both None: a report needs at least one")
+
+
+def _read_scripts(figures: bool, explorer: bool, results: bool) -> list[str]:
+    """Return the scripts of the parts that the report has."""
+    names = ["csv.js", "narrow.js", "figures.js"] if figures else []
+    names += ["heat.js", "explorer.js"] if explorer else []
+    names += ["results.js"] if results else []
+    return ([get_plotlyjs()] if figures else []) + [read_asset(name) for name in names]
+
+
+def _render_report(
+    title: tuple[str, str], overview: str, pages: list[Page], explorer: Explorer, scripts: list[str]
+) -> str:
+    page_script = read_asset("pages.js")
+    colours = "".join(f"--group-{group}: {colour}; " for group, colour in GROUP_COLOURS.items())
+    return Template(read_asset("report.html")).substitute(
+        policy=_security_policy([page_script, *scripts]),
+        title=escape(" · ".join(title)),
+        style=f"{read_asset('report.css')}\n:root {{ {colours}}}",
+        model=escape(title[0]),
+        run=escape(title[1]),
+        navigation=_navigation(pages, bool(explorer.html)),
+        overview=overview,
+        pages="\n".join(page.html for page in pages),
+        explorer=explorer.html,
+        page_script=page_script,
+        data="\n".join([*(block for page in pages for block in page.data), *explorer.data]),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+
+
+def _security_policy(scripts: Iterable[str]) -> str:
+    """Return the Content-Security-Policy: only these scripts, and no network."""
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    sources = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _navigation(pages: list[Page], explorer: bool) -> str:
+    """Return links to the pages. With scripts one page shows at a time, without scripts all of them."""
+    links = [("overview", "Overview"), *((page.slug, page.title) for page in pages)]
+    links += [("explorer", "Explorer")] if explorer else []
+    return "".join(f"<a href='#{slug}'>{title}</a>" for slug, title in links)
+
+
+def _write_file(html: str, out: Path) -> None:
+    part = out.with_name(out.name + ".part")
+    try:
+        # Names of files that are not UTF-8 appear in messages as lone surrogates, which cannot be encoded.
+        part.write_bytes(html.encode("utf-8", errors="replace"))
+        os.replace(part, out)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+    finally:
+        part.unlink(missing_ok=True)
