@@ -1,4 +1,4 @@
-"""Look at what goes into a module and comes out of it, or change it, without torch's hooks."""
+"""Observe or replace what goes into a module and what comes out of it, without torch's hooks."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ Forward = Callable[..., Any]
 
 
 class PrimaryRows(NamedTuple):
-    """A batch whose first rows are the answer's and whose others another path's, which nobody watches.
+    """The rows of a joint batch that belong to the answer. No hook sees the other rows, which are a second path.
 
     Attributes:
-        rows: of the answer.
-        skips: keys at the beginning of the answer's and of the other rows that are only there to fill up.
+        rows: number of rows of the answer, which come first.
+        skips: number of keys that only pad the beginning of the answer's rows, and of the other rows.
     """
 
     rows: int
     skips: tuple[int, int]
 
 
-_disabled: list[None] = []  # one for each block of `hooks_disabled` that is open
-_primary_rows: list[PrimaryRows] = []  # one for each block of `primary_rows` that is open
+_disabled: list[None] = []  # one for each open block of `hooks_disabled`
+_primary_rows: list[PrimaryRows] = []  # one for each open block of `primary_rows`
 
 
 @contextmanager
 def hooks_disabled() -> Iterator[None]:
-    """Within the block nobody listens to modules and nobody changes what they compute.
+    """Within the block, neither observe modules and attention nor change them.
 
-    It is for a forward pass that is no part of the answer being watched, such as that of another prompt.
+    It is for forward passes that do not belong to the observed answer, such as the pass of another prompt.
 
     Example:
         >>> from torch import nn, zeros
-        >>> layer, seen = nn.Linear(2, 3), []
-        >>> with observe(layer, outputs=seen.append), hooks_disabled():
+        >>> layer, outputs = nn.Linear(2, 3), []
+        >>> with observe(layer, outputs=outputs.append), hooks_disabled():
         ...     _ = layer(zeros(1, 2))
-        >>> seen
+        >>> outputs
         []
     """
     _disabled.append(None)
@@ -53,22 +53,22 @@ def hooks_disabled() -> Iterator[None]:
 
 
 def hooks_are_disabled() -> bool:
-    """Whether a block of `hooks_disabled` is open."""
+    """Return whether a block of `hooks_disabled` is open."""
     return bool(_disabled)
 
 
 @contextmanager
-def primary_rows(current_primary_rows: PrimaryRows) -> Iterator[None]:
-    """Within the block only the first rows of what modules compute are listened to and changed.
+def primary_rows(rows: PrimaryRows) -> Iterator[None]:
+    """Within the block, observe and change only the first rows of what modules compute.
 
     Example:
         >>> from torch import nn, zeros
-        >>> layer, seen = nn.Linear(2, 3), []
-        >>> with observe(layer, outputs=seen.append), primary_rows(PrimaryRows(1, (0, 0))):
-        ...     layer(zeros(2, 2)).shape, seen[0].shape
+        >>> layer, outputs = nn.Linear(2, 3), []
+        >>> with observe(layer, outputs=outputs.append), primary_rows(PrimaryRows(1, (0, 0))):
+        ...     layer(zeros(2, 2)).shape, outputs[0].shape
         (torch.Size([2, 3]), torch.Size([1, 3]))
     """
-    _primary_rows.append(current_primary_rows)
+    _primary_rows.append(rows)
     try:
         yield
     finally:
@@ -76,15 +76,15 @@ def primary_rows(current_primary_rows: PrimaryRows) -> Iterator[None]:
 
 
 def current_primary_rows() -> PrimaryRows | None:
-    """Of the innermost block of `primary_rows` that is open; None without one."""
+    """Return the rows of the innermost open block of `primary_rows`, or None if none is open."""
     return _primary_rows[-1] if _primary_rows else None
 
 
 @contextmanager
-def wrap_forward(module: nn.Module, around: Callable[[Forward], Forward]) -> Iterator[None]:
-    """Within the block, a module's forward is what a function makes of it.
+def wrap_forward(module: nn.Module, wrap: Callable[[Forward], Forward]) -> Iterator[None]:
+    """Within the block, replace a module's forward by what a function makes of it.
 
-    A forward of the instance's own costs a third of torch's hooks, which would be most of what recording costs.
+    Setting the forward of an instance costs a third of torch's hooks, which would be most of the cost of recording.
 
     Example:
         >>> import torch
@@ -93,15 +93,15 @@ def wrap_forward(module: nn.Module, around: Callable[[Forward], Forward]) -> Ite
         ...     layer(torch.tensor(3))
         tensor(4)
     """
-    own, forward = vars(module).get("forward"), module.forward
-    module.forward = wraps(forward)(around(forward))  # transformers reads a model's signature
+    previous, forward = vars(module).get("forward"), module.forward
+    module.forward = wraps(forward)(wrap(forward))  # transformers reads the signature of a model's forward
     try:
         yield
     finally:
-        if own is None:
+        if previous is None:
             del module.forward
         else:
-            module.forward = own
+            module.forward = previous
 
 
 def observe(
@@ -111,33 +111,33 @@ def observe(
 
     Example:
         >>> from torch import nn, zeros
-        >>> layer, seen = nn.Linear(2, 3), []
-        >>> with observe(layer, outputs=seen.append):
+        >>> layer, outputs = nn.Linear(2, 3), []
+        >>> with observe(layer, outputs=outputs.append):
         ...     _ = layer(zeros(1, 2))
-        >>> seen[0].shape
+        >>> outputs[0].shape
         torch.Size([1, 3])
     """
 
-    def around(forward: Forward) -> Forward:
-        def listen(*args: Any, **options: Any) -> Any:
+    def wrap(forward: Forward) -> Forward:
+        def observed_forward(*args: Any, **options: Any) -> Any:
             if _disabled:
                 return forward(*args, **options)
             if inputs is not None:
-                inputs(_watched(args[0] if args else options["hidden_states"]))
+                inputs(_select_primary(args[0] if args else options["hidden_states"]))
             result = forward(*args, **options)
             if outputs is not None:
-                outputs(_watched(result[0] if isinstance(result, tuple) else result))
+                outputs(_select_primary(result[0] if isinstance(result, tuple) else result))
             return result
 
-        return listen
+        return observed_forward
 
-    return wrap_forward(module, around)
+    return wrap_forward(module, wrap)
 
 
 def replace(
     module: nn.Module, inputs: Change | None = None, outputs: Change | None = None
 ) -> AbstractContextManager[None]:
-    """Within the block, a module's first argument and its first result are what these make of them, but for `hooks_disabled`.
+    """Within the block, replace a module's first argument by `inputs` of it, and its first result by `outputs` of it.
 
     Example:
         >>> import torch
@@ -147,31 +147,31 @@ def replace(
         tensor(8)
     """
 
-    def around(forward: Forward) -> Forward:
-        def changed(*args: Any, **options: Any) -> Any:
+    def wrap(forward: Forward) -> Forward:
+        def changed_forward(*args: Any, **options: Any) -> Any:
             if _disabled:
                 return forward(*args, **options)
             if inputs is not None and args:
-                args = (_changed(inputs, args[0]), *args[1:])
+                args = (_change_primary(inputs, args[0]), *args[1:])
             elif inputs is not None:
-                options["hidden_states"] = _changed(inputs, options["hidden_states"])
+                options["hidden_states"] = _change_primary(inputs, options["hidden_states"])
             result = forward(*args, **options)
             if outputs is None:
                 return result
             if isinstance(result, tuple):
-                return (_changed(outputs, result[0]), *result[1:])
-            return _changed(outputs, result)
+                return (_change_primary(outputs, result[0]), *result[1:])
+            return _change_primary(outputs, result)
 
-        return changed
+        return changed_forward
 
-    return wrap_forward(module, around)
+    return wrap_forward(module, wrap)
 
 
-def _watched(values: Any) -> Any:
+def _select_primary(values: Any) -> Any:
     return values[: _primary_rows[-1].rows] if _primary_rows else values
 
 
-def _changed(change: Change, values: Tensor) -> Tensor:
+def _change_primary(change: Change, values: Tensor) -> Tensor:
     if not _primary_rows:
         return change(values)
     rows = _primary_rows[-1].rows

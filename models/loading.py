@@ -34,8 +34,8 @@ class Model:
         name: the name that the model was loaded by.
         source: local folder or hub id that it was loaded from; `embedded:NAME` for the embedded model.
         revision: commit on the hub, or None.
-        hf: the transformers module, such as `Qwen2_5_VLForConditionalGeneration`.
-        processor: the transformers processor.
+        hf: the `transformers.PreTrainedModel`, such as a `Qwen2_5_VLForConditionalGeneration`.
+        processor: its `transformers.ProcessorMixin`.
         family: the declaration of the model's family.
 
     Example:

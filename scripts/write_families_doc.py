@@ -1,4 +1,4 @@
-"""Write the table of families into the README, from the declarations.
+"""Write the table of model families into the README, from their declarations.
 
 python scripts/write_families_doc.py
 """
