@@ -1,0 +1,111 @@
+"""Every bad input as a user makes it: exit code 2, one line on stderr, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from helpers.command_line import assert_fails, run_in_process, run_subprocess
+
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """A PNG file whose header claims this size; it holds no pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+GOOD = {"id": "a", "images": ["good.png"], "question": "Is there a star?"}
+BAD_SAMPLES = {
+    "malformed JSON": ([GOOD, "{"], "line 2: not JSON"),
+    "no question": ([{"id": "a"}], "line 1: field 'question'"),
+    "duplicate ids": ([GOOD, GOOD], "line 2: id 'a' was used in line 1"),
+    "an id that leaves the folder": ([GOOD | {"id": "../../a"}], "line 1: field 'id'"),
+    "missing image": ([GOOD | {"images": ["none.png"]}], "none.png: no such file"),
+    "zero-byte image": ([GOOD | {"images": ["empty.png"]}], "the file is empty"),
+    "text for an image": ([GOOD | {"images": ["text.png"]}], "not a readable image"),
+    "image bomb": ([GOOD | {"images": ["bomb.png"]}], "over 100"),
+    "no samples": ([""], "holds no samples"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SAMPLES)
+def test_bad_samples(name, tmp_path):
+    lines, message = BAD_SAMPLES[name]
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "text.png").write_text("no image")
+    (tmp_path / "bomb.png").write_bytes(png_of_size(20_000, 20_000))
+    (tmp_path / "good.png").write_bytes(png_of_size(4, 4))
+    data = tmp_path / "samples.jsonl"
+    data.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    arguments = ("trace", "--model", "tiny-spd", "--data", data, "--out", tmp_path / "run")
+    run = run_subprocess if name == "malformed JSON" else run_in_process
+    assert_fails(run(*arguments), message)
+    assert not (tmp_path / "run").exists(), "nothing half-written"
+
+
+BAD_CALLS: dict[str, tuple[dict[str, str | None], str]] = {
+    "missing data": ({"--data": "none.jsonl"}, "none.jsonl: no such file"),
+    "unknown model": ({"--model": "gpt-7"}, "'gpt-7': neither an alias"),
+    "model without network": ({"--model": "nobody/nothing"}, "check the name and the network"),
+    "unknown capture": ({"--capture": "everything"}, "neither default, full nor a readable YAML file"),
+    "unknown layer": ({"--capture": "layer.yaml"}, "layer 99 is not one of the model's 8"),
+    "unknown engine": ({"--engine": "steam"}, "engine 'steam': choose native"),
+    "no space": ({"--max-new-tokens": "1000000000"}, "GB are free"),
+    "no tokens": ({"--max-new-tokens": "0"}, "must be 1 or more"),
+    "resume and overwrite": ({"--resume": None, "--overwrite": None}, "choose one"),
+    "a file for a folder": ({"--out": "layer.yaml"}, "is a file"),
+    "a folder of other things": ({"--out": "."}, "holds no run"),
+}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pairs(tmp_path_factory.mktemp("bad-input") / "pairs", n=1, seed=5)
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_bad_calls_of_trace(name, pairs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "layer.yaml").write_text("datasets: [attention/mass]\nlayers: [99]\n")
+    before = sorted(tmp_path.rglob("*"))
+    changed, message = BAD_CALLS[name]
+    options = {"--model": "tiny-spd", "--data": str(pairs), "--out": "run"} | changed
+    flat = [part for item in options.items() for part in item if part is not None]
+    # offline mode is set when huggingface_hub is imported, so it needs a process of its own
+    run = run_subprocess if name == "model without network" else run_in_process
+    assert_fails(run("trace", *flat), message)
+    assert sorted(tmp_path.rglob("*")) == before, "nothing half-written"
+
+
+@pytest.mark.parametrize("command", [["analyze"], ["report"], ["verify"], ["pack", "--out", "x.h5"]])
+def test_a_folder_without_a_run(command, tmp_path):
+    assert_fails(run_in_process(command[0], tmp_path, *command[1:]), "no run here")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--n", "0"],
+        ["--n", "2", "--differences", "4"],
+        ["--n", "2", "--differences", "x"],
+        ["--n", "2", "--differences", "²"],
+        ["--n", "2", "--difficulty", "absurd"],
+        ["--n", "2", "--source", "dreams"],
+    ],
+)
+def test_bad_pairs(options, tmp_path):
+    assert_fails(run_in_process("make-pairs", "--out", tmp_path / "pairs", *options), "-")
+    assert not (tmp_path / "pairs").exists()
+
+
+def test_a_bad_value_of_an_option_names_the_commands_help():
+    assert_fails(run_in_process("bench", "pope", "--n", "x"), "(see mmprobe bench --help)")
