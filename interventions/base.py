@@ -1,9 +1,10 @@
-"""What a method is, where it can act, and how it is put in place and taken away again.
+"""The base classes of methods, and the context manager that applies methods to a model.
 
-A method is a frozen dataclass of parameters. For one batch of answers it begins an `MethodState`, which holds what it
-remembers and acts in up to three places: the attention's scores (through the registered attention function that
-also traces), what a layer adds to the residual stream, and the next token's logits. Several acts compose: shifts
-of attention add up, changes of updates and of logits follow one another in the order of the methods.
+A method is a frozen dataclass of parameters. For each batch it creates a `MethodState`, which remembers what
+the method needs between steps. A state can act in three places: on the attention scores, on the residual
+stream after a layer, and on the logits of the next token. Several methods can act together. Their attention
+biases are added up. Their changes of the residual stream and of the logits follow one another, in the order
+of the methods.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, RepetitionPenaltyLogitsProcessor
 
 from mmprobe.errors import InputError
-from mmprobe.interventions.contrast_path import SecondPath
-from mmprobe.interventions.joint_decoding import reading_together
-from mmprobe.interventions.parameters import check
-from mmprobe.models import Batch, Model
+from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.joint_decoding import decode_jointly
+from mmprobe.interventions.parameters import check_parameters
+from mmprobe.models import Batch, Model, Prompt
 from mmprobe.models.attention import bias_attention
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.chat import Chat
@@ -29,8 +32,14 @@ from mmprobe.models.hooks import observe, replace
 
 
 class MethodContext(NamedTuple):
-    """A batch that is about to be answered: the model, the rows' chats, their inputs and prompts, and the seed
-    of whatever a method draws at random."""
+    """The batch that a method is about to act on.
+
+    Attributes:
+        model: the model that answers.
+        chats: the chat of each row.
+        batch: the inputs and the prompts of the chats.
+        seed: seed of the random numbers that a method draws.
+    """
 
     model: Model
     chats: Sequence[Chat]
@@ -38,194 +47,245 @@ class MethodContext(NamedTuple):
     seed: int = 0
 
     @property
-    def length(self) -> int:
-        """Tokens of the padded prompts."""
+    def prompt_length(self) -> int:
+        """Number of tokens of the padded prompts."""
         return int(self.batch.inputs["input_ids"].shape[1])
 
-    def marked(self, positions: Callable[[Any], Any]) -> Tensor:
-        """bool [batch, token], true at the positions that a function of a prompt gives."""
-        found = torch.zeros(len(self.batch.prompts), self.length, dtype=torch.bool)
+    def mask_tokens(self, positions: Callable[[Prompt], np.ndarray]) -> Tensor:
+        """Return a mask of prompt tokens, bool [batch, token].
+
+        Args:
+            positions: function from a prompt to the positions that are true in the mask.
+        """
+        mask = torch.zeros(len(self.batch.prompts), self.prompt_length, dtype=torch.bool)
         for row, prompt in enumerate(self.batch.prompts):
-            found[row, torch.from_numpy(positions(prompt)) + prompt.padding] = True
-        return found.to(self.model.device)
+            mask[row, torch.from_numpy(positions(prompt)) + prompt.padding] = True
+        return mask.to(self.model.device)
 
 
 class MethodState:
-    """What a method does while one batch is answered. This one does nothing; others override parts of it."""
+    """What a method remembers and does while one batch is answered. This base class does nothing."""
 
-    path: SecondPath | None = None  # that it follows beside the answer, once there is one
+    contrast_path: ContrastPath | None = None  # None until the method has created it
 
-    def contrasts(self) -> bool:
-        """Whether there will be such a path."""
+    def uses_contrast_path(self) -> bool:
+        """Return whether the method will create a contrast path."""
         return False
 
-    def layers(self) -> Sequence[int]:
-        """Layers whose attention it wants to see or to shift."""
+    def attention_layers(self) -> Sequence[int]:
+        """Return the layers whose attention the method reads or biases."""
         return ()
 
-    def shift(self, layer: int, last: LastQuery) -> AttentionBias | None:
-        """Called at each call of such a layer's attention; what to add to its scores."""
+    def attention_bias(self, layer: int, last_query: LastQuery) -> AttentionBias | None:
+        """Return what to add to a layer's attention scores.
+
+        It is called at each call of the attention of one of `attention_layers()`.
+        """
         return None
 
-    def updated(self) -> Sequence[int]:
-        """Layers whose outcome it changes."""
+    def residual_layers(self) -> Sequence[int]:
+        """Return the layers whose output the method changes."""
         return ()
 
-    def update(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
-        """The residual stream behind a layer, from that before, within and behind it, [batch, position, hidden]."""
+    def change_residual(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
+        """Return the new residual stream after a layer, [batch, position, hidden].
+
+        Args:
+            layer: number of the layer.
+            pre: residual stream before the layer.
+            mid: residual stream between attention and FFN.
+            post: residual stream after the layer.
+        """
         return post
 
-    def wants_states(self) -> bool:
-        """Whether `states` is to be called."""
+    def needs_final_states(self) -> bool:
+        """Return whether `receive_final_states` is to be called."""
         return False
 
-    def states(self, normed: Tensor) -> None:
-        """Called at each forward pass with what the unembedding reads, [batch, position, hidden]."""
+    def receive_final_states(self, states: Tensor) -> None:
+        """Receive the states that the unembedding reads, [batch, position, hidden], at each forward pass."""
 
-    def logits(self, generated: Tensor, scores: Tensor) -> Tensor:
-        """The next token's logits, from the tokens so far [batch, step] and the logits [batch, vocabulary]."""
-        return scores
+    def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:
+        """Return the new logits of the next token.
 
-    def report(self, row: int, steps: int) -> dict[str, Any]:
-        """What can be said afterwards of one row of the batch, of so many steps; plain numbers and lists."""
+        Args:
+            generated: tokens generated so far, [batch, step].
+            logits: logits of the next token, [batch, vocabulary].
+        """
+        return logits
+
+    def report(self, row: int, n_steps: int) -> dict[str, Any]:
+        """Return the method's diagnostics of one row as plain numbers and lists.
+
+        Args:
+            row: row of the batch.
+            n_steps: number of tokens of the row's answer.
+        """
         return {}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method by its parameters.
+    """A method against unfaithful answers; its fields are its parameters.
 
     Attributes:
-        name: by which it is asked for.
-        reference: where it comes from.
-        visual: whether it needs pictures.
-        cells: whether it needs tokens in the prompt that stand for patches.
+        name: registered name.
+        reference: the paper that introduced the method.
+        needs_images: whether every prompt must have an image.
+        needs_visual_tokens: whether the prompt must contain visual tokens, which models with cross-attention
+            lack.
     """
 
     name: ClassVar[str] = ""
     reference: ClassVar[str] = ""
-    visual: ClassVar[bool] = False
-    cells: ClassVar[bool] = False
+    needs_images: ClassVar[bool] = False
+    needs_visual_tokens: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check(self)
+        check_parameters(self)
 
     @property
     def neutral(self) -> bool:
-        """Whether the parameters make it do nothing at all."""
+        """Whether the method changes nothing with these parameters."""
         return False
 
-    def begin(self, asked: MethodContext) -> MethodState:
-        """What it does to a batch that is about to be answered."""
+    def create_state(self, context: MethodContext) -> MethodState:
+        """Return the state that acts on one batch."""
         raise NotImplementedError
 
-    def check_supported(self, model: Model, pictures: int, where: str) -> None:
-        """Raises InputError where the method cannot act on a prompt with so many pictures."""
-        if self.visual and not pictures:
-            raise InputError(f"method {self.name}: {where} has no image; give one, or choose another method")
-        if self.cells and model.has_cross_attention:
+    def check_supported(self, model: Model, n_images: int, prompt_name: str) -> None:
+        """Check that the method can act on a prompt.
+
+        Args:
+            model: the model that answers.
+            n_images: number of images in the prompt.
+            prompt_name: name of the prompt in errors.
+
+        Raises:
+            InputError: the prompt or the model lacks what the method needs.
+        """
+        if self.needs_images and not n_images:
             raise InputError(
-                f"method {self.name}: {model.family.name} sees pictures by cross-attention, so no token stands "
-                "for a patch; choose another method"
+                f"method {self.name}: {prompt_name} has no image; add one, or choose another method"
+            )
+        if self.needs_visual_tokens and model.has_cross_attention:
+            raise InputError(
+                f"method {self.name}: {model.family.name} sees images by cross-attention, so its prompts have no "
+                "visual tokens; choose another method"
             )
 
 
 class Intervention(NamedTuple):
-    """Methods in place: what `generate` needs as `logits_processor`, and the acts by the methods' names."""
+    """The methods that act within a block of `intervene`.
+
+    Attributes:
+        processors: logits processors for transformers' `generate`.
+        states: name and state of each method.
+    """
 
     processors: LogitsProcessorList
-    acts: list[tuple[str, MethodState]]
+    states: list[tuple[str, MethodState]]
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of `generate`. A checkpoint's penalty of repetitions is among the processors, behind the methods: before
-        them, one of the paths that they compare would have it and the other not."""
-        return {"logits_processor": self.processors, "repetition_penalty": 1.0} if self.acts else {}
+        """Options for transformers' `generate`.
 
-    def report(self, row: int, steps: int) -> dict[str, Any]:
-        """Each method's report of one row of the batch, whose answer has so many steps."""
-        return {name: found for name, act in self.acts if (found := act.report(row, steps))}
+        A checkpoint's repetition penalty is one of the processors, after the methods. `generate` would apply
+        it before them, so the logits of the answer would be penalised and those of the contrast path would
+        not.
+        """
+        return {"logits_processor": self.processors, "repetition_penalty": 1.0} if self.states else {}
+
+    def report(self, row: int, n_steps: int) -> dict[str, Any]:
+        """Return the diagnostics of each method for one row, by the method's name.
+
+        Args:
+            row: row of the batch.
+            n_steps: number of tokens of the row's answer.
+        """
+        reports = {name: state.report(row, n_steps) for name, state in self.states}
+        return {name: report for name, report in reports.items() if report}
 
 
 @contextmanager
-def intervening(
+def intervene(
     model: Model, methods: Sequence[Method], chats: Sequence[Chat], batch: Batch, seed: int = 0
 ) -> Iterator[Intervention]:
-    """Within the block, the methods act on what the model computes for the batch; afterwards nothing is left.
+    """Apply methods to a model within a block; afterwards the model is as before.
 
-    A method whose parameters are neutral is not put in place at all, so that it gives the plain tokens exactly.
-    Whoever listens to the model within the block (as a trace does) sees what the methods made of it.
+    A method with neutral parameters is left out, so its answers are exactly the plain ones. Hooks that are
+    installed within the block, such as those of a trace, observe the changed values.
 
     Args:
-        chats: what `batch` was built from, in order.
-        seed: of what methods draw at random.
+        model: the model that answers.
+        methods: the methods, in the order in which they act.
+        chats: the chats that `batch` was built from, in order.
+        batch: the batch to answer.
+        seed: seed of the random numbers that methods draw.
 
     Raises:
         InputError: a method cannot act on this model or on one of the prompts.
 
     Example:
-        >>> with intervening(model, [method], [chat], batch) as intervention:      # doctest: +SKIP
+        >>> with intervene(model, [method], [chat], batch) as intervention:      # doctest: +SKIP
         ...     model.hf.generate(**batch.inputs, **intervention.options)
     """
-    asked = MethodContext(model, chats, batch, seed)
+    context = MethodContext(model, chats, batch, seed)
     active = [method for method in methods if not method.neutral]
     for method in active:
         for chat in chats:
             method.check_supported(model, len(chat.images), chat.name)
     with ExitStack() as stack:
-        acts = []
+        states: list[tuple[str, MethodState]] = []
         for method in active:
-            act = method.begin(asked)
-            acts.append((method.name, act))
-            _put_in_place(model, act, stack)
-        contrasting = [act for _, act in acts if act.contrasts()]
+            state = method.create_state(context)
+            states.append((method.name, state))
+            _install_hooks(model, state, stack)
+        contrasting = [state for _, state in states if state.uses_contrast_path()]
         if contrasting:
-            first = contrasting[0]  # of several, the others read by themselves
-            stack.enter_context(reading_together(model, lambda: first.path))
-        processors = LogitsProcessorList(_Processor(act, asked.length) for _, act in acts)
+            # one contrast path shares the forward passes of the answer; any other needs passes of its own
+            first = contrasting[0]
+            stack.enter_context(decode_jointly(model, lambda: first.contrast_path))
+        processors = LogitsProcessorList(
+            _MethodLogitsProcessor(state, context.prompt_length) for _, state in states
+        )
         penalty = model.hf.generation_config.repetition_penalty
-        if acts and penalty not in (None, 1.0):
+        if states and penalty not in (None, 1.0):
             padding = batch.inputs["attention_mask"].argmax(1)
             processors.append(RepetitionPenaltyLogitsProcessor(penalty, prompt_ignore_length=padding))
-        yield Intervention(processors, acts)
+        yield Intervention(processors, states)
 
 
-def _put_in_place(model: Model, act: MethodState, stack: ExitStack) -> None:
+def _install_hooks(model: Model, state: MethodState, stack: ExitStack) -> None:
+    """Install the hooks that a state asks for; closing the stack removes them."""
     decoder = model.family.decoder(model.hf)
     parts = {layer: model.family.parts(module) for layer, module in enumerate(decoder.layers)}
-    shifters = {
-        parts[layer].attention: _shifter(act, layer)
-        for layer in act.layers()
+    bias_functions = {
+        parts[layer].attention: partial(state.attention_bias, layer)
+        for layer in state.attention_layers()
         if not parts[layer].has_cross_attention
     }
-    if shifters:
-        stack.enter_context(bias_attention([model.hf.config.get_text_config()], shifters))
-    for layer in act.updated():
-        seen: dict[str, Tensor] = {}
-        stack.enter_context(observe(decoder.layers[layer], inputs=_keeper(seen, "pre")))
-        stack.enter_context(observe(parts[layer].mid, inputs=_keeper(seen, "mid")))
-        stack.enter_context(replace(decoder.layers[layer], outputs=_changer(act, layer, seen)))
-    if act.wants_states():
-        stack.enter_context(observe(decoder.norm, outputs=act.states))
+    if bias_functions:
+        stack.enter_context(bias_attention([model.hf.config.get_text_config()], bias_functions))
+    for layer in state.residual_layers():
+        residual: dict[str, Tensor] = {}
+        stack.enter_context(observe(decoder.layers[layer], inputs=partial(residual.__setitem__, "pre")))
+        stack.enter_context(observe(parts[layer].mid, inputs=partial(residual.__setitem__, "mid")))
+        stack.enter_context(replace(decoder.layers[layer], outputs=_residual_hook(state, layer, residual)))
+    if state.needs_final_states():
+        stack.enter_context(observe(decoder.norm, outputs=state.receive_final_states))
 
 
-def _shifter(act: MethodState, layer: int) -> Callable[[LastQuery], AttentionBias | None]:
-    return lambda last: act.shift(layer, last)
+def _residual_hook(state: MethodState, layer: int, residual: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a hook that hands a layer's residual stream to a state and returns the changed one."""
+    return lambda post: state.change_residual(layer, residual.pop("pre"), residual.pop("mid"), post)
 
 
-def _keeper(seen: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:
-    return lambda values: seen.__setitem__(name, values)
+class _MethodLogitsProcessor(LogitsProcessor):
+    """Hand the logits of each step to a method's state."""
 
-
-def _changer(act: MethodState, layer: int, seen: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda post: act.update(layer, seen.pop("pre"), seen.pop("mid"), post)
-
-
-class _Processor(LogitsProcessor):
-    """Hands the logits of one step to an act."""
-
-    def __init__(self, act: MethodState, length: int):
-        self.act, self.length = act, length
+    def __init__(self, state: MethodState, prompt_length: int):
+        self.state, self.prompt_length = state, prompt_length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        return self.act.logits(input_ids[:, self.length :], scores)
+        return self.state.change_logits(input_ids[:, self.prompt_length :], scores)

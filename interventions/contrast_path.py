@@ -1,7 +1,8 @@
-"""A second path: the same model on another prompt, one token behind the answer.
+"""The contrast path: the unchanged model reads another prompt beside the answer.
 
-It has a key-value cache of its own, which is kept for the whole answer, so that each step costs one token. It runs
-aside: no listener and no method acts in it, so it is the unchanged model.
+A contrast path follows the answer token by token. It has a key-value cache of its own for the whole answer,
+so each step costs one token. Its forward passes run with hooks disabled, so no trace observes them and no
+method changes them.
 """
 
 from __future__ import annotations
@@ -19,81 +20,106 @@ from mmprobe.models import Model
 from mmprobe.models.hooks import hooks_disabled
 
 
-class SecondPath:
-    """Reads another prompt and then what is generated, as `generate` would.
+class ContrastPath:
+    """Reads another prompt and then the tokens of the answer, as transformers' `generate` would.
 
     Args:
-        inputs: of as many rows as the answer's batch, padded on the left; the lengths may differ.
+        model: the model that answers.
+        inputs: inputs of the other prompts, padded on the left. They have as many rows as the answer's batch,
+            and their length may differ.
+
+    Attributes:
+        ids: tokens of prompt and answer, [batch, token].
+        prompt_length: number of tokens of the padded prompts.
+        n_read: number of tokens that have been read.
+        cache: key-value cache.
+        latest_logits: logits after the last token that was read, float32 [batch, vocabulary].
     """
 
     def __init__(self, model: Model, inputs: Mapping[str, Any]):
         self.hf = model.hf
-        self.options = dict(inputs)
-        self.ids: Tensor = self.options.pop("input_ids")
-        self.prompt, self.read = self.ids.shape[1], 0
-        self.owners = [module for module in self.hf.modules() if hasattr(module, "rope_deltas")]
+        self.model_kwargs = dict(inputs)  # transformers' name for what `generate` passes on from step to step
+        self.ids: Tensor = self.model_kwargs.pop("input_ids")
+        self.prompt_length = self.ids.shape[1]
+        self.n_read = 0
+        self.rope_modules = [module for module in self.hf.modules() if hasattr(module, "rope_deltas")]
         if "position_ids" in inspect.signature(self.hf.forward).parameters:
-            with self._leaving_positions():
-                self.options["position_ids"] = self.hf._prepare_position_ids_for_generation(
-                    self.ids, self.options
+            with self._restore_rope_deltas():
+                self.model_kwargs["position_ids"] = self.hf._prepare_position_ids_for_generation(
+                    self.ids, self.model_kwargs
                 )
-        if bool((self.options["attention_mask"] == 1).all()):
-            self.options["attention_mask"] = None  # as generate does, for the causal kernel
+        if bool((self.model_kwargs["attention_mask"] == 1).all()):
+            self.model_kwargs["attention_mask"] = None  # as `generate` does, for the causal kernel
         self.cache = DynamicCache(config=self.hf.config.get_text_config(decoder=True))
-        self.options["past_key_values"] = self.cache
-        self.options["use_cache"] = True
+        self.model_kwargs["past_key_values"] = self.cache
+        self.model_kwargs["use_cache"] = True
         if self.hf._supports_logits_to_keep():
-            self.options["logits_to_keep"] = 1
-        self.next: Tensor | None = None  # logits behind what was read, [batch, vocabulary]
+            self.model_kwargs["logits_to_keep"] = 1
+        self.latest_logits: Tensor | None = None
 
     @contextmanager
-    def _leaving_positions(self) -> Iterator[None]:
-        """Some models note the positions of the prompt they read last, which is the answer's concern."""
-        before = [module.rope_deltas for module in self.owners]
+    def _restore_rope_deltas(self) -> Iterator[None]:
+        """Restore the rope deltas after the block.
+
+        Some models store the rope deltas of the prompt that they read last, and the answer needs its own.
+        """
+        before = [module.rope_deltas for module in self.rope_modules]
         try:
             yield
         finally:
-            for module, value in zip(self.owners, before, strict=True):
+            for module, value in zip(self.rope_modules, before, strict=True):
                 module.rope_deltas = value
 
-    def follow(self, generated: Tensor) -> Tensor:
-        """Logits of the next token, float32 [batch, vocabulary], after the tokens generated so far [batch, step].
+    def read_answer(self, generated: Tensor) -> Tensor:
+        """Return the logits of the next token, float32 [batch, vocabulary].
 
-        What it has read before is not read again.
+        Tokens that were read before are not read again.
+
+        Args:
+            generated: tokens of the answer so far, [batch, step].
         """
-        with hooks_disabled(), self._leaving_positions():
-            if not self.read:
+        with hooks_disabled(), self._restore_rope_deltas():
+            if not self.n_read:
                 self._forward(is_first_iteration=True)
-                self.options.pop("pixel_values", None)  # what they show is in the cache
-            fresh = generated[:, self.read - self.prompt :]
-            if fresh.shape[1]:
-                self.ids = torch.cat([self.ids, fresh], 1)
-                self._make_room(fresh.shape[1] - 1)
-                self._forward(next_sequence_length=fresh.shape[1])
-        assert self.next is not None
-        return self.next
+                self.model_kwargs.pop("pixel_values", None)  # the cache holds the images from now on
+            new_tokens = generated[:, self.n_read - self.prompt_length :]
+            if new_tokens.shape[1]:
+                self._read_tokens(new_tokens)
+        assert self.latest_logits is not None
+        return self.latest_logits
 
-    def one_more(self, token: Tensor) -> dict[str, Any]:
-        """What a forward pass needs to read one more token [batch, 1]; `was_read` says what came of it."""
+    def prepare_token(self, token: Tensor) -> dict[str, Any]:
+        """Append one token, [batch, 1], and return the inputs of the forward pass that reads it.
+
+        The caller runs the pass and hands its result to `record_outputs`.
+        """
         self.ids = torch.cat([self.ids, token], 1)
-        return self.hf.prepare_inputs_for_generation(self.ids, next_sequence_length=1, **self.options)
+        return self.hf.prepare_inputs_for_generation(self.ids, next_sequence_length=1, **self.model_kwargs)
 
-    def was_read(self, outputs: Any, logits: Tensor) -> None:
-        """Go on behind a forward pass that gave logits [batch, position, vocabulary]."""
-        self.options = self.hf._update_model_kwargs_for_generation(
-            outputs, self.options, is_encoder_decoder=False
+    def record_outputs(self, outputs: Any, logits: Tensor) -> None:
+        """Record the result of a forward pass.
+
+        Args:
+            outputs: transformers' outputs.
+            logits: [batch, position, vocabulary].
+        """
+        self.model_kwargs = self.hf._update_model_kwargs_for_generation(
+            outputs, self.model_kwargs, is_encoder_decoder=False
         )
-        self.read = self.ids.shape[1]
-        self.next = logits[:, -1].to(copy=True, dtype=torch.float32)
+        self.n_read = self.ids.shape[1]
+        self.latest_logits = logits[:, -1].to(copy=True, dtype=torch.float32)
 
-    def _make_room(self, more: int) -> None:
-        """Masks and positions of more tokens than the one that the last pass made room for."""
-        if more:
-            self.options = self.hf._update_model_kwargs_for_generation(
-                {}, self.options, is_encoder_decoder=False, num_new_tokens=more
+    def _read_tokens(self, tokens: Tensor) -> None:
+        """Append tokens, [batch, token], and read them in one forward pass."""
+        self.ids = torch.cat([self.ids, tokens], 1)
+        extra = tokens.shape[1] - 1  # the last pass has made masks and positions for one more token
+        if extra:
+            self.model_kwargs = self.hf._update_model_kwargs_for_generation(
+                {}, self.model_kwargs, is_encoder_decoder=False, num_new_tokens=extra
             )
+        self._forward(next_sequence_length=tokens.shape[1])
 
-    def _forward(self, **which: Any) -> None:
-        inputs = self.hf.prepare_inputs_for_generation(self.ids, **which, **self.options)
+    def _forward(self, **options: Any) -> None:
+        inputs = self.hf.prepare_inputs_for_generation(self.ids, **options, **self.model_kwargs)
         outputs = self.hf(**inputs, return_dict=True)
-        self.was_read(outputs, outputs.logits)
+        self.record_outputs(outputs, outputs.logits)

@@ -1,4 +1,4 @@
-"""Answer a sample with a method."""
+"""Answer samples with one or several methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mmprobe.errors import InputError
-from mmprobe.interventions.base import Method, intervening
+from mmprobe.interventions.base import Method, intervene
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model
@@ -19,8 +19,14 @@ from mmprobe.models.prompt import build_batch
 from mmprobe.samples import Sample
 
 
-class Generated(NamedTuple):
-    """An answer: its text, the ids of its tokens, and what each method has to say of what it did, by its name."""
+class GeneratedAnswer(NamedTuple):
+    """An answer that was generated with methods.
+
+    Attributes:
+        text: the answer without special tokens.
+        token_ids: ids of the answer's tokens, with its end token if it has one.
+        diagnostics: what each method reports, by the method's name.
+    """
 
     text: str
     token_ids: list[int]
@@ -36,28 +42,29 @@ def generate(
     temperature: float = 0.0,
     seed: int = 0,
     **parameters: Any,
-) -> Generated:
-    """Answer a sample with a decoding-time method, or with several at once.
+) -> GeneratedAnswer:
+    """Answer a sample with one or several methods.
 
     Args:
-        model: from `load_model`.
-        sample: from `load_samples`, or made by hand.
-        method: a name (see `method_names`), a YAML file, a method, or a sequence of these, which act together.
-        max_new_tokens: longest answer.
-        temperature: 0 answers greedily; above 0 samples.
-        seed: of the sampling and of whatever a method draws at random.
-        parameters: of the method, instead of its defaults.
+        model: a model from `load_model`.
+        sample: a sample from `load_samples`, or one made by hand.
+        method: a method's name (see `method_names`), a YAML file, a `Method`, or a sequence of these, which
+            act together.
+        max_new_tokens: maximum number of tokens of the answer.
+        temperature: 0 decodes greedily; a value above 0 samples.
+        seed: seed of the sampling and of the random numbers that a method draws.
+        parameters: parameters of the method that replace its defaults.
 
     Returns:
-        The answer; with neutral parameters it is exactly that of `plain`.
+        The answer. With neutral parameters it is exactly the answer of `plain`.
 
     Raises:
-        InputError: unknown method or parameter, a value out of range, or a method that cannot act on this model or
-            this sample; before the model runs.
+        InputError: the method or a parameter is unknown, a value is out of range, or the method cannot act on
+            this model or this sample. It is raised before the model runs.
 
     Example:
-        >>> out = generate(model, sample, method="sage", eta=0.25)      # doctest: +SKIP
-        >>> out.text                                                    # doctest: +SKIP
+        >>> answer = generate(model, sample, method="sage", eta=0.25)      # doctest: +SKIP
+        >>> answer.text                                                    # doctest: +SKIP
         'No. There is a red circle in the second picture only.'
     """
     return generate_batch(
@@ -80,64 +87,79 @@ def generate_batch(
     temperature: float = 0.0,
     seed: int = 0,
     **parameters: Any,
-) -> list[Generated]:
-    """Answer several samples together; as `generate`, with one answer a sample, in their order.
+) -> list[GeneratedAnswer]:
+    """Answer several samples in one batch.
 
-    What is drawn at random depends on which samples stand together.
+    The arguments are those of `generate`. With a temperature above 0, an answer depends on the other samples
+    of the batch.
 
     Args:
-        samples: with as many pictures each as the others where the family cannot mix them.
+        model: a model from `load_model`.
+        samples: the samples; some families need the same number of images in each.
+
+    Returns:
+        One answer for each sample, in order.
+
+    Raises:
+        InputError: as `generate` raises it.
 
     Example:
-        >>> [each.text for each in generate_batch(model, samples, "sage")]      # doctest: +SKIP
+        >>> [answer.text for answer in generate_batch(model, samples, "sage")]      # doctest: +SKIP
         ['Yes.', 'No. The star was removed.']
     """
     methods = load_methods(method, **parameters)
     check_generation_arguments(max_new_tokens, temperature, seed)
     if not samples:
         return []
-    prompting = [each for each in methods if isinstance(each, PromptMethod)]
-    if len(prompting) > 1:
-        names = " and ".join(each.name for each in prompting)
-        raise InputError(f"methods {names}: both ask anew, so they cannot act together; choose one")
+    prompt_methods = [each for each in methods if isinstance(each, PromptMethod)]
+    decoding_methods = [each for each in methods if not isinstance(each, PromptMethod)]
+    if len(prompt_methods) > 1:
+        names = " and ".join(each.name for each in prompt_methods)
+        raise InputError(f"methods {names}: both ask again, so they cannot act together; choose one")
     chats = [build_chat(sample) for sample in samples]
     for each in methods:
         for chat in chats:
             each.check_supported(model, len(chat.images), chat.name)
-    decoding = [each for each in methods if not isinstance(each, PromptMethod)]
 
     def ask(
         chats: Sequence[Chat],
         temperature: float = temperature,
         seed: int = seed,
         extra: Sequence[Method] = (),
-    ) -> list[Generated]:
-        return _answer(model, chats, [*decoding, *extra], max_new_tokens, temperature, seed)
+    ) -> list[GeneratedAnswer]:
+        return _answer_chats(model, chats, [*decoding_methods, *extra], max_new_tokens, temperature, seed)
 
-    asking = [each for each in prompting if not each.neutral]
-    if asking and asking[0].alone and (temperature > 0 or any(not each.neutral for each in decoding)):
+    if not prompt_methods or prompt_methods[0].neutral:
+        return ask(chats)
+    prompt_method = prompt_methods[0]
+    others_act = temperature > 0 or any(not each.neutral for each in decoding_methods)
+    if prompt_method.exclusive and others_act:
         raise InputError(
-            f"method {asking[0].name}: it searches by itself, so no temperature or other method can act"
+            f"method {prompt_method.name}: it decodes by itself, so no temperature and no other method can act; "
+            "leave them out"
         )
-    return asking[0].answer(model, chats, ask, seed, max_new_tokens) if asking else ask(chats)
+    return prompt_method.answer(model, chats, ask, seed, max_new_tokens)
 
 
-def _answer(
+def _answer_chats(
     model: Model,
     chats: Sequence[Chat],
     methods: Sequence[Method],
     max_new_tokens: int,
     temperature: float,
     seed: int,
-) -> list[Generated]:
+) -> list[GeneratedAnswer]:
+    """Answer chats in one batch with methods that act while the model decodes."""
     torch.manual_seed(seed)
     batch = build_batch(model, chats)
     options = build_generation_kwargs(model, max_new_tokens, temperature)
-    with torch.inference_mode(), intervening(model, methods, chats, batch, seed) as intervention:
+    with torch.inference_mode(), intervene(model, methods, chats, batch, seed) as intervention:
         output = model.hf.generate(**batch.inputs, **options, **intervention.options)
-    found = []
-    for row, ids in enumerate(output[:, batch.inputs["input_ids"].shape[1] :].tolist()):
-        end = next((place for place, each in enumerate(ids, 1) if each in model.eos_token_ids), len(ids))
-        text = model.tokenizer.decode(ids[:end], skip_special_tokens=True)
-        found.append(Generated(text, ids[:end], intervention.report(row, end)))
-    return found
+    prompt_length = batch.inputs["input_ids"].shape[1]
+    answers = []
+    for row, ids in enumerate(output[:, prompt_length:].tolist()):
+        ends = [place for place, token in enumerate(ids, 1) if token in model.eos_token_ids]
+        length = ends[0] if ends else len(ids)
+        text = model.tokenizer.decode(ids[:length], skip_special_tokens=True)
+        answers.append(GeneratedAnswer(text, ids[:length], intervention.report(row, length)))
+    return answers

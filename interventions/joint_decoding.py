@@ -1,9 +1,12 @@
-"""One forward pass for the next token of the answer and of its second path, which then reads the weights only once.
+"""Read the next token of the answer and of its contrast path in one forward pass.
 
-The rows of both stand in one batch, whose cache holds the keys and values of both; those of the answer come first, and
-nobody watches or changes the others. Between the passes each has its own cache again, as a view of the joint one, so
-either can go on alone. That takes no more memory than two caches, except where the prompts' lengths differ: the shorter
-one is filled up on the left, and the kernel leaves out what fills it.
+So the weights are read once for both. The rows of both stand in one batch: the answer's rows first, the rows
+of the contrast path after them. One joint cache holds the keys and values of both. Hooks observe and change
+the answer's rows only.
+
+Between the passes each of the two has a cache of its own again, which is a view of the joint one, so each can
+go on alone. The joint cache takes no more memory than the two, except where the prompts' lengths differ: then
+the shorter one is padded on the left, and the kernel skips the padding.
 """
 
 from __future__ import annotations
@@ -18,139 +21,158 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from mmprobe.interventions.contrast_path import SecondPath
+from mmprobe.interventions.contrast_path import ContrastPath
 from mmprobe.models import Model
 from mmprobe.models.attention import bias_attention
 from mmprobe.models.hooks import Forward, PrimaryRows, hooks_are_disabled, primary_rows, wrap_forward
 
-_SAME = {"past_key_values", "use_cache", "return_dict", "logits_to_keep"}  # or joined in their own way
+# inputs that are not joined row by row
+_NOT_BY_ROW = {"past_key_values", "use_cache", "return_dict", "logits_to_keep"}
 
 
 class JointCache(DynamicCache):
-    """Keys and values of an answer's rows and, behind them, of another path's; the shorter is filled up on the left.
+    """Keys and values of the answer's rows followed by those of a contrast path.
 
-    While it is in use, the two caches it was made of are empty.
+    The shorter prompts are padded on the left. The two caches are empty during a joint pass. `take` empties
+    them, and `split` gives them their rows again.
+
+    Args:
+        main: cache of the answer.
+        contrast: cache of the contrast path.
     """
 
-    def __init__(self, main: DynamicCache, second: DynamicCache):
+    def __init__(self, main: DynamicCache, contrast: DynamicCache):
         super().__init__()
-        self.parts = _layers(main), _layers(second)
-        self.rows = len(self.parts[0][0].keys)
-        lengths = main.get_seq_length(), second.get_seq_length()
-        self.skips = max(lengths) - lengths[0], max(lengths) - lengths[1]
-        for layers in zip(*self.parts, strict=True):
+        self.sources = _cache_layers(main), _cache_layers(contrast)
+        self.n_main_rows = len(self.sources[0][0].keys)
+        lengths = main.get_seq_length(), contrast.get_seq_length()
+        self.paddings = max(lengths) - lengths[0], max(lengths) - lengths[1]
+        for layers in zip(*self.sources, strict=True):
             joint = DynamicLayer()
             joint.lazy_initialization(layers[0].keys, layers[0].values)
-            joint.keys = self._stacked([layer.keys for layer in layers])
-            joint.values = self._stacked([layer.values for layer in layers])
+            joint.keys = self._pad_and_join([layer.keys for layer in layers])
+            joint.values = self._pad_and_join([layer.values for layer in layers])
             self.layers.append(joint)
-            for layer in layers:  # one by one, so that little is held twice
+            for layer in layers:  # layer by layer, so that few keys and values are in memory twice
                 layer.keys = layer.values = joint.keys[:0]
-        self.part()
+        self.split()
 
-    def _stacked(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat([F.pad(part, (0, 0, skip, 0)) for part, skip in zip(parts, self.skips, strict=True)])
+    def _pad_and_join(self, values: Sequence[Tensor]) -> Tensor:
+        padded = [
+            F.pad(value, (0, 0, padding, 0)) for value, padding in zip(values, self.paddings, strict=True)
+        ]
+        return torch.cat(padded)
 
-    def holds(self, main: DynamicCache, second: DynamicCache) -> bool:
-        """Whether it is that of these two, and neither has gone on without it."""
-        given = main.layers, second.layers
+    def is_current(self, main: DynamicCache, contrast: DynamicCache) -> bool:
+        """Return whether this cache was made of these two, and neither has read a token by itself since."""
+        layer_lists = main.layers, contrast.layers
         return all(
-            layers is own and own[0].keys is view
-            for layers, own, view in zip(given, self.parts, self.views, strict=True)
+            layers is source and source[0].keys is view
+            for layers, source, view in zip(layer_lists, self.sources, self.views, strict=True)
         )
 
     def take(self) -> None:
-        """Empty the two caches, whose views would keep what a pass replaces."""
+        """Empty the two caches; their views would keep the old tensors in memory during the pass."""
         self.views: tuple[Tensor, ...] = ()
-        for layer in (layer for layers in self.parts for layer in layers):
+        for layer in (layer for layers in self.sources for layer in layers):
             layer.keys = layer.values = None
 
-    def part(self) -> None:
-        """Give each of the two caches its own rows again."""
-        whose = slice(None, self.rows), slice(self.rows, None)
-        for layers, rows, skip in zip(self.parts, whose, self.skips, strict=True):
-            for layer, both in zip(layers, _layers(self), strict=True):
-                layer.keys, layer.values = both.keys[rows, :, skip:], both.values[rows, :, skip:]
-        self.views = tuple(layers[0].keys for layers in self.parts)
+    def split(self) -> None:
+        """Give each of the two caches a view of its own rows."""
+        row_slices = slice(None, self.n_main_rows), slice(self.n_main_rows, None)
+        for layers, rows, padding in zip(self.sources, row_slices, self.paddings, strict=True):
+            for layer, joint in zip(layers, _cache_layers(self), strict=True):
+                layer.keys, layer.values = joint.keys[rows, :, padding:], joint.values[rows, :, padding:]
+        self.views = tuple(layers[0].keys for layers in self.sources)
 
 
-def _layers(cache: DynamicCache) -> list[Any]:
-    """All of them have keys and values, which transformers' types do not say."""
+def _cache_layers(cache: DynamicCache) -> list[Any]:
+    """Return a cache's layers; transformers' types do not say that each has keys and values."""
     return cache.layers
 
 
 @contextmanager
-def reading_together(model: Model, path: Callable[[], SecondPath | None]) -> Iterator[None]:
-    """Within the block, a pass of one more token is one of the second path too, where there is one.
+def decode_jointly(model: Model, find_path: Callable[[], ContrastPath | None]) -> Iterator[None]:
+    """Within the block, each forward pass of one more token also reads the next token of the contrast path.
 
-    Models whose caches are more than keys and values of all tokens, or that need more than tokens, positions and masks
-    at a step, are left as they are: their second path reads by itself.
+    Some models need more than keys and values of all tokens in their cache, or more inputs at a step than
+    tokens, positions and masks. They are left as they are, and their contrast path runs forward passes of its
+    own.
 
     Args:
-        path: gives the second path, None while there is none.
+        model: the model that answers.
+        find_path: returns the contrast path, or None as long as there is none.
 
     Example:
-        >>> with reading_together(model, lambda: act.path):                      # doctest: +SKIP
+        >>> with decode_jointly(model, lambda: state.contrast_path):             # doctest: +SKIP
         ...     model.hf.generate(**batch.inputs, logits_processor=processors)
     """
     joint: JointCache | None = None
 
-    def around(forward: Forward) -> Forward:
-        def read(*args: Any, **inputs: Any) -> Any:
+    def wrap(forward: Forward) -> Forward:
+        def forward_jointly(*args: Any, **inputs: Any) -> Any:
             nonlocal joint
-            second = path()
-            if args or second is None or hooks_are_disabled() or not _can_join(inputs, second):
+            path = find_path()
+            if args or path is None or hooks_are_disabled() or not _can_join(inputs, path):
                 return forward(*args, **inputs)
             main = inputs["past_key_values"]
-            if joint is None or not joint.holds(main, second.cache):
-                joint = JointCache(main, second.cache)
-            return _joint_pass(forward, inputs, second, joint)
+            if joint is None or not joint.is_current(main, path.cache):
+                joint = JointCache(main, path.cache)
+            return _joint_pass(forward, inputs, path, joint)
 
-        return read
+        return forward_jointly
 
-    with bias_attention([model.hf.config.get_text_config()], {}), wrap_forward(model.hf, around):
+    with bias_attention([model.hf.config.get_text_config()], {}), wrap_forward(model.hf, wrap):
         yield
 
 
-def _can_join(inputs: dict[str, Any], second: SecondPath) -> bool:
-    """Whether a pass is one more token on plain caches, with nothing but tensors by row."""
+def _can_join(inputs: dict[str, Any], path: ContrastPath) -> bool:
+    """Return whether a pass reads one token on plain caches, with no other inputs than tensors by row."""
     ids, positions = inputs.get("input_ids"), inputs.get("position_ids")
-    if ids is None or positions is None or ids.shape[1] != 1 or not second.read:
+    if ids is None or positions is None or ids.shape[1] != 1 or not path.n_read:
         return False
-    for cache in (inputs.get("past_key_values"), second.cache):
+    for cache in (inputs.get("past_key_values"), path.cache):
         if type(cache) is not DynamicCache or not cache.layers:
             return False
         if not all(type(layer) is DynamicLayer and layer.is_initialized for layer in cache.layers):
             return False
-    others = (value for name, value in inputs.items() if name not in (*_SAME, "position_ids"))
+    others = (value for name, value in inputs.items() if name not in (*_NOT_BY_ROW, "position_ids"))
     return all(
         value is None or (isinstance(value, Tensor) and value.ndim == 2 and len(value) == len(ids))
         for value in others
     )
 
 
-def _joint_pass(forward: Forward, inputs: dict[str, Any], second: SecondPath, cache: JointCache) -> Any:
-    own, main = second.one_more(inputs["input_ids"]), inputs["past_key_values"]
+def _joint_pass(forward: Forward, inputs: dict[str, Any], path: ContrastPath, cache: JointCache) -> Any:
+    """Run one forward pass over the rows of both, and return transformers' outputs of the answer's rows."""
+    main_cache = inputs["past_key_values"]
+    path_inputs = path.prepare_token(inputs["input_ids"])
     joint = inputs | {"past_key_values": cache}
     for name, value in inputs.items():
         if isinstance(value, Tensor) and name != "attention_mask":
-            joint[name] = torch.cat([value, own[name]], -2)
-    masks = [each.get("attention_mask") for each in (inputs, own)]
-    if any(mask is not None for mask in masks):
-        length = cache.get_seq_length() + 1
-        joint["attention_mask"] = torch.cat(
-            [
-                F.pad(
-                    own["input_ids"].new_ones(cache.rows, length - skip) if mask is None else mask, (skip, 0)
-                )
-                for mask, skip in zip(masks, cache.skips, strict=True)
-            ]
-        )
+            joint[name] = torch.cat([value, path_inputs[name]], -2)
+    mask = _join_masks(inputs, path_inputs, cache)
+    if mask is not None:
+        joint["attention_mask"] = mask
     cache.take()
-    with primary_rows(PrimaryRows(cache.rows, cache.skips)):
+    with primary_rows(PrimaryRows(cache.n_main_rows, cache.paddings)):
         outputs = forward(**joint)
-    cache.part()
-    outputs.past_key_values = second.cache
-    second.was_read(outputs, outputs.logits[cache.rows :])
-    outputs.past_key_values, outputs.logits = main, outputs.logits[: cache.rows]
+    cache.split()
+    outputs.past_key_values = path.cache
+    path.record_outputs(outputs, outputs.logits[cache.n_main_rows :])
+    outputs.past_key_values, outputs.logits = main_cache, outputs.logits[: cache.n_main_rows]
     return outputs
+
+
+def _join_masks(inputs: dict[str, Any], path_inputs: dict[str, Any], cache: JointCache) -> Tensor | None:
+    """Return the attention mask of the rows of both, [row, key]; None if neither has one."""
+    masks = [inputs.get("attention_mask"), path_inputs.get("attention_mask")]
+    if all(mask is None for mask in masks):
+        return None
+    length = cache.get_seq_length() + 1
+    padded = []
+    for mask, padding in zip(masks, cache.paddings, strict=True):
+        if mask is None:
+            mask = path_inputs["input_ids"].new_ones(cache.n_main_rows, length - padding)
+        padded.append(F.pad(mask, (padding, 0)))
+    return torch.cat(padded)

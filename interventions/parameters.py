@@ -1,9 +1,13 @@
-"""Parameters of methods: fields of a frozen dataclass with a range, checked before any model runs. Imports nothing heavy."""
+"""Fields of methods' dataclasses that declare a default and a range, and the check of their values.
+
+The module imports neither torch nor transformers, so the command line can read parameters before it loads a
+model.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field, fields
 from difflib import get_close_matches
@@ -14,120 +18,141 @@ import yaml
 from mmprobe.errors import InputError
 
 
-def number(default: float | None, low: float, high: float, doc: str) -> Any:
-    """A number between `low` and `high`, both included; None is allowed where it is the default."""
-    return field(default=default, metadata={"kind": "number", "low": low, "high": high, "doc": doc})
+def number(default: float | None, low: float, high: float) -> Any:
+    """Return a field for a number from `low` to `high`; it may be None if its default is None."""
+    return field(default=default, metadata={"kind": "number", "low": low, "high": high})
 
 
-def whole(default: int, low: int, high: int, doc: str) -> Any:
-    """A whole number between `low` and `high`, both included."""
-    return field(default=default, metadata={"kind": "whole", "low": low, "high": high, "doc": doc})
+def integer(default: int, low: int, high: int) -> Any:
+    """Return a field for a whole number from `low` to `high`."""
+    return field(default=default, metadata={"kind": "integer", "low": low, "high": high})
 
 
-def choice(default: str, choices: tuple[str, ...], doc: str) -> Any:
-    """One of some words."""
-    return field(default=default, metadata={"kind": "choice", "choices": choices, "doc": doc})
+def choice(default: str, choices: tuple[str, ...]) -> Any:
+    """Return a field for one of several words."""
+    return field(default=default, metadata={"kind": "choice", "choices": choices})
 
 
-def switch(default: bool, doc: str) -> Any:
-    """True or false."""
-    return field(default=default, metadata={"kind": "switch", "doc": doc})
+def boolean(default: bool) -> Any:
+    """Return a field for true or false."""
+    return field(default=default, metadata={"kind": "boolean"})
 
 
-def text(default: str, doc: str) -> Any:
-    """Any text that is not empty."""
-    return field(default=default, metadata={"kind": "text", "doc": doc})
+def text(default: str) -> Any:
+    """Return a field for a text that is not empty."""
+    return field(default=default, metadata={"kind": "text"})
 
 
-def check(method: Any) -> None:
-    """Check every parameter of a method; whole numbers given for numbers become numbers.
+def check_parameters(method: Any) -> None:
+    """Check every parameter of a method, and turn whole numbers into floats where a number is declared.
 
     Raises:
-        InputError: naming method, parameter, what was given and what is allowed.
+        InputError: a value is out of range. The message names the method, the parameter, the value and the
+            range.
     """
-    for each in fields(method):
-        value, meta = getattr(method, each.name), each.metadata
-        if value is None and each.default is None:
+    for parameter in fields(method):
+        value, declaration = getattr(method, parameter.name), parameter.metadata
+        if value is None and parameter.default is None:
             continue
-        if meta["kind"] == "number" and isinstance(value, int | str) and not isinstance(value, bool):
+        is_number = isinstance(value, int | str) and not isinstance(value, bool)
+        if declaration["kind"] == "number" and is_number:
             with suppress(ValueError):  # YAML reads 1e-3 as a text
                 value = float(value)
-                object.__setattr__(method, each.name, value)
-        if not _fits(value, meta):
-            raise InputError(f"method {method.name}: {each.name}={value!r}: must be {allowed(meta)}")
+                object.__setattr__(method, parameter.name, value)
+        if not _is_allowed(value, declaration):
+            allowed = describe_allowed(declaration)
+            raise InputError(f"method {method.name}: {parameter.name}={value!r}: must be {allowed}")
 
 
-def allowed(meta: Any) -> str:
-    """What a parameter may be, in words.
+def describe_allowed(declaration: Mapping[str, Any]) -> str:
+    """Return the values that a parameter may have, in words.
+
+    Args:
+        declaration: metadata of the parameter's field.
 
     Example:
-        >>> allowed({"kind": "whole", "low": 1, "high": 9})
+        >>> describe_allowed({"kind": "integer", "low": 1, "high": 9})
         'a whole number from 1 to 9'
     """
-    if meta["kind"] in ("number", "whole"):
-        return f"a {'whole ' * (meta['kind'] == 'whole')}number from {meta['low']:g} to {meta['high']:g}"
-    if meta["kind"] == "choice":
-        return f"one of {', '.join(meta['choices'])}"
-    return "true or false" if meta["kind"] == "switch" else "a text that is not empty"
+    kind = declaration["kind"]
+    if kind == "choice":
+        return f"one of {', '.join(declaration['choices'])}"
+    if kind == "boolean":
+        return "true or false"
+    if kind == "text":
+        return "a text that is not empty"
+    name = "a whole number" if kind == "integer" else "a number"
+    return f"{name} from {declaration['low']:g} to {declaration['high']:g}"
 
 
-def _fits(value: Any, meta: Any) -> bool:
-    if meta["kind"] == "switch":
+def _is_allowed(value: Any, declaration: Mapping[str, Any]) -> bool:
+    kind = declaration["kind"]
+    if kind == "boolean":
         return isinstance(value, bool)
-    if meta["kind"] == "choice":
-        return value in meta["choices"]
-    if meta["kind"] == "text":
+    if kind == "choice":
+        return value in declaration["choices"]
+    if kind == "text":
         return isinstance(value, str) and bool(value.strip())
-    wanted = float if meta["kind"] == "number" else int
-    return type(value) is wanted and math.isfinite(value) and meta["low"] <= value <= meta["high"]
+    wanted_type = int if kind == "integer" else float
+    return (
+        type(value) is wanted_type
+        and math.isfinite(value)
+        and declaration["low"] <= value <= declaration["high"]
+    )
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """An error that offers the nearest of the names there are.
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """Return an error about an unknown name that suggests the most similar known names.
+
+    Args:
+        kind: kind of the thing that has the name, such as `method`.
+        name: the unknown name.
+        known: the names that exist.
 
     Example:
-        >>> unknown("method", "sgae", ["sage", "vcd"]).args[0]
+        >>> unknown_name("method", "sgae", ["sage", "vcd"]).args[0]
         "method 'sgae': there is none; did you mean sage?"
     """
     known = sorted(known)
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"choose {', '.join(known) or 'none'}"
+    similar = get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(similar)}?" if similar else f"choose {', '.join(known) or 'none'}"
     return InputError(f"{kind} {name!r}: there is none; {hint}")
 
 
-def settings(pairs: Iterable[str]) -> dict[str, Any]:
-    """Parameters from texts such as `eta=0.25`, as the command line takes them.
+def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
+    """Return parameters from texts such as `eta=0.25`.
 
     Raises:
-        InputError: a text without `=`, or the same name twice.
+        InputError: a text has no `=`, or a name occurs twice.
 
     Example:
-        >>> settings(["eta=0.25", "renormalise=false"])
+        >>> parse_settings(["eta=0.25", "renormalise=false"])
         {'eta': 0.25, 'renormalise': False}
     """
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
+    parameters: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise InputError(f"--set {pair}: write NAME=VALUE, such as eta=0.25")
-        if name in found:
-            raise InputError(f"--set {pair}: {name} is set twice")
-        found[name] = parameter_value(value, f"--set {pair}")
-    return found
+            raise InputError(f"parameter {assignment!r}: write NAME=VALUE, such as eta=0.25")
+        if name in parameters:
+            raise InputError(f"parameter {name}: it is set twice; set it once")
+        parameters[name] = parse_value(value, f"parameter {name}")
+    return parameters
 
 
-def parameter_value(text: str, where: str) -> Any:
-    """A parameter's value from text, as YAML has it.
+def parse_value(text: str, where: str) -> Any:
+    """Return a parameter's value from its text in YAML.
 
     Args:
-        where: named in the error.
+        text: the value as YAML writes it.
+        where: name of the parameter in errors.
 
     Raises:
         InputError: the text cannot be read.
 
     Example:
-        >>> [parameter_value(text, "--set") for text in (".05", "true", "mean")]
+        >>> [parse_value(text, "parameter eta") for text in (".05", "true", "mean")]
         [0.05, True, 'mean']
     """
     try:

@@ -1,4 +1,4 @@
-"""What methods share that ask the model again instead of changing how it decodes."""
+"""The base class of methods that ask the model again instead of changing how it decodes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from mmprobe.models import Model
 from mmprobe.models.chat import Chat
 
 if TYPE_CHECKING:
-    from mmprobe.interventions.generate import Generated
+    from mmprobe.interventions.generate import GeneratedAnswer
 
 
 class Ask(Protocol):
-    """Answers chats together as `generate` was told to, with the decoding-time methods that act beside this one."""
+    """A function that answers chats together, with the decoding-time methods that act beside a prompt method.
+
+    Its temperature and seed are those of `generate` unless they are given. The methods in `extra` act as
+    well.
+    """
 
     def __call__(
         self,
@@ -24,51 +28,66 @@ class Ask(Protocol):
         temperature: float = ...,
         seed: int = ...,
         extra: Sequence[Method] = (),
-    ) -> list[Generated]: ...
+    ) -> list[GeneratedAnswer]: ...
 
 
 @dataclass(frozen=True)
 class PromptMethod(Method):
-    """A method by what it asks.
+    """A method that asks the model one or more times and chooses or builds the answer.
 
     Attributes:
-        alone: whether no decoding-time method can act beside it, and no temperature.
+        exclusive: whether the method decodes by itself, so that no other method and no temperature can act.
     """
 
-    alone: ClassVar[bool] = False
+    exclusive: ClassVar[bool] = False
 
-    def begin(self, asked: MethodContext) -> MethodState:
-        """It does nothing while the model decodes."""
+    def create_state(self, context: MethodContext) -> MethodState:
+        """Return a state that does nothing while the model decodes."""
         return MethodState()
 
-    def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
-        """Of each chat the answer that is left of several, of up to `limit` tokens each."""
+    def answer(
+        self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, max_new_tokens: int
+    ) -> list[GeneratedAnswer]:
+        """Return one answer for each chat.
+
+        Args:
+            model: the model that answers.
+            chats: the chats to answer.
+            ask: answers chats with the model.
+            seed: seed of `generate`.
+            max_new_tokens: maximum number of tokens of each answer.
+        """
         raise NotImplementedError
 
 
-def noting(found: Generated, method: Method, told: Mapping[str, Any]) -> Generated:
-    """The answer with what a method has to say of it."""
-    return found._replace(diagnostics=found.diagnostics | {method.name: dict(told)})
+def add_diagnostics(
+    answer: GeneratedAnswer, method: Method, diagnostics: Mapping[str, Any]
+) -> GeneratedAnswer:
+    """Return an answer with the diagnostics of a method added under the method's name."""
+    return answer._replace(diagnostics=answer.diagnostics | {method.name: dict(diagnostics)})
 
 
-def whole_answer(model: Model, chat: Chat, found: Generated) -> str:
-    """An answer's text behind the chat's prefill, decoded together, since some tokenizers drop a blank at the start."""
+def text_with_prefill(model: Model, chat: Chat, answer: GeneratedAnswer) -> str:
+    """Return the text of a chat's prefill and of the answer after it.
+
+    Their tokens are decoded together, because some tokenizers drop a blank at the beginning of a text.
+    """
     if not chat.prefill:
-        return found.text
-    begun = model.tokenizer(chat.prefill, add_special_tokens=False)["input_ids"]
-    return model.tokenizer.decode([*begun, *found.token_ids], skip_special_tokens=True)
+        return answer.text
+    prefill_ids = model.tokenizer(chat.prefill, add_special_tokens=False)["input_ids"]
+    return model.tokenizer.decode([*prefill_ids, *answer.token_ids], skip_special_tokens=True)
 
 
-def followed(chat: Chat, *texts: str) -> Chat:
-    """The chat with texts, each in lines of its own, behind the last text of its user.
+def append_lines(chat: Chat, *lines: str) -> Chat:
+    """Return a chat with lines of text added to the end of the user's last text.
 
     Example:
         >>> chat = Chat([{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], [], "here")
-        >>> followed(chat, "Answer: so.").messages[0]["content"][0]["text"]
+        >>> append_lines(chat, "Answer: so.").messages[0]["content"][0]["text"]
         'Why?\\nAnswer: so.'
     """
     messages = [message | {"content": list(message["content"])} for message in chat.messages]
     parts = next(message["content"] for message in reversed(messages) if message["role"] == "user")
     last = max(index for index, part in enumerate(parts) if part["type"] == "text")
-    parts[last] = parts[last] | {"text": "\n".join([parts[last]["text"], *texts])}
+    parts[last] = parts[last] | {"text": "\n".join([parts[last]["text"], *lines])}
     return chat._replace(messages=messages)

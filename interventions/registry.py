@@ -1,4 +1,8 @@
-"""Methods by name, and methods from YAML files. Imports nothing heavy until a method is asked for."""
+"""Find methods by name and read them from YAML files.
+
+The module imports neither torch nor transformers; a method's own module is imported when the method is
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mmprobe.errors import InputError
-from mmprobe.interventions.parameters import unknown
+from mmprobe.interventions.parameters import unknown_name
 
 if TYPE_CHECKING:
     from mmprobe.interventions.base import Method
 
-HOMES = {
+METHOD_CLASSES = {
     "agla": ("agla", "Agla"),
     "attention-prompting": ("attention_prompting", "AttentionPrompting"),
     "icd": ("icd", "Icd"),
@@ -33,65 +37,68 @@ HOMES = {
 
 
 def method_names() -> list[str]:
-    """Names of all methods, in alphabetical order.
+    """Return the names of all methods in alphabetical order.
 
     Example:
         >>> "sage" in method_names()
         True
     """
-    return sorted(HOMES)
+    return sorted(METHOD_CLASSES)
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of a method.
+    """Return the class of a method.
 
     Raises:
-        InputError: there is none of the name; the nearest names are offered.
+        InputError: there is no method of that name. The message suggests similar names.
 
     Example:
         >>> method_class("vcd").name
         'vcd'
     """
-    if name not in HOMES:
-        raise unknown("method", name, HOMES)
-    module, kind = HOMES[name]
-    return getattr(import_module(f"mmprobe.interventions.methods.{module}"), kind)
+    if name not in METHOD_CLASSES:
+        raise unknown_name("method", name, METHOD_CLASSES)
+    module, class_name = METHOD_CLASSES[name]
+    return getattr(import_module(f"mmprobe.interventions.methods.{module}"), class_name)
 
 
 def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:
-    """A method by its name, or from a YAML file that holds `method` and `parameters`.
+    """Load a method by its name or from a YAML file that holds `method` and `parameters`.
 
     Args:
-        source: a name (its parameters are those of `configs/methods`), a file that ends in .yaml, or a method.
-        parameters: instead of those of the source.
+        source: a method's name, a file that ends in .yaml, or a method. A name means the parameters in
+            `configs/methods`.
+        parameters: parameters that replace those of the source.
 
     Raises:
-        InputError: unknown method or parameter, a value out of range, or a file that cannot be used.
+        InputError: the method or a parameter is unknown, a value is out of range, or the file cannot be used.
 
     Example:
         >>> load_method("sage", eta=0.25).eta
         0.25
     """
     if not isinstance(source, str | Path):
-        return load_method(source.name, **_values(source) | parameters) if parameters else source
-    name, given = _read(source)
+        return load_method(source.name, **_parameters(source) | parameters) if parameters else source
+    name, source_parameters = _read_source(source)
     kind = method_class(name)
-    known = [each.name for each in fields(kind)]
-    for parameter in (*given, *parameters):
+    known = [parameter.name for parameter in fields(kind)]
+    for parameter in (*source_parameters, *parameters):
         if parameter not in known:
-            raise unknown(f"method {name}: parameter", parameter, known)
-    return kind(**given | parameters)
+            raise unknown_name(f"method {name}: parameter", parameter, known)
+    return kind(**source_parameters | parameters)
 
 
 def load_methods(source: str | Path | Method | Sequence[Any], /, **parameters: Any) -> list[Method]:
-    """One or several methods, to be put in place together.
+    """Load one or several methods that act together.
 
     Args:
-        source: as `load_method` takes it, names joined by `+`, or a sequence of them.
-        parameters: of the only method; of several, give methods with their parameters instead.
+        source: a source as for `load_method`, names joined by `+`, or a sequence of sources.
+        parameters: parameters for a single method. To set those of several methods, pass `Method` objects as
+            the source.
 
     Raises:
-        InputError: as `load_method`, or parameters for several methods at once, or the same method twice.
+        InputError: as `load_method` raises it; also if there is no method, if a method occurs twice, or if
+            parameters are given for several methods.
 
     Example:
         >>> [method.name for method in load_methods("pai+vcd")]
@@ -104,33 +111,33 @@ def load_methods(source: str | Path | Method | Sequence[Any], /, **parameters: A
         raise InputError("method: none is given; choose plain for the model's own answer")
     if len(sources) > 1 and parameters:
         raise InputError(
-            f"parameters {', '.join(parameters)}: of which of the methods? Give each method with its own parameters"
+            f"parameters {', '.join(parameters)}: there are several methods; load each with its own parameters"
         )
     methods = [load_method(each, **parameters) for each in sources]
     names = [method.name for method in methods]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"method {name}: it is given twice")
+            raise InputError(f"method {name}: it is given twice; give it once")
     return methods
 
 
-def _values(method: Method) -> dict[str, Any]:
-    return {each.name: getattr(method, each.name) for each in fields(method)}
+def _parameters(method: Method) -> dict[str, Any]:
+    return {parameter.name: getattr(method, parameter.name) for parameter in fields(method)}
 
 
-def _read(source: str | Path) -> tuple[str, dict[str, Any]]:
-    """Name and parameters of a source."""
+def _read_source(source: str | Path) -> tuple[str, dict[str, Any]]:
+    """Return the name and the parameters of a method from its name or its file."""
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
-        return _parsed(_text(path), str(source))
+        return _parse_yaml(_read_file(path), str(source))
     name = str(source).strip()
-    if name not in HOMES:
-        raise unknown("method", name, HOMES)
+    if name not in METHOD_CLASSES:
+        raise unknown_name("method", name, METHOD_CLASSES)
     shipped = resources.files("mmprobe.configs") / "methods" / f"{name}.yaml"
-    return _parsed(shipped.read_text(encoding="utf-8"), name)
+    return _parse_yaml(shipped.read_text(encoding="utf-8"), name)
 
 
-def _text(path: Path) -> str:
+def _read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -138,16 +145,22 @@ def _text(path: Path) -> str:
         raise InputError(f"method {path}: cannot be read ({reason})") from None
 
 
-def _parsed(text: str, where: str) -> tuple[str, dict[str, Any]]:
+def _parse_yaml(text: str, where: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the parameters of a method from YAML.
+
+    Args:
+        text: the YAML.
+        where: name of the source in errors.
+    """
     try:
         data = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"method {where}: not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(data, dict) or not isinstance(data.get("method"), str):
         raise InputError(f"method {where}: must hold `method: NAME` and `parameters:`")
-    given = data.get("parameters") or {}
-    if set(data) - {"method", "parameters"} or not isinstance(given, dict):
+    parameters = data.get("parameters") or {}
+    if set(data) - {"method", "parameters"} or not isinstance(parameters, dict):
         raise InputError(
-            f"method {where}: may hold `method` and, name by name, `parameters`, and nothing else"
+            f"method {where}: may hold only `method` and `parameters`, a mapping from names to values"
         )
-    return data["method"], {str(name): value for name, value in given.items()}
+    return data["method"], {str(name): value for name, value in parameters.items()}

@@ -18,7 +18,7 @@ import torch
 from paired import in_turn
 from toys import parser, samples, toy
 
-from mmprobe.benchmarks.core.cost import measuring
+from mmprobe.benchmarks.core.cost import measure_cost
 from mmprobe.interventions import generate_batch, load_method
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
@@ -44,7 +44,7 @@ def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> list[
     memory = {way: float("nan") for way in METHODS}
 
     def answered(way: str) -> None:
-        with measuring(model) as cost:
+        with measure_cost(model) as cost:
             generate_batch(model, chosen, METHODS[way][0], max_new_tokens=new)
         memory[way] = np.nanmin([memory[way], cost.extra_mb])
 

@@ -1,4 +1,4 @@
-"""Assembly of global and local attention: together with the same question about what matters of the pictures."""
+"""AGLA, assembly of global and local attention: add the logits for the relevant pixels alone."""
 
 from __future__ import annotations
 
@@ -13,46 +13,52 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import Contrast, plausible
-from mmprobe.interventions.contrast_path import SecondPath
-from mmprobe.interventions.image_text_matching import Matcher, load_matcher, most_relevant, share_of
+from mmprobe.interventions.contrast import ContrastState, mask_implausible
+from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.image_text_matching import (
+    Matcher,
+    find_relevant_pixels,
+    load_matcher,
+    share_to_keep,
+)
 from mmprobe.interventions.parameters import choice, number, text
 from mmprobe.interventions.visual import (
     AttentionMap,
-    largest,
-    logit_gradients,
-    painted,
-    shown_by,
-    with_pictures,
+    find_pixels,
+    logit_gradient_norms,
+    paint_pixels,
+    select_largest,
+    with_images,
 )
 from mmprobe.models import Model
 from mmprobe.models.attention_bias import LastQuery
 from mmprobe.models.chat import Chat
 from mmprobe.models.prompt import build_batch
 
-OWN = ("attention", "gradient")
-KEEP = 0.75
+OWN_RELEVANCE = ("attention", "gradient")  # computed with the answering model itself
+DEFAULT_KEEP = 0.75
 _HUB_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True)
 class Agla(Method):
-    """Logits z + alpha z', z' from pictures of which only the relevant patches are left.
+    """Logits z + alpha z', where z' are the model's logits for images with only their relevant pixels left.
 
-    The original tells relevance by the gradients of BLIP's image-text matching, which is to be had where its model
-    is. Tokens with z < log(beta) + max z are left out.
+    The original measures relevance with the gradients of BLIP's image-text matching, which needs BLIP's
+    weights. Tokens with z < max z + log(beta) are excluded.
 
     Parameters:
-        alpha: 0 to 10; the paper's 2. 0 does nothing, not even the cut-off.
-        beta: 0 to 1; the paper's 0.5. 0 leaves no token out.
-        relevance: what tells it. `attention`: the model's own, of the prompt's last query, mean over heads and layers;
-            ours. `gradient`: that of the model's largest logit with respect to what enters the first layer at a
-            visual token, its norm; ours. Or a folder or hub id of BLIP for image-text retrieval, such as
-            Salesforce/blip-itm-large-coco: GradCAM of the match of picture and question, as the original; of several
-            pictures each by itself, which is ours.
-        keep: 0 to 1, share that is left. None, as shipped: 0.75 of the visual tokens, which is ours; or by BLIP, as
-            the original, 1 - s / 2 of the pixels of each picture, s the cosine of picture and question.
-        fill: `black` as in the released code, or `mean`.
+        alpha: 0 to 10; the paper's 2. 0 changes nothing and excludes no token.
+        beta: 0 to 1; the paper's 0.5. 0 excludes no token.
+        relevance: the measure of relevance. `attention`: attention of the prompt's last query, mean over
+            heads and layers; ours. `gradient`: norm of the gradient of the largest logit with respect to the
+            first layer's input at a visual token; ours. A folder or hub id of BLIP for image-text retrieval,
+            such as Salesforce/blip-itm-large-coco: GradCAM of the match of image and question, as in the
+            original. Several images are matched one by one, which is ours.
+        keep: 0 to 1, share that is left. None, the default: 0.75 of the visual tokens, which is ours; with
+            BLIP, 1 - s / 2 of the pixels of each image, as in the original, where s is the cosine of image
+            and question.
+        fill: colour of the other pixels, `black` as in the released code, or `mean`.
     """
 
     name: ClassVar[str] = "agla"
@@ -60,23 +66,21 @@ class Agla(Method):
         "An et al., 2025, Mitigating object hallucinations in large vision-language models with assembly of global "
         "and local attention"
     )
-    visual: ClassVar[bool] = True
-    cells: ClassVar[bool] = True
+    needs_images: ClassVar[bool] = True
+    needs_visual_tokens: ClassVar[bool] = True
 
-    alpha: float = number(2.0, 0, 10, "weight of the second path")
-    beta: float = number(0.5, 0, 1, "share of the largest probability below which tokens are left out")
-    relevance: str = text("attention", "attention, gradient, or a folder or hub id of BLIP")
-    keep: float | None = number(
-        None, 0, 1, "share of the visual tokens, or by BLIP of the pixels, that are left"
-    )
-    fill: str = choice("black", ("black", "mean"), "what irrelevant patches are painted with")
+    alpha: float = number(2.0, 0, 10)
+    beta: float = number(0.5, 0, 1)
+    relevance: str = text("attention")
+    keep: float | None = number(None, 0, 1)
+    fill: str = choice("black", ("black", "mean"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.by_blip and not Path(self.relevance).is_dir() and not _HUB_ID.fullmatch(self.relevance):
+        if self.uses_blip and not Path(self.relevance).is_dir() and not _HUB_ID.fullmatch(self.relevance):
             raise InputError(
-                f"method agla: relevance={self.relevance!r}: must be {', '.join(OWN)}, or a folder or hub id "
-                "'owner/name' of BLIP for image-text retrieval"
+                f"method agla: relevance={self.relevance!r}: must be {', '.join(OWN_RELEVANCE)}, or a folder or "
+                "hub id 'owner/name' of BLIP for image-text retrieval"
             )
 
     @property
@@ -84,82 +88,93 @@ class Agla(Method):
         return self.alpha == 0
 
     @property
-    def by_blip(self) -> bool:
-        """Whether another model tells relevance."""
-        return self.relevance not in OWN
+    def uses_blip(self) -> bool:
+        """Whether BLIP measures relevance."""
+        return self.relevance not in OWN_RELEVANCE
 
-    def check_supported(self, model: Model, pictures: int, where: str) -> None:
-        """As every method, but BLIP needs no tokens that stand for patches, and must be there."""
-        if not self.by_blip or not pictures:
-            super().check_supported(model, pictures, where)
+    def check_supported(self, model: Model, n_images: int, prompt_name: str) -> None:
+        """Check that the method can act; with BLIP, visual tokens are not needed but BLIP must load."""
+        if not self.uses_blip or not n_images:
+            super().check_supported(model, n_images, prompt_name)
         elif not self.neutral:
             load_matcher(self.relevance, model.device)
 
-    def begin(self, asked: MethodContext) -> MethodState:
-        return _Agla(self, asked)
+    def create_state(self, context: MethodContext) -> MethodState:
+        return _AglaState(self, context)
 
-    def combine(self, main: Tensor, second: Tensor) -> Tensor:
-        """New logits from the answer's and the second path's, each [batch, vocabulary]."""
-        return plausible(main + self.alpha * second, main, self.beta)
+    def combine(self, main: Tensor, contrast: Tensor) -> Tensor:
+        """Return new logits from those of the answer and of the contrast path, [batch, vocabulary]."""
+        return mask_implausible(main + self.alpha * contrast, main, self.beta)
 
 
-class _Agla(Contrast):
-    def __init__(self, method: Agla, asked: MethodContext):
-        super().__init__(self._relevant, method.combine)
-        self.method, self.asked = method, asked
-        self.map = AttentionMap(asked)
-        self.told: list[dict[str, Any]] = []
+class _AglaState(ContrastState):
+    """Measures relevance at the prompt, and adds the logits for the relevant pixels at each step."""
 
-    def layers(self) -> Sequence[int]:
-        return range(self.asked.model.n_layers) if self.method.relevance == "attention" else ()
+    def __init__(self, method: Agla, context: MethodContext):
+        super().__init__(self._build_relevant_path, method.combine)
+        self.method, self.context = method, context
+        self.map = AttentionMap(context)
+        self.details: list[dict[str, Any]] = []  # what the report says of each row's images
 
-    def shift(self, layer: int, last: LastQuery) -> None:
-        if self.path is None:
-            self.map.add(last.weights(), 0)
+    def attention_layers(self) -> Sequence[int]:
+        return range(self.context.model.n_layers) if self.method.relevance == "attention" else ()
 
-    def _relevant(self) -> SecondPath:
+    def attention_bias(self, layer: int, last_query: LastQuery) -> None:
+        """Collect the attention of the prompt's last query; the attention is not changed."""
+        if self.contrast_path is None:
+            self.map.add_layer(last_query.weights(), 0)
+
+    def _build_relevant_path(self) -> ContrastPath:
+        """Return a contrast path whose images are painted over where they are not relevant."""
+        model = self.context.model
         chats = []
-        for chat, seen in zip(self.asked.chats, self._seen(), strict=True):
-            shown = zip(chat.images, seen, strict=True)
-            chats.append(
-                with_pictures(
-                    chat,
-                    [painted(picture, np.logical_not(left), self.method.fill) for picture, left in shown],
-                )
-            )
-        return SecondPath(self.asked.model, build_batch(self.asked.model, chats).inputs)
+        for chat, masks in zip(self.context.chats, self._find_relevant_pixels(), strict=True):
+            images = [
+                paint_pixels(image, np.logical_not(relevant), self.method.fill)
+                for image, relevant in zip(chat.images, masks, strict=True)
+            ]
+            chats.append(with_images(chat, images))
+        return ContrastPath(model, build_batch(model, chats).inputs)
 
-    def _seen(self) -> list[list[np.ndarray]]:
-        """What is left of each row's pictures, bool [y, x] each."""
-        if self.method.by_blip:
-            matcher = load_matcher(self.method.relevance, self.asked.model.device)
-            return [self._matching(matcher, chat) for chat in self.asked.chats]
-        prompts = self.asked.batch.prompts
-        of_rows = (
-            logit_gradients(self.asked)
-            if self.method.relevance == "gradient"
-            else [self.map.of(row) for row in range(len(prompts))]
-        )
-        share = KEEP if self.method.keep is None else self.method.keep
-        relevant = [largest(values, share) for values in of_rows]
-        self.told = [{"kept": int(marked.sum())} for marked in relevant]
-        return [shown_by(prompt, marked) for prompt, marked in zip(prompts, relevant, strict=True)]
+    def _find_relevant_pixels(self) -> list[list[np.ndarray]]:
+        """Return the relevant pixels of each image of each row, bool [y, x]."""
+        if self.method.uses_blip:
+            matcher = load_matcher(self.method.relevance, self.context.model.device)
+            return [self._match_images(matcher, chat) for chat in self.context.chats]
+        prompts = self.context.batch.prompts
+        if self.method.relevance == "gradient":
+            relevance = logit_gradient_norms(self.context)
+        else:
+            relevance = [self.map.select_visual(row) for row in range(len(prompts))]
+        share = DEFAULT_KEEP if self.method.keep is None else self.method.keep
+        tokens = [select_largest(values, share) for values in relevance]
+        self.details = [{"kept": int(mask.sum())} for mask in tokens]
+        return [find_pixels(prompt, mask) for prompt, mask in zip(prompts, tokens, strict=True)]
 
-    def _matching(self, matcher: Matcher, chat: Chat) -> list[np.ndarray]:
+    def _match_images(self, matcher: Matcher, chat: Chat) -> list[np.ndarray]:
+        """Return the pixels of each image that match the chat's question according to BLIP, bool [y, x]."""
         question = next(
             part["text"]
             for message in chat.messages
             for part in message["content"]
             if message["role"] == "user" and part["type"] == "text"
         )
-        found = [matcher.relevance(picture, question) for picture in chat.images]
-        shares = [share_of(score) if self.method.keep is None else self.method.keep for _, score in found]
-        self.told.append({"scores": [score for _, score in found], "shares": shares})
-        return [
-            most_relevant(relevance, share, (picture.height, picture.width))
-            for (relevance, _), share, picture in zip(found, shares, chat.images, strict=True)
-        ]
+        masks, scores, shares = [], [], []
+        for image in chat.images:
+            relevance, score = matcher.relevance(image, question)
+            share = share_to_keep(score) if self.method.keep is None else self.method.keep
+            masks.append(find_relevant_pixels(relevance, share, (image.height, image.width)))
+            scores.append(score)
+            shares.append(share)
+        self.details.append({"scores": scores, "shares": shares})
+        return masks
 
-    def report(self, row: int, steps: int) -> dict[str, Any]:
-        """`changed`; and `kept`, the visual tokens left, or by BLIP `scores` and `shares` of the pictures."""
-        return super().report(row, steps) | self.told[row]
+    def report(self, row: int, n_steps: int) -> dict[str, Any]:
+        """Return the diagnostics of one row.
+
+        Returns:
+            `changed`: the steps at which the most likely token became another. `kept`: number of visual
+                tokens left.
+            With BLIP, instead of `kept`, `scores` and `shares`: match and share of pixels left of each image.
+        """
+        return super().report(row, n_steps) | self.details[row]

@@ -1,4 +1,4 @@
-"""Instruction contrastive decoding: against the same pictures under a disturbing instruction."""
+"""ICD, instruction contrastive decoding: contrast with the same images under a disturbing instruction."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import Contrast, plausible
-from mmprobe.interventions.contrast_path import SecondPath
+from mmprobe.interventions.contrast import ContrastState, mask_implausible
+from mmprobe.interventions.contrast_path import ContrastPath
 from mmprobe.interventions.parameters import number, text
 from mmprobe.models.chat import Chat
 from mmprobe.models.prompt import build_batch
@@ -17,14 +17,15 @@ from mmprobe.models.prompt import build_batch
 
 @dataclass(frozen=True)
 class Icd(Method):
-    """Logits (1 + alpha) z - alpha z', z' from the same pictures and question behind a disturbing instruction.
+    """Logits (1 + alpha) z - alpha z' (equation 6).
 
-    Tokens of which the model itself thinks too little, z < log(beta) + max z, are left out.
+    z are the model's logits. z' are its logits for the same images and question with a disturbing instruction
+    before the question. Tokens with z < max z + log(beta) are excluded.
 
     Parameters:
-        alpha: 0 to 10; the paper's 1. 0 does nothing, not even the cut-off.
-        beta: 0 to 1; the paper's 0.1. 0 leaves no token out.
-        instruction: one of the paper's; where it stands is ours: right before the question.
+        alpha: 0 to 10; the paper's 1. 0 changes nothing and excludes no token.
+        beta: 0 to 1; the paper's 0.1. 0 excludes no token.
+        instruction: one of the paper's instructions. Its place right before the question is our choice.
     """
 
     name: ClassVar[str] = "icd"
@@ -32,41 +33,44 @@ class Icd(Method):
         "Wang et al., 2024, Mitigating hallucinations in large vision-language models with instruction contrastive "
         "decoding, equation 6"
     )
-    visual: ClassVar[bool] = True
+    needs_images: ClassVar[bool] = True
 
-    alpha: float = number(1.0, 0, 10, "weight of the contrast")
-    beta: float = number(0.1, 0, 1, "share of the largest probability below which tokens are left out")
-    instruction: str = text("You are a confused object detector.", "what the second path is told")
+    alpha: float = number(1.0, 0, 10)
+    beta: float = number(0.1, 0, 1)
+    instruction: str = text("You are a confused object detector.")
 
     @property
     def neutral(self) -> bool:
         return self.alpha == 0
 
-    def begin(self, asked: MethodContext) -> MethodState:
-        chats = [told(chat, self.instruction) for chat in asked.chats]
-        # now, and with the same pixels: beside a cache they would be held twice
-        inputs = build_batch(asked.model, chats).inputs | {"pixel_values": asked.batch.inputs["pixel_values"]}
-        return Contrast(lambda: SecondPath(asked.model, inputs), self.combine)
+    def create_state(self, context: MethodContext) -> MethodState:
+        chats = [insert_instruction(chat, self.instruction) for chat in context.chats]
+        inputs = build_batch(context.model, chats).inputs
+        # with the answer's own pixels, and before there is a cache: a copy would take memory beside it
+        inputs = inputs | {"pixel_values": context.batch.inputs["pixel_values"]}
+        return ContrastState(lambda: ContrastPath(context.model, inputs), self.combine)
 
-    def combine(self, main: Tensor, second: Tensor) -> Tensor:
-        """New logits from the answer's and the second path's, each [batch, vocabulary]."""
-        return plausible((1 + self.alpha) * main - self.alpha * second, main, self.beta)
+    def combine(self, main: Tensor, contrast: Tensor) -> Tensor:
+        """Return new logits from those of the answer and of the contrast path, [batch, vocabulary]."""
+        return mask_implausible((1 + self.alpha) * main - self.alpha * contrast, main, self.beta)
 
 
-def told(chat: Chat, instruction: str) -> Chat:
-    """The chat with an instruction before the first text of its user.
+def insert_instruction(chat: Chat, instruction: str) -> Chat:
+    """Return a chat with an instruction before the user's first text.
 
     Example:
         >>> chat = Chat([{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], [], "here")
-        >>> told(chat, "Err.").messages[0]["content"][0]["text"]
+        >>> insert_instruction(chat, "Err.").messages[0]["content"][0]["text"]
         'Err. Why?'
     """
-    messages, pending = [], True
+    messages = []
+    inserted = False
     for message in chat.messages:
         parts = []
         for part in message["content"]:
-            if pending and message["role"] == "user" and part["type"] == "text":
-                part, pending = part | {"text": f"{instruction} {part['text']}"}, False
+            if not inserted and message["role"] == "user" and part["type"] == "text":
+                part = part | {"text": f"{instruction} {part['text']}"}
+                inserted = True
             parts.append(part)
         messages.append(message | {"content": parts})
     return chat._replace(messages=messages)

@@ -1,4 +1,4 @@
-"""OPERA: beams that are penalised for trusting one of their own tokens too much, and that go back when they do."""
+"""OPERA: beam search with rollback and a penalty on beams that trust one of their own tokens too much."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmprobe.interventions.contrast_path import SecondPath
-from mmprobe.interventions.parameters import number, whole
+from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.prompt_method import Ask, PromptMethod
 from mmprobe.models import Model
 from mmprobe.models.attention import bias_attention
@@ -22,29 +23,35 @@ from mmprobe.models.chat import Chat
 from mmprobe.models.prompt import build_batch
 
 if TYPE_CHECKING:
-    from mmprobe.interventions.generate import Generated
+    from mmprobe.interventions.generate import GeneratedAnswer
 
-EARLIEST = 10  # tokens of an answer before which nothing goes back and attention to pictures is the penalty
-UNIT = 1e-7  # of the penalty, as in the released code
-LARGEST = 60.0  # of the logarithm of a product, so that it stays a number
+WARM_UP = 10  # first tokens, which are never rolled back and whose penalty is the attention to the images
+PENALTY_UNIT = 1e-7  # as in the released code
+MAX_LOG_PRODUCT = 60.0  # so that the product is finite
 
 
 @dataclass(frozen=True)
 class Opera(PromptMethod):
-    """Beam search by log-probabilities less a penalty on the last layer's attention, with rollback.
+    """Beam search by log-probabilities minus a penalty on the last layer's attention, with rollback.
 
-    The attention of the answer's tokens to each other, its maximum over heads, times scale, is multiplied down each
-    column; the largest product is the penalty of a candidate and its column the token that is trusted too much. In the
-    first 10 tokens the penalty is less the attention to the pictures, as in the released code. When the most frequent
-    column has been the same in more than `threshold` steps, the search goes back to behind it and does not choose
-    there what it chose before. It is a search of its own: it cannot act together with other decoding-time methods.
+    The attention of the answer's tokens to each other, maximum over heads, is multiplied by `scale`. Its
+    product down each column (each key token) tells how much later tokens trust that token. The largest
+    product is the penalty of a candidate, and its column is the token that is trusted too much. In the first
+    10 tokens the penalty is minus the attention to the images, as in the released code.
+
+    The most frequent column among the candidates of a step is the step's column. If more than `threshold`
+    steps have the same column, the search goes back to the step after that token, and does not choose there
+    what it chose before.
+
+    OPERA is a search of its own, so it cannot act together with other decoding-time methods.
 
     Parameters:
-        beams: 1 to 100; the paper's 5.
-        candidates: 1 to 100, next tokens of each beam that are considered; the paper's 5.
-        scale: 0.001 to 1000; the paper's 50.
-        weight: 0 to 1000, of the penalty; the paper's 1.
-        threshold: 1 to 100000; the paper's 15.
+        beams: 1 to 100, number of beams; the paper's 5.
+        candidates: 1 to 100, number of next tokens that are considered for each beam; the paper's 5.
+        scale: 0.001 to 1000, factor of the attention; the paper's 50.
+        weight: 0 to 1000, weight of the penalty; the paper's 1.
+        threshold: 1 to 100000, number of steps with the same column above which the search goes back; the
+            paper's 15.
     """
 
     name: ClassVar[str] = "opera"
@@ -52,214 +59,258 @@ class Opera(PromptMethod):
         "Huang et al., 2024, OPERA: alleviating hallucination in multi-modal large language models via over-trust "
         "penalty and retrospection-allocation"
     )
-    visual: ClassVar[bool] = True
-    cells: ClassVar[bool] = True
-    alone: ClassVar[bool] = True
+    needs_images: ClassVar[bool] = True
+    needs_visual_tokens: ClassVar[bool] = True
+    exclusive: ClassVar[bool] = True
 
-    beams: int = whole(5, 1, 100, "continuations that are kept")
-    candidates: int = whole(5, 1, 100, "next tokens of each beam that are considered")
-    scale: float = number(50.0, 0.001, 1000, "factor of attention in the products")
-    weight: float = number(1.0, 0, 1000, "weight of the penalty")
-    threshold: int = whole(15, 1, 100_000, "steps with the same column after which the search goes back")
+    beams: int = integer(5, 1, 100)
+    candidates: int = integer(5, 1, 100)
+    scale: float = number(50.0, 0.001, 1000)
+    weight: float = number(1.0, 0, 1000)
+    threshold: int = integer(15, 1, 100_000)
 
     @property
     def neutral(self) -> bool:
         return self.beams == 1 and self.candidates == 1
 
-    def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
-        return [self._searched(model, chat, limit) for chat in chats]
+    def answer(
+        self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, max_new_tokens: int
+    ) -> list[GeneratedAnswer]:
+        return [self._search(model, chat, max_new_tokens) for chat in chats]
 
-    def _searched(self, model: Model, chat: Chat, limit: int) -> Generated:
-        from mmprobe.interventions.generate import Generated
+    def _search(self, model: Model, chat: Chat, max_new_tokens: int) -> GeneratedAnswer:
+        from mmprobe.interventions.generate import GeneratedAnswer
 
         batch = build_batch(model, [chat])
-        search = _Search(self, model, batch.inputs, batch.prompts[0].visual_positions)
-        with torch.inference_mode(), search.path.watching():
-            ids = search.run(limit)
-        found = {"rollbacks": search.rollbacks, "penalty": search.penalties}
-        return Generated(model.tokenizer.decode(ids, skip_special_tokens=True), ids, {self.name: found})
+        search = _BeamSearch(self, model, batch.inputs, batch.prompts[0].visual_positions)
+        with torch.inference_mode(), search.path.observe_last_layer():
+            ids = search.run(max_new_tokens)
+        report = {"rollbacks": search.rollbacks, "penalty": search.penalties}
+        text = model.tokenizer.decode(ids, skip_special_tokens=True)
+        return GeneratedAnswer(text, ids, {self.name: report})
 
 
-def column_penalty(local: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """The largest scaled product down a column, and that column.
+def column_penalty(attention: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Return the largest product of scaled attention down a column, and that column.
 
     Args:
-        local: attention of the answer's tokens to each other, [..., query, key]; what is above the diagonal is unused.
+        attention: attention of the answer's tokens to each other, [..., query, key]. Only the lower triangle
+            is used.
+        scale: factor of the attention.
 
     Returns:
-        penalty [...] and column int64 [...].
+        Penalty [...] and column, int64 [...].
 
     Example:
-        >>> local = torch.tensor([[0.5, 0.0], [0.25, 0.5]])
-        >>> penalty, column = column_penalty(local, 4)      # 2 * 1 in the first column, 2 in the second
+        >>> attention = torch.tensor([[0.5, 0.0], [0.25, 0.5]])
+        >>> penalty, column = column_penalty(attention, 4)      # 2 * 1 in the first column, 2 in the second
         >>> round(float(penalty / 1e-7), 3)
         2.0
     """
-    size = local.shape[-1]
-    below = torch.ones(size, size, dtype=torch.bool, device=local.device).tril()
-    logs = torch.where(below, (scale * local.float()).log(), 0.0).sum(-2)
-    largest, column = logs.max(-1)
-    return UNIT * largest.clamp(max=LARGEST).exp(), column
+    size = attention.shape[-1]
+    lower_triangle = torch.ones(size, size, dtype=torch.bool, device=attention.device).tril()
+    log_products = torch.where(lower_triangle, (scale * attention.float()).log(), 0.0).sum(-2)
+    largest, column = log_products.max(-1)
+    return PENALTY_UNIT * largest.clamp(max=MAX_LOG_PRODUCT).exp(), column
 
 
-class _State(NamedTuple):
-    """The beams before a step: tokens [beam, token], sums of log-probabilities [beam], attention among the tokens
-    [beam, token, token], and what has ended so far with its score."""
+class _SearchState(NamedTuple):
+    """The beams before a step.
+
+    Attributes:
+        tokens: [beam, token].
+        scores: sums of penalised log-probabilities, [beam].
+        attention: attention of the tokens to each other, [beam, token, token].
+        finished: score and tokens of each answer that has ended.
+    """
 
     tokens: Tensor
     scores: Tensor
-    local: Tensor
-    ended: list[tuple[float, list[int]]]
+    attention: Tensor
+    finished: list[tuple[float, list[int]]]
 
 
-class _Search:
-    def __init__(self, method: Opera, model: Model, inputs: Mapping[str, Any], visual: Any):
-        self.method, self.ends = method, model.eos_token_ids
-        self.path = _Beams(model, inputs)
-        self.visual = torch.from_numpy(visual).to(model.device)
-        self.states: list[_State] = []  # one a step
-        self.chosen: list[
-            set[tuple[int, int]]
-        ] = []  # beams and the tokens that followed them, one set a step
-        self.columns: list[int] = []  # most frequent column of each step
-        self.rejected: dict[int, set[tuple[int, int]]] = {}  # by step
-        self.times: Counter[int] = Counter()  # how often the search went back to a step
-        self.rollbacks: list[list[int]] = []  # from which step to which
-        self.penalties: list[float] = []  # of the best candidate, each step
+class _BeamSearch:
+    """The search for the answer to one prompt.
 
-    def run(self, limit: int) -> list[int]:
-        """Ids of the best answer of up to `limit` tokens."""
-        device = self.visual.device
-        state = _State(
-            torch.zeros(1, 0, dtype=torch.long, device=device),
-            torch.zeros(1, device=device),
-            torch.zeros(1, 0, 0, device=device),
-            [],
+    Args:
+        method: the parameters.
+        model: the model that answers.
+        inputs: inputs of the prompt, one row.
+        visual_positions: positions of the visual tokens, int64 [visual].
+    """
+
+    def __init__(self, method: Opera, model: Model, inputs: Mapping[str, Any], visual_positions: np.ndarray):
+        self.method, self.eos_token_ids = method, model.eos_token_ids
+        self.path = _BeamPath(model, inputs)
+        self.visual_positions = torch.from_numpy(visual_positions).to(model.device)
+        # for each step: the state before it, the chosen (beam, token) pairs, its column and its penalty
+        self.states: list[_SearchState] = []
+        self.chosen: list[set[tuple[int, int]]] = []
+        self.columns: list[int] = []
+        self.penalties: list[float] = []  # of the best candidate
+        # by step: the (beam, token) pairs that may not be chosen again, and the number of rollbacks to it
+        self.rejected: dict[int, set[tuple[int, int]]] = {}
+        self.n_rollbacks_to: Counter[int] = Counter()
+        self.rollbacks: list[list[int]] = []  # pairs: from which step to which
+
+    def run(self, max_new_tokens: int) -> list[int]:
+        """Return the token ids of the best answer."""
+        device = self.visual_positions.device
+        state = _SearchState(
+            tokens=torch.zeros(1, 0, dtype=torch.long, device=device),
+            scores=torch.zeros(1, device=device),
+            attention=torch.zeros(1, 0, 0, device=device),
+            finished=[],
         )
-        self.path.read_again(state.tokens)
-        while state.tokens.shape[1] < limit and len(state.tokens) and len(state.ended) < self.method.beams:
-            state = self._step(state)
+        self.path.restart(state.tokens)
+        while (
+            state.tokens.shape[1] < max_new_tokens
+            and len(state.tokens)
+            and len(state.finished) < self.method.beams
+        ):
+            state = self._advance(state)
         length = max(state.tokens.shape[1], 1)
-        running = zip((state.scores / length).tolist(), state.tokens.tolist(), strict=True)
-        return max([*state.ended, *running], key=lambda each: each[0])[1]
+        unfinished = zip((state.scores / length).tolist(), state.tokens.tolist(), strict=True)
+        _, tokens = max([*state.finished, *unfinished], key=lambda answer: answer[0])
+        return tokens
 
-    def _step(self, state: _State) -> _State:
-        step, count = state.tokens.shape[1], len(state.tokens)
-        logits = self.path.logits().clone()
+    def _advance(self, state: _SearchState) -> _SearchState:
+        """Read all candidates for the next token, and return the state after the step or after a rollback."""
+        n_beams, step = state.tokens.shape
+        logits = self.path.next_logits().clone()
         for beam, token in self.rejected.get(step, ()):
             logits[beam, token] = float("-inf")
-        values, ids = logits.topk(min(self.method.candidates, logits.shape[-1]))
-        beam_of = torch.arange(count, device=ids.device).repeat_interleave(ids.shape[1])
-        self.path.select(beam_of)
+        candidate_logits, ids = logits.topk(min(self.method.candidates, logits.shape[-1]))
+        beam_of = torch.arange(n_beams, device=ids.device).repeat_interleave(ids.shape[1])  # [candidate]
+        self.path.select_beams(beam_of)
         self.path.read_one(ids.flatten())
-        row = self.path.row / self.path.row.sum(-1, keepdim=True)  # [beam * candidate, key]
-        local = F.pad(state.local[beam_of], (0, 1, 0, 1))
-        local[:, -1] = row[:, self.path.prompt :]
-        penalty, columns = column_penalty(local, self.method.scale)
-        if step < EARLIEST:
-            penalty = -row[:, self.visual].sum(-1)
-        penalised = values - self.method.weight * penalty.reshape(values.shape)
-        total = (state.scores[:, None] + penalised.log_softmax(-1)).flatten()
+        row = self.path.attention_row / self.path.attention_row.sum(-1, keepdim=True)  # [candidate, key]
+        attention = F.pad(state.attention[beam_of], (0, 1, 0, 1))
+        attention[:, -1] = row[:, self.path.prompt_length :]
+        penalty, columns = column_penalty(attention, self.method.scale)
+        if step < WARM_UP:
+            penalty = -row[:, self.visual_positions].sum(-1)
+        penalised = candidate_logits - self.method.weight * penalty.reshape(candidate_logits.shape)
+        scores = (state.scores[:, None] + penalised.log_softmax(-1)).flatten()
         self.states.append(state)
         self.columns.append(int(columns.mode().values))
-        target = self._trusted_too_much(step)
+        target = self._find_rollback(step)
         if target is not None:
             return self._go_back(step, target)
-        return self._choose(state, total, ids.flatten(), beam_of, local, penalty)
+        return self._choose_beams(state, scores, ids.flatten(), beam_of, attention, penalty)
 
-    def _trusted_too_much(self, step: int) -> int | None:
-        """The step to go back to, if any."""
+    def _find_rollback(self, step: int) -> int | None:
+        """Return the step to go back to, or None."""
         column = self.columns[-1]
-        if column < EARLIEST or self.columns.count(column) <= self.method.threshold:
+        if column < WARM_UP or self.columns.count(column) <= self.method.threshold:
             return None
         for target in (column + 1, column):
-            if target < step and self.times[target] < self.method.candidates:
+            if target < step and self.n_rollbacks_to[target] < self.method.candidates:
                 return target
         return None
 
-    def _go_back(self, step: int, target: int) -> _State:
-        self.times[target] += 1
+    def _go_back(self, step: int, target: int) -> _SearchState:
+        """Return the state before the target step, and reject there what was chosen before."""
+        self.n_rollbacks_to[target] += 1
         self.rollbacks.append([step, target])
         state = self.states[target]
         rejected = self.rejected.get(target, set()) | self.chosen[target]
         self.rejected = {at: pairs for at, pairs in self.rejected.items() if at < target} | {target: rejected}
-        for kept in (self.states, self.chosen, self.columns, self.penalties):
-            del kept[target:]  # type: ignore[attr-defined]
-        self.path.read_again(state.tokens)
+        for history in (self.states, self.chosen, self.columns, self.penalties):
+            del history[target:]  # type: ignore[attr-defined]
+        self.path.restart(state.tokens)
         return state
 
-    def _choose(
-        self, state: _State, total: Tensor, ids: Tensor, beam_of: Tensor, local: Tensor, penalty: Tensor
-    ) -> _State:
-        """The best candidates, each of the beams' tokens and one more; those that end an answer leave the beams."""
-        ended = list(state.ended)
-        going: list[int] = []
-        order = total.argsort(descending=True, stable=True).tolist()
-        tokens, beams, totals = ids.tolist(), beam_of.tolist(), total.tolist()
+    def _choose_beams(
+        self,
+        state: _SearchState,
+        scores: Tensor,
+        ids: Tensor,
+        beam_of: Tensor,
+        attention: Tensor,
+        penalty: Tensor,
+    ) -> _SearchState:
+        """Return the state with the best candidates as beams; a candidate that ends its answer is finished.
+
+        Args:
+            state: the state before the step.
+            scores: score of each candidate, [candidate].
+            ids: last token of each candidate, [candidate].
+            beam_of: beam that each candidate continues, [candidate].
+            attention: attention of each candidate's tokens to each other, [candidate, token, token].
+            penalty: penalty of each candidate, [candidate].
+        """
+        finished = list(state.finished)
+        kept: list[int] = []
+        order = scores.argsort(descending=True, stable=True).tolist()
+        tokens, beams, score_list = ids.tolist(), beam_of.tolist(), scores.tolist()
         for rank, index in enumerate(order):
-            if len(going) == self.method.beams or totals[index] == float("-inf"):
+            if len(kept) == self.method.beams or score_list[index] == float("-inf"):
                 break
-            if tokens[index] not in self.ends:
-                going.append(index)
+            if tokens[index] not in self.eos_token_ids:
+                kept.append(index)
             elif rank < self.method.beams:
-                whole_answer = [*state.tokens[beams[index]].tolist(), tokens[index]]
-                ended.append((totals[index] / len(whole_answer), whole_answer))
-        self.chosen.append({(beams[index], tokens[index]) for index in going})
+                answer = [*state.tokens[beams[index]].tolist(), tokens[index]]
+                finished.append((score_list[index] / len(answer), answer))
+        self.chosen.append({(beams[index], tokens[index]) for index in kept})
         self.penalties.append(float(penalty[order[0]]))
-        chosen = torch.tensor(going, dtype=torch.long, device=ids.device)
-        self.path.select(chosen)
-        longer = torch.cat([state.tokens[beam_of[chosen]], ids[chosen, None]], 1)
-        return _State(longer, total[chosen], local[chosen], ended)
+        kept_indices = torch.tensor(kept, dtype=torch.long, device=ids.device)
+        self.path.select_beams(kept_indices)
+        longer = torch.cat([state.tokens[beam_of[kept_indices]], ids[kept_indices, None]], 1)
+        return _SearchState(longer, scores[kept_indices], attention[kept_indices], finished)
 
 
-class _Beams(SecondPath):
-    """Several continuations of one prompt, read together, and the last layer's attention of their newest tokens."""
+class _BeamPath(ContrastPath):
+    """The forward passes of all beams together.
+
+    Attributes:
+        attention_row: the last layer's attention of each beam's newest token, maximum over heads,
+            [beam, key].
+    """
 
     def __init__(self, model: Model, inputs: Mapping[str, Any]):
         self.model, self.inputs = model, inputs
-        self.row = torch.empty(0)  # maximum over heads, [beam, key]
+        self.attention_row = torch.empty(0)
         super().__init__(model, inputs)
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def observe_last_layer(self) -> Iterator[None]:
+        """Record the last layer's attention within the block."""
         layers = self.model.family.decoder(self.hf).layers
-        last = self.model.family.parts(layers[-1]).attention
-        with bias_attention([self.hf.config.get_text_config()], {last: self._see}):
+        attention = self.model.family.parts(layers[-1]).attention
+        with bias_attention([self.hf.config.get_text_config()], {attention: self._record_attention}):
             yield
 
-    def _see(self, last: LastQuery) -> None:
-        row = last.weights().amax(1)[:, 0]
-        self.row = F.pad(row, (self.ids.shape[1] - row.shape[1], 0))  # a sliding layer has no older keys
+    def _record_attention(self, last_query: LastQuery) -> None:
+        row = last_query.weights().amax(1)[:, 0]
+        n_missing = self.ids.shape[1] - row.shape[1]  # a layer with a sliding window lacks the oldest keys
+        self.attention_row = F.pad(row, (n_missing, 0))
 
-    def logits(self) -> Tensor:
-        """Of the next token of each beam, float32 [beam, vocabulary]."""
-        assert self.next is not None
-        return self.next
+    def next_logits(self) -> Tensor:
+        """Return the logits of each beam's next token, float32 [beam, vocabulary]."""
+        assert self.latest_logits is not None
+        return self.latest_logits
 
-    def read_again(self, tokens: Tensor) -> None:
-        """Read the prompt once, and behind it the tokens of each beam [beam, token]."""
+    def restart(self, tokens: Tensor) -> None:
+        """Read the prompt once, and then the tokens of each beam, [beam, token]."""
         super().__init__(self.model, self.inputs)
-        with self._leaving_positions():
+        with self._restore_rope_deltas():
             self._forward(is_first_iteration=True)
-            self.select(torch.zeros(len(tokens), dtype=torch.long, device=tokens.device))
+            self.select_beams(torch.zeros(len(tokens), dtype=torch.long, device=tokens.device))
             if tokens.shape[1]:
-                self._read(tokens)
+                self._read_tokens(tokens)
 
     def read_one(self, tokens: Tensor) -> None:
         """Read one more token of each beam, [beam]."""
-        with self._leaving_positions():
-            self._read(tokens[:, None])
+        with self._restore_rope_deltas():
+            self._read_tokens(tokens[:, None])
 
-    def _read(self, fresh: Tensor) -> None:
-        self.ids = torch.cat([self.ids, fresh], 1)
-        self._make_room(fresh.shape[1] - 1)
-        self._forward(next_sequence_length=fresh.shape[1])
-
-    def select(self, beams: Tensor) -> None:
-        """Go on with some of the beams, some of them several times."""
+    def select_beams(self, beams: Tensor) -> None:
+        """Continue with the given beams; a beam may occur several times."""
         self.ids = self.ids[beams]
-        self.next = self.logits()[beams]
-        self.options["past_key_values"].batch_select_indices(beams)
-        for name, at in (("position_ids", -2), ("token_type_ids", 0), ("mm_token_type_ids", 0)):
-            if self.options.get(name) is not None:
-                self.options[name] = self.options[name].index_select(at, beams)
+        self.latest_logits = self.next_logits()[beams]
+        self.model_kwargs["past_key_values"].batch_select_indices(beams)
+        for name, dim in (("position_ids", -2), ("token_type_ids", 0), ("mm_token_type_ids", 0)):
+            if self.model_kwargs.get(name) is not None:
+                self.model_kwargs[name] = self.model_kwargs[name].index_select(dim, beams)

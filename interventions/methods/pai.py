@@ -1,4 +1,4 @@
-"""Pay attention to image: larger scores of visual keys, and against the same question without pictures."""
+"""PAI, pay attention to image: larger attention scores, and contrast with the question without images."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import Contrast, plausible
-from mmprobe.interventions.contrast_path import SecondPath
-from mmprobe.interventions.parameters import number, whole
-from mmprobe.interventions.visual import Cells
+from mmprobe.interventions.contrast import ContrastState, mask_implausible
+from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.parameters import integer, number
+from mmprobe.interventions.visual import TokenMask
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.chat import Chat
 from mmprobe.models.prompt import build_batch
@@ -22,16 +22,17 @@ from mmprobe.models.prompt import build_batch
 
 @dataclass(frozen=True)
 class Pai(Method):
-    """Scores e + alpha |e| of visual keys for the query of each step, and logits gamma (s - u) + u.
+    """Attention scores e + alpha |e| on visual keys (equation 3), and logits gamma (s - u) + u (equation 6).
 
-    s and u are log-probabilities with and without the pictures; the second path has no changed attention, having
-    no visual keys. Tokens with s < log(beta) + max s are left out, except where gamma is 1.
+    The scores are changed for the query of each step. s and u are the log-probabilities with and without the
+    images. The contrast path has no visual keys, so its attention is not changed. Tokens with
+    s < max s + log(beta) are excluded, except if gamma is 1.
 
     Parameters:
-        alpha: 0 to 10; the paper's 0.2 to 0.5, by model.
-        gamma: 1 to 10; the paper's 1.1. 1 leaves the second path out.
-        beta: 0 to 1; 0.1 as in the released code. 0 leaves no token out.
-        first_layer: 0 to 1000, from which layer on attention is changed; 2 as in the released code.
+        alpha: 0 to 10; the paper's 0.2 to 0.5, depending on the model.
+        gamma: 1 to 10; the paper's 1.1. With 1 there is no contrast path.
+        beta: 0 to 1; 0.1 as in the released code. 0 excludes no token.
+        first_layer: 0 to 1000, the first layer whose attention is changed; 2 as in the released code.
     """
 
     name: ClassVar[str] = "pai"
@@ -39,64 +40,69 @@ class Pai(Method):
         "Liu et al., 2024, Paying more attention to image: a training-free method for alleviating hallucination in "
         "LVLMs, equations 3 and 6"
     )
-    visual: ClassVar[bool] = True
-    cells: ClassVar[bool] = True
+    needs_images: ClassVar[bool] = True
+    needs_visual_tokens: ClassVar[bool] = True
 
-    alpha: float = number(0.5, 0, 10, "share of the scores' size that is added to those of visual keys")
-    gamma: float = number(1.1, 1, 10, "weight of the contrast with the text alone")
-    beta: float = number(0.1, 0, 1, "share of the largest probability below which tokens are left out")
-    first_layer: int = whole(2, 0, 1000, "from which layer on attention is changed")
+    alpha: float = number(0.5, 0, 10)
+    gamma: float = number(1.1, 1, 10)
+    beta: float = number(0.1, 0, 1)
+    first_layer: int = integer(2, 0, 1000)
 
     @property
     def neutral(self) -> bool:
         return self.alpha == 0 and self.gamma == 1
 
-    def begin(self, asked: MethodContext) -> MethodState:
-        return _Pai(self, asked)
+    def create_state(self, context: MethodContext) -> MethodState:
+        return _PaiState(self, context)
 
-    def combine(self, main: Tensor, second: Tensor) -> Tensor:
-        """New logits from the answer's and the second path's, each [batch, vocabulary]."""
-        with_pictures, without = main.log_softmax(-1), second.log_softmax(-1)
-        combined = self.gamma * (with_pictures - without) + without
-        return plausible(combined, with_pictures, self.beta)
+    def combine(self, main: Tensor, contrast: Tensor) -> Tensor:
+        """Return new logits from the answer's and the contrast path's, [batch, vocabulary] (equation 6)."""
+        with_images, text_only = main.log_softmax(-1), contrast.log_softmax(-1)
+        combined = self.gamma * (with_images - text_only) + text_only
+        return mask_implausible(combined, with_images, self.beta)
 
 
-class _Pai(Contrast):
-    def __init__(self, method: Pai, asked: MethodContext):
-        text = _text_alone(asked) if method.gamma > 1 else {}
-        super().__init__(lambda: SecondPath(asked.model, text), method.combine)
-        self.method, self.n_layers, self.step = method, asked.model.n_layers, 0
-        self.cells = Cells(asked.marked(lambda prompt: prompt.visual_positions))
+class _PaiState(ContrastState):
+    """Biases the attention of visual keys, and contrasts the answer with the prompt without images."""
 
-    def layers(self) -> Sequence[int]:
+    def __init__(self, method: Pai, context: MethodContext):
+        text_inputs = _build_text_inputs(context) if method.gamma > 1 else {}
+        super().__init__(lambda: ContrastPath(context.model, text_inputs), method.combine)
+        self.method = method
+        self.n_layers = context.model.n_layers
+        self.step = 0
+        self.visual = TokenMask(context.mask_tokens(lambda prompt: prompt.visual_positions))
+
+    def attention_layers(self) -> Sequence[int]:
         return range(self.method.first_layer, self.n_layers) if self.method.alpha else ()
 
-    def shift(self, layer: int, last: LastQuery) -> AttentionBias:
-        visual = self.cells.on_keys(last.key.shape[2], self.step)[:, None, None]
-        return AttentionBias(torch.where(visual, self.method.alpha * last.scores.abs(), 0.0))
+    def attention_bias(self, layer: int, last_query: LastQuery) -> AttentionBias:
+        """Return alpha |e| on visual keys and 0 elsewhere (equation 3)."""
+        visual = self.visual.align(last_query.key.shape[2], self.step)[:, None, None]
+        return AttentionBias(torch.where(visual, self.method.alpha * last_query.scores.abs(), 0.0))
 
-    def logits(self, generated: Tensor, scores: Tensor) -> Tensor:
+    def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:
         self.step += 1
-        return scores if self.method.gamma == 1 else super().logits(generated, scores)
+        return logits if self.method.gamma == 1 else super().change_logits(generated, logits)
 
 
-def _text_alone(asked: MethodContext) -> dict[str, Tensor]:
-    """Inputs of the prompts without their pictures.
+def _build_text_inputs(context: MethodContext) -> dict[str, Tensor]:
+    """Return the inputs of the prompts without their images.
 
     Raises:
-        InputError: the family's processor cannot do without a picture.
+        InputError: the family's processor needs an image.
     """
     try:
-        return build_batch(asked.model, [without_pictures(chat) for chat in asked.chats]).inputs
+        return build_batch(context.model, [remove_images(chat) for chat in context.chats]).inputs
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"method pai: {asked.model.family.name} cannot read a prompt without a picture "
-            f"({str(error).splitlines()[0]}); gamma=1 leaves that path out"
+            f"method pai: {context.model.family.name} cannot read a prompt without an image "
+            f"({str(error).splitlines()[0]}); set gamma=1, which needs no such prompt"
         ) from None
 
 
-def without_pictures(chat: Chat) -> Chat:
-    """The texts of a chat."""
+def remove_images(chat: Chat) -> Chat:
+    """Return a chat without its images."""
     messages = [
         message | {"content": [part for part in message["content"] if part["type"] == "text"]}
         for message in chat.messages

@@ -1,4 +1,4 @@
-"""No method at all: what the others are compared with."""
+"""The plain method, with which the other methods are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SAGE: see, analyze, generate (paper 003, section 5 and appendix E), of which no code was released."""
+"""SAGE: see, analyze, generate (SPD-Faith Bench, arXiv:2602.07833, section 5 and appendix E).
+
+No code was released, so what the paper leaves open is a parameter.
+"""
 
 from __future__ import annotations
 
@@ -13,76 +16,90 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.contrast import changed_steps
-from mmprobe.interventions.contrast_path import SecondPath
-from mmprobe.interventions.parameters import choice, number, switch, whole
-from mmprobe.interventions.visual import AttentionMap, Cells, largest, painted, shown_by, with_pictures
+from mmprobe.interventions.contrast import list_changed_steps
+from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.parameters import boolean, choice, integer, number
+from mmprobe.interventions.visual import (
+    AttentionMap,
+    TokenMask,
+    find_pixels,
+    paint_pixels,
+    select_largest,
+    with_images,
+)
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.prompt import build_batch
 
-_APART = 2**12  # measurements that stay single tensors; to join them costs time, to keep more costs memory
+MAX_SEPARATE = 2**12  # tensors kept before they are joined: joining costs time, separate tensors cost memory
 
 
 @dataclass(frozen=True)
 class Sage(Method):
-    """More attention to visual tokens, less of FFN updates that conflict, and logits against occluded pictures.
+    """More attention to visual tokens, weaker FFN updates in conflict, and contrast with occluded images.
 
-    See (equations 3 and 4): softmax weights of visual tokens times 1 + alpha, renormalised, which is log(1 + alpha)
-    added to their scores. Shallow layers have a fixed alpha; in deep ones it is alpha f(decay), decay =
-    max(0, 1 - a / a_ref), with a the layer's own attention on visual tokens at this step, before the change.
-    Analyze (equations 5 and 23): the update of a layer's FFN times beta where KL(softmax(d_MHA) || softmax(d_FFN))
-    exceeds tau. Generate (equations 6, 7 and 24): z + eta ReLU(z - z'), z' from pictures with those patches occluded
-    that are both in the top k of the attention map and in the top k of the token activation map (equation 18, of the
-    token that is most likely). The second path is the unchanged model, without the first two stages.
+    The three stages:
+
+    - See (equations 3 and 4): the softmax weights of visual tokens are multiplied by 1 + alpha_t and
+      renormalised. This is the same as adding log(1 + alpha_t) to their scores. In shallow layers, alpha_t is
+      alpha. In deep layers, it is alpha f(decay) with decay = max(0, 1 - a_t / a_ref). a_t is the layer's
+      attention to visual tokens at step t, before the change.
+    - Analyze (equations 5 and 23): the update of a layer's FFN is multiplied by beta if the conflict
+      KL(softmax(d_MHA) || softmax(d_FFN)) exceeds tau. d_MHA and d_FFN are the updates of attention and FFN.
+    - Generate (equations 6, 7 and 24): the logits become z + eta ReLU(z - z'). z' are the logits of the
+      unchanged model, without the first two stages, for occluded images. A patch is occluded if its token is
+      among the top k both of the attention map and of the token activation map (equation 18) of the most
+      likely token.
 
     Parameters:
-        alpha: 0 to 10; the paper's 0.1.
-        beta: 0 to 1; the paper's 0.9.
-        eta: 0 to 10; the paper's 0.5.
-        see, analyze, generate: stages to leave out.
-        rule: `scale` as above, or `take`: visual tokens are given alpha times the weight that the rest of the prompt
-            has, in proportion to their own. The paper's equation admits both readings; ours is `scale`.
-        shallow: 0 to 1, share of the layers with a fixed alpha (l_s). The paper does not give it; ours, a third.
-        decay_map: f, `one_plus` for 1 + decay or `decay` for the decay alone. The paper does not give it; ours.
-        attention_reference: 0 to 1, a_ref, a share of attention; None for the layer's own at the first step. The
-            paper does not give it; ours, None.
-        renormalise: whether rows sum to 1 again. The paper does not say; ours, true.
-        prompt: whether the first two stages also act at the prompt's other tokens, and not only at the query of each
-            step. The paper does not say; ours, false. True keeps the fast kernel too, but needs rule `scale` and
-            renormalisation, since otherwise what is added depends on each query's row.
-        tau: 0 to 1000, in nat; None for a running quantile over all layers and all steps so far, so that the first
-            step suppresses nothing. The paper does not give it; ours, None.
-        tau_quantile: 0 to 1, that quantile; ours, 0.75.
-        k: 0 to 1, share of the visual tokens of all pictures. The paper does not give it; ours, 0.2.
-        fill: `mean`, the picture's mean colour, or `black`. The paper does not give it; ours, `mean`.
-        refresh: 0 to 100000, steps after which the occlusion is made anew; 0 for never. The paper does not give it;
-            ours, 0.
+        alpha: 0 to 10, strength of the first stage; the paper's 0.1.
+        beta: 0 to 1, share of an FFN update that remains in conflict; the paper's 0.9.
+        eta: 0 to 10, weight of the contrast; the paper's 0.5.
+        see: whether the first stage acts.
+        analyze: whether the second stage acts.
+        generate: whether the third stage acts.
+        rule: `scale` as above. With `take`, visual tokens gain alpha_t times the weight of the prompt's other
+            tokens, in proportion to their own weights. Equation 3 can be read both ways; ours, `scale`.
+        shallow: 0 to 1, share of the layers that are shallow. The paper does not give it; ours, a third.
+        decay_map: f, `one_plus` for 1 + decay or `decay` for decay itself. The paper does not give it; ours,
+            `one_plus`.
+        attention_reference: 0 to 1, a_ref, a share of attention; None for the layer's own attention at the
+            first step. The paper does not give it; ours, None.
+        renormalise: whether the weights of a query sum to 1 again. The paper does not say; ours, true.
+        prompt: whether the first two stages act at all positions of the prompt, and not only at the query of
+            each step. The paper does not say; ours, false. True needs the rule `scale` and `renormalise`,
+            because the added scores must be the same for all queries.
+        tau: 0 to 1000, in nats; None for a running quantile of the conflicts of all layers and earlier steps,
+            so that the first step suppresses nothing. The paper does not give it; ours, None.
+        tau_quantile: 0 to 1, the running quantile; ours, 0.75.
+        k: 0 to 1, share of the visual tokens of all images. The paper does not give it; ours, 0.2.
+        fill: colour of occluded patches, `mean` for the image's mean colour, or `black`. The paper does not
+            give it; ours, `mean`.
+        refresh: 0 to 100000, number of steps after which the occlusion is computed again; 0 for never. The
+            paper does not give it; ours, 0.
     """
 
     name: ClassVar[str] = "sage"
     reference: ClassVar[str] = "SPD-Faith Bench and SAGE (arXiv 2602.07833), section 5 and appendix E"
-    visual: ClassVar[bool] = True
-    cells: ClassVar[bool] = True
+    needs_images: ClassVar[bool] = True
+    needs_visual_tokens: ClassVar[bool] = True
 
-    alpha: float = number(0.1, 0, 10, "how much more weight visual tokens get")
-    beta: float = number(0.9, 0, 1, "what is left of an FFN's update in conflict")
-    eta: float = number(0.5, 0, 10, "weight of the contrast with occluded pictures")
-    see: bool = switch(True, "the first stage")
-    analyze: bool = switch(True, "the second stage")
-    generate: bool = switch(True, "the third stage")
-    rule: str = choice("scale", ("scale", "take"), "how visual tokens get more weight")
-    shallow: float = number(1 / 3, 0, 1, "share of the layers whose alpha is fixed")
-    decay_map: str = choice("one_plus", ("one_plus", "decay"), "from decay to the factor of alpha")
-    attention_reference: float | None = number(
-        None, 0, 1, "attention on visual tokens that counts as no decay"
-    )
-    renormalise: bool = switch(True, "whether attention rows sum to 1 again")
-    prompt: bool = switch(False, "whether the prompt's other tokens are changed too")
-    tau: float | None = number(None, 0, 1000, "conflict above which FFN updates are suppressed, in nat")
-    tau_quantile: float = number(0.75, 0, 1, "running quantile of the conflict that takes the place of tau")
-    k: float = number(0.2, 0, 1, "share of the visual tokens that counts as salient")
-    fill: str = choice("mean", ("mean", "black"), "what occluded patches are painted with")
-    refresh: int = whole(0, 0, 100_000, "steps after which the occlusion is made anew")
+    alpha: float = number(0.1, 0, 10)
+    beta: float = number(0.9, 0, 1)
+    eta: float = number(0.5, 0, 10)
+    see: bool = boolean(True)
+    analyze: bool = boolean(True)
+    generate: bool = boolean(True)
+    rule: str = choice("scale", ("scale", "take"))
+    shallow: float = number(1 / 3, 0, 1)
+    decay_map: str = choice("one_plus", ("one_plus", "decay"))
+    attention_reference: float | None = number(None, 0, 1)
+    renormalise: bool = boolean(True)
+    prompt: bool = boolean(False)
+    tau: float | None = number(None, 0, 1000)
+    tau_quantile: float = number(0.75, 0, 1)
+    k: float = number(0.2, 0, 1)
+    fill: str = choice("mean", ("mean", "black"))
+    refresh: int = integer(0, 0, 100_000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,210 +108,243 @@ class Sage(Method):
 
     @property
     def sees(self) -> bool:
+        """Whether the first stage changes anything."""
         return self.see and self.alpha > 0
 
     @property
     def analyzes(self) -> bool:
+        """Whether the second stage changes anything."""
         return self.analyze and self.beta < 1
 
     @property
     def generates(self) -> bool:
+        """Whether the third stage changes anything."""
         return self.generate and self.eta > 0
 
     @property
     def neutral(self) -> bool:
         return not (self.sees or self.analyzes or self.generates)
 
-    def begin(self, asked: MethodContext) -> MethodState:
-        return _Sage(self, asked)
+    def create_state(self, context: MethodContext) -> MethodState:
+        return _SageState(self, context)
 
-    def combine(self, main: Tensor, second: Tensor) -> Tensor:
-        """New logits from the answer's and the second path's, each [batch, vocabulary] (equation 24)."""
-        return main + self.eta * (main - second).relu()
+    def combine(self, main: Tensor, contrast: Tensor) -> Tensor:
+        """Return new logits from the answer's and the contrast path's, [batch, vocabulary] (equation 24)."""
+        return main + self.eta * (main - contrast).relu()
 
 
-class _Sage(MethodState):
-    """What SAGE remembers of one batch: its step, attention and conflict so far, and the second path."""
+class _SageState(MethodState):
+    """What SAGE remembers while it answers one batch."""
 
-    def __init__(self, method: Sage, asked: MethodContext):
-        self.method, self.asked, self.step = method, asked, 0
-        self.n_layers = asked.model.n_layers
-        self.shallow = round(method.shallow * self.n_layers)
-        visual = asked.marked(lambda prompt: prompt.visual_positions)
-        own = asked.marked(lambda prompt: np.arange(len(prompt.ids)))
-        self.visual, self.text = Cells(visual), Cells(own & ~visual)
-        self.fixed: tuple[tuple[int, int], AttentionBias] | None = (
-            None  # of the latest number of keys and step
+    def __init__(self, method: Sage, context: MethodContext):
+        n_rows, device = len(context.chats), context.model.device
+        self.method, self.context = method, context
+        self.step = 0
+        self.n_layers = context.model.n_layers
+
+        # see
+        self.n_shallow = round(method.shallow * self.n_layers)
+        visual = context.mask_tokens(lambda prompt: prompt.visual_positions)
+        prompt = context.mask_tokens(lambda prompt: np.arange(len(prompt.ids)))
+        self.visual, self.text = TokenMask(visual), TokenMask(prompt & ~visual)
+        self.shallow_bias: tuple[tuple[int, int], AttentionBias] | None = None  # latest: (n_keys, step), bias
+        self.min_alpha = method.alpha if method.decay_map == "one_plus" else 0.0  # alpha f(0)
+        self.max_alpha = torch.tensor(method.alpha + self.min_alpha, device=device)  # alpha f(1)
+        self.n_heads = 1
+        # for each deep layer: 1 / a_ref, where a_ref is summed over heads, [batch, 1, 1, 1]
+        self.inverse_reference: dict[int, Tensor] = {}
+        # for each deep layer of each step, in turn: [batch, 1, 1, 1]
+        self.attention: list[Tensor] = []  # to visual tokens, summed over heads
+        self.alphas: list[Tensor] = []
+
+        # analyze
+        self.step_conflicts: list[Tensor] = []  # for each layer of this step: [batch, position, 1]
+        self.conflicts: list[Tensor] = []  # for each earlier step: [batch, layer]
+        self.sorted_conflicts = torch.empty(n_rows, 0, device=device)  # of each row's earlier steps
+        first_tau = torch.inf if method.tau is None else method.tau
+        self.taus = [torch.full((n_rows, 1, 1), first_tau, device=device)]  # for each step
+
+        # generate
+        self.map = AttentionMap(context)
+        self.prompt_states: Tensor | None = None  # what the unembedding reads, [batch, position, hidden]
+        self.is_occluded = torch.empty(0, dtype=torch.bool)  # rows with an occluded patch, [batch, 1]
+        self.occluded: list[tuple[int, list[int]]] = []  # step, and number of occluded tokens of each row
+        self.changed: list[Tensor] = []  # bool [batch] for each step: the most likely token became another
+
+    def attention_layers(self) -> Sequence[int]:
+        return range(self.n_layers) if self.method.sees or self.method.generates else ()
+
+    def attention_bias(self, layer: int, last_query: LastQuery) -> AttentionBias | None:
+        """Return the bias of the first stage (equations 3 and 4), and record the map of the third."""
+        method, n_keys = self.method, last_query.key.shape[2]
+        occlusion_due = self._is_occlusion_due()
+        if not (method.sees or occlusion_due):
+            return None
+        visual = self.visual.align_as_float(n_keys, self.step)
+        is_shallow = layer < self.n_shallow
+        if is_shallow and method.rule == "scale" and method.renormalise and not occlusion_due:
+            return self._get_shallow_bias(visual)
+        weights = last_query.weights()
+        if occlusion_due:
+            self.map.add_layer(weights, self.step)
+        if not method.sees:
+            return None
+        visual_weight = (weights * visual).sum(-1, keepdim=True)  # [batch, head, 1, 1]
+        alpha: Any = method.alpha if is_shallow else self._compute_alpha(layer, visual_weight)
+        if method.rule == "take":
+            text = self.text.align_as_float(n_keys, self.step)
+            text_weight = (weights * text).sum(-1, keepdim=True)
+            alpha = alpha * text_weight / visual_weight.clamp_min(1e-9)
+        bias = visual * (math.log1p(alpha) if isinstance(alpha, float) else alpha.log1p())
+        # the kernel always renormalises; the gain undoes that
+        gain = None if method.renormalise else 1 + (alpha * visual_weight)[..., 0]
+        return AttentionBias(bias, method.prompt, gain)
+
+    def _get_shallow_bias(self, visual: Tensor) -> AttentionBias:
+        """Return the bias of shallow layers (equation 3), built once for all layers with as many keys."""
+        n_keys_and_step = visual.shape[-1], self.step
+        if self.shallow_bias is None or self.shallow_bias[0] != n_keys_and_step:
+            bias = AttentionBias(visual * math.log1p(self.method.alpha), self.method.prompt)
+            self.shallow_bias = n_keys_and_step, bias
+        return self.shallow_bias[1]
+
+    def _compute_alpha(self, layer: int, visual_weight: Tensor) -> Tensor:
+        """Return a deep layer's alpha_t (equation 4), [batch, 1, 1, 1], from its heads' visual weight."""
+        attention = visual_weight.sum(1, keepdim=True)
+        if layer not in self.inverse_reference:
+            self.n_heads = visual_weight.shape[1]
+            share = self.method.attention_reference
+            reference = attention if share is None else torch.full_like(attention, share * self.n_heads)
+            self.inverse_reference[layer] = 1 / reference.clamp_min(1e-9)
+        # alpha f(1 - a / a_ref), and no less than alpha f(0)
+        alpha = torch.addcmul(
+            self.max_alpha, attention, self.inverse_reference[layer], value=-self.method.alpha
         )
-        self.least = method.alpha if method.decay_map == "one_plus" else 0.0  # alpha without decay
-        self.most = torch.tensor(method.alpha + self.least, device=asked.model.device)
-        self.inverse: dict[int, Tensor] = {}  # 1 / a_ref by layer, a_ref summed over heads, [batch, 1, 1, 1]
-        # of the deep layers of all steps in turn, each [batch, 1, 1, 1]
-        self.attention: list[Tensor] = []
-        self.strengths: list[Tensor] = []
-        self.heads = 1
-        # of this step's layers, each [batch, position, 1]; of earlier steps, each [batch, layer]
-        self.latest: list[Tensor] = []
-        self.conflicts: list[Tensor] = []
-        self.sorted = torch.empty(len(asked.chats), 0, device=asked.model.device)  # each row's earlier ones
-        given = torch.inf if method.tau is None else method.tau
-        self.taus = [torch.full((len(asked.chats), 1, 1), given, device=asked.model.device)]  # by step
-        self.map = AttentionMap(asked)
-        self.normed: Tensor | None = (
-            None  # what the unembedding reads at the prompt, [batch, position, hidden]
-        )
-        self.changed: list[Tensor] = []
-        self.occluded: list[tuple[int, list[int]]] = []  # step, and visual tokens occluded by row
-        # [batch, 1], whether the second path's pictures are others at all
-        self.painted = torch.empty(0, dtype=torch.bool)
+        alpha.clamp_(min=self.min_alpha)
+        self.attention.append(attention)
+        self.alphas.append(alpha)
+        return alpha
 
-    @property
-    def due(self) -> bool:
-        """Whether this step's maps make the occlusion."""
+    def residual_layers(self) -> Sequence[int]:
+        return range(self.n_layers) if self.method.analyzes else ()
+
+    def change_residual(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
+        """Return the residual stream with weaker FFN updates where the conflict exceeds tau (equation 5)."""
+        changed = post
+        if post.shape[1] > 1 and not self.method.prompt:
+            pre, mid, changed = pre[:, -1:], mid[:, -1:], post[:, -1:]
+        ffn_update = changed - mid
+        log_p = (mid - pre).float().log_softmax(-1)
+        log_q = ffn_update.float().log_softmax(-1)
+        # torch's kl_div takes twice as long
+        conflict = log_p.exp().mul_(log_p - log_q).sum(-1, keepdim=True)  # [batch, position, 1]
+        self.step_conflicts.append(conflict)
+        suppressed = torch.add(mid, ffn_update, alpha=self.method.beta)
+        changed = torch.where(conflict > self.taus[-1], suppressed, changed)
+        return changed if changed.shape[1] == post.shape[1] else torch.cat([post[:, :-1], changed], 1)
+
+    def _finish_conflicts(self) -> None:
+        """Keep the conflicts of this step, and compute tau of the next one."""
+        conflicts = torch.cat(self.step_conflicts, -1)[:, -1]  # [batch, layer]
+        self.step_conflicts.clear()
+        self.conflicts.append(conflicts)
+        fixed = self.method.tau is not None
+        self.taus.append(self.taus[-1] if fixed else self._update_quantile(conflicts)[:, None, None])
+
+    def _update_quantile(self, conflicts: Tensor) -> Tensor:
+        """Add conflicts, [batch, layer], and return each row's quantile of all so far, [batch].
+
+        torch's own quantile takes ten times as long.
+        """
+        self.sorted_conflicts = torch.cat([self.sorted_conflicts, conflicts], 1).sort(1).values
+        last = self.sorted_conflicts.shape[1] - 1
+        position = self.method.tau_quantile * last
+        low = int(position)
+        high = min(low + 1, last)
+        return torch.lerp(self.sorted_conflicts[:, low], self.sorted_conflicts[:, high], position - low)
+
+    def uses_contrast_path(self) -> bool:
+        return self.method.generates
+
+    def needs_final_states(self) -> bool:
+        return self.method.generates
+
+    def receive_final_states(self, states: Tensor) -> None:
+        if self.prompt_states is None:
+            self.prompt_states = states
+
+    def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:
+        """Finish a step, and return the logits of the third stage (equation 24)."""
+        if self.step_conflicts:
+            self._finish_conflicts()
+        if self.method.generates:
+            before = logits.argmax(-1)
+            if self._is_occlusion_due():
+                self.contrast_path = self._build_occluded_path(before)
+            if self.contrast_path is not None:
+                combined = self.method.combine(logits, self.contrast_path.read_answer(generated))
+                logits = torch.where(self.is_occluded, combined, logits)
+            self.changed.append(logits.argmax(-1) != before)
+        if len(self.attention) > MAX_SEPARATE:
+            self.attention, self.alphas = [torch.cat(self.attention, 1)], [torch.cat(self.alphas, 1)]
+        self.step += 1
+        return logits
+
+    def _is_occlusion_due(self) -> bool:
+        """Return whether the occlusion is computed at this step."""
         refresh = self.method.refresh
         return self.method.generates and (self.step == 0 or (refresh > 0 and self.step % refresh == 0))
 
-    def contrasts(self) -> bool:
-        return self.method.generates
+    def _build_occluded_path(self, tokens: Tensor) -> ContrastPath | None:
+        """Return a contrast path with occluded images (equation 6); None if no row has an occluded patch.
 
-    def layers(self) -> Sequence[int]:
-        return range(self.n_layers) if self.method.sees or self.method.generates else ()
-
-    def shift(self, layer: int, last: LastQuery) -> AttentionBias | None:
-        method, keys = self.method, last.key.shape[2]
-        if not (method.sees or self.due):
-            return None
-        visual = self.visual.as_ones(keys, self.step)
-        by_row = layer >= self.shallow or method.rule == "take" or not method.renormalise
-        if not (by_row or self.due):
-            return self._fixed(visual)
-        weights = last.weights()
-        if self.due:
-            self.map.add(weights, self.step)
-        if not method.sees:
-            return None
-        share = (weights * visual).sum(-1, keepdim=True)  # [batch, head, 1, 1]
-        strength: Any = method.alpha if layer < self.shallow else self._alpha(layer, share)
-        if method.rule == "take":
-            text = (weights * self.text.as_ones(keys, self.step)).sum(-1, keepdim=True)
-            strength = strength * text / share.clamp_min(1e-9)
-        bias = visual * (math.log1p(strength) if isinstance(strength, float) else strength.log1p())
-        return AttentionBias(
-            bias, method.prompt, None if method.renormalise else 1 + (strength * share)[..., 0]
-        )
-
-    def _fixed(self, visual: Tensor) -> AttentionBias:
-        """What shallow layers get, made once for all with as many keys."""
-        at = visual.shape[-1], self.step
-        if self.fixed is None or self.fixed[0] != at:
-            self.fixed = at, AttentionBias(visual * math.log1p(self.method.alpha), self.method.prompt)
-        return self.fixed[1]
-
-    def _alpha(self, layer: int, share: Tensor) -> Tensor:
-        """A deep layer's alpha at this step, [batch, 1, 1, 1], from its heads' attention on visual tokens."""
-        attention = share.sum(1, keepdim=True)
-        if layer not in self.inverse:
-            given, self.heads = self.method.attention_reference, share.shape[1]
-            reference = attention if given is None else torch.full_like(attention, given * self.heads)
-            self.inverse[layer] = 1 / reference.clamp_min(1e-9)
-        found = torch.addcmul(self.most, attention, self.inverse[layer], value=-self.method.alpha)
-        found.clamp_(min=self.least)
-        self.attention.append(attention)
-        self.strengths.append(found)
-        return found
-
-    def updated(self) -> Sequence[int]:
-        return range(self.n_layers) if self.method.analyzes else ()
-
-    def update(self, layer: int, pre: Tensor, mid: Tensor, post: Tensor) -> Tensor:
-        own = post
-        if post.shape[1] > 1 and not self.method.prompt:
-            pre, mid, own = pre[:, -1:], mid[:, -1:], post[:, -1:]
-        of_ffn = own - mid
-        attention, ffn = (mid - pre).float().log_softmax(-1), of_ffn.float().log_softmax(-1)
-        # torch's kl_div spends half its time on its options
-        conflict = attention.exp().mul_(attention - ffn).sum(-1, keepdim=True)  # [batch, position, 1]
-        self.latest.append(conflict)
-        suppressed = torch.add(mid, of_ffn, alpha=self.method.beta)
-        own = torch.where(conflict > self.taus[-1], suppressed, own)
-        return own if own.shape[1] == post.shape[1] else torch.cat([post[:, :-1], own], 1)
-
-    def wants_states(self) -> bool:
-        return self.method.generates
-
-    def states(self, normed: Tensor) -> None:
-        if self.normed is None:
-            self.normed = normed
-
-    def logits(self, generated: Tensor, scores: Tensor) -> Tensor:
-        if self.latest:
-            self._note(torch.cat(self.latest, -1)[:, -1])
-        if self.method.generates:
-            if self.due:
-                self.path = self._occlude(scores.argmax(-1))
-            before = scores.argmax(-1)
-            if self.path is not None:
-                combined = self.method.combine(scores, self.path.follow(generated))
-                scores = torch.where(self.painted, combined, scores)
-            self.changed.append(scores.argmax(-1) != before)
-        if len(self.attention) > _APART:
-            self.attention, self.strengths = [torch.cat(self.attention, 1)], [torch.cat(self.strengths, 1)]
-        self.step += 1
-        return scores
-
-    def _note(self, conflicts: Tensor) -> None:
-        """End a step with its conflicts, [batch, layer], which give tau of the next one."""
-        self.latest.clear()
-        self.conflicts.append(conflicts)
-        tau = self.taus[-1] if self.method.tau is not None else self._quantile(conflicts)[:, None, None]
-        self.taus.append(tau)
-
-    def _quantile(self, conflicts: Tensor) -> Tensor:
-        """Of all conflicts so far, [batch], with these [batch, layer]; a tenth of the time of torch's own."""
-        self.sorted = torch.cat([self.sorted, conflicts], 1).sort(1).values
-        last = self.sorted.shape[1] - 1
-        place = self.method.tau_quantile * last
-        low = int(place)
-        return torch.lerp(self.sorted[:, low], self.sorted[:, min(low + 1, last)], place - low)
-
-    def _occlude(self, tokens: Tensor) -> SecondPath | None:
-        """A path whose pictures lack what the tokens [batch] are seen in; None where the two maps share nothing."""
+        Args:
+            tokens: the most likely token of each row, [batch].
+        """
+        model, method, prompts = self.context.model, self.method, self.context.batch.prompts
+        assert self.prompt_states is not None
+        unembedding = model.hf.get_output_embeddings().weight[tokens]
         chats, counts = [], []
-        assert self.normed is not None
-        classes = self.asked.model.hf.get_output_embeddings().weight[tokens]
-        for row, (chat, prompt) in enumerate(zip(self.asked.chats, self.asked.batch.prompts, strict=True)):
-            states = self.normed[row, torch.from_numpy(prompt.visual_positions + prompt.padding)]
-            activation = (states @ classes[row]).float()
-            both = largest(self.map.of(row), self.method.k) & largest(activation, self.method.k)
-            counts.append(int(both.sum()))
-            shown = zip(chat.images, shown_by(prompt, both), strict=True)
-            chats.append(
-                with_pictures(chat, [painted(picture, pixels, self.method.fill) for picture, pixels in shown])
-            )
-        self.map = AttentionMap(self.asked)
+        for row, (chat, prompt) in enumerate(zip(self.context.chats, prompts, strict=True)):
+            states = self.prompt_states[row, torch.from_numpy(prompt.visual_positions + prompt.padding)]
+            activation = (states @ unembedding[row]).float()  # equation 18
+            attention = self.map.select_visual(row)
+            occluded = select_largest(attention, method.k) & select_largest(activation, method.k)
+            masks = find_pixels(prompt, occluded)
+            images = [
+                paint_pixels(image, pixels, method.fill)
+                for image, pixels in zip(chat.images, masks, strict=True)
+            ]
+            chats.append(with_images(chat, images))
+            counts.append(int(occluded.sum()))
+        self.map = AttentionMap(self.context)
         self.occluded.append((self.step, counts))
-        self.painted = torch.tensor(counts, device=tokens.device)[:, None] > 0
-        return (
-            SecondPath(self.asked.model, build_batch(self.asked.model, chats).inputs) if any(counts) else None
-        )
+        self.is_occluded = torch.tensor(counts, device=tokens.device)[:, None] > 0
+        return ContrastPath(model, build_batch(model, chats).inputs) if any(counts) else None
 
-    def report(self, row: int, steps: int) -> dict[str, Any]:
-        """By step: attention on visual tokens and alpha (mean over deep layers), conflict (mean over layers, in nat),
-        suppressed (share of the layers); steps whose most likely token became another; and how many visual tokens
-        were occluded from which step on."""
-        found: dict[str, Any] = {}
+    def report(self, row: int, n_steps: int) -> dict[str, Any]:
+        """Return what each stage did at each step.
+
+        Returns:
+            `visual_attention` and `alpha`: attention to visual tokens and alpha_t, mean over deep layers.
+            `conflict`: mean over layers, in nats.
+            `suppressed`: share of the layers whose conflict exceeds tau.
+            `changed`: the steps at which the most likely token became another.
+            `occluded`: number of occluded visual tokens, by the step from which they are.
+        """
+        report: dict[str, Any] = {}
         if self.attention:
             attention, alpha = (
-                torch.cat(kept, 1)[row].view(-1, len(self.inverse))[:steps].mean(1)
-                for kept in (self.attention, self.strengths)
+                torch.cat(values, 1)[row].view(-1, len(self.inverse_reference))[:n_steps].mean(1)
+                for values in (self.attention, self.alphas)
             )
-            found |= {"visual_attention": (attention / self.heads).tolist(), "alpha": alpha.tolist()}
+            report |= {"visual_attention": (attention / self.n_heads).tolist(), "alpha": alpha.tolist()}
         if self.conflicts:
-            conflicts = torch.stack([each[row] for each in self.conflicts[:steps]])  # [step, layer]
+            conflicts = torch.stack([conflict[row] for conflict in self.conflicts[:n_steps]])  # [step, layer]
             taus = torch.stack([tau[row, 0] for tau in self.taus[: len(conflicts)]])
-            found["conflict"] = conflicts.mean(1).tolist()
-            found["suppressed"] = (conflicts > taus).float().mean(1).tolist()
+            report["conflict"] = conflicts.mean(1).tolist()
+            report["suppressed"] = (conflicts > taus).float().mean(1).tolist()
         if self.method.generates:
-            found["changed"] = changed_steps(self.changed[:steps], row)
-            found["occluded"] = {step: counts[row] for step, counts in self.occluded if step < steps}
-        return found
+            report["changed"] = list_changed_steps(self.changed[:n_steps], row)
+            report["occluded"] = {step: counts[row] for step, counts in self.occluded if step < n_steps}
+        return report

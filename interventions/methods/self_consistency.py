@@ -1,4 +1,4 @@
-"""Self-consistency: several sampled answers, of which the one that agrees most with the others is taken."""
+"""Self-consistency: sample several answers, and take the one that agrees most with the others."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mmprobe.interventions.parameters import number, whole
+from mmprobe.interventions.parameters import integer, number
+from mmprobe.interventions.prompt_method import Ask, PromptMethod, add_diagnostics
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat
 
 if TYPE_CHECKING:
-    from mmprobe.interventions.generate import Generated
-from mmprobe.interventions.prompt_method import Ask, PromptMethod, noting
+    from mmprobe.interventions.generate import GeneratedAnswer
 
 
 @dataclass(frozen=True)
 class SelfConsistency(PromptMethod):
-    """Several sampled answers, of which the one that agrees most with the others is taken.
+    """The answer, of several sampled ones, that agrees most with the others.
 
-    The paper votes on a short final answer; answers here may be of any length, so the vote is ours: those that begin
-    with yes, with no, and with neither are counted, and among the most frequent kind the answer with the largest
-    mean F1 of words with the others of its kind wins, the earliest where several do.
+    The paper votes on a short final answer. Here an answer may have any length, so the vote is our own.
+    Answers are of three kinds: they begin with yes, with no, or with neither. Within the most frequent kind,
+    the answer with the largest mean F1 of words with the others wins. If several have it, the earliest wins.
 
     Parameters:
-        answers: 1 to 100; the paper draws 40, ours 5. 1 is the model's own answer, not a sampled one.
-        sampling_temperature: 0 to 10; the paper's 0.7.
+        answers: 1 to 100, number of answers; the paper's 40, ours 5. 1 is the model's own answer and is not
+            sampled.
+        sampling_temperature: 0 to 10; the paper's 0.7. 0 is the model's own answer.
     """
 
     name: ClassVar[str] = "self-consistency"
@@ -34,45 +35,49 @@ class SelfConsistency(PromptMethod):
         "Wang et al., 2022, Self-consistency improves chain of thought reasoning in language models"
     )
 
-    answers: int = whole(5, 1, 100, "answers that are drawn")
-    sampling_temperature: float = number(0.7, 0, 10, "temperature that they are drawn at")
+    answers: int = integer(5, 1, 100)
+    sampling_temperature: float = number(0.7, 0, 10)
 
     @property
     def neutral(self) -> bool:
         return self.answers == 1 or self.sampling_temperature == 0
 
-    def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
+    def answer(
+        self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, max_new_tokens: int
+    ) -> list[GeneratedAnswer]:
         rounds = [
             ask(chats, temperature=self.sampling_temperature, seed=seed + index)
             for index in range(self.answers)
         ]
-        return [self._chosen(drawn) for drawn in zip(*rounds, strict=True)]
+        return [self._choose(answers) for answers in zip(*rounds, strict=True)]
 
-    def _chosen(self, drawn: Sequence[Generated]) -> Generated:
-        texts = [each.text for each in drawn]
-        chosen = elected(texts)
-        return noting(drawn[chosen], self, {"answers": texts, "chosen": chosen})
+    def _choose(self, answers: Sequence[GeneratedAnswer]) -> GeneratedAnswer:
+        texts = [answer.text for answer in answers]
+        chosen = elect_answer(texts)
+        return add_diagnostics(answers[chosen], self, {"answers": texts, "chosen": chosen})
 
 
-def elected(answers: Sequence[str]) -> int:
-    """Which of several answers agrees most with the others.
+def elect_answer(answers: Sequence[str]) -> int:
+    """Return the index of the answer that agrees most with the others.
 
     Example:
-        >>> elected(["No.", "Yes, a star.", "Yes, a red star.", "Yes, a red star moved."])
+        >>> elect_answer(["No.", "Yes, a star.", "Yes, a red star.", "Yes, a red star moved."])
         2
     """
-    words = [each.casefold().replace(",", " ").replace(".", " ").split() for each in answers]
-    kinds = [own[0] if own and own[0] in ("yes", "no") else "" for own in words]
+    words = [answer.casefold().replace(",", " ").replace(".", " ").split() for answer in answers]
+    kinds = [tokens[0] if tokens and tokens[0] in ("yes", "no") else "" for tokens in words]
     votes = Counter(kinds)
-    kind = max(votes, key=lambda each: (votes[each], -kinds.index(each)))
-    members = [index for index, each in enumerate(kinds) if each == kind]
-    return max(
-        members, key=lambda mine: sum(_f1(words[mine], words[other]) for other in members if other != mine)
-    )
+    winner = max(votes, key=lambda kind: (votes[kind], -kinds.index(kind)))
+    candidates = [index for index, kind in enumerate(kinds) if kind == winner]
+
+    def agreement(index: int) -> float:
+        return sum(_word_f1(words[index], words[other]) for other in candidates if other != index)
+
+    return max(candidates, key=agreement)
 
 
-def _f1(one: Sequence[str], other: Sequence[str]) -> float:
-    """Of two multisets of words; two empty ones are alike."""
-    if not one and not other:
+def _word_f1(left: Sequence[str], right: Sequence[str]) -> float:
+    """Return the F1 of two multisets of words; it is 1 for two empty ones."""
+    if not left and not right:
         return 1.0
-    return 2 * sum((Counter(one) & Counter(other)).values()) / (len(one) + len(other))
+    return 2 * sum((Counter(left) & Counter(right)).values()) / (len(left) + len(right))

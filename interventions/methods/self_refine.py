@@ -1,4 +1,4 @@
-"""Self-refine: the model criticises its answer and answers anew."""
+"""Self-refine: the model criticises its answer and answers again."""
 
 from __future__ import annotations
 
@@ -6,58 +6,71 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mmprobe.interventions.parameters import text, whole
+from mmprobe.interventions.parameters import integer, text
+from mmprobe.interventions.prompt_method import (
+    Ask,
+    PromptMethod,
+    add_diagnostics,
+    append_lines,
+    text_with_prefill,
+)
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat
 
 if TYPE_CHECKING:
-    from mmprobe.interventions.generate import Generated
-from mmprobe.interventions.prompt_method import Ask, PromptMethod, followed, noting, whole_answer
+    from mmprobe.interventions.generate import GeneratedAnswer
 
 
 @dataclass(frozen=True)
 class SelfRefine(PromptMethod):
-    """The model criticises its answer and answers anew.
+    """The answer that the model gives after it has criticised its earlier answer.
 
-    A sample's prefill is part of the answer that is criticised, and each new answer begins with it too, since an answer
-    is what follows the prefill; the feedback does not.
+    If a chat has a prefill, it is part of the answer that is criticised, and each new answer begins with it.
+    The feedback does not begin with it.
 
     Parameters:
-        rounds: 0 to 10; ours, 1. 0 is the model's own answer.
-        criticise, refine: what is asked, behind the question and the answer; ours.
+        rounds: 0 to 10, number of refinements; ours, 1. 0 is the model's own answer.
+        criticise: the request for feedback, after the question and the answer; ours.
+        refine: the request for a new answer, after the question, the answer and the feedback; ours.
     """
 
     name: ClassVar[str] = "self-refine"
     reference: ClassVar[str] = "Madaan et al., 2023, Self-refine: iterative refinement with self-feedback"
 
-    rounds: int = whole(1, 0, 10, "how often the answer is refined")
-    criticise: str = text("What is wrong or missing in this answer?", "the question for feedback")
-    refine: str = text("Answer the question again, better.", "the request for another answer")
+    rounds: int = integer(1, 0, 10)
+    criticise: str = text("What is wrong or missing in this answer?")
+    refine: str = text("Answer the question again, better.")
 
     @property
     def neutral(self) -> bool:
         return self.rounds == 0
 
-    def answer(self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, limit: int) -> list[Generated]:
-        found = ask(chats)
-        told: list[dict[str, list[str]]] = [{"answers": [], "feedback": []} for _ in chats]
+    def answer(
+        self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, max_new_tokens: int
+    ) -> list[GeneratedAnswer]:
+        answers = ask(chats)
+        diagnostics: list[dict[str, list[str]]] = [{"answers": [], "feedback": []} for _ in chats]
         for _ in range(self.rounds):
-            stated = [
-                f"Answer: {whole_answer(model, chat, each)}" for chat, each in zip(chats, found, strict=True)
+            answer_lines = [
+                f"Answer: {text_with_prefill(model, chat, answer)}"
+                for chat, answer in zip(chats, answers, strict=True)
             ]
-            criticised = ask(
+            feedbacks = ask(
                 [
-                    followed(chat, answer, self.criticise)._replace(prefill="")
-                    for chat, answer in zip(chats, stated, strict=True)
+                    append_lines(chat, line, self.criticise)._replace(prefill="")
+                    for chat, line in zip(chats, answer_lines, strict=True)
                 ]
             )
-            for mine, answer, feedback in zip(told, found, criticised, strict=True):
-                mine["answers"].append(answer.text)
-                mine["feedback"].append(feedback.text)
-            found = ask(
+            for details, answer, feedback in zip(diagnostics, answers, feedbacks, strict=True):
+                details["answers"].append(answer.text)
+                details["feedback"].append(feedback.text)
+            answers = ask(
                 [
-                    followed(chat, answer, f"Feedback: {feedback.text}", self.refine)
-                    for chat, answer, feedback in zip(chats, stated, criticised, strict=True)
+                    append_lines(chat, line, f"Feedback: {feedback.text}", self.refine)
+                    for chat, line, feedback in zip(chats, answer_lines, feedbacks, strict=True)
                 ]
             )
-        return [noting(each, self, mine) for each, mine in zip(found, told, strict=True)]
+        return [
+            add_diagnostics(answer, self, details)
+            for answer, details in zip(answers, diagnostics, strict=True)
+        ]

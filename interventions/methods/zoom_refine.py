@@ -1,36 +1,33 @@
-"""Zoom-refine: the question again with the first answer and a crop of where it looked."""
+"""Zoom-Refine: ask again with the first answer and an enlarged crop of the region that it attended to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
 
-from mmprobe.interventions.parameters import number, text, whole
-from mmprobe.interventions.prompt_method import followed
-from mmprobe.interventions.visual import largest, shown_by
+from mmprobe.interventions.parameters import integer, number, text
+from mmprobe.interventions.prompt_method import append_lines
+from mmprobe.interventions.two_pass_method import TwoPassMethod
+from mmprobe.interventions.visual import find_pixels, select_largest
 from mmprobe.models import Prompt
 from mmprobe.models.chat import Chat
 
-if TYPE_CHECKING:
-    pass
-from mmprobe.interventions.attention_watch import LookAgain
-
 
 @dataclass(frozen=True)
-class ZoomRefine(LookAgain):
-    """The question again with the answer and with a crop of where it looked.
+class ZoomRefine(TwoPassMethod):
+    """The answer to the question asked again with the first answer and a crop of one image.
 
-    The crop is the smallest rectangle around the most attended visual tokens of the picture that holds most of them.
-    The original asks the model for a box; here the attention gives it. A prefill is part of the answer that is shown,
-    and the new answer begins with it too.
+    The crop is the smallest rectangle around the most attended visual tokens of the image that holds most of
+    them. The original asks the model for a box; here the attention of the first answer gives it. If a chat
+    has a prefill, it is part of the first answer, and the new answer begins with it.
 
     Parameters:
         rounds: 0 or 1; 0 is the model's own answer.
-        k: 0 to 1, share of the visual tokens that counts as attended; ours, 0.1.
-        refine: what is asked behind the question and the answer; ours.
+        k: 0 to 1, share of the visual tokens that count as attended; ours, 0.1.
+        refine: the request for a new answer, after the question and the first answer; ours.
     """
 
     name: ClassVar[str] = "zoom-refine"
@@ -39,40 +36,50 @@ class ZoomRefine(LookAgain):
         "self-refinement; the crop is by the model's own attention"
     )
 
-    rounds: int = whole(1, 0, 1, "whether the answer is refined")
-    k: float = number(0.1, 0, 1, "share of the visual tokens that counts as attended")
+    rounds: int = integer(1, 0, 1)
+    k: float = number(0.1, 0, 1)
     refine: str = text(
-        "The last picture is an enlarged part of one before it. Answer the question again, better.",
-        "the request for another answer",
+        "The last picture is an enlarged part of one before it. Answer the question again, better."
     )
 
     @property
     def neutral(self) -> bool:
         return self.rounds == 0
 
-    def look_again(
-        self, chat: Chat, prompt: Prompt, first: str, attention: np.ndarray
+    def build_second_chat(
+        self, chat: Chat, prompt: Prompt, first_answer: str, attention: np.ndarray
     ) -> tuple[Chat, dict[str, Any]]:
-        picture, box = crop_box(prompt, attention, self.k)
-        crop = chat.images[picture].crop(box)
-        crop = crop.resize(chat.images[picture].size, Image.Resampling.BICUBIC)
-        again = followed(chat, f"Answer: {first}", self.refine)
-        return _with_one_more(again, crop), {"picture": picture, "box": list(box)}
+        index, box = find_crop(prompt, attention, self.k)
+        image = chat.images[index]
+        crop = image.crop(box).resize(image.size, Image.Resampling.BICUBIC)
+        second_chat = append_lines(chat, f"Answer: {first_answer}", self.refine)
+        return _append_image(second_chat, crop), {"picture": index, "box": list(box)}
 
 
-def crop_box(prompt: Prompt, attention: np.ndarray, k: float) -> tuple[int, tuple[int, int, int, int]]:
-    """Which picture holds most of the attended pixels, and the rectangle (left, top, right, bottom) around them; all of
-    the first picture where the attended tokens show none, as those of padding do."""
-    shown = shown_by(prompt, largest(attention, k))
-    picture = max(range(len(shown)), key=lambda index: int(shown[index].sum()))
-    if not shown[picture].any():
-        shown[picture][:] = True
-    rows, columns = np.flatnonzero(shown[picture].any(1)), np.flatnonzero(shown[picture].any(0))
-    return picture, (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+def find_crop(prompt: Prompt, attention: np.ndarray, share: float) -> tuple[int, tuple[int, int, int, int]]:
+    """Return the image that holds most of the attended pixels, and the rectangle around them.
+
+    Tokens of padding show no pixels. If no attended token shows any, the crop is the whole first image.
+
+    Args:
+        prompt: the prompt of the first chat.
+        attention: mean attention to each visual token, [visual].
+        share: share of the visual tokens that count as attended.
+
+    Returns:
+        Index of the image, and the rectangle (left, top, right, bottom) in its pixels.
+    """
+    masks = find_pixels(prompt, select_largest(attention, share))
+    index = max(range(len(masks)), key=lambda image: int(masks[image].sum()))
+    mask = masks[index]
+    if not mask.any():
+        mask[:] = True
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    return index, (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
 
 
-def _with_one_more(chat: Chat, picture: Image.Image) -> Chat:
-    """The chat with a picture behind the last of its user's."""
+def _append_image(chat: Chat, image: Image.Image) -> Chat:
+    """Return a chat with an image after the last one of the last message that has any."""
     messages = [message | {"content": list(message["content"])} for message in chat.messages]
     parts = next(
         message["content"]
@@ -81,4 +88,4 @@ def _with_one_more(chat: Chat, picture: Image.Image) -> Chat:
     )
     last = max(index for index, part in enumerate(parts) if part["type"] == "image")
     parts.insert(last + 1, {"type": "image"})
-    return chat._replace(messages=messages, images=[*chat.images, picture])
+    return chat._replace(messages=messages, images=[*chat.images, image])

@@ -13,7 +13,7 @@ from helpers.tiny_tiles import TINY_TILES
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, LogitsProcessorList
 
-from mmprobe.interventions import intervening
+from mmprobe.interventions import intervene
 from mmprobe.interventions.base import Method
 from mmprobe.models import Batch, Model, attention
 from mmprobe.models.chat import Chat, build_chat
@@ -59,7 +59,7 @@ def run(
         logits.append(scores.clone())
         return scores
 
-    with torch.inference_mode(), intervening(model, methods, chats, batch) as intervention:
+    with torch.inference_mode(), intervene(model, methods, chats, batch) as intervention:
         processors = LogitsProcessorList([*intervention.processors, keep])
         out = model.hf.generate(
             **batch.inputs, max_new_tokens=steps, do_sample=False, pad_token_id=0, logits_processor=processors

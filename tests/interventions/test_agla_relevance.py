@@ -23,12 +23,12 @@ from mmprobe.interventions.base import MethodContext
 from mmprobe.interventions.image_text_matching import (
     LAYER,
     Matcher,
+    find_relevant_pixels,
     load_matcher,
-    most_relevant,
-    plain_words,
-    share_of,
+    normalise_text,
+    share_to_keep,
 )
-from mmprobe.interventions.visual import largest, logit_gradients, shown_by, with_pictures
+from mmprobe.interventions.visual import find_pixels, logit_gradient_norms, select_largest, with_images
 from mmprobe.models.aliases import locate
 from mmprobe.models.hooks import replace
 from mmprobe.models.prompt import build_batch
@@ -104,7 +104,7 @@ def test_a_patch_that_alone_is_seen_has_all_the_relevance(blip):
     assert not values.bias.any()
     found, _ = Matcher(hf, loaded.processor).relevance(Image.new("RGB", (30, 20)), QUESTION)
     assert found[1, 2] > 0 and np.count_nonzero(found) == 1
-    left = most_relevant(found, 0.03, (600, 2000))
+    left = find_relevant_pixels(found, 0.03, (600, 2000))
     rows, columns = np.nonzero(left)
     assert rows.mean() == pytest.approx(1.5 / 4 * 600, abs=3)
     assert columns.mean() == pytest.approx(2.5 / 4 * 2000, abs=10)
@@ -113,23 +113,23 @@ def test_a_patch_that_alone_is_seen_has_all_the_relevance(blip):
 
 def test_a_question_without_words_has_no_relevance(blip):
     found, _ = load_matcher(str(blip), CPU).relevance(Image.new("RGB", (30, 20), "red"), "...")
-    assert not found.any() and most_relevant(found, 0.5, (20, 30)).all()
+    assert not found.any() and find_relevant_pixels(found, 0.5, (20, 30)).all()
 
 
 def test_long_questions_are_cut(blip):
     matcher, picture = load_matcher(str(blip), CPU), Image.new("RGB", (30, 20), "red")
     (long, score), (cut, same) = (matcher.relevance(picture, "red star " * times) for times in (40, 20))
     assert np.array_equal(long, cut) and score == same
-    assert plain_words("a " * 60) == " ".join(["a"] * 50)
+    assert normalise_text("a " * 60) == " ".join(["a"] * 50)
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 def test_the_share_is_of_all_pixels(share):
     cam = np.random.default_rng(0).random((24, 24)).astype(np.float32)
-    left = most_relevant(cam, share, (384, 384))
+    left = find_relevant_pixels(cam, share, (384, 384))
     assert left.sum() == int(384**2 * share) + 1
-    more = most_relevant(cam, share + 0.05, (384, 384))
-    assert more[left].all() and most_relevant(cam, 1, (384, 384)).all()
+    more = find_relevant_pixels(cam, share + 0.05, (384, 384))
+    assert more[left].all() and find_relevant_pixels(cam, 1, (384, 384)).all()
     middle = np.arange(24) * 16 + 8
     at_patches = left[np.ix_(middle, middle)]
     assert cam[at_patches].mean() > cam[~at_patches].mean() + 0.2
@@ -152,12 +152,12 @@ def test_the_map_is_blurred():
     gauss /= gauss.sum(1, keepdims=True)
     smooth = gauss @ smooth.clip(0, 1) @ gauss.T
     wanted = smooth >= np.quantile(smooth, 0.4)
-    assert (most_relevant(cam.astype(np.float32), 0.6, (384, 384)) == wanted).mean() > 0.999
+    assert (find_relevant_pixels(cam.astype(np.float32), 0.6, (384, 384)) == wanted).mean() > 0.999
 
 
 def test_the_share_falls_with_the_score():
-    assert [share_of(score) for score in (1, 0.4, 0)] == [0.5, 0.8, 1 - 1e-5]
-    assert share_of(-1) == 1 - 1e-5
+    assert [share_to_keep(score) for score in (1, 0.4, 0)] == [0.5, 0.8, 1 - 1e-5]
+    assert share_to_keep(-1) == 1 - 1e-5
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_blip_paints_the_pictures_of_any_family(blip, family, count, image_paths
     masked, scores = [], []
     for picture in chats[0].images:
         cam, score = by_hand(blip, picture, "is there a red star in the two pictures ?")
-        left = most_relevant(cam, 1 - score / 2, (picture.height, picture.width))
+        left = find_relevant_pixels(cam, 1 - score / 2, (picture.height, picture.width))
         masked.append(Image.fromarray(np.asarray(picture) * left[..., None].astype(np.uint8)))
         scores.append(score)
         assert 0.02 < 1 - left.mean() < 0.98
@@ -181,7 +181,7 @@ def test_blip_paints_the_pictures_of_any_family(blip, family, count, image_paths
     assert told["shares"] == [1 - score / 2 for score in told["scores"]]
     if family == "mllama":
         return  # its whole pass wants masks of its own
-    other = read_whole(model, build_batch(model, [with_pictures(chats[0], masked)]).inputs, tokens)
+    other = read_whole(model, build_batch(model, [with_images(chats[0], masked)]).inputs, tokens)
     main = read_whole(model, batch.inputs, tokens)
     wanted = (main + 1.3 * other)[:, -STEPS - 1 : -1]
     torch.testing.assert_close(logits, wanted, rtol=1e-3, atol=3e-3)
@@ -205,7 +205,7 @@ def test_gradients_are_those_of_small_changes(family, image_paths):
     ]
     chats, batch = ready(model, *samples)
     with torch.inference_mode():
-        found = logit_gradients(MethodContext(model, chats, batch))
+        found = logit_gradient_norms(MethodContext(model, chats, batch))
     assert [len(each) for each in found] == [len(prompt.visual_positions) for prompt in batch.prompts]
     assert batch.prompts[1].padding > 0
     first = model.family.decoder(model.hf).layers[0]
@@ -236,13 +236,13 @@ def test_gradients_choose_the_patches(count, image_paths):
     chats, batch = ready(model, sample_of(image_paths[:count]))
     method = load_method("agla", alpha=1.3, beta=0, keep=0.4, relevance="gradient")
     tokens, logits, report = run(model, [method], chats, batch)
-    values = logit_gradients(MethodContext(model, chats, batch))[0]
-    shown = shown_by(batch.prompts[0], largest(values, 0.4))
+    values = logit_gradient_norms(MethodContext(model, chats, batch))[0]
+    shown = find_pixels(batch.prompts[0], select_largest(values, 0.4))
     masked = [
         Image.fromarray(np.asarray(picture) * left[..., None].astype(np.uint8))
         for picture, left in zip(chats[0].images, shown, strict=True)
     ]
-    other = read_whole(model, build_batch(model, [with_pictures(chats[0], masked)]).inputs, tokens)
+    other = read_whole(model, build_batch(model, [with_images(chats[0], masked)]).inputs, tokens)
     main = read_whole(model, batch.inputs, tokens)
     wanted = (main + 1.3 * other)[:, -STEPS - 1 : -1]
     torch.testing.assert_close(logits, wanted, rtol=1e-3, atol=3e-3)
@@ -258,13 +258,13 @@ def test_gradients_are_of_the_unchanged_model(image_paths):
     found = []
 
     def keep(asked):
-        found.append(logit_gradients(asked)[0])
+        found.append(logit_gradient_norms(asked)[0])
         return found[-1:]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmprobe.interventions.methods.agla.logit_gradients", keep)
+        patch.setattr("mmprobe.interventions.methods.agla.logit_gradient_norms", keep)
         run(model, [sage, agla], chats, batch, 1)
-    assert torch.equal(found[0], logit_gradients(MethodContext(model, chats, batch))[0])
+    assert torch.equal(found[0], logit_gradient_norms(MethodContext(model, chats, batch))[0])
 
 
 def test_attention_is_the_default(image_paths):
@@ -296,7 +296,7 @@ def test_nothing_is_left_behind(relevance, blip, image_paths):
     with (
         pytest.raises(KeyError),
         torch.inference_mode(),
-        mp.interventions.intervening(model, [acting], chats, batch) as intervention,
+        mp.interventions.intervene(model, [acting], chats, batch) as intervention,
     ):
         model.hf.generate(**batch.inputs, max_new_tokens=3, logits_processor=[*intervention.processors, fail])
     assert (left_behind(model), [weight.requires_grad for weight in model.hf.parameters()]) == before
@@ -342,7 +342,7 @@ def test_what_is_no_blip_is_told_before_the_model_runs(tiny_spd, image_paths, tm
     monkeypatch.setattr(type(tiny_spd.hf), "generate", lambda *_, **__: pytest.fail("the model ran"))
     (tmp_path / "empty").mkdir()
     cases = {
-        str(tmp_path / "empty"): "could not be loaded .*check that the folder holds a whole checkpoint",
+        str(tmp_path / "empty"): "could not be loaded .*check that the folder holds a complete checkpoint",
         str(locate("tiny-spd")[1]): "a qwen2_5_vl, not a BLIP",
         str(
             save_tiny_blip(tmp_path / "captions", BlipForConditionalGeneration)

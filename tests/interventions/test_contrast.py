@@ -22,12 +22,12 @@ from PIL import Image
 
 from mmprobe.interventions import load_method
 from mmprobe.interventions.base import MethodContext
-from mmprobe.interventions.contrast import plausible
-from mmprobe.interventions.contrast_path import SecondPath
-from mmprobe.interventions.methods.icd import told
-from mmprobe.interventions.methods.pai import without_pictures
-from mmprobe.interventions.methods.vcd import kept_signal, noisy
-from mmprobe.interventions.visual import shown_by, with_pictures
+from mmprobe.interventions.contrast import mask_implausible
+from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.methods.icd import insert_instruction
+from mmprobe.interventions.methods.pai import remove_images
+from mmprobe.interventions.methods.vcd import add_noise, signal_power
+from mmprobe.interventions.visual import find_pixels, with_images
 from mmprobe.models import Batch
 from mmprobe.models.prompt import build_batch
 
@@ -52,9 +52,9 @@ def test_it_reads_what_generate_reads(model, single):
         pad_token_id=0,
     )  # fmt: skip
     generated = out.sequences[:, batch.inputs["input_ids"].shape[1] :]
-    path = SecondPath(model, batch.inputs)
+    path = ContrastPath(model, batch.inputs)
     with torch.no_grad():
-        found = [path.follow(generated[:, :step]) for step in range(STEPS)]
+        found = [path.read_answer(generated[:, :step]) for step in range(STEPS)]
     for step, logits in enumerate(out.logits):
         torch.testing.assert_close(found[step], logits.float(), rtol=0, atol=0)
 
@@ -63,12 +63,12 @@ def test_several_tokens_at_once_are_read_as_one_by_one(model, single):
     chats, batch = single
     generated = plain_tokens(model, batch)
     with torch.no_grad():
-        wanted, path = SecondPath(model, batch.inputs), SecondPath(model, batch.inputs)
-        by_one = [wanted.follow(generated[:, :step]) for step in range(STEPS)][-1]
-        path.follow(generated[:, :1])
-        torch.testing.assert_close(path.follow(generated[:, : STEPS - 1]), by_one, rtol=1e-4, atol=1e-4)
-        late = SecondPath(model, batch.inputs)
-        torch.testing.assert_close(late.follow(generated[:, : STEPS - 1]), by_one, rtol=1e-4, atol=1e-4)
+        wanted, path = ContrastPath(model, batch.inputs), ContrastPath(model, batch.inputs)
+        by_one = [wanted.read_answer(generated[:, :step]) for step in range(STEPS)][-1]
+        path.read_answer(generated[:, :1])
+        torch.testing.assert_close(path.read_answer(generated[:, : STEPS - 1]), by_one, rtol=1e-4, atol=1e-4)
+        late = ContrastPath(model, batch.inputs)
+        torch.testing.assert_close(late.read_answer(generated[:, : STEPS - 1]), by_one, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["vcd", "icd", "pai"])
@@ -82,9 +82,9 @@ def test_steps_equal_whole_passes_over_the_other_prompt(model, single, name):
     method = load_method(name, **({"alpha": 0, "gamma": 1.6} if name == "pai" else {"alpha": 0.7}), beta=0)
     tokens, logits, _ = run(model, [method], chats, batch)
     others = {
-        "vcd": lambda: noisy(MethodContext(model, chats, batch), 500),
-        "icd": lambda: build_batch(model, [told(chats[0], method.instruction)]).inputs,
-        "pai": lambda: build_batch(model, [without_pictures(chats[0])]).inputs,
+        "vcd": lambda: add_noise(MethodContext(model, chats, batch), 500),
+        "icd": lambda: build_batch(model, [insert_instruction(chats[0], method.instruction)]).inputs,
+        "pai": lambda: build_batch(model, [remove_images(chats[0])]).inputs,
     }
     main = read_whole(model, batch.inputs, tokens)[:, -STEPS - 1 : -1]
     other = read_whole(model, others[name](), tokens)[:, -STEPS - 1 : -1]
@@ -120,8 +120,10 @@ def test_padded_rows_answer_as_alone(family, image_paths):
 def test_plausible_by_hand():
     """log(0.5) + 2 is 1.307: the second token stays, the third goes."""
     main, combined = torch.tensor([[2.0, 1.4, 1.2]]), torch.tensor([[0.1, 0.2, 9.0]])
-    assert plausible(combined, main, 0.5).tolist() == [[pytest.approx(0.1), pytest.approx(0.2), -math.inf]]
-    assert torch.equal(plausible(combined, main, 0), combined)
+    assert mask_implausible(combined, main, 0.5).tolist() == [
+        [pytest.approx(0.1), pytest.approx(0.2), -math.inf]
+    ]
+    assert torch.equal(mask_implausible(combined, main, 0), combined)
 
 
 def test_vcd_by_hand():
@@ -158,21 +160,21 @@ def test_the_noise_is_that_of_the_diffusion():
     kept = 1.0
     for index in range(501):
         kept *= 1 - (1 / (1 + math.exp(6 - 12 * index / 999)) * (0.5e-2 - 1e-5) + 1e-5)
-    assert kept_signal(500) == pytest.approx(kept, rel=1e-6)
+    assert signal_power(500) == pytest.approx(kept, rel=1e-6)
     model = tiny("llava")
     batch = Batch({"pixel_values": torch.full((2, 3, 64, 64), 2.0)}, [])
-    found = noisy(MethodContext(model, [None], batch), 500)["pixel_values"]
+    found = add_noise(MethodContext(model, [None], batch), 500)["pixel_values"]
     assert found.mean().item() == pytest.approx(2 * kept**0.5, abs=0.02)
     assert found.std().item() == pytest.approx((1 - kept) ** 0.5, abs=0.02)
-    assert torch.equal(found, noisy(MethodContext(model, [None], batch), 500)["pixel_values"])
-    assert not torch.equal(found, noisy(MethodContext(model, [None], batch, seed=1), 500)["pixel_values"])
+    assert torch.equal(found, add_noise(MethodContext(model, [None], batch), 500)["pixel_values"])
+    assert not torch.equal(found, add_noise(MethodContext(model, [None], batch, seed=1), 500)["pixel_values"])
 
 
 def test_pictures_in_several_sizes_are_all_noisy():
     low, high = torch.zeros(1, 3, 32, 32), torch.zeros(1, 3, 64, 64)
     batch = Batch({"pixel_values": low, "high_res_pixel_values": high, "attention_mask": low}, [])
-    found = noisy(MethodContext(tiny("llava"), [None], batch), 500)
-    spread = (1 - kept_signal(500)) ** 0.5
+    found = add_noise(MethodContext(tiny("llava"), [None], batch), 500)
+    spread = (1 - signal_power(500)) ** 0.5
     assert all(found[name].std().item() == pytest.approx(spread, abs=0.05) for name in list(found)[:2])
     assert not torch.equal(
         found["high_res_pixel_values"].flatten()[: low.numel()], found["pixel_values"].flatten()
@@ -186,7 +188,9 @@ def test_both_frames_of_a_picture_get_the_same_noise(image_paths):
     pixels = batch.inputs["pixel_values"]
     frames = pixels.reshape(len(pixels), 3, 2, 64)
     assert torch.equal(frames[:, :, 0], frames[:, :, 1])  # channels, frames, pixels
-    changed = noisy(MethodContext(model, chats, batch), 500)["pixel_values"].reshape(len(pixels), 3, 2, 64)
+    changed = add_noise(MethodContext(model, chats, batch), 500)["pixel_values"].reshape(
+        len(pixels), 3, 2, 64
+    )
     assert torch.equal(changed[:, :, 0], changed[:, :, 1])
     assert not torch.equal(changed, frames)
 
@@ -199,7 +203,7 @@ def test_the_positions_of_the_answer_are_left_alone(image_paths):
     before = model.hf.model.rope_deltas.clone()
     assert before.abs().sum() > 0
     with torch.no_grad():
-        SecondPath(model, build_batch(model, [without_pictures(chats[0])]).inputs).follow(
+        ContrastPath(model, build_batch(model, [remove_images(chats[0])]).inputs).read_answer(
             torch.zeros(1, 0, dtype=torch.long)
         )
     assert torch.equal(model.hf.model.rope_deltas, before)
@@ -223,7 +227,9 @@ def test_agla_leaves_the_attended_patches(image_paths, monkeypatch):
             rows = model.hf(**batch.inputs, output_attentions=True).attentions
     finally:
         config._attn_implementation = before
-    attention = torch.stack(rows)[:, 0, :, -1].mean((0, 1))[torch.from_numpy(batch.prompts[0].visual_positions)]
+    attention = torch.stack(rows)[:, 0, :, -1].mean((0, 1))[
+        torch.from_numpy(batch.prompts[0].visual_positions)
+    ]
     wanted = set(attention.topk(4).indices.tolist())
     original, masked = np.asarray(chats[0].images[0]), np.asarray(made[0].images[0])
     for cell in range(16):
@@ -253,7 +259,7 @@ def test_pai_equals_whole_matrices_of_changed_scores(family, image_paths):
 
     with attending(model, attend):
         main = read_whole(model, batch.inputs, tokens)[:, -STEPS - 1 : -1].log_softmax(-1)
-    text = build_batch(model, [without_pictures(chats[0])]).inputs
+    text = build_batch(model, [remove_images(chats[0])]).inputs
     other = read_whole(model, text, tokens)[:, -STEPS - 1 : -1].log_softmax(-1)
     torch.testing.assert_close(logits, 1.5 * (main - other) + other, rtol=1e-3, atol=2e-3)
     plain = read_whole(model, batch.inputs, tokens)[:, -STEPS - 1 : -1].log_softmax(-1)
@@ -282,9 +288,9 @@ def test_agla_equals_whole_passes_over_what_is_relevant(family, image_paths):
     relevant[attention.topk(round(0.4 * len(attention))).indices] = True
     masked = [
         Image.fromarray(np.asarray(picture) * shown[..., None].astype(np.uint8))
-        for picture, shown in zip(chats[0].images, shown_by(prompt, relevant), strict=True)
+        for picture, shown in zip(chats[0].images, find_pixels(prompt, relevant), strict=True)
     ]
-    other = read_whole(model, build_batch(model, [with_pictures(chats[0], masked)]).inputs, tokens)[
+    other = read_whole(model, build_batch(model, [with_images(chats[0], masked)]).inputs, tokens)[
         :, -STEPS - 1 : -1
     ]
     main = read_whole(model, batch.inputs, tokens)[:, -STEPS - 1 : -1]

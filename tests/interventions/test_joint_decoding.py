@@ -12,9 +12,9 @@ import torch
 from helpers.answering import FAMILIES, ready, run, sample_of, tiny
 
 import mmprobe as mp
-from mmprobe.interventions import intervening, joint_decoding, load_method
-from mmprobe.interventions.contrast_path import SecondPath
-from mmprobe.interventions.methods.icd import told
+from mmprobe.interventions import intervene, joint_decoding, load_method
+from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.methods.icd import insert_instruction
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_batch
 from mmprobe.traces import load_capture
@@ -45,7 +45,7 @@ def passes(model: Model) -> Iterator[list[int]]:
 
 
 def apart(monkeypatch) -> None:
-    monkeypatch.setattr(joint_decoding, "_can_join", lambda inputs, second: False)
+    monkeypatch.setattr(joint_decoding, "_can_join", lambda inputs, path: False)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -123,21 +123,21 @@ def test_what_was_joined_is_parted_again(image_paths):
     """Each cache holds its own rows and tokens, so either can go on alone."""
     model = tiny("qwen2_5_vl")
     chats, batch = ready(model, sample_of(image_paths[:2]))
-    with torch.inference_mode(), intervening(model, [load_method("icd")], chats, batch) as intervention:
+    with torch.inference_mode(), intervene(model, [load_method("icd")], chats, batch) as intervention:
         out = model.hf.generate(
             **batch.inputs, max_new_tokens=4, do_sample=False, return_dict_in_generate=True,
             logits_processor=intervention.processors,
         )  # fmt: skip
-    path = intervention.acts[0][1].path
+    path = intervention.states[0][1].contrast_path
     assert path is not None
     for cache, length in (
         (out.past_key_values, batch.inputs["input_ids"].shape[1]),
-        (path.cache, path.prompt),
+        (path.cache, path.prompt_length),
     ):
         assert {tuple(layer.keys.shape[:3:2]) for layer in cache.layers} == {(1, length + 3)}
     with torch.inference_mode():
         more = torch.cat([out.sequences[:, batch.inputs["input_ids"].shape[1] :], torch.tensor([[5, 6]])], 1)
-        found = path.follow(more)
-        chats = [told(chats[0], load_method("icd").instruction)]
-        wanted = SecondPath(model, build_batch(model, chats).inputs).follow(more)
+        found = path.read_answer(more)
+        chats = [insert_instruction(chats[0], load_method("icd").instruction)]
+        wanted = ContrastPath(model, build_batch(model, chats).inputs).read_answer(more)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

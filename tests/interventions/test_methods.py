@@ -14,11 +14,11 @@ import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate, generate_batch, load_method, load_methods, method_names
 from mmprobe.interventions.base import Method, MethodContext
-from mmprobe.interventions.contrast import Contrast
-from mmprobe.interventions.contrast_path import SecondPath
-from mmprobe.interventions.generate import Generated
-from mmprobe.interventions.methods.self_consistency import elected
-from mmprobe.interventions.parameters import settings
+from mmprobe.interventions.contrast import ContrastState
+from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.generate import GeneratedAnswer
+from mmprobe.interventions.methods.self_consistency import elect_answer
+from mmprobe.interventions.parameters import parse_settings
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import method_class
 from mmprobe.samples import Sample
@@ -96,9 +96,9 @@ def test_nothing_is_left_behind_by_an_error(name, image_paths):
         raise KeyError("in the middle")
 
     with pytest.raises(KeyError, match="in the middle"), torch.inference_mode():
-        from mmprobe.interventions import intervening
+        from mmprobe.interventions import intervene
 
-        with intervening(model, [load_method(name, **STRONG[name])], chats, batch) as intervention:
+        with intervene(model, [load_method(name, **STRONG[name])], chats, batch) as intervention:
             assert left_behind(model) != before
             processors = [*intervention.processors, fail]
             model.hf.generate(**batch.inputs, max_new_tokens=3, do_sample=False, logits_processor=processors)
@@ -111,8 +111,10 @@ class SamePrompt(Method):
 
     name: ClassVar[str] = "same-prompt"
 
-    def begin(self, asked: MethodContext) -> Contrast:
-        return Contrast(lambda: SecondPath(asked.model, asked.batch.inputs), lambda z, other: 2 * z - other)
+    def create_state(self, asked: MethodContext) -> ContrastState:
+        return ContrastState(
+            lambda: ContrastPath(asked.model, asked.batch.inputs), lambda z, other: 2 * z - other
+        )
 
 
 def test_a_checkpoints_penalty_of_repetitions_comes_behind_the_methods(image_paths):
@@ -159,7 +161,7 @@ def test_reports_end_with_the_answer(name, image_paths):
 
 def test_a_number_may_have_an_exponent():
     """YAML takes 1e-3 for a text."""
-    assert load_method("sage", **settings(["alpha=1e-3"])).alpha == 0.001
+    assert load_method("sage", **parse_settings(["alpha=1e-3"])).alpha == 0.001
 
 
 def test_methods_compose(image_paths):
@@ -200,10 +202,10 @@ def test_prompt_methods_ask_with_the_decoding_methods(image_paths):
 
 
 def test_self_consistency_votes():
-    assert elected(["No", "Yes, a star", "yes: a", "Yes, a star"]) == 1
-    assert elected(["b", "a", "a"]) == 1
-    assert elected(["only"]) == 0
-    assert elected(["", "", "no"]) == 0
+    assert elect_answer(["No", "Yes, a star", "yes: a", "Yes, a star"]) == 1
+    assert elect_answer(["b", "a", "a"]) == 1
+    assert elect_answer(["only"]) == 0
+    assert elect_answer(["", "", "no"]) == 0
 
 
 def test_self_consistency_takes_one_of_its_answers(tiny_spd, image_paths):
@@ -227,12 +229,12 @@ def test_a_prefill_is_part_of_the_answer_that_is_refined(name, begun, tiny_spd, 
     sample = sample_of(image_paths[:1]).model_copy(update={"prefill": "So"})
     (chat,), batch = ready(tiny_spd, sample)
     ids = tiny_spd.tokenizer(" it is.", add_special_tokens=False)["input_ids"]
-    watched = {"watch": {"attention": [1.0] * len(batch.prompts[0].visual_positions)}}
+    watched = {"attention-recorder": {"attention": [1.0] * len(batch.prompts[0].visual_positions)}}
     asked = []
 
     def ask(chats, **options):
         asked.extend(chats)
-        return [Generated(" it is.", ids, watched)]
+        return [GeneratedAnswer(" it is.", ids, watched)]
 
     (found,) = load_method(name).answer(tiny_spd, [chat], ask, 0, 4)
     assert found.text == " it is." and [each.prefill for each in asked] == begun
@@ -246,7 +248,7 @@ def test_sampling_is_by_the_seed(tiny_spd, image_paths):
     one, same = (
         generate(tiny_spd, sample, "vcd", temperature=1.5, seed=4, max_new_tokens=8) for _ in range(2)
     )
-    assert isinstance(one, Generated) and one == same
+    assert isinstance(one, GeneratedAnswer) and one == same
 
 
 @pytest.mark.parametrize("name", sorted(NEUTRAL))
@@ -285,7 +287,7 @@ def test_a_method_from_a_file(tmp_path):
         ("sage", {"prompt": True, "rule": "take"}, "prompt=true needs rule=scale"),
         ("icd", {"instruction": " "}, "instruction=' ': must be a text"),
         ("pai", {"gamma": 0.5}, "gamma=0.5: must be a number from 1 to 10"),
-        ("pai+vcd", {"alpha": 1}, "parameters alpha: of which of the methods"),
+        ("pai+vcd", {"alpha": 1}, "parameters alpha: there are several methods"),
         ("vcd+vcd", {}, "method vcd: it is given twice"),
         ([], {}, "method: none is given"),
         ("nowhere.yaml", {}, "nowhere.yaml: cannot be read"),
@@ -310,36 +312,36 @@ def test_bad_files_are_told_in_a_line(content, tmp_path):
 
 
 def test_settings_of_a_command_line():
-    assert settings(["eta=0.5", "see=false", "tau=null", "instruction=a=b"]) == {
+    assert parse_settings(["eta=0.5", "see=false", "tau=null", "instruction=a=b"]) == {
         "eta": 0.5, "see": False, "tau": None, "instruction": "a=b",
     }  # fmt: skip
     for pairs, message in (
         (["eta"], "write NAME=VALUE"),
         (["a=1", "a=2"], "set twice"),
         (["a=["], "cannot be read"),
-        (["a=2024-13-45"], "--set a=2024-13-45: the value '2024-13-45' cannot be read"),
+        (["a=2024-13-45"], "parameter a: the value '2024-13-45' cannot be read"),
     ):
         with pytest.raises(InputError, match=message):
-            settings(pairs)
+            parse_settings(pairs)
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).visual])
+@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).needs_images])
 def test_visual_methods_want_a_picture_before_the_model_runs(name, tiny_spd, monkeypatch):
     monkeypatch.setattr(type(tiny_spd.hf), "generate", lambda *_, **__: pytest.fail("the model ran"))
     with pytest.raises(InputError, match=f"method {name}: sample x has no image"):
         generate(tiny_spd, Sample(id="x", question="Why?"), method=name)
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).cells])
+@pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).needs_visual_tokens])
 def test_methods_on_visual_tokens_refuse_cross_attention(name, image_paths):
-    with pytest.raises(InputError, match=f"method {name}: mllama sees pictures by cross-attention"):
+    with pytest.raises(InputError, match=f"method {name}: mllama sees images by cross-attention"):
         generate(tiny("mllama"), sample_of(image_paths[:1]), method=name)
 
 
 def test_pai_needs_a_family_that_can_do_without_a_picture(image_paths):
     model = tiny("paligemma")
     with pytest.raises(
-        InputError, match="method pai: paligemma cannot read a prompt without a picture .*gamma=1"
+        InputError, match="method pai: paligemma cannot read a prompt without an image .*gamma=1"
     ):
         generate(model, sample_of(image_paths[:1]), method="pai", max_new_tokens=2)
     assert (
@@ -349,11 +351,11 @@ def test_pai_needs_a_family_that_can_do_without_a_picture(image_paths):
 
 
 def test_two_methods_that_ask_anew_are_refused(tiny_spd, image_paths):
-    with pytest.raises(InputError, match="method opera: it searches by itself"):
+    with pytest.raises(InputError, match="method opera: it decodes by itself"):
         generate(tiny_spd, sample_of(image_paths[:1]), method="opera+vcd")
-    with pytest.raises(InputError, match="method opera: it searches by itself"):
+    with pytest.raises(InputError, match="method opera: it decodes by itself"):
         generate(tiny_spd, sample_of(image_paths[:1]), method="opera", temperature=0.5)
-    with pytest.raises(InputError, match="self-refine and zoom-refine: both ask anew"):
+    with pytest.raises(InputError, match="self-refine and zoom-refine: both ask again"):
         generate(tiny_spd, sample_of(image_paths[:1]), method="self-refine+zoom-refine")
     assert issubclass(method_class("zoom-refine"), PromptMethod)
 
@@ -361,7 +363,7 @@ def test_two_methods_that_ask_anew_are_refused(tiny_spd, image_paths):
 def test_other_bad_arguments(tiny_spd, image_paths):
     sample = sample_of(image_paths[:1])
     for options, message in (
-        ({"max_new_tokens": 0}, "max-new-tokens 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens 0"),
         ({"temperature": -1}, "temperature -1"),
     ):
         with pytest.raises(InputError, match=message):
@@ -369,15 +371,15 @@ def test_other_bad_arguments(tiny_spd, image_paths):
 
 
 def test_a_trace_shows_what_the_method_did(tiny_spd, image_paths, tmp_path):
-    """Within `intervening` the tracer records the changed stream and never the second path."""
-    from mmprobe.interventions import intervening
+    """Within `intervene` the tracer records the changed stream and never the second path."""
+    from mmprobe.interventions import intervene
     from mmprobe.models.hooks import observe
 
     chats, batch = ready(tiny_spd, sample_of(image_paths[:2]))
     method = load_method("sage", alpha=0, eta=1, k=0.8, beta=0, tau=0)
     layer = tiny_spd.family.decoder(tiny_spd.hf).layers[3]
     mids, posts = [], []
-    with torch.inference_mode(), intervening(tiny_spd, [method], chats, batch) as intervention:
+    with torch.inference_mode(), intervene(tiny_spd, [method], chats, batch) as intervention:
         parts = tiny_spd.family.parts(layer)
         with observe(layer, outputs=posts.append), observe(parts.mid, inputs=mids.append):
             out = tiny_spd.hf.generate(

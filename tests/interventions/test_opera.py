@@ -89,7 +89,7 @@ class Reference:
                     local = rows[self.length :, self.length :].tolist()
                     penalty, column = by_hand(local, method.scale)
                     places.append(column)
-                    if step < opera.EARLIEST:
+                    if step < opera.WARM_UP:
                         penalty = -float(rows[-1, self.visual].sum())
                     penalised.append(value - method.weight * penalty)
                 for token, logprob in zip(
@@ -100,7 +100,7 @@ class Reference:
             most = Counter(places)
             columns.append(min(place for place in most if most[place] == max(most.values())))
             target = None
-            if columns[-1] >= opera.EARLIEST and columns.count(columns[-1]) > method.threshold:
+            if columns[-1] >= opera.WARM_UP and columns.count(columns[-1]) > method.threshold:
                 options = [
                     at for at in (columns[-1] + 1, columns[-1]) if at < step and times[at] < method.candidates
                 ]
@@ -139,7 +139,7 @@ def test_it_equals_the_slow_reference(family, image_paths):
 
 
 def test_it_goes_back_as_the_slow_reference_does(image_paths, monkeypatch):
-    monkeypatch.setattr(opera, "EARLIEST", 1)
+    monkeypatch.setattr(opera, "WARM_UP", 1)
     found, reference, wanted = found_and_wanted(
         tiny("qwen2_5_vl"), image_paths, beams=2, candidates=2, threshold=1
     )

@@ -13,10 +13,10 @@ from helpers.answering import FAMILIES, STEPS, attending, read_whole, ready, run
 from torch import Tensor
 
 import mmprobe as mp
-from mmprobe.interventions import intervening, load_method
+from mmprobe.interventions import intervene, load_method
 from mmprobe.interventions.methods import sage as sage_module
 from mmprobe.interventions.methods.sage import Sage
-from mmprobe.interventions.visual import largest, painted, shown_by, with_pictures
+from mmprobe.interventions.visual import find_pixels, paint_pixels, select_largest, with_images
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 from mmprobe.models.prompt import build_batch
@@ -157,12 +157,12 @@ class Reference:
         ] = True
         assert both.any(), "the case is void: nothing is occluded"
         chat = self.chats[0]
-        shown = shown_by(self.batch.prompts[0], both)
+        shown = find_pixels(self.batch.prompts[0], both)
         pictures = [
-            painted(picture, pixels, self.sage.fill)
+            paint_pixels(picture, pixels, self.sage.fill)
             for picture, pixels in zip(chat.images, shown, strict=True)
         ]
-        return build_batch(self.model, [with_pictures(chat, pictures)]).inputs
+        return build_batch(self.model, [with_images(chat, pictures)]).inputs
 
 
 def equal_to_reference(model: Model, pictures: Any, **parameters: Any) -> dict[str, Any]:
@@ -251,7 +251,9 @@ def test_a_row_whose_maps_share_nothing_is_not_contrasted(image_paths, monkeypat
     model = tiny(SMALL)
     asked = ready(model, sample_of(image_paths[:2]), sample_of(image_paths[1:3], name="b"))
     calls = count()
-    monkeypatch.setattr(sage_module, "largest", lambda *given: largest(*given) & (next(calls) >= 2))
+    monkeypatch.setattr(
+        sage_module, "select_largest", lambda *arguments: select_largest(*arguments) & (next(calls) >= 2)
+    )
     _, found, _ = run(model, [load_method("sage", alpha=2, beta=0.2, eta=4, k=0.8)], *asked, 3)
     _, without, _ = run(model, [load_method("sage", alpha=2, beta=0.2, eta=0)], *asked, 3)
     torch.testing.assert_close(found[0], without[0], rtol=1e-4, atol=1e-4)
@@ -282,8 +284,8 @@ def test_what_the_report_says_of_decay(image_paths):
 def test_the_report_is_the_same_when_measurements_were_joined_on_the_way(image_paths, monkeypatch):
     model = tiny(SMALL)
     found = []
-    for apart in (sage_module._APART, 3):
-        monkeypatch.setattr(sage_module, "_APART", apart)
+    for apart in (sage_module.MAX_SEPARATE, 3):
+        monkeypatch.setattr(sage_module, "MAX_SEPARATE", apart)
         found.append(
             run(model, [load_method("sage")], *ready(model, sample_of(image_paths[:2])))[2](0)["sage"]
         )
@@ -320,5 +322,5 @@ def test_a_trace_shows_the_attention_that_the_method_made(choice, image_paths, t
 def recorded(
     record: Any, method: Sage, chat: Any, model: Model, batch: Any, lanes: Any, spec: Any, options: Any
 ) -> Any:
-    with torch.inference_mode(), intervening(model, [method], [chat], batch) as intervention:
+    with torch.inference_mode(), intervene(model, [method], [chat], batch) as intervention:
         return record(model, batch, lanes, spec, options | {"logits_processor": intervention.processors})

@@ -11,10 +11,10 @@ from helpers.answering import STEPS, plain_tokens, ready, run, sample_of, tiny
 from PIL import Image
 
 from mmprobe.interventions import load_method
-from mmprobe.interventions.attention_watch import AttentionWatch
 from mmprobe.interventions.methods.attention_prompting import heat_maps
-from mmprobe.interventions.methods.zoom_refine import crop_box
-from mmprobe.interventions.visual import AttentionMap, Cells, largest, painted, shown_by
+from mmprobe.interventions.methods.zoom_refine import find_crop
+from mmprobe.interventions.two_pass_method import AttentionRecorder
+from mmprobe.interventions.visual import AttentionMap, TokenMask, find_pixels, paint_pixels, select_largest
 from mmprobe.models import Prompt
 from mmprobe.models.families import View
 
@@ -34,58 +34,60 @@ TWO = prompt_of(
 
 
 def test_cells_become_pixels_of_their_views():
-    first, second = shown_by(TWO, np.array([0, 1, 0, 1, 0, 0, 0, 1], bool))
+    first, second = find_pixels(TWO, np.array([0, 1, 0, 1, 0, 0, 0, 1], bool))
     wanted = np.zeros((4, 6), bool)
     wanted[:2, 2:4] = True
     wanted[2:, :2] = True
     assert np.array_equal(first, wanted) and second.all()
-    first, second = shown_by(TWO, np.array([0, 0, 0, 0, 0, 0, 1, 0], bool))
+    first, second = find_pixels(TWO, np.array([0, 0, 0, 0, 0, 0, 1, 0], bool))
     assert np.array_equal(first, np.tile(np.arange(6) >= 3, (4, 1))) and not second.any()
 
 
 def test_a_view_larger_than_its_picture_is_cut():
     """A square view of a wide picture that was padded: its outer rows show nothing."""
     padded = prompt_of([View((3, 3), (0, -3, 9, 9))], [0], [(3, 9)])
-    (found,) = shown_by(padded, np.ones(9, bool))
+    (found,) = find_pixels(padded, np.ones(9, bool))
     assert found.shape == (3, 9) and found.all()
-    (found,) = shown_by(padded, np.arange(9) < 3)
+    (found,) = find_pixels(padded, np.arange(9) < 3)
     assert not found.any()
 
 
 def test_painting():
     picture = Image.fromarray(np.array([[[0, 0, 0], [10, 20, 30]], [[10, 20, 30], [20, 40, 60]]], np.uint8))
     pixels = np.array([[False, True], [False, False]])
-    assert painted(picture, pixels, "mean").getpixel((1, 0)) == (10, 20, 30)
-    assert painted(picture, pixels, "black").getpixel((1, 0)) == (0, 0, 0)
-    assert painted(picture, pixels, "black").getpixel((1, 1)) == (20, 40, 60)
+    assert paint_pixels(picture, pixels, "mean").getpixel((1, 0)) == (10, 20, 30)
+    assert paint_pixels(picture, pixels, "black").getpixel((1, 0)) == (0, 0, 0)
+    assert paint_pixels(picture, pixels, "black").getpixel((1, 1)) == (20, 40, 60)
 
 
 def test_the_largest_share():
     values = torch.tensor([3.0, 1.0, 2.0, 5.0, 4.0])
-    assert largest(values, 0.4).tolist() == [False, False, False, True, True]
-    assert largest(values, 0).sum() == 1 and largest(values, 1).all()
-    assert largest(values[:0], 0.5).shape == (0,)
+    assert select_largest(values, 0.4).tolist() == [False, False, False, True, True]
+    assert select_largest(values, 0).sum() == 1 and select_largest(values, 1).all()
+    assert select_largest(values[:0], 0.5).shape == (0,)
 
 
 def test_cells_among_the_keys_of_a_later_step():
-    cells = Cells(torch.tensor([[False, True, True, False]]))
-    assert cells.on_keys(4, 0).tolist() == [[False, True, True, False]]
-    assert cells.on_keys(6, 2).tolist() == [[False, True, True, False, False, False]]
-    assert cells.on_keys(4, 2).tolist() == [[True, False, False, False]]  # a sliding layer's last four keys
+    cells = TokenMask(torch.tensor([[False, True, True, False]]))
+    assert cells.align(4, 0).tolist() == [[False, True, True, False]]
+    assert cells.align(6, 2).tolist() == [[False, True, True, False, False, False]]
+    assert cells.align(4, 2).tolist() == [[True, False, False, False]]  # a sliding layer's last four keys
 
 
 @pytest.mark.parametrize("keys", [6, 4, 1])
 def test_the_map_of_attention_is_the_mean_over_heads_and_layers(keys):
-    prompt = SimpleNamespace(visual=np.array([1, 2]), padding=1)
+    prompt = SimpleNamespace(visual_positions=np.array([1, 2]), padding=1)
     asked = SimpleNamespace(
-        batch=SimpleNamespace(prompts=[prompt]), length=4, model=SimpleNamespace(device=torch.device("cpu"))
+        batch=SimpleNamespace(prompts=[prompt]),
+        prompt_length=4,
+        model=SimpleNamespace(device=torch.device("cpu")),
     )
     found = AttentionMap(asked)  # two tokens generated, six keys in all, those of the patches are 2 and 3
     full = torch.arange(1.0, 7)
-    found.add(torch.stack([full[-keys:], 3 * full[-keys:]])[None, :, None], 2)
-    found.add(torch.stack([full, full])[None, :, None], 2)
+    found.add_layer(torch.stack([full[-keys:], 3 * full[-keys:]])[None, :, None], 2)
+    found.add_layer(torch.stack([full, full])[None, :, None], 2)
     first = {6: [2 * 3, 2 * 4], 4: [2 * 3, 2 * 4], 1: [0, 0]}[keys]
-    assert found.of(0).tolist() == [(first[0] + 3) / 2, (first[1] + 4) / 2]
+    assert found.select_visual(0).tolist() == [(first[0] + 3) / 2, (first[1] + 4) / 2]
 
 
 def test_the_map_of_an_answer_ends_with_it(image_paths):
@@ -98,11 +100,13 @@ def test_the_map_of_an_answer_ends_with_it(image_paths):
     first, second = plain_tokens(model, ready(model, *samples)[1]).tolist()
     assert first[1] != first[0] and first[1] not in second, "the case is void: both end together"
     model.hf.generation_config.eos_token_id = first[1]
-    _, logits, report = run(model, [AttentionWatch()], *ready(model, *samples))
+    _, logits, report = run(model, [AttentionRecorder()], *ready(model, *samples))
     assert logits.shape[1] == STEPS
     for row, sample in enumerate(samples):
-        _, _, alone = run(model, [AttentionWatch()], *ready(model, sample))
-        assert report(row)["watch"]["attention"] == pytest.approx(alone(0)["watch"]["attention"], rel=1e-4)
+        _, _, alone = run(model, [AttentionRecorder()], *ready(model, sample))
+        assert report(row)["attention-recorder"]["attention"] == pytest.approx(
+            alone(0)["attention-recorder"]["attention"], rel=1e-4
+        )
 
 
 def test_a_sliding_window_that_has_left_the_pictures_behind(image_paths):
@@ -132,7 +136,7 @@ def test_heat_of_tiles_narrower_than_a_pixel():
 
 
 def test_the_crop_holds_what_was_attended():
-    assert crop_box(TWO, np.array([0, 9, 0, 8, 0, 0, 0, 0.0]), 0.25) == (0, (0, 0, 4, 4))
-    assert crop_box(TWO, np.array([0, 0, 0, 0, 0, 0, 0, 5.0]), 0.1) == (1, (0, 0, 2, 2))
+    assert find_crop(TWO, np.array([0, 9, 0, 8, 0, 0, 0, 0.0]), 0.25) == (0, (0, 0, 4, 4))
+    assert find_crop(TWO, np.array([0, 0, 0, 0, 0, 0, 0, 5.0]), 0.1) == (1, (0, 0, 2, 2))
     padded = prompt_of([View((3, 3), (0, -3, 9, 9))], [0], [(3, 9)])
-    assert crop_box(padded, np.array([9.0, 8, 0, 0, 1, 0, 0, 0, 0]), 0.2) == (0, (0, 0, 9, 3))
+    assert find_crop(padded, np.array([9.0, 8, 0, 0, 1, 0, 0, 0, 0]), 0.2) == (0, (0, 0, 9, 3))
