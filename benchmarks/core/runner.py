@@ -233,7 +233,7 @@ def _generate_answers(
     ordered = sorted(samples, key=lambda sample: (len(sample.images), sample.question))
     for n_images, members in groupby(ordered, key=lambda sample: len(sample.images)):
         group = list(members)
-        usable = [method for method in methods if n_images or not method.visual]
+        usable = [method for method in methods if n_images or not method.needs_images]
         for start in range(0, len(group), batch_size):
             batch = group[start : start + batch_size]
             answers = generate_batch(model, batch, usable or "plain", max_new_tokens=max_new_tokens)
