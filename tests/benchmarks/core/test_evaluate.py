@@ -1,0 +1,109 @@
+"""evaluate, score and compare in Python, and the first part of a benchmark's data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import mmprobe as mp
+from mmprobe.benchmarks.core.evaluate import load_truth
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.errors import InputError
+
+N_QUESTIONS = {  # of the first two of six drawn pairs, and of all six
+    "spd-faith": "pairs",
+    "pope": "images",
+    "chair": "images",
+    "mme": "images",
+    "mirage": "questions",
+    "magic": "questions",
+    "mirage-effect": "questions",
+    "mmreason": "questions",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_pairs(tmp_path_factory.mktemp("pairs"), 6, 5)
+
+
+def test_every_benchmark_says_what_a_limit_counts():
+    units = {name: mp.benchmarks.find_benchmark(name).unit for name in mp.benchmarks.NAMES}
+    assert units == N_QUESTIONS
+
+
+@pytest.mark.parametrize("name", mp.benchmarks.NAMES)
+def test_a_limit_takes_the_first_of_the_data(name, tmp_path):
+    benchmark = mp.benchmarks.find_benchmark(name)
+    whole = load_truth(benchmark, None, tmp_path / "drawn", n=6, seed=5)
+    part = load_truth(benchmark, None, tmp_path / "drawn", n=6, seed=5, limit=2)
+    asked, limited = benchmark.ask_questions(whole), benchmark.ask_questions(part)
+    assert 0 < len(limited) < len(asked)
+    assert limited == [sample for sample in asked if sample in limited], "in the order of the data"
+    if benchmark.unit == "images":
+        assert len({tuple(sample.images) for sample in limited}) == 2
+    if benchmark.unit == "pairs":
+        assert len({tuple(sample.images) for sample in limited if len(sample.images) == 2}) == 2
+    answers = {sample.id: sample.answer or "Nothing." for sample in limited}
+    first = "dqr_exact" if name == "spd-faith" else benchmark.headline[0]
+    assert benchmark.score_answers(part, answers)[0][first].coverage == 1, "of the part, nothing is missing"
+    assert benchmark.score_answers(whole, answers)[0][first].coverage < 1 or name == "spd-faith"
+
+
+def test_a_model_is_evaluated_and_its_answers_are_scored_again(tiny_spd, data, tmp_path):
+    evaluation = mp.benchmarks.evaluate(
+        "spd-faith", tiny_spd, tmp_path / "first", data=data, limit=1, trace=True, batch_size=8
+    )
+    assert evaluation.metrics["dqr_exact"].n == 1
+    run = mp.open_run(tmp_path / "first" / "run")
+    assert len(run) == len(evaluation.folder.joinpath("responses.jsonl").read_text().splitlines()) - 1
+    assert (tmp_path / "first" / "run" / "labels.jsonl").exists()
+    results = json.loads((tmp_path / "first" / "results.json").read_text())
+    assert results["limit"] == 1 and results["model"] == "tiny-spd"
+    responses = {
+        line["id"]: line["response"]
+        for line in map(json.loads, (tmp_path / "first" / "responses.jsonl").read_text().splitlines())
+    }
+    by_file = mp.benchmarks.score(
+        "spd-faith", data, tmp_path / "first" / "responses.jsonl", tmp_path / "by-file"
+    )
+    by_id = mp.benchmarks.score("spd-faith", data, responses, tmp_path / "by-id")
+    assert by_file.metrics == by_id.metrics
+    assert by_file.metrics["drf"].value == evaluation.metrics["drf"].value
+    with pytest.raises(InputError, match="holds answers already"):
+        mp.benchmarks.evaluate("spd-faith", tiny_spd, tmp_path / "first", data=data)
+
+
+def test_methods_are_compared(tiny_spd, data, tmp_path):
+    ds = mp.benchmarks.compare(
+        tiny_spd,
+        tmp_path / "out",
+        methods=["self-refine"],
+        benchmarks=["pope"],
+        data=data,
+        limit=2,
+        batch_size=8,
+        progress=lambda line: None,
+    )
+    assert ds["contender"].values.tolist() == ["plain", "self-refine"]
+    assert int(ds["n_paired"].sel(metric="pope accuracy", contender="self-refine")) > 2
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "options", "message"),
+    [
+        ("pop", "tiny-spd", {}, "did you mean pope"),
+        ("pope", "tiny-sdp", {}, "tiny-sdp"),
+        ("pope", "tiny-spd", {"method": "sgae"}, "sage"),
+        ("pope", "tiny-spd", {"method": "sage", "alhpa": 1}, "alpha"),
+        ("pope", "tiny-spd", {"limt": 3}, "limt"),
+        ("pope", "tiny-spd", {"perturbation": "mask"}, "mask-25"),
+        ("pope", "tiny-spd", {"judge": "model:x/y"}, "needs no judge"),
+        ("pope", "openai/gpt-4o", {"trace": True}, "cannot be traced"),
+    ],
+)
+def test_bad_calls_leave_nothing(name, model, options, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        mp.benchmarks.evaluate(name, model, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
