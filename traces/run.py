@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
@@ -133,12 +133,7 @@ def _load_methods(method: Any, parameters: Mapping[str, Any], engine: str) -> li
     Raises:
         InputError: a method, an argument of `trace` or a parameter is unknown, or a method cannot be traced.
     """
-    known = [parameter.name for loaded in load_methods(method) for parameter in fields(loaded)]
-    for name in parameters:
-        if name not in known:
-            keywords = inspect.signature(trace).parameters.values()
-            arguments = [keyword.name for keyword in keywords if keyword.kind is keyword.KEYWORD_ONLY]
-            raise unknown_name("trace: argument or parameter", name, [*arguments, *known])
+    _check_names(load_methods(method), parameters)
     methods = [
         loaded
         for loaded in load_methods(method, **parameters)
@@ -150,6 +145,17 @@ def _load_methods(method: Any, parameters: Mapping[str, Any], engine: str) -> li
     if methods and engine != "native":
         raise InputError(f"method {methods[0].name}: needs the native engine, not {engine}")
     return methods
+
+
+def _check_names(methods: Sequence[Method], names: Iterable[str]) -> None:
+    """Raise InputError if a keyword is no argument of `trace` and no parameter of the methods."""
+    known = [parameter.name for method in methods for parameter in fields(method)]
+    for name in names:
+        if name not in known:
+            keywords = inspect.signature(trace).parameters.values()
+            known += [keyword.name for keyword in keywords if keyword.kind is keyword.KEYWORD_ONLY]
+            method = "+".join(method.name for method in methods)
+            raise unknown_name(f"trace with method {method}: argument or parameter", name, known)
 
 
 def _batches(model: Model, samples: Sequence[Sample], batch_size: int) -> Iterator[list[Sample]]:
