@@ -1,4 +1,4 @@
-"""The colour of an object by name, and an object in another colour."""
+"""Name the colour of an object, and give it another colour."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PIL import Image
 from mmprobe.benchmarks.photo_pairs.masks import Mask
 from mmprobe.benchmarks.photo_pairs.photos import Pixels
 
-# hue in degrees, saturation and value in 0-1 that an object is given; ours
+# Hue in degrees, saturation and value in 0-1 of each new colour; ours.
 PALETTE: dict[str, tuple[float, float, float]] = {
     "red": (0, 0.80, 0.75),
     "orange": (28, 0.90, 0.92),
@@ -20,73 +20,69 @@ PALETTE: dict[str, tuple[float, float, float]] = {
     "purple": (280, 0.65, 0.62),
     "pink": (325, 0.45, 0.95),
 }
-# upper ends of the hues' ranges in degrees; ours
-_HUES = (
-    *(
-        (15, "red"),
-        (42, "orange"),
-        (70, "yellow"),
-        (165, "green"),
-        (200, "cyan"),
-        (255, "blue"),
-        (300, "purple"),
-    ),
-    *((342, "pink"), (360, "red")),
+# Upper limit of each range of hues in degrees, and its colour; ours.
+_HUE_LIMITS = (
+    (15, "red"),
+    (42, "orange"),
+    (70, "yellow"),
+    (165, "green"),
+    (200, "cyan"),
+    (255, "blue"),
+    (300, "purple"),
+    (342, "pink"),
+    (360, "red"),
 )
-_UNLIKE = (
-    90.0  # smallest distance of two colours in red, green and blue, of 0-255, for a change to be seen; ours
-)
+_MIN_DISTANCE = 90.0  # smallest visible distance of two RGB colours of 0-255, ours
 
 
-def _hsv(pixels: Pixels) -> NDArray[np.float64]:
-    """Hue in degrees, saturation and value in 0-1, [..., 3]."""
+def _to_hsv(pixels: Pixels) -> NDArray[np.float64]:
+    """Return hue in degrees, saturation and value in 0-1, [..., 3]."""
     flat = Image.fromarray(pixels.reshape(1, -1, 3)).convert("HSV")
     return np.asarray(flat, dtype=np.float64).reshape(pixels.shape) * (360 / 256, 1 / 255, 1 / 255)
 
 
-def colour_of(pixels: Pixels, mask: Mask) -> str:
-    """The name of an object's colour: that of the median of its pixels.
+def name_colour(pixels: Pixels, mask: Mask) -> str:
+    """Return the name of an object's colour, taken from the median of its pixels.
 
     Example:
-        >>> colour_of(np.full((2, 2, 3), (30, 60, 200), np.uint8), np.ones((2, 2), bool))
+        >>> name_colour(np.full((2, 2, 3), (30, 60, 200), np.uint8), np.ones((2, 2), bool))
         'blue'
     """
     median = np.median(pixels[mask], axis=0).astype(np.uint8)
-    hue, saturation, value = _hsv(median[None])[0]
+    hue, saturation, value = _to_hsv(median[None])[0]
     if value < 0.2:
         return "black"
     if saturation < 0.15:
         return "white" if value > 0.8 else "gray"
-    name = next(name for end, name in _HUES if hue <= end)
+    name = next(name for limit, name in _HUE_LIMITS if hue <= limit)
     return "brown" if name in ("red", "orange", "yellow") and hue > 10 and value < 0.62 else name
 
 
-def new_colours(pixels: Pixels, mask: Mask) -> list[str]:
-    """The colours that an object can be given so that the change is seen."""
+def list_new_colours(pixels: Pixels, mask: Mask) -> list[str]:
+    """Return the colours that would visibly change an object."""
     median = np.median(pixels[mask], axis=0)
-    plain = np.array([_rgb(*told) for told in PALETTE.values()])
-    far = np.linalg.norm(plain - median, axis=1) >= _UNLIKE
-    now = colour_of(pixels, mask)
-    return [name for name, unlike in zip(PALETTE, far, strict=True) if unlike and name != now]
+    palette = np.array([_to_rgb(*colour) for colour in PALETTE.values()])
+    is_far = np.linalg.norm(palette - median, axis=1) >= _MIN_DISTANCE
+    current = name_colour(pixels, mask)
+    return [name for name, far in zip(PALETTE, is_far, strict=True) if far and name != current]
 
 
-def _rgb(hue: float, saturation: float, value: float) -> tuple[int, int, int]:
+def _to_rgb(hue: float, saturation: float, value: float) -> tuple[int, int, int]:
     code = tuple(round(part) for part in (hue * 255 / 360, saturation * 255, value * 255))
     return Image.new("HSV", (1, 1), code).convert("RGB").getpixel((0, 0))  # type: ignore[return-value]
 
 
-def recoloured(pixels: Pixels, mask: Mask, colour: str) -> Pixels:
-    """A picture whose every pixel is recoloured as the object must be; the edit then takes the object from
-    it.
+def recolour(pixels: Pixels, mask: Mask, colour: str) -> Pixels:
+    """Return the image with all pixels recoloured. The caller then cuts the object out of it.
 
-    The hue is set; saturation and value are moved so that the object's medians are the palette's, since a
-    grey or dark object hardly changes with its hue alone. Light, shade and texture stay.
+    The hue is set. Saturation and value are shifted until the object's medians equal those of the palette,
+    since a new hue alone hardly changes a grey or dark object. Light, shade and texture stay.
     """
     hue, saturation, value = PALETTE[colour]
-    hsv = _hsv(pixels)
-    wanted = np.empty_like(hsv)
-    wanted[..., 0] = hue * 255 / 360
+    hsv = _to_hsv(pixels)
+    new_hsv = np.empty_like(hsv)
+    new_hsv[..., 0] = hue * 255 / 360
     for channel, target in ((1, saturation), (2, value)):
-        moved = hsv[..., channel] + target - np.median(hsv[mask][:, channel])
-        wanted[..., channel] = 255 * np.clip(moved, 0.15 if channel == 1 else 0.0, 1)
-    return np.asarray(Image.fromarray(wanted.round().astype(np.uint8), "HSV").convert("RGB"))
+        shifted = hsv[..., channel] + target - np.median(hsv[mask][:, channel])
+        new_hsv[..., channel] = 255 * np.clip(shifted, 0.15 if channel == 1 else 0.0, 1)
+    return np.asarray(Image.fromarray(new_hsv.round().astype(np.uint8), "HSV").convert("RGB"))

@@ -1,4 +1,4 @@
-"""Edits of a photograph under its objects' masks, composed into one changed picture."""
+"""Apply edits to a photograph under the masks of its objects."""
 
 from __future__ import annotations
 
@@ -6,63 +6,65 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from mmprobe.benchmarks.photo_pairs.colours import recoloured
+from mmprobe.benchmarks.photo_pairs.colours import recolour
 from mmprobe.benchmarks.photo_pairs.inpainting import Inpainter
-from mmprobe.benchmarks.photo_pairs.masks import Mask, dilate, shifted, union
-from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejected
+from mmprobe.benchmarks.photo_pairs.masks import Mask, dilate, shift_mask, union
+from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
 from mmprobe.benchmarks.photo_pairs.planner import Edit
 
-_FEATHER = 1.2  # standard deviation in pixels of the soft edge of what is recoloured or pasted, ours
+_FEATHER = 1.2  # standard deviation in pixels of the soft edge of a recoloured or pasted object, ours
 
 
 def apply_edits(photo: Photo, edits: list[Edit], inpainter: Inpainter, margin: int) -> Pixels:
-    """The photograph with all edits made: holes are filled together, then colours are set, then moved objects
-    pasted.
+    """Return the photograph with all edits applied.
 
-    A removed or moved object leaves a hole: its mask grown by `margin`, less the pixels of objects that stay.
+    All holes are filled together. Then each object is recoloured or pasted at its new place. A removed or
+    moved object leaves a hole: its mask grown by `margin`, without the pixels of objects that stay.
 
     Args:
-        edits: of different objects.
+        photo: the photograph.
+        edits: edits of different objects.
+        inpainter: fills the holes.
         margin: pixels around a mask that may change.
 
     Returns:
-        uint8 [height, width, 3]; outside the masks, grown by `margin`, the photograph's own pixels.
+        uint8 [height, width, 3]. Pixels outside the grown masks are unchanged.
 
     Raises:
-        Rejected: the inpainter gave something that is not this picture.
+        Rejection: the inpainter returned an array of another shape or type.
     """
     changed = photo.pixels.copy()
-    gone = [edit.instance for edit in edits if edit.type != "color"]
-    hole = _apart(photo, gone, margin)
+    removed = [edit.instance for edit in edits if edit.type != "color"]
+    hole = _grow_masks(photo, removed, margin)
     if hole.any():
         filled = np.asarray(inpainter(photo.pixels.copy(), hole.copy()))
         if filled.shape != changed.shape or filled.dtype != np.uint8:
-            raise Rejected("check", f"the inpainter gave {filled.dtype} {list(filled.shape)} for a picture")
+            raise Rejection("check", f"the inpainter gave {filled.dtype} {list(filled.shape)} for an image")
         changed[hole] = filled[hole]
     for edit in edits:
         mask = photo.instances[edit.instance].mask
         if edit.colour is not None:
-            soft = _soft(mask, margin) * (_apart(photo, [edit.instance], margin) & ~hole)
-            changed = _mixed(changed, recoloured(photo.pixels, mask, edit.colour), soft)
+            opacity = _soften(mask, margin) * (_grow_masks(photo, [edit.instance], margin) & ~hole)
+            changed = _blend(changed, recolour(photo.pixels, mask, edit.colour), opacity)
         elif edit.shift is not None:
-            moved = np.roll(photo.pixels, edit.shift[::-1], (0, 1))  # planned to stay within the picture
-            changed = _mixed(changed, moved, _soft(shifted(mask, edit.shift), margin))
+            moved = np.roll(photo.pixels, edit.shift[::-1], (0, 1))  # the planner keeps it inside the image
+            changed = _blend(changed, moved, _soften(shift_mask(mask, edit.shift), margin))
     return changed
 
 
-def _apart(photo: Photo, indices: list[int], margin: int) -> Mask:
-    """The masks of these objects, grown, without the other objects' pixels that are not theirs."""
+def _grow_masks(photo: Photo, indices: list[int], margin: int) -> Mask:
+    """Return the masks of these objects, grown by the margin, without pixels of other objects."""
     shape = photo.pixels.shape[:2]
-    own = union([photo.instances[index].mask for index in indices], shape)
-    others = [one.mask for index, one in enumerate(photo.instances) if index not in indices]
-    return own | (dilate(own, margin) & ~union(others, shape))
+    masks = union([photo.instances[index].mask for index in indices], shape)
+    others = [instance.mask for index, instance in enumerate(photo.instances) if index not in indices]
+    return masks | (dilate(masks, margin) & ~union(others, shape))
 
 
-def _soft(mask: Mask, margin: int) -> NDArray[np.float64]:
-    """1 within a mask, falling to 0 across its edge and no further than the margin."""
+def _soften(mask: Mask, margin: int) -> NDArray[np.float64]:
+    """Return the opacity of a mask: 1 inside, falling to 0 across its edge within the margin."""
     return ndimage.gaussian_filter(mask.astype(np.float64), _FEATHER) * dilate(mask, margin)
 
 
-def _mixed(below: Pixels, above: Pixels, soft: NDArray[np.float64]) -> Pixels:
-    mixed = below + soft[..., None] * (above.astype(np.float64) - below)
-    return mixed.round().astype(np.uint8)
+def _blend(below: Pixels, above: Pixels, opacity: NDArray[np.float64]) -> Pixels:
+    blended = below + opacity[..., None] * (above.astype(np.float64) - below)
+    return blended.round().astype(np.uint8)

@@ -1,4 +1,4 @@
-"""What stands behind a removed object, invented by OpenCV, by LaMa, or by a function of the caller's."""
+"""Fill the hole of a removed object with OpenCV, LaMa, or a function of the caller."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from mmprobe.benchmarks.photo_pairs.photos import Pixels
 from mmprobe.errors import InputError
 
 Inpainter = Callable[[Pixels, Mask], Pixels]
-"""From a picture, uint8 [height, width, 3], and the hole, bool [height, width], to the picture filled; what
-it returns outside the hole is not used."""
+"""Takes an image, uint8 [height, width, 3], and a hole, bool [height, width], and returns the filled image.
 
-_RADIUS = 5.0  # pixels around the hole that OpenCV's filling starts from, ours
+Pixels that it returns outside the hole are not used.
+"""
+
+_RADIUS = 5.0  # pixels around the hole that OpenCV takes into account, ours
 INPAINTERS = ("opencv", "lama")
 
 
-def inpainter_of(name: str) -> Inpainter:
-    """An inpainter by name: `opencv` (Telea, 2004) or `lama` (Suvorov et al., 2021; the paper's).
+def get_inpainter(name: str) -> Inpainter:
+    """Return the inpainter of a name: `opencv` (Telea, 2004) or `lama` (Suvorov et al., 2021; the paper's).
 
-    `lama` needs the package simple-lama-inpainting, which fetches its weights, or takes them from the file
-    that the environment names in LAMA_MODEL.
+    `lama` needs the package simple-lama-inpainting. The package downloads its weights, or reads them from the
+    file in the environment variable LAMA_MODEL.
 
     Raises:
-        InputError: no such inpainter, or its package is missing.
+        InputError: there is no such inpainter, or its package is missing.
 
     Example:
-        >>> inpainter_of("opencv")(pixels, hole).shape == pixels.shape         # doctest: +SKIP
+        >>> get_inpainter("opencv")(pixels, hole).shape == pixels.shape         # doctest: +SKIP
         True
     """
     if name == "opencv":
-        return _opencv()
+        return _make_opencv_inpainter()
     if name == "lama":
-        return _lama()
-    raise InputError(f"--inpainter {name}: choose {' or '.join(INPAINTERS)}")
+        return _make_lama_inpainter()
+    raise InputError(f"inpainter {name!r}: must be {' or '.join(INPAINTERS)}")
 
 
-def _opencv() -> Inpainter:
+def _make_opencv_inpainter() -> Inpainter:
     try:
         import cv2
     except ImportError:
-        raise InputError(
-            "--inpainter opencv needs OpenCV, which is missing: pip install 'mmprobe[photos]'"
-        ) from None
+        raise InputError("inpainter 'opencv': needs OpenCV; pip install 'mmprobe[photos]'") from None
 
     def fill(pixels: Pixels, hole: Mask) -> Pixels:
         return np.asarray(
@@ -55,17 +55,17 @@ def _opencv() -> Inpainter:
     return fill
 
 
-def _lama() -> Inpainter:
+def _make_lama_inpainter() -> Inpainter:
     try:
         from simple_lama_inpainting import SimpleLama
     except ImportError:
         raise InputError(
-            "--inpainter lama needs the package simple-lama-inpainting; see docs/benchmarks.md, Pairs of photographs"
+            "inpainter 'lama': needs the package simple-lama-inpainting; see docs/benchmarks/photo-pairs.md"
         ) from None
     model = SimpleLama()
 
     def fill(pixels: Pixels, hole: Mask) -> Pixels:
-        made = model(Image.fromarray(pixels), Image.fromarray(255 * hole.astype(np.uint8)))
-        return np.asarray(made)[: pixels.shape[0], : pixels.shape[1]]  # it pads to multiples of 8
+        filled = model(Image.fromarray(pixels), Image.fromarray(255 * hole.astype(np.uint8)))
+        return np.asarray(filled)[: pixels.shape[0], : pixels.shape[1]]  # LaMa pads to multiples of 8
 
     return fill

@@ -1,4 +1,4 @@
-"""A pair's files in the published layout, and the files that list all pairs."""
+"""Write pairs in the published layout, and the files that list all pairs."""
 
 from __future__ import annotations
 
@@ -13,56 +13,59 @@ import numpy as np
 from PIL import Image
 
 from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.benchmarks.photo_pairs.colours import colour_of
-from mmprobe.benchmarks.photo_pairs.masks import box_of, shifted
-from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejected
-from mmprobe.benchmarks.photo_pairs.planner import Edit, place_of
+from mmprobe.benchmarks.photo_pairs.colours import name_colour
+from mmprobe.benchmarks.photo_pairs.masks import bounding_box, shift_mask
+from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
+from mmprobe.benchmarks.photo_pairs.planner import Edit, name_place
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
 from mmprobe.errors import InputError
 
 Row = dict[str, Any]
-_QUALITY = 95  # of the JPEG files, ours; colours are not subsampled, which keeps equal blocks equal
-_MANY = frozenset(("skis", "scissors"))  # categories whose name is a plural
+_QUALITY = 95  # of the JPEG files, ours; without chroma subsampling, equal blocks stay equal
+_PLURAL_CATEGORIES = frozenset(("skis", "scissors"))
 
 
-def describe(photo: Photo, edit: Edit) -> str:
-    """One sentence for one edit, which a reviewer may put better: `The car on the left was removed.`"""
+def describe_edit(photo: Photo, edit: Edit) -> str:
+    """Return one sentence for an edit, such as `The car on the left was removed.`"""
     instance = photo.instances[edit.instance]
-    box = box_of(instance.mask)
-    here = place_of(box, instance.mask.shape)
-    same = sum(one.category == instance.category for one in photo.instances)
-    thing = f"The {instance.category}"
+    box = bounding_box(instance.mask)
+    old_place = name_place(box, instance.mask.shape)
+    n_same_category = sum(other.category == instance.category for other in photo.instances)
+    subject = f"The {instance.category}"
     if edit.shift is not None:
-        there = place_of((box[0] + edit.shift[0], box[1] + edit.shift[1], *box[2:]), instance.mask.shape)
-        if there != here:
-            return f"{thing} moved from the {here} to the {there}."
+        new_place = name_place(
+            (box[0] + edit.shift[0], box[1] + edit.shift[1], *box[2:]), instance.mask.shape
+        )
+        if new_place != old_place:
+            return f"{subject} moved from the {old_place} to the {new_place}."
         right, down = edit.shift
-        way = ("left", "right")[right > 0] if abs(right) >= abs(down) else ("top", "bottom")[down > 0]
-        return f"{thing} moved to the {way}."
-    if same > 1:
-        thing += f" {'in' if ' ' in here or here == 'center' else 'on'} the {here}"
+        side = ("left", "right")[right > 0] if abs(right) >= abs(down) else ("top", "bottom")[down > 0]
+        return f"{subject} moved to the {side}."
+    if n_same_category > 1:
+        preposition = "in" if " " in old_place or old_place == "center" else "on"
+        subject += f" {preposition} the {old_place}"
     if edit.colour is not None:
-        return f"{thing} changed from {colour_of(photo.pixels, instance.mask)} to {edit.colour}."
-    return f"{thing} {'were' if instance.category in _MANY else 'was'} removed."
+        return f"{subject} changed from {name_colour(photo.pixels, instance.mask)} to {edit.colour}."
+    return f"{subject} {'were' if instance.category in _PLURAL_CATEGORIES else 'was'} removed."
 
 
-def row_of(photo: Photo, edits: Iterable[Edit], facts: Mapping[str, Any]) -> Row:
-    """The published row of a pair, and more: `regions` as samples have them, and the facts given."""
+def make_row(photo: Photo, edits: Iterable[Edit], properties: Mapping[str, Any]) -> Row:
+    """Return the published row of a pair, with `regions` in the form of samples and further properties."""
     differences, regions = [], []
     for edit in edits:
         mask = photo.instances[edit.instance].mask
-        boxes = [box_of(mask)]
+        boxes = [bounding_box(mask)]
         if edit.shift is not None:
-            boxes.append(box_of(shifted(mask, edit.shift)))
-        told = dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), boxes[0], strict=True))
+            boxes.append(bounding_box(shift_mask(mask, edit.shift)))
+        box_fields = dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), boxes[0], strict=True))
         differences.append(
             {
                 "type": edit.type,
                 "category": photo.instances[edit.instance].category,
-                "description": describe(photo, edit),
-                **told,
+                "description": describe_edit(photo, edit),
+                **box_fields,
             }
         )
         regions += [{"image": image, "box": list(box)} for image in (0, 1) for box in boxes]
@@ -72,60 +75,56 @@ def row_of(photo: Photo, edits: Iterable[Edit], facts: Mapping[str, Any]) -> Row
         "image2": f"{photo.name}_modified_final.jpg",
         "num_differences": len(differences),
         "differences": differences,
-        **facts,
+        **properties,
         "regions": regions,
         "reviewed": False,
     }
 
 
-def encode(pixels: Pixels, file: Path) -> Pixels:
-    """Write a picture as JPEG.
-
-    Returns:
-        The picture as the file gives it back.
-    """
+def write_jpeg(pixels: Pixels, file: Path) -> Pixels:
+    """Write an image as JPEG, and return its pixels as read back from the file."""
     Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY, subsampling=0)
     with Image.open(file) as image:
         return np.array(image.convert("RGB"))
 
 
 def write_metadata(folder: Path, row: Row) -> None:
-    """A pair's `metadata.json`, written whole."""
+    """Write the `metadata.json` of a pair."""
     write_atomic(folder / "metadata.json", json.dumps(row, indent=1, ensure_ascii=False) + "\n")
 
 
-def pair_folders(out: Path) -> dict[str, Path]:
-    """The finished pairs by id, sorted."""
+def find_pair_folders(out: Path) -> dict[str, Path]:
+    """Return the folders of the finished pairs, by id, sorted."""
     files = [file for level in DIFFICULTIES for file in (out / level).glob("*/metadata.json")]
     return {file.parent.name: file.parent for file in sorted(files, key=lambda file: file.parent.name)}
 
 
-def keep_pair(made: Path, out: Path, level: Difficulty, name: str) -> None:
-    """Move a finished pair's folder to its place; before, it is not there at all."""
-    place = out / level / name
-    place.parent.mkdir(exist_ok=True)
-    shutil.rmtree(place, ignore_errors=True)
-    os.replace(made, place)
+def move_pair(folder: Path, out: Path, difficulty: Difficulty, name: str) -> None:
+    """Move the folder of a finished pair to its final place. Only complete pairs appear there."""
+    target = out / difficulty / name
+    target.parent.mkdir(exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(folder, target)
 
 
 def read_row(folder: Path) -> Row:
-    """A finished pair's row."""
+    """Return the row of a finished pair."""
     return json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
 
 
 def write_lists(out: Path) -> Path | None:
-    """`easy.jsonl`, `medium.jsonl`, `hard.jsonl`: the rows; `samples.jsonl`: every question of every pair.
+    """Write the rows of each difficulty and `samples.jsonl` with every question about every pair.
 
     Returns:
-        The samples file; None where there are no pairs, and then no lists.
+        The samples file. None if there are no pairs; then no file is written.
     """
-    rows = {name: read_row(folder) for name, folder in pair_folders(out).items()}
+    rows = {name: read_row(folder) for name, folder in find_pair_folders(out).items()}
     for level in DIFFICULTIES:
         lines = ""
         for name, row in rows.items():
             if row["difficulty"] == level:
                 images = {key: f"{level}/{name}/{row[key]}" for key in ("image1", "image2")}
-                lines += _line({**row, **images})
+                lines += _to_line({**row, **images})
         if lines:
             write_atomic(out / f"{level}.jsonl", lines)
         else:
@@ -133,53 +132,52 @@ def write_lists(out: Path) -> Path | None:
     if not rows:
         (out / "samples.jsonl").unlink(missing_ok=True)
         return None
-    return write_atomic(out / "samples.jsonl", _samples(out, rows))
+    return write_atomic(out / "samples.jsonl", _make_samples(out, rows))
 
 
-def _samples(out: Path, rows: Mapping[str, Row]) -> str:
-    """The benchmark's own questions, in its words, with the truth of each pair in their metadata."""
+def _make_samples(out: Path, rows: Mapping[str, Row]) -> str:
+    """Return the lines of the benchmark's questions, with the truth of each pair in their metadata."""
     truth = build_published_truth([pair for pair in read_pairs(out) if pair.id in rows])
     lines = []
     for sample in truth.samples:
-        pair, kind = truth.questions[sample.id]
-        row = {key: value for key, value in rows[pair].items() if key not in ("image1", "image2", "regions")}
-        told: dict[str, Any] = {
+        pair_id, question_type = truth.questions[sample.id]
+        row = rows[pair_id]
+        properties = {key: value for key, value in row.items() if key not in ("image1", "image2", "regions")}
+        line: dict[str, Any] = {
             "id": sample.id,
-            "images": [
-                f"{rows[pair]['difficulty']}/{pair}/{rows[pair][key]}" for key in ("image1", "image2")
-            ],
+            "images": [f"{row['difficulty']}/{pair_id}/{row[key]}" for key in ("image1", "image2")],
             "question": sample.question,
-            "answer": _answer(kind, row),
+            "answer": _make_answer(question_type, row),
         }
         if sample.pair_id:
-            told |= {"pair_id": sample.pair_id, "polarity": sample.polarity}
-        lines.append(
-            _line({**told, "regions": rows[pair]["regions"], "metadata": {**sample.metadata, **row}})
-        )
+            line |= {"pair_id": sample.pair_id, "polarity": sample.polarity}
+        line |= {"regions": row["regions"], "metadata": {**sample.metadata, **properties}}
+        lines.append(_to_line(line))
     return "".join(lines)
 
 
-def _answer(kind: str, row: Row) -> str:
-    caption = " ".join(one["description"] for one in row["differences"])
-    number = row["num_differences"]
-    if kind == "count":
-        return "There is 1 difference." if number == 1 else f"There are {number} differences."
-    return {"same": "No. ", "different": "Yes. "}.get(kind, "") + caption
+def _make_answer(question_type: str, row: Row) -> str:
+    caption = " ".join(difference["description"] for difference in row["differences"])
+    count = row["num_differences"]
+    if question_type == "count":
+        return "There is 1 difference." if count == 1 else f"There are {count} differences."
+    return {"same": "No. ", "different": "Yes. "}.get(question_type, "") + caption
 
 
-def _line(data: Row) -> str:
+def _to_line(data: Row) -> str:
     return json.dumps(data, ensure_ascii=False) + "\n"
 
 
-def reject(out: Path, name: str, reason: Rejected) -> None:
-    """Add one line: image_id, stage (read, plan, check, difficulty, review) and reason."""
-    line = json.dumps({"image_id": name, "stage": reason.stage, "reason": " ".join(str(reason).split())})
+def append_rejection(out: Path, name: str, rejection: Rejection) -> None:
+    """Append a line with image_id, stage and reason to `rejected.jsonl`."""
+    reason = " ".join(str(rejection).split())
+    line = json.dumps({"image_id": name, "stage": rejection.stage, "reason": reason})
     with (out / "rejected.jsonl").open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
-def read_rejected(out: Path) -> list[dict[str, str]]:
-    """The rejected pictures; a last line that was cut off is taken away, so that its picture is tried again.
+def read_rejections(out: Path) -> list[dict[str, str]]:
+    """Return the lines of `rejected.jsonl`. A cut-off last line is deleted, so that its image is tried again.
 
     Raises:
         InputError: another line is damaged.
@@ -187,14 +185,14 @@ def read_rejected(out: Path) -> list[dict[str, str]]:
     file = out / "rejected.jsonl"
     if not file.is_file():
         return []
-    whole, _, rest = file.read_text(encoding="utf-8").rpartition("\n")
-    if rest:
-        write_atomic(file, whole + "\n" if whole else "")
+    complete, _, cut_off = file.read_text(encoding="utf-8").rpartition("\n")
+    if cut_off:
+        write_atomic(file, complete + "\n" if complete else "")
     rows = []
-    for number, line in enumerate(whole.split("\n") if whole else [], 1):
+    for number, line in enumerate(complete.split("\n") if complete else [], 1):
         try:
             row = json.loads(line)
             rows.append({key: str(row[key]) for key in ("image_id", "stage", "reason")})
         except (KeyError, TypeError, ValueError):
-            raise InputError(f"{file}, line {number}: damaged; choose another --out") from None
+            raise InputError(f"{file}, line {number}: damaged; choose another folder") from None
     return rows

@@ -1,4 +1,4 @@
-"""COCO's segmentations, polygons and run lengths, as masks."""
+"""Decode COCO's segmentations, polygons or run lengths, into masks."""
 
 from __future__ import annotations
 
@@ -11,92 +11,97 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 Mask = NDArray[np.bool_]
-_SLACK = 2.0  # pixels that a polygon may reach over the picture's edge, ours; more is of another picture
-_MOST_CORNERS = 10_000  # of a polygon, ours
+_MAX_OVERHANG = 2.0  # pixels that a polygon may lie outside the image, ours; more belongs to another image
+_MAX_CORNERS = 10_000  # of a polygon, ours
 
 
 class BadMask(ValueError):
-    """Why a segmentation is no mask of its picture."""
+    """The reason why a segmentation does not give a mask of its image."""
 
 
-def mask_of(segmentation: Any, height: int, width: int) -> Mask:
-    """The pixels of one annotation: the union of its polygons, or its run lengths.
+def decode_mask(segmentation: Any, height: int, width: int) -> Mask:
+    """Return the mask of one annotation: the union of its polygons, or its decoded run lengths.
 
     Args:
-        segmentation: COCO's field: a list of polygons [x, y, x, y, …] in pixels, or {"size": [height, width],
-            "counts": run lengths down the columns, as a list or as COCO's compressed text}.
-        height, width: of the picture.
+        segmentation: a list of polygons [x, y, x, y, …] in pixels, or {"size": [height, width], "counts": run
+            lengths down the columns, as a list or as COCO's compressed text}.
+        height, width: size of the image.
 
     Returns:
-        Booleans [height, width].
+        bool [height, width].
 
     Raises:
-        BadMask: it is malformed, or reaches outside the picture.
+        BadMask: the segmentation is malformed, or lies outside the image.
 
     Example:
-        >>> mask_of({"size": [2, 3], "counts": [1, 2, 3]}, 2, 3).astype(int)
+        >>> decode_mask({"size": [2, 3], "counts": [1, 2, 3]}, 2, 3).astype(int)
         array([[0, 1, 0],
                [1, 0, 0]])
     """
     if isinstance(segmentation, dict):
-        return _of_runs(segmentation, height, width)
+        return _decode_runs(segmentation, height, width)
     if isinstance(segmentation, list) and segmentation:
-        return union(
-            [_filled(_corners(one, height, width), height, width) for one in segmentation], (height, width)
-        )
+        masks = [_fill(_parse_corners(polygon, height, width), height, width) for polygon in segmentation]
+        return union(masks, (height, width))
     raise BadMask("its segmentation is neither polygons nor run lengths")
 
 
-def _filled(corners: NDArray[np.float64], height: int, width: int) -> Mask:
-    """The pixels whose centre is inside a polygon: an odd number of its edges, [corner, 2], is left of it."""
+def _fill(corners: NDArray[np.float64], height: int, width: int) -> Mask:
+    """Return the pixels whose centre lies inside a polygon [corner, 2].
+
+    A centre lies inside if the number of edges to its left is odd.
+    """
     (x, y), (x_next, y_next) = corners.T, np.roll(corners, -1, 0).T
     centres = np.arange(height)[:, None] + 0.5
-    row, edge = np.nonzero((y <= centres) != (y_next <= centres))  # [height, edge]: those that cross the row
-    along = (row + 0.5 - y[edge]) / (y_next - y)[edge]
-    crossed = x[edge] + along * (x_next - x)[edge]
+    row, edge = np.nonzero((y <= centres) != (y_next <= centres))  # the edges that cross each row
+    fraction = (row + 0.5 - y[edge]) / (y_next - y)[edge]
+    crossed = x[edge] + fraction * (x_next - x)[edge]
     edges = np.zeros((height, width + 1), dtype=np.int32)
     np.add.at(edges, (row, np.clip(np.ceil(crossed - 0.5), 0, width).astype(int)), 1)
     return edges.cumsum(1)[:, :width] % 2 == 1
 
 
-def _corners(polygon: Any, height: int, width: int) -> NDArray[np.float64]:
-    if not isinstance(polygon, list) or not 6 <= len(polygon) <= 2 * _MOST_CORNERS or len(polygon) % 2:
-        raise BadMask(f"a polygon has not 3 to {_MOST_CORNERS} corners of x and y")
-    if not all(_number(value) for value in polygon):
-        raise BadMask("a polygon holds what is no number")
+def _parse_corners(polygon: Any, height: int, width: int) -> NDArray[np.float64]:
+    if not isinstance(polygon, list) or not 6 <= len(polygon) <= 2 * _MAX_CORNERS or len(polygon) % 2:
+        raise BadMask(f"a polygon must have 3 to {_MAX_CORNERS} corners of x and y")
+    if not all(_is_number(value) for value in polygon):
+        raise BadMask("a polygon holds a value that is not a number")
     corners = np.array(polygon, dtype=np.float64).reshape(-1, 2)
-    if corners.min() < -_SLACK or (corners > (width + _SLACK, height + _SLACK)).any():
-        raise BadMask(f"its mask lies outside the picture, which has {width} x {height} pixels")
+    if corners.min() < -_MAX_OVERHANG or (corners > (width + _MAX_OVERHANG, height + _MAX_OVERHANG)).any():
+        raise BadMask(f"its mask lies outside the image, which has {width} x {height} pixels")
     return corners
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _of_runs(told: dict[str, Any], height: int, width: int) -> Mask:
-    if told.get("size") != [height, width]:
-        raise BadMask(f"its run lengths are of a picture of another size than {width} x {height}")
-    counts = told.get("counts")
+def _decode_runs(segmentation: dict[str, Any], height: int, width: int) -> Mask:
+    if segmentation.get("size") != [height, width]:
+        raise BadMask(f"its run lengths belong to an image of another size than {width} x {height}")
+    counts = segmentation.get("counts")
     if isinstance(counts, str):
         counts = _decompress(counts)
     elif not isinstance(counts, list) or not all(type(count) is int for count in counts):
         raise BadMask("its run lengths are neither whole numbers nor text")
     if any(count < 0 for count in counts) or sum(counts) != height * width:
-        raise BadMask("its run lengths do not add up to the picture")
+        raise BadMask("its run lengths do not add up to the image")
     flat = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
     return flat.reshape(width, height).T.copy()
 
 
 def _decompress(text: str) -> list[int]:
-    """Run lengths from COCO's text: six bits a letter, the lowest five of them digits; from the fourth run
-    on, the difference from the run before the last one (maskApi.c of cocoapi)."""
+    """Return the run lengths of COCO's compressed text (maskApi.c of cocoapi).
+
+    Each letter holds six bits: five bits of the number, and one bit that says whether the number goes on.
+    From the fourth run on, the number is the difference from the run two places before.
+    """
     counts: list[int] = []
     value = shift = 0
     for letter in text:
         bits = ord(letter) - 48
         if not 0 <= bits < 64 or shift > 40:
-            raise BadMask("its compressed run lengths hold a letter that they cannot")
+            raise BadMask("its compressed run lengths hold an invalid letter")
         value |= (bits & 31) << shift
         shift += 5
         if bits & 32:
@@ -111,30 +116,30 @@ def _decompress(text: str) -> list[int]:
 
 
 def dilate(mask: Mask, pixels: int) -> Mask:
-    """A mask grown by so many pixels on every side, in a square."""
+    """Return a mask grown by `pixels` pixels on every side, in a square."""
     return ndimage.maximum_filter(mask, size=2 * pixels + 1, mode="constant") if pixels else mask
 
 
-def box_of(mask: Mask) -> tuple[int, int, int, int]:
-    """x, y, width and height in pixels of the smallest box around a mask that is not empty."""
+def bounding_box(mask: Mask) -> tuple[int, int, int, int]:
+    """Return x, y, width and height in pixels of the smallest box around a mask that is not empty."""
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     x, y = int(columns[0]), int(rows[0])
     return x, y, int(columns[-1]) - x + 1, int(rows[-1]) - y + 1
 
 
 def union(masks: Sequence[Mask], shape: tuple[int, int]) -> Mask:
-    """All pixels that are in any of the masks."""
-    found = np.zeros(shape, dtype=bool)
+    """Return the pixels that are in any of the masks."""
+    combined = np.zeros(shape, dtype=bool)
     for mask in masks:
-        found |= mask
-    return found
+        combined |= mask
+    return combined
 
 
-def shifted(mask: Mask, by: tuple[int, int]) -> Mask:
-    """A mask moved by so many pixels to the right and down; what leaves the picture is lost."""
-    found = np.zeros_like(mask)
+def shift_mask(mask: Mask, shift: tuple[int, int]) -> Mask:
+    """Return a mask moved right and down by `shift` pixels. Parts outside the image are cut off."""
+    shifted = np.zeros_like(mask)
     rows, columns = np.nonzero(mask)
-    rows, columns = rows + by[1], columns + by[0]
+    rows, columns = rows + shift[1], columns + shift[0]
     inside = (rows >= 0) & (rows < mask.shape[0]) & (columns >= 0) & (columns < mask.shape[1])
-    found[rows[inside], columns[inside]] = True
-    return found
+    shifted[rows[inside], columns[inside]] = True
+    return shifted

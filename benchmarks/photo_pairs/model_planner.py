@@ -1,7 +1,7 @@
-"""Which objects of a photograph are edited, and how: by any model that inspect-ai reaches, within the rules.
+"""Choose the objects of a photograph and their edits with a model, within the rules.
 
-The model sees what the paper's does, the objects' places and names, not the picture. Where no reply can be used, the
-rules plan alone.
+As in SPD-Faith Bench (arXiv:2602.07833), the model sees the places and names of the objects, not the image.
+Where no reply is usable, the rules plan alone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pydantic import Field
 from mmprobe.benchmarks.judges import Judge, JudgeRequest, Unscored
 from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
 from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
-from mmprobe.benchmarks.photo_pairs.colours import colour_of, new_colours
-from mmprobe.benchmarks.photo_pairs.masks import box_of
-from mmprobe.benchmarks.photo_pairs.photos import Photo, share
+from mmprobe.benchmarks.photo_pairs.colours import list_new_colours, name_colour
+from mmprobe.benchmarks.photo_pairs.masks import bounding_box
+from mmprobe.benchmarks.photo_pairs.photos import Photo, covered_share
 from mmprobe.benchmarks.photo_pairs.planner import (
     LIVING,
     Edit,
     Rules,
-    edit_of,
-    find_room,
-    fit_instances,
-    taken_by,
+    find_editable,
+    find_free_shift,
+    find_occupied,
+    make_edit,
 )
 from mmprobe.benchmarks.synthetic.scene import EditType
 
@@ -64,79 +64,92 @@ class _Plan(StrictReply):
     edits: Annotated[list[_Edit], Field(max_length=50)]
 
 
-Drawn = Callable[[], np.random.Generator]
-"""Makes a photograph's generator of random numbers anew, so that a reply is read the same way every time."""
+MakeRng = Callable[[], np.random.Generator]
+"""Returns a new generator with the seed of a photograph, so that a reply is read the same way every time."""
 
 
 def plan_by_model(
-    judge: Judge, photos: Sequence[tuple[Photo, Drawn]], differences: tuple[int, int], rules: Rules
+    judge: Judge, photos: Sequence[tuple[Photo, MakeRng]], differences: tuple[int, int], rules: Rules
 ) -> list[list[Edit] | Unscored | None]:
     """Ask a model for the edits of several photographs.
 
     Args:
-        judge: asks, repairs up to three times, remembers.
-        differences: fewest and most; the number is drawn, and lowered where fewer objects can be edited.
+        judge: asks the model, asks for a repair up to three times, and remembers replies.
+        photos: the photographs with their generators.
+        differences: smallest and largest number of edits. The number is drawn, and lowered if fewer objects
+            can be edited.
+        rules: limits of the planner.
 
     Returns:
-        For each photograph its edits, or why there are none: what was wrong with the replies, or None where too few
-        objects can be edited, for which the model is not asked.
+        For each photograph its edits; or the reason why the replies were unusable; or None if too few objects
+        can be edited. In this last case the model is not asked.
     """
-    asked: dict[int, JudgeRequest[Edit]] = {}
-    for place, (photo, drawn) in enumerate(photos):
-        objects = _objects(photo, drawn(), rules)
-        wanted = min(int(drawn().integers(differences[0], differences[1] + 1)), len(objects))
-        if wanted >= max(differences[0], 1):
+    requests: dict[int, JudgeRequest[Edit]] = {}
+    for index, (photo, make_rng) in enumerate(photos):
+        objects = _describe_objects(photo, make_rng(), rules)
+        n_edits = min(int(make_rng().integers(differences[0], differences[1] + 1)), len(objects))
+        if n_edits >= max(differences[0], 1):
             height, width = photo.pixels.shape[:2]
-            data = {"width": width, "height": height, "differences": wanted, "objects": objects}
-            read = partial(_edits, photo=photo, objects=objects, wanted=wanted, drawn=drawn, rules=rules)
-            asked[place] = JudgeRequest(PLAN, data, read)
-    replies = asyncio.run(judge.ask(list(asked.values())))
+            data = {"width": width, "height": height, "differences": n_edits, "objects": objects}
+            read = partial(
+                _read_edits, photo=photo, objects=objects, n_edits=n_edits, make_rng=make_rng, rules=rules
+            )
+            requests[index] = JudgeRequest(PLAN, data, read)
+    replies = asyncio.run(judge.ask(list(requests.values())))
     plans: list[list[Edit] | Unscored | None] = [None] * len(photos)
-    for place, reply in zip(asked, replies, strict=True):
-        plans[place] = list(reply.items) if reply.items is not None else reply.unscored
+    for index, reply in zip(requests, replies, strict=True):
+        plans[index] = list(reply.items) if reply.items is not None else reply.unscored
     return plans
 
 
-def _objects(photo: Photo, rng: np.random.Generator, rules: Rules) -> list[dict[str, Any]]:
-    """What the model is told of each object that can be edited; numbers are those of the instances, from 1."""
-    told = []
-    for index in fit_instances(photo, rules)[0]:
+def _describe_objects(photo: Photo, rng: np.random.Generator, rules: Rules) -> list[dict[str, Any]]:
+    """Return what the model sees of each editable object. Numbers are instance indices from 1."""
+    objects = []
+    for index in find_editable(photo, rules)[0]:
         instance = photo.instances[index]
-        colours = [] if instance.category in LIVING else new_colours(photo.pixels, instance.mask)
-        room = find_room(photo, index, taken_by(photo, []), rng, rules)
-        kinds = {"color": bool(colours), "remove": True, "position": room is not None}
-        told.append(
+        colours = [] if instance.category in LIVING else list_new_colours(photo.pixels, instance.mask)
+        free_shift = find_free_shift(photo, index, find_occupied(photo, []), rng, rules)
+        possible = {"color": bool(colours), "remove": True, "position": free_shift is not None}
+        objects.append(
             {
                 "number": index + 1,
                 "object": instance.category,
-                "box": list(box_of(instance.mask)),
-                "share": round(share(instance.mask), 4),
-                "colour": colour_of(photo.pixels, instance.mask),
-                "edits": [kind for kind, can in kinds.items() if can],
+                "box": list(bounding_box(instance.mask)),
+                "share": round(covered_share(instance.mask), 4),
+                "colour": name_colour(photo.pixels, instance.mask),
+                "edits": [name for name, is_possible in possible.items() if is_possible],
                 "colours": colours,
             }
         )
-    return told
+    return objects
 
 
-def _edits(
-    reply: str, photo: Photo, objects: list[dict[str, Any]], wanted: int, drawn: Drawn, rules: Rules
+def _read_edits(
+    reply: str, photo: Photo, objects: list[dict[str, Any]], n_edits: int, make_rng: MakeRng, rules: Rules
 ) -> tuple[Edit, ...]:
-    given = read_reply(reply, _Plan).edits
-    if len(given) != wanted:
-        raise UnusableReply(f"it holds {len(given)} edits, but {wanted} are wanted")
-    known = {one["number"]: one for one in objects}
-    rng, edits = drawn(), list[Edit]()
-    for number, one in enumerate(given, 1):
-        if one.object not in known:
+    """Return the edits of a reply.
+
+    Raises:
+        UnusableReply: the reply breaks the form or the rules.
+    """
+    planned = read_reply(reply, _Plan).edits
+    if len(planned) != n_edits:
+        raise UnusableReply(f"it holds {len(planned)} edits, but {n_edits} are wanted")
+    numbers = {item["number"] for item in objects}
+    rng = make_rng()
+    edits: list[Edit] = []
+    for number, item in enumerate(planned, 1):
+        if item.object not in numbers:
             raise UnusableReply(f"edit {number}: there is no object of that number that can be changed")
-        if one.object - 1 in [edit.instance for edit in edits]:
+        if item.object - 1 in [edit.instance for edit in edits]:
             raise UnusableReply(f"edit {number}: its object has an edit already")
-        if (one.type == "color") != (one.colour is not None):
+        if (item.type == "color") != (item.colour is not None):
             raise UnusableReply(f"edit {number}: a colour goes with type color, and with no other")
-        taken = taken_by(photo, edits)
-        edit = edit_of(photo, one.object - 1, one.type, one.colour, taken, rng, rules)
+        occupied = find_occupied(photo, edits)
+        edit = make_edit(photo, item.object - 1, item.type, item.colour, occupied, rng, rules)
         if edit is None:
-            raise UnusableReply(f"edit {number}: that cannot be done to its object; see its edits and colours")
+            raise UnusableReply(
+                f"edit {number}: that cannot be done to its object; see its edits and colours"
+            )
         edits.append(edit)
     return tuple(edits)

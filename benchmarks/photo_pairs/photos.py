@@ -1,4 +1,4 @@
-"""COCO's instances file and its pictures, read so that one bad picture does not stop the others."""
+"""Read COCO's instances file and its images. A bad image does not stop the others."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mmprobe.benchmarks.photo_pairs.masks import BadMask, Mask, mask_of
+from mmprobe.benchmarks.photo_pairs.masks import BadMask, Mask, decode_mask
 from mmprobe.errors import InputError
 from mmprobe.samples import check_id, check_image
 
 Pixels = NDArray[np.uint8]
-_MOST_PIXELS = 20_000_000  # of a picture, ours: every instance's mask is held in memory at once
+_MAX_PIXELS = 20_000_000  # of an image, ours: the masks of all its instances are held in memory at once
 
 
-class Rejected(Exception):
-    """Why a picture gives no pair.
+class Rejection(Exception):
+    """The reason why an image gives no pair.
 
     Attributes:
         stage: read, plan, check, difficulty or review.
@@ -34,30 +34,30 @@ class Rejected(Exception):
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A picture as the instances file lists it, unchecked.
+class ImageEntry:
+    """An image as the instances file lists it, not checked yet.
 
     Attributes:
-        name: what its pair is called: the file's name without its ending.
-        about: its entry under `images`.
+        name: the id of its pair: the name of the file without its suffix.
+        data: its entry under `images`.
         annotations: its entries under `annotations`.
-        categories: category names by COCO's ids.
+        categories: category names by COCO id.
     """
 
     name: str
-    about: dict[str, Any]
+    data: dict[str, Any]
     annotations: list[dict[str, Any]]
     categories: dict[Any, str]
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One object of a picture.
+    """One object of an image.
 
     Attributes:
-        category: as the instances file names it.
-        crowd: whether the mask is that of many objects.
-        mask: booleans [height, width].
+        category: the category as the instances file names it.
+        crowd: whether the mask covers many objects.
+        mask: bool [height, width].
     """
 
     category: str
@@ -67,12 +67,13 @@ class Instance:
 
 @dataclass(frozen=True)
 class Photo:
-    """A picture and its objects.
+    """An image and its objects.
 
     Attributes:
-        name: what its pair is called.
+        name: the id of its pair.
         source: id, file_name and license of its entry.
-        pixels: red, green and blue, uint8 [height, width, 3].
+        pixels: RGB, uint8 [height, width, 3].
+        instances: its objects.
     """
 
     name: str
@@ -81,97 +82,101 @@ class Photo:
     instances: tuple[Instance, ...]
 
     @property
-    def count(self) -> int:
-        """The number of objects, crowds left out."""
+    def n_objects(self) -> int:
+        """The number of objects, without crowds."""
         return sum(not instance.crowd for instance in self.instances)
 
 
-def list_photos(path: str | Path) -> list[Listed]:
-    """The pictures of a COCO instances file, in its order.
+def read_entries(path: str | Path) -> list[ImageEntry]:
+    """Return the images of a COCO instances file, in its order.
 
     Raises:
-        InputError: not such a file, or two pictures whose pairs would have the same name.
+        InputError: the file is not such a file, or the pairs of two images would have the same id.
 
     Example:
-        >>> list_photos("instances_val2017.json")[0].name                 # doctest: +SKIP
+        >>> read_entries("instances_val2017.json")[0].name                # doctest: +SKIP
         '000000397133'
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-        categories = {one["id"]: " ".join(str(one["name"]).lower().split()) for one in data["categories"]}
-        photos = {
-            one["id"]: Listed(PurePosixPath(str(one["file_name"])).stem, one, [], categories)
-            for one in data["images"]
+        categories = {item["id"]: " ".join(str(item["name"]).lower().split()) for item in data["categories"]}
+        entries = {
+            image["id"]: ImageEntry(PurePosixPath(str(image["file_name"])).stem, image, [], categories)
+            for image in data["images"]
         }
         for annotation in data["annotations"]:
-            photos[annotation["image_id"]].annotations.append(annotation)
+            entries[annotation["image_id"]].annotations.append(annotation)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (AttributeError, KeyError, TypeError, RecursionError, ValueError, OSError) as error:
         raise InputError(
             f"{path}: not a COCO instances file with images, annotations and categories ({error!r:.80})"
         ) from None
-    if not photos:
+    if not entries:
         raise InputError(f"{path}: lists no images")
     for category in categories.values():
         if not re.fullmatch(r"[\w .,'()/&-]{1,60}", category):
-            raise InputError(f"{path}: category {category[:60]!r} is no name of 1 to 60 letters")
-    seen: set[str] = set()
-    for photo in photos.values():
+            raise InputError(f"{path}: category {category[:60]!r} is not a name of 1 to 60 letters")
+    _check_names(path, [entry.name for entry in entries.values()])
+    return list(entries.values())
+
+
+def _check_names(path: str | Path, names: list[str]) -> None:
+    used: set[str] = set()
+    for name in names:
         try:
-            check_id(f"{photo.name}-different")  # the longest id of a question about the pair
+            check_id(f"{name}-different")  # the longest id of a question about the pair
         except ValueError:
             raise InputError(
-                f"{path}: image {photo.name[:60]!r}: a pair cannot be called so; rename the file"
+                f"{path}: image {name[:60]!r}: not a valid id of a pair; rename the file"
             ) from None
-        if photo.name in seen:
-            raise InputError(f"{path}: two images are called {photo.name!r}; their pairs would be, too")
-        seen.add(photo.name)
-    return list(photos.values())
+        if name in used:
+            raise InputError(f"{path}: two images are called {name!r}; their pairs would have the same id")
+        used.add(name)
 
 
-def read_photo(listed: Listed, folder: Path) -> Photo:
-    """A picture with its masks.
+def read_photo(entry: ImageEntry, folder: Path) -> Photo:
+    """Read an image with its masks.
 
     Raises:
-        Rejected: the picture is missing or not the one that was annotated, or a mask is none of it.
+        Rejection: the image is missing or not the annotated one, or a mask does not fit it.
     """
-    file = (folder / str(listed.about["file_name"])).resolve()
+    file = (folder / str(entry.data["file_name"])).resolve()
     if not file.is_relative_to(folder.resolve()):
-        raise Rejected("read", "its file is outside the folder of pictures")
+        raise Rejection("read", "its file is outside the folder of images")
     try:
-        height, width = check_image(file, listed.name)
+        height, width = check_image(file, entry.name)
     except InputError as error:
-        raise Rejected("read", str(error)) from None
-    if [listed.about.get("height", height), listed.about.get("width", width)] != [height, width]:
-        raise Rejected("read", f"the picture has {width} x {height} pixels, its annotations another number")
-    if height * width > _MOST_PIXELS:
-        raise Rejected("read", f"the picture has over {_MOST_PIXELS // 1_000_000} megapixels")
+        raise Rejection("read", str(error)) from None
+    if [entry.data.get("height", height), entry.data.get("width", width)] != [height, width]:
+        raise Rejection("read", f"the image has {width} x {height} pixels, its annotations another number")
+    if height * width > _MAX_PIXELS:
+        raise Rejection("read", f"the image has over {_MAX_PIXELS // 1_000_000} megapixels")
     try:
         with Image.open(file) as image:
             pixels = np.array(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise Rejected("read", f"the picture cannot be read ({error})") from None
-    instances = tuple(_instance(one, listed, height, width) for one in listed.annotations)
-    source = {key: listed.about.get(key) for key in ("id", "file_name", "license")}
-    return Photo(listed.name, source, pixels, instances)
+        raise Rejection("read", f"the image cannot be read ({error})") from None
+    instances = tuple(_read_instance(item, entry, height, width) for item in entry.annotations)
+    source = {key: entry.data.get(key) for key in ("id", "file_name", "license")}
+    return Photo(entry.name, source, pixels, instances)
 
 
-def _instance(told: dict[str, Any], listed: Listed, height: int, width: int) -> Instance:
-    where = f"annotation {str(told.get('id'))[:40]}"
-    category = listed.categories.get(told.get("category_id"))
+def _read_instance(annotation: dict[str, Any], entry: ImageEntry, height: int, width: int) -> Instance:
+    where = f"annotation {str(annotation.get('id'))[:40]}"
+    category = entry.categories.get(annotation.get("category_id"))
     if category is None:
-        raise Rejected("read", f"{where}: no such category")
-    crowd = told.get("iscrowd", 0)
+        raise Rejection("read", f"{where}: no such category")
+    crowd = annotation.get("iscrowd", 0)
     if crowd not in (0, 1):
-        raise Rejected("read", f"{where}: iscrowd is neither 0 nor 1")
+        raise Rejection("read", f"{where}: iscrowd is neither 0 nor 1")
     try:
-        mask = mask_of(told.get("segmentation"), height, width)
+        mask = decode_mask(annotation.get("segmentation"), height, width)
     except BadMask as error:
-        raise Rejected("read", f"{where}: {error}") from None
+        raise Rejection("read", f"{where}: {error}") from None
     return Instance(category, bool(crowd), mask)
 
 
-def share(mask: Mask) -> float:
-    """The share of a picture that a mask covers, from 0 to 1."""
+def covered_share(mask: Mask) -> float:
+    """Return the share of an image that a mask covers, from 0 to 1."""
     return float(mask.mean()) if mask.size else math.nan

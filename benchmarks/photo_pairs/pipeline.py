@@ -1,5 +1,4 @@
-"""From COCO's pictures and instances to pairs of photographs: plan, edit, check, keep or reject, one by
-one."""
+"""Make pairs of photographs from COCO's images and instances: plan, edit, check, keep or reject."""
 
 from __future__ import annotations
 
@@ -20,24 +19,24 @@ from tqdm import tqdm
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.photo_pairs.check import check_files, check_pixels
 from mmprobe.benchmarks.photo_pairs.edits import apply_edits
-from mmprobe.benchmarks.photo_pairs.inpainting import Inpainter, inpainter_of
+from mmprobe.benchmarks.photo_pairs.inpainting import Inpainter, get_inpainter
 from mmprobe.benchmarks.photo_pairs.layout import (
-    encode,
-    keep_pair,
-    pair_folders,
-    read_rejected,
-    reject,
-    row_of,
+    append_rejection,
+    find_pair_folders,
+    make_row,
+    move_pair,
+    read_rejections,
+    write_jpeg,
     write_lists,
     write_metadata,
 )
-from mmprobe.benchmarks.photo_pairs.photos import Listed, Photo, Rejected, list_photos, read_photo
+from mmprobe.benchmarks.photo_pairs.photos import ImageEntry, Photo, Rejection, read_entries, read_photo
 from mmprobe.benchmarks.photo_pairs.planner import (
-    MOST_EDITS,
+    MAX_EDITS,
     Edit,
     Rules,
-    difficulty_of,
     plan_by_rules,
+    rate_difficulty,
 )
 from mmprobe.benchmarks.photo_pairs.review import write_review
 from mmprobe.benchmarks.synthetic.pairs import check_options
@@ -45,11 +44,18 @@ from mmprobe.benchmarks.synthetic.scene import Difficulty
 from mmprobe.errors import InputError
 
 _FORMAT = 1
-_AT_A_TIME = 8  # photographs that a model is asked about together, ours
+_BATCH_SIZE = 8  # photographs in one call of a model planner, ours
 
 
-class Made(NamedTuple):
-    """What there is after a run: finished pairs, rejected pictures, and the files."""
+class PhotoPairsResult(NamedTuple):
+    """The result of `make_photo_pairs`.
+
+    Attributes:
+        pairs: number of finished pairs.
+        rejected: number of rejected images.
+        samples: the samples file.
+        review: the review page.
+    """
 
     pairs: int
     rejected: int
@@ -57,10 +63,13 @@ class Made(NamedTuple):
     review: Path
 
 
-class _Planned(NamedTuple):
+class _PlannedPair(NamedTuple):
     photo: Photo
     edits: list[Edit]
     planner: str
+
+
+PlanPhotos = Callable[[list[Photo]], list[_PlannedPair | Rejection]]
 
 
 def make_photo_pairs(
@@ -69,45 +78,47 @@ def make_photo_pairs(
     out: str | Path,
     n: int,
     seed: int = 0,
-    differences: tuple[int, int] = (1, MOST_EDITS),
+    differences: tuple[int, int] = (1, MAX_EDITS),
     difficulty: Difficulty | None = None,
     planner: Any = "rules",
     inpainter: str | Inpainter = "opencv",
     rules: Rules | None = None,
     limit: int | None = None,
-) -> Made:
-    """Make pairs until there are `n`, or no pictures are left; each picture gives at most one.
+) -> PhotoPairsResult:
+    """Make pairs until there are `n`, or no images are left. Each image gives at most one pair.
 
-    What a pair is like depends on the seed, the picture and the options alone, so a run that was cut off is
-    finished by the same call, and a larger `n` only adds pairs. With a model as planner that holds as far as
-    the model's replies repeat; they are kept in `planner.sqlite`.
+    A pair depends only on the seed, the image and the options. So the same call finishes an interrupted run,
+    and a larger `n` only adds pairs. With a model as planner this holds while its replies repeat. They are
+    kept in `planner.sqlite`.
 
     Args:
-        images: folder of the pictures.
+        images: folder of the images.
         annotations: COCO's instances file.
-        out: the pairs' folder; new, empty, or of an earlier call with the same options.
-        n: how many pairs there shall be.
-        differences: fewest and most edits of a pair, within 1-5.
-        difficulty: only pairs of this one; None for all.
-        planner: `rules`; `model:NAME` for a model as inspect-ai names it, or such a model.
+        out: output folder: new, empty, or from an earlier call with the same options.
+        n: number of pairs.
+        seed: source of all randomness.
+        differences: smallest and largest number of edits in a pair, within 1-5.
+        difficulty: keep only pairs of this difficulty; None for all.
+        planner: `rules`; `model:NAME` for a model of inspect-ai; or such a model.
         inpainter: `opencv`, `lama`, or a function from pixels and hole to pixels.
-        rules: what may be edited; None for the defaults.
-        limit: only the first so many images of the instances file. None for all.
+        rules: limits of the planner; None for the defaults.
+        limit: use only the first images of the instances file; None for all.
 
     Raises:
-        InputError: a file or an option is wrong, `out` holds something else, or no picture gave a pair.
+        InputError: a file or an argument is wrong, `out` holds something else, or no image gave a pair.
 
     Example:
         >>> make_photo_pairs("val2017", "instances_val2017.json", "photos", 100).pairs      # doctest: +SKIP
         100
     """
-    images, annotations, out, rules = Path(images), Path(annotations), Path(out), rules or Rules()
-    check_options(n, seed, differences, (1, MOST_EDITS), difficulty)
+    images, annotations, out = Path(images), Path(annotations), Path(out)
+    rules = rules or Rules()
+    check_options(n, seed, differences, (1, MAX_EDITS), difficulty)
     if not images.is_dir():
-        raise InputError(f"--images {images}: no such folder")
-    listed = list_photos(annotations)[:limit]
-    model = _model_of(planner)
-    fill = inpainter_of(inpainter) if isinstance(inpainter, str) else inpainter
+        raise InputError(f"images {images}: no such folder")
+    entries = read_entries(annotations)[:limit]
+    model = _open_planner_model(planner)
+    fill = get_inpainter(inpainter) if isinstance(inpainter, str) else inpainter
     _open_folder(
         out,
         {
@@ -121,32 +132,36 @@ def make_photo_pairs(
             "rules": asdict(rules),
         },
     )
-    plan = _planner_of(model, out, seed, differences, rules)
+    plan_photos = _make_planner(model, out, seed, differences, rules)
     try:
-        _make(listed, images, out, n, seed, difficulty, plan, fill, rules)
+        _make_pairs(entries, images, out, n, seed, difficulty, plan_photos, fill, rules)
     finally:
         samples, review = write_lists(out), write_review(out)
-    rejected = len(read_rejected(out))
+    n_rejected = len(read_rejections(out))
     if samples is None or review is None:
         raise InputError(
-            f"{annotations}: none of its {len(listed)} pictures gave a pair; see {out / 'rejected.jsonl'}"
+            f"{annotations}: none of its {len(entries)} images gave a pair; see {out / 'rejected.jsonl'}"
         )
-    return Made(len(pair_folders(out)), rejected, samples, review)
+    return PhotoPairsResult(len(find_pair_folders(out)), n_rejected, samples, review)
 
 
 def _open_folder(out: Path, options: dict[str, Any]) -> None:
-    """Make the folder, or find it to be of an earlier call with the same options."""
+    """Create the folder, or check that an earlier call with the same options made it."""
     file = out / "make-pairs.json"
     if file.is_file():
         try:
-            before = json.loads(file.read_text(encoding="utf-8"))
+            earlier = json.loads(file.read_text(encoding="utf-8"))
         except (ValueError, OSError):
-            raise InputError(f"{file}: cannot be read; choose another --out") from None
-        other = [key for key in options if not isinstance(before, dict) or before.get(key) != options[key]]
-        if other:
-            raise InputError(f"{out}: holds pairs made with other {', '.join(other)}; choose another --out")
+            raise InputError(f"{file}: cannot be read; choose another folder") from None
+        changed = [
+            key for key in options if not isinstance(earlier, dict) or earlier.get(key) != options[key]
+        ]
+        if changed:
+            raise InputError(
+                f"{out}: holds pairs made with other {', '.join(changed)}; choose another folder"
+            )
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: exists and holds no pairs of photographs; choose another --out")
+        raise InputError(f"{out}: exists and holds no pairs of photographs; choose another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(out / ".part", ignore_errors=True)
@@ -155,124 +170,131 @@ def _open_folder(out: Path, options: dict[str, Any]) -> None:
         raise InputError(f"{out}: cannot be written ({error.strerror})") from None
 
 
-def _model_of(planner: Any) -> Any:
-    """The model that plans, None for the rules; whether it can be reached is told before any work."""
+def _open_planner_model(planner: Any) -> Any:
+    """Return the model that plans, or None for the rules. Opening it now reports errors before any work."""
     if planner == "rules":
         return None
     if isinstance(planner, str):
-        kind, _, planner = planner.partition(":")
-        if kind != "model" or not planner:
-            raise InputError(f"--planner {kind}: choose rules, or model:NAME such as model:openai/gpt-4o")
+        kind, _, name = planner.partition(":")
+        if kind != "model" or not name:
+            raise InputError(f"planner {planner!r}: must be rules, or model:NAME such as model:openai/gpt-4o")
+        planner = name
     from mmprobe.benchmarks.judges.model import open_model
 
     open_model(planner)
     return planner
 
 
-Plan = Callable[[list[Photo]], list[_Planned | Rejected]]
-
-
-def _rng(seed: int, name: str) -> np.random.Generator:
+def _make_rng(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def _planner_of(model: Any, out: Path, seed: int, differences: tuple[int, int], rules: Rules) -> Plan:
-    def by_rules(photo: Photo, planner: str = "rules") -> _Planned | Rejected:
+def _make_planner(model: Any, out: Path, seed: int, differences: tuple[int, int], rules: Rules) -> PlanPhotos:
+    """Return a function that plans photographs by rules, or by a model with the rules as a fallback."""
+
+    def plan_one_by_rules(photo: Photo, planner: str = "rules") -> _PlannedPair | Rejection:
         try:
-            edits = plan_by_rules(photo, differences, _rng(seed, photo.name), rules)
-        except Rejected as reason:
-            return reason
-        return _Planned(photo, edits, planner)
+            edits = plan_by_rules(photo, differences, _make_rng(seed, photo.name), rules)
+        except Rejection as rejection:
+            return rejection
+        return _PlannedPair(photo, edits, planner)
 
     if model is None:
-        return lambda photos: [by_rules(photo) for photo in photos]
+        return lambda photos: [plan_one_by_rules(photo) for photo in photos]
     from mmprobe.benchmarks.judges.model import ModelJudge
     from mmprobe.benchmarks.photo_pairs.model_planner import plan_by_model
 
     judge = ModelJudge(model, out / "planner.sqlite")
 
-    def by_model(photos: list[Photo]) -> list[_Planned | Rejected]:
-        asked = [(photo, partial(_rng, seed, photo.name)) for photo in photos]
-        planned: list[_Planned | Rejected] = []
-        for photo, plan in zip(photos, plan_by_model(judge, asked, differences, rules), strict=True):
+    def plan_all_by_model(photos: list[Photo]) -> list[_PlannedPair | Rejection]:
+        photos_with_rngs = [(photo, partial(_make_rng, seed, photo.name)) for photo in photos]
+        plans = plan_by_model(judge, photos_with_rngs, differences, rules)
+        planned: list[_PlannedPair | Rejection] = []
+        for photo, plan in zip(photos, plans, strict=True):
             if isinstance(plan, list):
-                planned.append(_Planned(photo, plan, judge.name))
+                planned.append(_PlannedPair(photo, plan, judge.name))
             else:
-                planned.append(by_rules(photo, f"rules, since {judge.name} gave no plan ({plan})"))
+                reason = f"rules, since {judge.name} gave no plan ({plan})"
+                planned.append(plan_one_by_rules(photo, reason))
         return planned
 
-    return by_model
+    return plan_all_by_model
 
 
-def _make(
-    listed: list[Listed],
+def _make_pairs(
+    entries: list[ImageEntry],
     images: Path,
     out: Path,
     n: int,
     seed: int,
     difficulty: Difficulty | None,
-    plan: Plan,
+    plan_photos: PlanPhotos,
     fill: Inpainter,
     rules: Rules,
 ) -> None:
-    finished, rejected = set(pair_folders(out)), {row["image_id"] for row in read_rejected(out)}
-    for name in finished & rejected:  # rejected by a reviewer, then cut off
-        shutil.rmtree(pair_folders(out)[name])
+    """Make pairs in random order until there are `n`."""
+    finished = set(find_pair_folders(out))
+    rejected = {row["image_id"] for row in read_rejections(out)}
+    for name in finished & rejected:  # a review was interrupted before it deleted the rejected pair
+        shutil.rmtree(find_pair_folders(out)[name])
     finished -= rejected
-    order = np.random.default_rng(seed).permutation(len(listed))
-    left = iter([listed[at] for at in order if listed[at].name not in finished | rejected])
+    order = np.random.default_rng(seed).permutation(len(entries))
+    remaining = iter([entries[index] for index in order if entries[index].name not in finished | rejected])
     with tqdm(total=n, initial=min(len(finished), n), desc="pairs", unit="pair", disable=None) as bar:
-        count = len(finished)
-        while count < n and (some := list(islice(left, min(_AT_A_TIME, n - count)))):
-            for one in _planned(some, images, out, plan):
+        n_pairs = len(finished)
+        while n_pairs < n and (batch := list(islice(remaining, min(_BATCH_SIZE, n - n_pairs)))):
+            for planned in _plan_batch(batch, images, out, plan_photos):
                 try:
-                    _make_pair(one, out, difficulty, fill, rules)
-                except Rejected as reason:
-                    reject(out, one.photo.name, reason)
+                    _make_pair(planned, out, difficulty, fill, rules)
+                except Rejection as rejection:
+                    append_rejection(out, planned.photo.name, rejection)
                     continue
-                count += 1
+                n_pairs += 1
                 bar.update()
 
 
-def _planned(some: list[Listed], images: Path, out: Path, plan: Plan) -> Iterator[_Planned]:
+def _plan_batch(
+    batch: list[ImageEntry], images: Path, out: Path, plan_photos: PlanPhotos
+) -> Iterator[_PlannedPair]:
     photos = []
-    for listed in some:
+    for entry in batch:
         try:
-            photos.append(read_photo(listed, images))
-        except Rejected as reason:
-            reject(out, listed.name, reason)
-    for photo, planned in zip(photos, plan(photos), strict=True):
-        if isinstance(planned, Rejected):
-            reject(out, photo.name, planned)
+            photos.append(read_photo(entry, images))
+        except Rejection as rejection:
+            append_rejection(out, entry.name, rejection)
+    for photo, planned in zip(photos, plan_photos(photos), strict=True):
+        if isinstance(planned, Rejection):
+            append_rejection(out, photo.name, planned)
         else:
             yield planned
 
 
 def _make_pair(
-    planned: _Planned, out: Path, difficulty: Difficulty | None, fill: Inpainter, rules: Rules
+    planned: _PlannedPair, out: Path, difficulty: Difficulty | None, fill: Inpainter, rules: Rules
 ) -> None:
     """Edit, check and write one pair.
 
     Raises:
-        Rejected: a check fails, or the pair is of another difficulty than wanted.
+        Rejection: a check fails, or the pair has another difficulty.
     """
     photo, edits, planner = planned
     changed = apply_edits(photo, edits, fill, rules.margin)
-    area = float(check_pixels(photo, edits, changed, rules.margin).mean())
-    level = difficulty_of(photo.count, area, rules)
+    changed_share = float(check_pixels(photo, edits, changed, rules.margin).mean())
+    level = rate_difficulty(photo.n_objects, changed_share, rules)
     if difficulty not in (None, level):
-        raise Rejected("difficulty", f"the pair is {level}, {difficulty} is wanted")
-    made = out / ".part" / "pair" / photo.name
-    made.mkdir(parents=True, exist_ok=True)
-    facts = {
+        raise Rejection("difficulty", f"the pair is {level}, {difficulty} is wanted")
+    folder = out / ".part" / "pair" / photo.name
+    folder.mkdir(parents=True, exist_ok=True)
+    properties = {
         "difficulty": level,
-        "instances": photo.count,
-        "changed_area": round(area, 6),
+        "instances": photo.n_objects,
+        "changed_area": round(changed_share, 6),
         "planner": planner,
         "source": photo.source,
     }
-    row = row_of(photo, edits, facts)
-    original = encode(photo.pixels, made / row["image1"])
-    check_files(photo, edits, original, encode(changed, made / row["image2"]), rules.margin)
-    write_metadata(made, row)
-    keep_pair(made, out, level, photo.name)
+    row = make_row(photo, edits, properties)
+    first = write_jpeg(photo.pixels, folder / row["image1"])
+    second = write_jpeg(changed, folder / row["image2"])
+    check_files(photo, edits, first, second, rules.margin)
+    write_metadata(folder, row)
+    move_pair(folder, out, level, photo.name)

@@ -1,4 +1,4 @@
-"""Which objects of a photograph are edited, and how: by rules."""
+"""Choose the objects of a photograph and their edits, by rules."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmprobe.benchmarks.photo_pairs.colours import new_colours
-from mmprobe.benchmarks.photo_pairs.masks import Mask, box_of, dilate, shifted, union
-from mmprobe.benchmarks.photo_pairs.photos import Photo, Rejected
+from mmprobe.benchmarks.photo_pairs.colours import list_new_colours
+from mmprobe.benchmarks.photo_pairs.masks import Mask, bounding_box, dilate, shift_mask, union
+from mmprobe.benchmarks.photo_pairs.photos import Photo, Rejection
 from mmprobe.benchmarks.synthetic.scene import Difficulty, EditType
 
-MOST_EDITS = 5
-# The share of each type where all are possible: 40 % for color is the paper's (medium and hard), the rest ours.
-TYPE_SHARES: dict[EditType, float] = {"color": 0.4, "remove": 0.3, "position": 0.3}
-# A mask has no skin or fur apart from clothes: what lives is not recoloured. Ours.
+MAX_EDITS = 5
+# Probabilities where all types are possible. 40 % for color is the paper's (medium and hard), the others are
+# ours.
+TYPE_PROBABILITIES: dict[EditType, float] = {"color": 0.4, "remove": 0.3, "position": 0.3}
+# A mask does not separate skin or fur from clothes, so living things keep their colour. Ours.
 LIVING = frozenset(
     ("person", "bird", "cat", "dog", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe")
 )
@@ -23,16 +24,17 @@ LIVING = frozenset(
 
 @dataclass(frozen=True)
 class Rules:
-    """What the planner may choose; where the paper gives no number, which is nearly everywhere, they are
-    ours.
+    """Limits of the planner. Where no source is given, the numbers are ours.
 
     Attributes:
-        smallest, largest: share of the picture that an object may cover.
-        overlap: largest share of an object that other objects' masks may cover, too.
-        margin: pixels around an object's mask that an edit may change; masks are never exact.
-        level: largest part of the picture's height that a moved object goes up or down where there is room.
-        few, many: fewest objects of a medium and of a hard picture (paper, appendix A.2: up to 6 easy, 17 on hard).
-        small, large: share of the picture whose change is hard to see if smaller, easy if larger.
+        smallest, largest: share of the image that an editable object covers.
+        overlap: largest share of an editable object that other masks cover.
+        margin: pixels around an object's mask that an edit may change, since masks are not exact.
+        level: largest vertical move of an object, as a share of the image height, if such a place is free.
+        few, many: smallest number of objects in a medium and in a hard image (appendix A.2: up to 6 in easy
+            images, 17 in hard images).
+        small, large: a change is hard to see below the share `small` of the image, and easy to see above
+            `large`.
     """
 
     smallest: float = 0.003
@@ -51,8 +53,9 @@ class Edit:
     """One atomic edit of one object.
 
     Attributes:
-        instance: index into the photograph's instances.
-        colour: the new one, for `color`.
+        type: color, remove or position.
+        instance: index of the object in the photograph's instances.
+        colour: the new colour, for `color`.
         shift: pixels to the right and down, for `position`.
     """
 
@@ -62,94 +65,104 @@ class Edit:
     shift: tuple[int, int] | None = None
 
 
-def difficulty_of(count: int, changed: float, rules: Rules) -> Difficulty:
-    """Easy, medium or hard, from the number of objects and the changed area (paper, appendix A.2).
+def rate_difficulty(n_objects: int, changed_share: float, rules: Rules) -> Difficulty:
+    """Return the difficulty from the number of objects and the changed area (appendix A.2).
 
-    The count decides; where the area says the very opposite, the pair is medium. How the two go together is
-    ours.
+    The number of objects decides. If the changed area says the opposite, the pair is medium. This combination
+    is ours.
 
     Args:
-        count: objects in the picture.
-        changed: share of the picture whose pixels differ.
+        n_objects: number of objects in the image.
+        changed_share: share of the image whose pixels differ.
+        rules: limits of the levels.
 
     Example:
-        >>> [difficulty_of(*told, Rules()) for told in ((3, 0.02), (3, 0.001), (20, 0.001))]
+        >>> [rate_difficulty(n, share, Rules()) for n, share in ((3, 0.02), (3, 0.001), (20, 0.001))]
         ['easy', 'medium', 'hard']
     """
-    by_count = 0 if count < rules.few else 1 if count < rules.many else 2
-    by_area = 0 if changed > rules.large else 2 if changed < rules.small else 1
+    by_count = 0 if n_objects < rules.few else 1 if n_objects < rules.many else 2
+    by_area = 0 if changed_share > rules.large else 2 if changed_share < rules.small else 1
     levels: tuple[Difficulty, ...] = ("easy", "medium", "hard")
     return "medium" if abs(by_count - by_area) == 2 else levels[by_count]
 
 
-def fit_instances(photo: Photo, rules: Rules) -> tuple[list[int], Counter[str]]:
-    """Indices of the objects that can be edited, and how many cannot for which reason.
+def find_editable(photo: Photo, rules: Rules) -> tuple[list[int], Counter[str]]:
+    """Return the indices of the editable objects, and the number of other objects by reason.
 
-    An object is fit if it is no crowd, is neither small nor large, and shares no pixels with another.
+    An object is editable if it is no crowd, is neither too small nor too large, and hardly overlaps with
+    others.
     """
-    fit, unfit = [], Counter[str]()
-    covered = np.zeros(photo.pixels.shape[:2], dtype=np.int32)
+    editable = []
+    reasons = Counter[str]()
+    n_masks = np.zeros(photo.pixels.shape[:2], dtype=np.int32)
     for instance in photo.instances:
-        covered += instance.mask
+        n_masks += instance.mask
     for index, instance in enumerate(photo.instances):
-        area, size = int(instance.mask.sum()), instance.mask.size
+        area = int(instance.mask.sum())
+        image_area = instance.mask.size
         if instance.crowd:
-            unfit["crowds"] += 1
-        elif area < rules.smallest * size:
-            unfit["too small"] += 1
-        elif area > rules.largest * size:
-            unfit["too large"] += 1
-        elif (covered[instance.mask] > 1).sum() > rules.overlap * area:
-            unfit["overlap others"] += 1
+            reasons["crowds"] += 1
+        elif area < rules.smallest * image_area:
+            reasons["too small"] += 1
+        elif area > rules.largest * image_area:
+            reasons["too large"] += 1
+        elif (n_masks[instance.mask] > 1).sum() > rules.overlap * area:
+            reasons["overlap others"] += 1
         else:
-            fit.append(index)
-    return fit, unfit
+            editable.append(index)
+    return editable, reasons
 
 
-def taken_by(photo: Photo, edits: list[Edit]) -> Mask:
-    """The pixels where nothing can be put: all objects, and what was put elsewhere already."""
-    moved = [shifted(photo.instances[edit.instance].mask, edit.shift) for edit in edits if edit.shift]
-    return union([*(one.mask for one in photo.instances), *moved], photo.pixels.shape[:2])
+def find_occupied(photo: Photo, edits: list[Edit]) -> Mask:
+    """Return the pixels of all objects, and of the new places of moved objects."""
+    new_places = [shift_mask(photo.instances[edit.instance].mask, edit.shift) for edit in edits if edit.shift]
+    return union([*(instance.mask for instance in photo.instances), *new_places], photo.pixels.shape[:2])
 
 
-def find_room(
-    photo: Photo, index: int, taken: Mask, rng: np.random.Generator, rules: Rules
+def find_free_shift(
+    photo: Photo, index: int, occupied: Mask, rng: np.random.Generator, rules: Rules
 ) -> tuple[int, int] | None:
-    """A shift that brings an object's box, with its margin, to where nothing is taken; None if there is no
-    room.
+    """Return a random shift that moves an object, with its margin, to a free place; None if there is none.
 
-    An object that touches the picture's edge is likely cut off there, and has none. Places at about the same
-    height are preferred, and of these such as have another name.
+    Objects at the edge of the image are not moved, because they are probably cut off there. Places at a
+    similar height are preferred, and among them places with another name, such as `top left`.
     """
-    x, y, width, height = box_of(photo.instances[index].mask)
-    rows, columns = taken.shape
+    x, y, width, height = bounding_box(photo.instances[index].mask)
+    rows, columns = occupied.shape
     if x <= 1 or y <= 1 or x + width >= columns - 1 or y + height >= rows - 1:
         return None
-    tall, wide = height + 2 * rules.margin, width + 2 * rules.margin
-    if tall > rows or wide > columns:
+    window_height, window_width = height + 2 * rules.margin, width + 2 * rules.margin
+    if window_height > rows or window_width > columns:
         return None
-    sums = np.pad(dilate(taken, rules.margin).astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    inside = sums[tall:, wide:] - sums[:-tall, wide:] - sums[tall:, :-wide] + sums[:-tall, :-wide]
-    tops, lefts = (found + rules.margin for found in np.nonzero(inside == 0))
+    # Summed-area table: the number of occupied pixels in every window, without a loop over the windows.
+    sums = np.pad(dilate(occupied, rules.margin).astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    n_occupied = (
+        sums[window_height:, window_width:]
+        - sums[:-window_height, window_width:]
+        - sums[window_height:, :-window_width]
+        + sums[:-window_height, :-window_width]
+    )
+    tops, lefts = (indices + rules.margin for indices in np.nonzero(n_occupied == 0))
     if not len(tops):
         return None
-    level = np.abs(tops - y) <= rules.level * rows
-    here = place_of((x, y, width, height), taken.shape)
-    centres = zip(lefts.tolist(), tops.tolist(), strict=True)
-    names = np.array([place_of((left, top, width, height), taken.shape) for left, top in centres])
-    for wanted in (level & (names != here), names != here, level, np.ones_like(level)):
-        if wanted.any():
-            chosen = rng.choice(np.flatnonzero(wanted))
-            return int(lefts[chosen]) - x, int(tops[chosen]) - y
+    same_level = np.abs(tops - y) <= rules.level * rows
+    old_name = name_place((x, y, width, height), occupied.shape)
+    corners = zip(lefts.tolist(), tops.tolist(), strict=True)
+    names = np.array([name_place((left, top, width, height), occupied.shape) for left, top in corners])
+    other_name = names != old_name
+    for preferred in (same_level & other_name, other_name, same_level, np.ones_like(same_level)):
+        if preferred.any():
+            choice = rng.choice(np.flatnonzero(preferred))
+            return int(lefts[choice]) - x, int(tops[choice]) - y
     return None
 
 
-def place_of(box: tuple[int, int, int, int], shape: tuple[int, ...]) -> str:
-    """The ninth of the picture in which a box has its centre: `top left`, `right`, `center`.
+def name_place(box: tuple[int, int, int, int], shape: tuple[int, ...]) -> str:
+    """Return the ninth of the image that holds the centre of a box: `top left`, `right`, `center`.
 
     Args:
         box: x, y, width and height in pixels.
-        shape: height and width of the picture.
+        shape: height and width of the image.
     """
     x, y, width, height = box
     row = ("top", "", "bottom")[min(2, int(3 * (y + height / 2) / shape[0]))]
@@ -160,67 +173,79 @@ def place_of(box: tuple[int, int, int, int], shape: tuple[int, ...]) -> str:
 def plan_by_rules(
     photo: Photo, differences: tuple[int, int], rng: np.random.Generator, rules: Rules
 ) -> list[Edit]:
-    """Edits of different objects, chosen at random among those that are fit.
+    """Return random edits of different editable objects.
 
     Args:
-        differences: fewest and most; the number is drawn, and lowered where fewer objects can be edited.
+        photo: the photograph.
+        differences: smallest and largest number of edits. The number is drawn, and lowered if fewer objects
+            can be edited.
+        rng: source of all randomness.
+        rules: limits of the planner.
 
     Raises:
-        Rejected: fewer objects can be edited than the fewest that are wanted.
+        Rejection: fewer objects than the smallest number can be edited.
     """
-    fit, unfit = fit_instances(photo, rules)
-    wanted = int(rng.integers(differences[0], differences[1] + 1))
+    editable, reasons = find_editable(photo, rules)
+    n_edits = int(rng.integers(differences[0], differences[1] + 1))
     edits: list[Edit] = []
-    for index in rng.permutation(fit).tolist():
-        edit = _choose(photo, index, taken_by(photo, edits), rng, rules)
+    for index in rng.permutation(editable).tolist():
+        edit = _choose_edit(photo, index, find_occupied(photo, edits), rng, rules)
         if edit is not None:
             edits.append(edit)
-        if len(edits) == wanted:
+        if len(edits) == n_edits:
             break
     if len(edits) < differences[0]:
-        others = "".join(f", {count} {reason}" for reason, count in sorted(unfit.items()))
-        raise Rejected(
+        others = "".join(f", {count} {reason}" for reason, count in sorted(reasons.items()))
+        raise Rejection(
             "plan",
             f"{len(edits)} of {len(photo.instances)} objects can be edited, {differences[0]} needed{others}",
         )
     return edits
 
 
-def _choose(photo: Photo, index: int, taken: Mask, rng: np.random.Generator, rules: Rules) -> Edit | None:
-    left = dict(TYPE_SHARES)
-    while left:
-        shares = np.array(list(left.values()))
-        kind = list(left)[rng.choice(len(left), p=shares / shares.sum())]
-        edit = edit_of(photo, index, kind, None, taken, rng, rules)
+def _choose_edit(
+    photo: Photo, index: int, occupied: Mask, rng: np.random.Generator, rules: Rules
+) -> Edit | None:
+    """Return an edit of a random type, among the types that are possible for the object."""
+    probabilities = dict(TYPE_PROBABILITIES)
+    while probabilities:
+        weights = np.array(list(probabilities.values()))
+        edit_type = list(probabilities)[rng.choice(len(probabilities), p=weights / weights.sum())]
+        edit = make_edit(photo, index, edit_type, None, occupied, rng, rules)
         if edit is not None:
             return edit
-        del left[kind]
+        del probabilities[edit_type]
     return None
 
 
-def edit_of(
+def make_edit(
     photo: Photo,
     index: int,
-    kind: EditType,
+    edit_type: EditType,
     colour: str | None,
-    taken: Mask,
+    occupied: Mask,
     rng: np.random.Generator,
     rules: Rules,
 ) -> Edit | None:
-    """An edit of one kind of one object; None where it cannot be made.
+    """Return an edit of one type of one object; None if it is impossible.
 
     Args:
-        colour: the new one, for `color`; None for any.
-        taken: where a moved object may not go.
+        photo: the photograph.
+        index: index of the object.
+        edit_type: color, remove or position.
+        colour: the new colour for `color`; None for a random one.
+        occupied: pixels where a moved object may not go.
+        rng: source of all randomness.
+        rules: limits of the planner.
     """
-    if kind == "remove":
-        return Edit(kind, index)
-    if kind == "position":
-        shift = find_room(photo, index, taken, rng, rules)
-        return Edit(kind, index, shift=shift) if shift else None
+    if edit_type == "remove":
+        return Edit(edit_type, index)
+    if edit_type == "position":
+        shift = find_free_shift(photo, index, occupied, rng, rules)
+        return Edit(edit_type, index, shift=shift) if shift else None
     if photo.instances[index].category in LIVING:
         return None
-    colours = new_colours(photo.pixels, photo.instances[index].mask)
+    colours = list_new_colours(photo.pixels, photo.instances[index].mask)
     if colour is None and colours:
         colour = colours[rng.integers(len(colours))]
-    return Edit(kind, index, colour=colour) if colour in colours else None
+    return Edit(edit_type, index, colour=colour) if colour in colours else None

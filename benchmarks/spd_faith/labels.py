@@ -1,4 +1,4 @@
-"""The labels of the answers about one pair: what a judge, of whatever kind, read from them."""
+"""The labels that a judge reads from the answers about one pair."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ YesNo = Literal["yes", "no", "unknown"]
 
 @dataclass(frozen=True)
 class AnswerClaims:
-    """What a judge read from one answer about differences.
+    """The claims and errors that a judge read from one answer about differences.
 
     Attributes:
         claims: what the answer claims and denies. None if the judge failed.
         understood: whether the answer claims a difference, or says that there are none.
-        errors: one item for each claim that is no denial: its error, or None if the claim is true. None if
+        errors: one item for each claim that is not a denial: its error, or None if the claim is true. None if
             the answer was not understood or the judge failed.
         unscored: why the judge failed, or None.
     """

@@ -1,4 +1,4 @@
-"""The page on which a person accepts, rejects and describes pairs, and what that person decided."""
+"""Write the page where a person accepts, rejects and describes pairs, and apply the decisions."""
 
 from __future__ import annotations
 
@@ -12,61 +12,63 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mmprobe.benchmarks.core.jsonl import write_whole
+from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.photo_pairs.layout import (
-    pair_folders,
-    read_rejected,
+    append_rejection,
+    find_pair_folders,
+    read_rejections,
     read_row,
-    reject,
     write_lists,
     write_metadata,
 )
-from mmprobe.benchmarks.photo_pairs.photos import Rejected
+from mmprobe.benchmarks.photo_pairs.photos import Rejection
 from mmprobe.errors import InputError
 
 
-class Reviewed(NamedTuple):
-    """How many pairs of a folder a person accepted, rejected and has not seen yet."""
+class ReviewCounts(NamedTuple):
+    """The numbers of pairs that a person accepted, rejected, and has not decided on."""
 
     accepted: int
     rejected: int
     left: int
 
 
-class StrictReply(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Review(StrictReply):
+class _Review(_StrictModel):
     id: str
     decision: Literal["accept", "reject"]
     descriptions: list[Annotated[str, Field(min_length=1, max_length=1000)]]
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
-class _Reviews(StrictReply):
+class _Reviews(_StrictModel):
     format: Literal[1]
     reviews: list[_Review]
 
 
 def write_review(out: Path) -> Path | None:
-    """Write `review.html`: all pairs with their boxes; it needs no network, only the pictures beside it.
+    """Write `review.html` with all pairs and their boxes. It needs no network, only the images beside it.
 
     Returns:
-        The page; None where there are no pairs.
+        The page. None if there are no pairs.
     """
     pairs = []
-    for name, folder in pair_folders(out).items():
+    for name, folder in find_pair_folders(out).items():
         row = read_row(folder)
         pairs.append(
             {
                 "id": name,
-                "pictures": [f"{folder.parent.name}/{name}/{row[key]}" for key in ("image1", "image2")],
-                "about": f"{row['difficulty']}, {row['instances']} objects, {row['changed_area']:.1%} changed",
+                "images": [f"{folder.parent.name}/{name}/{row[key]}" for key in ("image1", "image2")],
+                "properties": ", ".join(
+                    (row["difficulty"], f"{row['instances']} objects", f"{row['changed_area']:.1%} changed")
+                ),
                 "regions": row["regions"],
                 "differences": [
-                    {key: one[key] for key in ("type", "category", "description")}
-                    for one in row["differences"]
+                    {key: difference[key] for key in ("type", "category", "description")}
+                    for difference in row["differences"]
                 ],
                 "reviewed": row["reviewed"],
             }
@@ -74,69 +76,70 @@ def write_review(out: Path) -> Path | None:
     if not pairs:
         (out / "review.html").unlink(missing_ok=True)
         return None
-    script = _asset("review.js")
+    script = _read_asset("review.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = json.dumps({"key": _key(out), "pairs": pairs}).replace("<", "\\u003c")
-    page = _asset("review.html")
-    for mark, text in (("DIGEST", digest), ("SCRIPT", script), ("DATA", data)):
-        page = page.replace(f"%{mark}%", text)
-    return write_whole(out / "review.html", page)
+    data = json.dumps({"key": _make_storage_key(out), "pairs": pairs}).replace("<", "\\u003c")
+    page = _read_asset("review.html")
+    for placeholder, text in (("DIGEST", digest), ("SCRIPT", script), ("DATA", data)):
+        page = page.replace(f"%{placeholder}%", text)
+    return write_atomic(out / "review.html", page)
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return resources.files("mmprobe.benchmarks.photo_pairs.review").joinpath(name).read_text(encoding="utf-8")
 
 
-def _key(out: Path) -> str:
-    """Under which the browser remembers decisions: that of the options that made the pairs."""
+def _make_storage_key(out: Path) -> str:
+    """Return the key of the decisions in the browser's storage, a hash of the options of the pairs."""
     return hashlib.sha256((out / "make-pairs.json").read_bytes()).hexdigest()[:16]
 
 
-def apply_reviews(out: str | Path, reviews: str | Path) -> Reviewed:
-    """Do what a person decided: accepted pairs get their descriptions, rejected ones are deleted.
+def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:
+    """Apply a person's decisions: accepted pairs get their descriptions, rejected pairs are deleted.
 
-    Nothing is done unless the whole file is right. It may be applied again; pairs that were rejected before
-    are skipped then. Why a pair was rejected stands in `rejected.jsonl`.
+    The reasons of rejections are written to `rejected.jsonl`. If the file has an error, nothing is changed.
+    The same file may be applied again: pairs that were rejected before are skipped.
 
     Args:
         out: a folder of `make_photo_pairs`.
         reviews: the file that the review page saves.
 
     Raises:
-        InputError: not such a folder or file, a pair that is not there, or another number of descriptions
-        than
-            differences.
+        InputError: the folder or file is not of this kind, a pair is missing, or the number of descriptions
+            is not the number of differences.
 
     Example:
         >>> apply_reviews("photo-pairs", "reviews.json")                               # doctest: +SKIP
-        Reviewed(accepted=90, rejected=8, left=2)
+        ReviewCounts(accepted=90, rejected=8, left=2)
     """
     out, reviews = Path(out), Path(reviews)
     if not (out / "make-pairs.json").is_file():
-        raise InputError(f"{out}: holds no pairs of photographs; make them first, without --reviews")
-    folders = pair_folders(out)
-    gone = {row["image_id"] for row in read_rejected(out)}
-    told = _read_reviews(reviews)
-    for one in told:
-        _check(one, folders, gone, reviews)
-    for one in told:
-        if one.id not in folders:
+        raise InputError(f"{out}: holds no pairs of photographs; make pairs before you review them")
+    folders = find_pair_folders(out)
+    rejected_ids = {row["image_id"] for row in read_rejections(out)}
+    decisions = _read_reviews(reviews)
+    for review in decisions:
+        _check_review(review, folders, rejected_ids, reviews)
+    for review in decisions:
+        if review.id not in folders:
             continue
-        if one.decision == "reject":
-            if one.id not in gone:
-                reject(out, one.id, Rejected("review", one.reason or "rejected by a reviewer"))
-            shutil.rmtree(folders[one.id])
+        folder = folders[review.id]
+        if review.decision == "reject":
+            if review.id not in rejected_ids:
+                reason = review.reason or "rejected by a reviewer"
+                append_rejection(out, review.id, Rejection("review", reason))
+            shutil.rmtree(folder)
             continue
-        row = read_row(folders[one.id])
-        for difference, text in zip(row["differences"], one.descriptions, strict=True):
+        row = read_row(folder)
+        for difference, text in zip(row["differences"], review.descriptions, strict=True):
             difference["description"] = " ".join(text.split())
-        write_metadata(folders[one.id], {**row, "reviewed": True})
+        write_metadata(folder, {**row, "reviewed": True})
     write_lists(out)
     write_review(out)
-    rows = [read_row(folder) for folder in pair_folders(out).values()]
-    accepted = sum(row["reviewed"] for row in rows)
-    rejected = sum(row["stage"] == "review" for row in read_rejected(out))
-    return Reviewed(accepted, rejected, len(rows) - accepted)
+    rows = [read_row(folder) for folder in find_pair_folders(out).values()]
+    n_accepted = sum(row["reviewed"] for row in rows)
+    n_rejected = sum(row["stage"] == "review" for row in read_rejections(out))
+    return ReviewCounts(n_accepted, n_rejected, len(rows) - n_accepted)
 
 
 def _read_reviews(path: Path) -> list[_Review]:
@@ -152,19 +155,20 @@ def _read_reviews(path: Path) -> list[_Review]:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "file"
         raise InputError(
-            f"{path}: field {field!r}: {first['msg']}; it is no file of the review page"
+            f"{path}: field {field!r}: {first['msg']}; use a file that the review page saved"
         ) from None
 
 
-def _check(one: _Review, folders: dict[str, Path], gone: set[str], path: Path) -> None:
-    if one.id not in folders:
-        if one.id in gone:
+def _check_review(review: _Review, folders: dict[str, Path], rejected_ids: set[str], path: Path) -> None:
+    if review.id not in folders:
+        if review.id in rejected_ids:
             return
-        raise InputError(f"{path}: pair {one.id[:60]!r} is none of this folder")
-    wanted = read_row(folders[one.id])["num_differences"]
-    if one.decision == "accept" and len(one.descriptions) != wanted:
+        raise InputError(f"{path}: pair {review.id[:60]!r} is not in this folder")
+    n_differences = read_row(folders[review.id])["num_differences"]
+    n_descriptions = len(review.descriptions)
+    if review.decision == "accept" and n_descriptions != n_differences:
         raise InputError(
-            f"{path}: pair {one.id!r} has {wanted} differences, {len(one.descriptions)} descriptions"
+            f"{path}: pair {review.id!r} has {n_differences} differences, {n_descriptions} descriptions"
         )
-    if not all(text.strip() for text in one.descriptions):
-        raise InputError(f"{path}: pair {one.id!r} has an empty description")
+    if not all(text.strip() for text in review.descriptions):
+        raise InputError(f"{path}: pair {review.id!r} has an empty description")

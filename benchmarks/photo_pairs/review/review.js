@@ -1,45 +1,45 @@
 "use strict";
 const { key, pairs } = JSON.parse(document.getElementById("data").textContent);
-const stored = `mmprobe-reviews-${key}`;
-let decisions = {}; // by pair: decision, descriptions, reason
+const storageKey = `mmprobe-reviews-${key}`;
+let decisions = {}; // pair id -> { decision, descriptions, reason }
 try {
-  decisions = JSON.parse(localStorage.getItem(stored)) || {};
+  decisions = JSON.parse(localStorage.getItem(storageKey)) || {};
 } catch {
-  // a browser that remembers nothing: what is decided lives until the page is closed
+  // without storage, decisions last until the page is closed
 }
 let unsaved = false;
 
-function made(tag, properties, ...children) {
+function createElement(tag, properties, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   element.append(...children);
   return element;
 }
 
-function remember() {
+function storeDecisions() {
   unsaved = true;
   try {
-    localStorage.setItem(stored, JSON.stringify(decisions));
+    localStorage.setItem(storageKey, JSON.stringify(decisions));
   } catch {
-    // see above
+    // without storage, decisions last until the page is closed
   }
-  progress();
+  showProgress();
 }
 
-function progress() {
-  const told = pairs.map((pair) => (decisions[pair.id] || {}).decision);
-  const accepted = told.filter((one) => one === "accept").length;
-  const rejected = told.filter((one) => one === "reject").length;
+function showProgress() {
+  const choices = pairs.map((pair) => (decisions[pair.id] || {}).decision);
+  const accepted = choices.filter((decision) => decision === "accept").length;
+  const rejected = choices.filter((decision) => decision === "reject").length;
   document.getElementById("progress").textContent =
     `${pairs.length} pairs: ${accepted} accepted, ${rejected} rejected, ${pairs.length - accepted - rejected} left`;
 }
 
-function picture(pair, index) {
-  const image = made("img", { src: pair.pictures[index], loading: "lazy", alt: index ? "changed" : "original" });
-  const figure = made("figure", {}, image);
+function createFigure(pair, index) {
+  const image = createElement("img", { src: pair.images[index], loading: "lazy", alt: index ? "changed" : "original" });
+  const figure = createElement("figure", {}, image);
   image.addEventListener("load", () => {
-    for (const region of pair.regions.filter((one) => one.image === index)) {
+    for (const region of pair.regions.filter((item) => item.image === index)) {
       const [x, y, width, height] = region.box;
-      const box = made("div", { className: "box" });
+      const box = createElement("div", { className: "box" });
       box.style.left = `${(100 * x) / image.naturalWidth}%`;
       box.style.top = `${(100 * y) / image.naturalHeight}%`;
       box.style.width = `${(100 * width) / image.naturalWidth}%`;
@@ -50,30 +50,31 @@ function picture(pair, index) {
   return figure;
 }
 
-function show(pair) {
-  const before = decisions[pair.id];
-  const known = before && before.descriptions.length === pair.differences.length ? before : null;
-  const state = known || { decision: null, descriptions: pair.differences.map((one) => one.description), reason: "" };
-  const note = pair.reviewed ? ", accepted before" : "";
-  const article = made("article", {}, made("h2", { textContent: pair.id }, made("small", { textContent: pair.about + note })));
-  article.append(made("div", { className: "pictures" }, picture(pair, 0), picture(pair, 1)));
-  const keep = () => {
+function createArticle(pair) {
+  const saved = decisions[pair.id];
+  const isCurrent = saved && saved.descriptions.length === pair.differences.length;
+  const descriptions = pair.differences.map((difference) => difference.description);
+  const state = isCurrent ? saved : { decision: null, descriptions, reason: "" };
+  const note = pair.reviewed ? ", already accepted" : "";
+  const article = createElement("article", {}, createElement("h2", { textContent: pair.id }, createElement("small", { textContent: pair.properties + note })));
+  article.append(createElement("div", { className: "images" }, createFigure(pair, 0), createFigure(pair, 1)));
+  const saveState = () => {
     decisions[pair.id] = state;
-    remember();
+    storeDecisions();
   };
   pair.differences.forEach((difference, index) => {
-    const text = made("input", { type: "text", maxLength: 1000, value: state.descriptions[index] });
+    const text = createElement("input", { type: "text", maxLength: 1000, value: state.descriptions[index] });
     text.addEventListener("input", () => {
       state.descriptions[index] = text.value;
-      keep();
+      saveState();
     });
-    article.append(made("label", { textContent: `${index + 1}. ${difference.type}, ${difference.category}` }, text));
+    article.append(createElement("label", { textContent: `${index + 1}. ${difference.type}, ${difference.category}` }, text));
   });
-  const yes = made("button", { type: "button", className: "yes", textContent: "Accept" });
-  const no = made("button", { type: "button", className: "no", textContent: "Reject" });
-  const reason = made("input", { type: "text", maxLength: 1000, placeholder: "Why it is rejected", value: state.reason });
-  reason.setAttribute("aria-label", "Why it is rejected");
-  const mark = () => {
+  const yes = createElement("button", { type: "button", className: "yes", textContent: "Accept" });
+  const no = createElement("button", { type: "button", className: "no", textContent: "Reject" });
+  const reason = createElement("input", { type: "text", maxLength: 1000, placeholder: "Reason for rejection", value: state.reason });
+  reason.setAttribute("aria-label", "Reason for rejection");
+  const showDecision = () => {
     article.className = state.decision || "";
     yes.setAttribute("aria-pressed", state.decision === "accept");
     no.setAttribute("aria-pressed", state.decision === "reject");
@@ -81,22 +82,22 @@ function show(pair) {
   for (const [button, decision] of [[yes, "accept"], [no, "reject"]]) {
     button.addEventListener("click", () => {
       state.decision = state.decision === decision ? null : decision;
-      mark();
-      keep();
+      showDecision();
+      saveState();
     });
   }
   reason.addEventListener("input", () => {
     state.reason = reason.value;
-    keep();
+    saveState();
   });
-  mark();
-  article.append(made("div", { className: "decide" }, yes, no, reason));
+  showDecision();
+  article.append(createElement("div", { className: "decide" }, yes, no, reason));
   return article;
 }
 
 document.getElementById("boxes").addEventListener("click", (event) => {
-  const bare = document.body.classList.toggle("bare");
-  event.target.setAttribute("aria-pressed", bare);
+  const hidden = document.body.classList.toggle("hide-boxes");
+  event.target.setAttribute("aria-pressed", hidden);
 });
 
 document.getElementById("save").addEventListener("click", () => {
@@ -107,13 +108,13 @@ document.getElementById("save").addEventListener("click", () => {
       const texts = decision === "accept" ? descriptions.map((text) => text.trim()) : [];
       return { id: pair.id, decision, descriptions: texts, reason };
     });
-  const empty = reviews.find((one) => one.descriptions.some((text) => !text));
-  if (empty) {
-    alert(`${empty.id}: a description is empty`);
+  const incomplete = reviews.find((review) => review.descriptions.some((text) => !text));
+  if (incomplete) {
+    alert(`${incomplete.id}: a description is empty`);
     return;
   }
   const file = new Blob([JSON.stringify({ format: 1, reviews }, null, 1)], { type: "application/json" });
-  const link = made("a", { href: URL.createObjectURL(file), download: "reviews.json" });
+  const link = createElement("a", { href: URL.createObjectURL(file), download: "reviews.json" });
   link.click();
   URL.revokeObjectURL(link.href);
   unsaved = false;
@@ -123,5 +124,5 @@ addEventListener("beforeunload", (event) => {
   if (unsaved) event.preventDefault();
 });
 
-document.getElementById("pairs").replaceChildren(...pairs.map(show));
-progress();
+document.getElementById("pairs").replaceChildren(...pairs.map(createArticle));
+showProgress();

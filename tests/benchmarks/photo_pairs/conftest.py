@@ -1,5 +1,4 @@
-"""A small data set of COCO's form: drawn pictures with noise and shade, and objects with polygons or run
-lengths."""
+"""A small data set in COCO's form: drawn images with noise and shade, and objects with polygons."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ OBJECTS = [
 
 
 def ring(x, y, half_width, half_height, corners=24):
-    """A polygon like an ellipse, as COCO writes it: x, y, x, y, …"""
+    """Return a polygon like an ellipse, in COCO's form: x, y, x, y, …"""
     angles = np.linspace(0, 2 * np.pi, corners, endpoint=False)
     return np.stack([x + half_width * np.cos(angles), y + half_height * np.sin(angles)], 1).round(2).ravel()
 
 
 def draw(objects, seed):
-    """A picture of objects on a shaded, noisy background."""
+    """Return an image of objects on a shaded, noisy background."""
     rng = np.random.default_rng(seed)
     shade = np.linspace(90, 190, WIDTH)[None, :, None] + np.linspace(0, 40, HEIGHT)[:, None, None]
     pixels = shade + rng.normal(0, 4, (HEIGHT, WIDTH, 3)) + rng.uniform(-15, 15, 3)
@@ -42,8 +41,8 @@ def draw(objects, seed):
     return image.filter(ImageFilter.GaussianBlur(0.6))
 
 
-def annotation(number, image_id, thing):
-    category, *place, _ = thing
+def annotation(number, image_id, obj):
+    category, *place, _ = obj
     polygon = ring(*place).tolist()
     return {
         "id": number,
@@ -58,17 +57,17 @@ def annotation(number, image_id, thing):
 
 @pytest.fixture
 def coco(tmp_path):
-    """Writes such a data set: `coco(pictures)` gives its folder of pictures and its instances file."""
+    """Return a function that writes such a data set and returns its folder of images and instances file."""
 
-    def write(pictures=3, objects=OBJECTS, change=lambda data: None):
+    def write(n_images=3, objects=OBJECTS, change=lambda data: None):
         folder = tmp_path / "coco"
         folder.mkdir(exist_ok=True)
         images, annotations = [], []
-        for number in range(1, pictures + 1):
+        for number in range(1, n_images + 1):
             name = f"{number:012d}.jpg"
             draw(objects, number).save(folder / name, quality=92)
             images.append({"id": number, "file_name": name, "width": WIDTH, "height": HEIGHT, "license": 1})
-            annotations += [annotation(10 * number + k, number, one) for k, one in enumerate(objects)]
+            annotations += [annotation(10 * number + k, number, obj) for k, obj in enumerate(objects)]
         categories = [{"id": number, "name": name} for number, name in enumerate(CATEGORIES, 1)]
         data = {"images": images, "annotations": annotations, "categories": categories}
         change(data)

@@ -1,4 +1,4 @@
-"""A model as planner: told the objects, held to the rules, repaired, replaced by the rules, asked once."""
+"""A model as planner sees the objects, obeys the rules, repairs its replies, and is asked only once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def told(messages):
 
 
 def apart(data):
-    """Moves one object of each picture a little, since what is the same is asked about once."""
+    """Move one object of each image a little, since equal requests are asked only once."""
     for one in data["annotations"]:
         if one["id"] % 10 == 5:
             one["segmentation"][0][::2] = [x + one["image_id"] for x in one["segmentation"][0][::2]]
@@ -142,10 +142,10 @@ def test_a_second_run_asks_nothing_again(coco, tmp_path):
     assert len(seen) == 4
 
 
-def test_pictures_without_enough_objects_are_not_asked_about(coco, tmp_path):
+def test_images_without_enough_objects_are_not_asked_about(coco, tmp_path):
     model, seen = mock(lambda messages: edits((1, "remove", None)))
     images, annotations = coco(1, objects=[])
-    with pytest.raises(InputError, match="none of its 1 pictures"):
+    with pytest.raises(InputError, match="none of its 1 images"):
         make_photo_pairs(images, annotations, tmp_path / "out", 1, planner=model)
     assert not seen
     assert "0 of 0 objects can be edited" in (tmp_path / "out" / "rejected.jsonl").read_text()

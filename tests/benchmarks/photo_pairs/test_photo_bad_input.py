@@ -1,4 +1,4 @@
-"""What cannot become a pair is counted, what cannot be meant is told, and neither breaks anything."""
+"""Bad images are counted, bad arguments are reported, and neither breaks anything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def contents(out):
     }
 
 
-def test_bad_pictures_are_counted_and_the_others_made(coco, tmp_path):
+def test_bad_images_are_counted_and_the_others_made(coco, tmp_path):
     def change(data):
         images, annotations = data["images"], data["annotations"]
         images[2]["width"] = 999
@@ -45,22 +45,22 @@ def test_bad_pictures_are_counted_and_the_others_made(coco, tmp_path):
     (images / "000000000002.jpg").write_bytes(b"no picture")
     made = make_photo_pairs(images, annotations, tmp_path / "out", 10)
     assert (made.pairs, made.rejected) == (1, 9)
-    found = rejected(tmp_path / "out")
+    reasons = rejected(tmp_path / "out")
     for name, (stage, reason) in {
         "000000000001": ("read", "no such file"),
         "000000000002": ("read", "not a readable image"),
         "000000000003": ("read", "320 x 240 pixels, its annotations another"),
         "elsewhere": ("read", "outside the folder"),
-        "000000000005": ("read", "annotation 50: its mask lies outside the picture"),
+        "000000000005": ("read", "annotation 50: its mask lies outside the image"),
         "000000000006": ("read", "annotation 61: no such category"),
         "000000000007": ("read", "annotation 72: iscrowd is neither"),
         "000000000008": ("plan", "0 of 6 objects can be edited, 1 needed, 6 crowds"),
         "000000000009": ("plan", "0 of 0 objects"),
     }.items():
-        assert found[name][0] == stage and reason in found[name][1], found[name]
+        assert reasons[name][0] == stage and reason in reasons[name][1], reasons[name]
 
 
-def test_a_picture_that_breaks_off_is_rejected(coco, tmp_path):
+def test_an_image_that_breaks_off_is_rejected(coco, tmp_path):
     images, annotations = coco(2)
     whole = (images / "000000000001.jpg").read_bytes()
     (images / "000000000001.jpg").write_bytes(whole[: len(whole) // 2])
@@ -70,16 +70,16 @@ def test_a_picture_that_breaks_off_is_rejected(coco, tmp_path):
 
 def test_a_failed_check_drops_the_pair(coco, tmp_path):
     images, annotations = coco(2)
-    with pytest.raises(InputError, match="none of its 2 pictures gave a pair; see .*rejected.jsonl"):
+    with pytest.raises(InputError, match="none of its 2 images gave a pair; see .*rejected.jsonl"):
         make_photo_pairs(images, annotations, tmp_path / "out", 2, inpainter=lambda pixels, hole: pixels[:5])
-    # pictures whose edits were all of colour would pass
+    # images whose edits were all of colour would pass
     assert {stage for stage, _ in rejected(tmp_path / "out").values()} == {"check"}
     assert not list((tmp_path / "out").glob("*/*/metadata.json"))
 
 
 def test_only_the_wanted_difficulty_is_kept(coco, tmp_path):
     images, annotations = coco(2)
-    with pytest.raises(InputError, match="none of its 2 pictures"):
+    with pytest.raises(InputError, match="none of its 2 images"):
         make_photo_pairs(images, annotations, tmp_path / "out", 2, difficulty="hard")
     assert set(rejected(tmp_path / "out").values()) == {("difficulty", "the pair is easy, hard is wanted")}
 
@@ -99,16 +99,16 @@ def test_only_the_wanted_difficulty_is_kept(coco, tmp_path):
         ),
         (
             '{"images": [{"id": 1, "file_name": ".."}], "annotations": [], "categories": []}',
-            "cannot be called",
+            "not a valid id",
         ),
         (
             f'{{"images": [{{"id": 1, "file_name": "{"x" * 119}"}}], "annotations": [], "categories": []}}',
-            "cannot be called",
+            "not a valid id",
         ),
         (
             '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [],'
             ' "categories": [{"id": 1, "name": "<b>"}]}',
-            "is no name",
+            "is not a name",
         ),
         ('{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [3], "categories": []}', "not a COCO"),
     ],
@@ -125,15 +125,15 @@ def test_an_instances_file_that_is_none(tmp_path, text, why):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"n": 0}, "--n 0"),
-        ({"seed": -1}, "--seed -1"),
+        ({"n": 0}, "n 0"),
+        ({"seed": -1}, "seed -1"),
         ({"differences": (0, 2)}, "must lie in 1-5"),
         ({"differences": (1, 6)}, "must lie in 1-5"),
         ({"differences": (3, 2)}, "must lie in 1-5"),
-        ({"difficulty": "absurd"}, "choose easy"),
-        ({"planner": "nobody"}, "choose rules, or model:NAME"),
-        ({"planner": "model:"}, "choose rules, or model:NAME"),
-        ({"inpainter": "magic"}, "choose opencv or lama"),
+        ({"difficulty": "absurd"}, "must be one of easy"),
+        ({"planner": "nobody"}, "must be rules, or model:NAME"),
+        ({"planner": "model:"}, "must be rules, or model:NAME"),
+        ({"inpainter": "magic"}, "must be opencv or lama"),
         ({"images": Path("/nowhere")}, "no such folder"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Edits change their object and nothing else, and the check sees it when they do not."""
+"""Edits change only their object, and the check finds every other change."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from PIL import Image
 
 pytest.importorskip("cv2", reason="the extra photos is not installed")
 
-from mmprobe.benchmarks.photo_pairs.check import allowed, check_files, check_pixels, in_blocks
-from mmprobe.benchmarks.photo_pairs.colours import PALETTE, colour_of, new_colours
+from mmprobe.benchmarks.photo_pairs.check import check_files, check_pixels, editable_pixels, grow_to_blocks
+from mmprobe.benchmarks.photo_pairs.colours import PALETTE, list_new_colours, name_colour
 from mmprobe.benchmarks.photo_pairs.edits import apply_edits
-from mmprobe.benchmarks.photo_pairs.inpainting import inpainter_of
-from mmprobe.benchmarks.photo_pairs.masks import shifted
-from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo, Rejected
+from mmprobe.benchmarks.photo_pairs.inpainting import get_inpainter
+from mmprobe.benchmarks.photo_pairs.masks import shift_mask
+from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo, Rejection
 from mmprobe.benchmarks.photo_pairs.planner import Edit
 from mmprobe.errors import InputError
 
@@ -37,7 +37,7 @@ def scene(*places, colours=((200, 40, 40), (40, 60, 200), (120, 120, 120))):
 
 
 def edited(photo, *edits, inpainter=None):
-    return apply_edits(photo, list(edits), inpainter or inpainter_of("opencv"), MARGIN)
+    return apply_edits(photo, list(edits), inpainter or get_inpainter("opencv"), MARGIN)
 
 
 def same_outside(photo, changed, *masks):
@@ -53,7 +53,7 @@ def test_a_new_colour_keeps_texture_and_everything_else():
     photo = scene((10, 10), (60, 40))
     changed = edited(photo, Edit("color", 0, colour="green"))
     mask = photo.instances[0].mask
-    assert colour_of(changed, mask) == "green"
+    assert name_colour(changed, mask) == "green"
     assert same_outside(photo, changed, mask)
     inner = changed[12:28, 12:28].astype(int).sum(2)
     before = photo.pixels[12:28, 12:28].astype(int).sum(2)
@@ -64,11 +64,11 @@ def test_a_new_colour_keeps_texture_and_everything_else():
 def test_grey_white_and_black_things_take_every_colour_offered(colour):
     photo = scene((40, 30), colours=(colour,))
     mask = photo.instances[0].mask
-    offered = new_colours(photo.pixels, mask)
+    offered = list_new_colours(photo.pixels, mask)
     assert len(offered) >= 4
     for name in offered:
         changed = edited(photo, Edit("color", 0, colour=name))
-        assert colour_of(changed, mask) == name
+        assert name_colour(changed, mask) == name
         check_pixels(photo, [Edit("color", 0, colour=name)], changed, MARGIN)
     assert set(offered) <= set(PALETTE)
 
@@ -94,7 +94,7 @@ def test_a_moved_object_is_pasted_and_its_place_filled():
     edit = Edit("position", 0, shift=(60, -8))
     changed = edited(photo, edit)
     mask = photo.instances[0].mask
-    assert same_outside(photo, changed, mask, shifted(mask, (60, -8)))
+    assert same_outside(photo, changed, mask, shift_mask(mask, (60, -8)))
     assert (changed[35:49, 73:87] == photo.pixels[43:57, 13:27]).all()  # inside of the soft edge
     assert changed[mask].min() > 120
     check_pixels(photo, [edit], changed, MARGIN)
@@ -112,7 +112,7 @@ def test_edits_compose():
     assert (differs == (changed != photo.pixels).any(2)).all()
     for edit in edits:
         alone = edited(photo, edit)
-        near = allowed(photo, edit, MARGIN)
+        near = editable_pixels(photo, edit, MARGIN)
         assert np.abs(alone[near].astype(int) - changed[near]).mean() < 1
 
 
@@ -131,7 +131,7 @@ def test_an_inpainter_of_ones_own_cannot_reach_beyond_the_hole():
 
 @pytest.mark.parametrize("bad", [np.zeros((5, 5, 3), np.uint8), np.zeros((*SIZE, 3)), "no picture"])
 def test_an_inpainter_that_gives_no_such_picture_is_told(bad):
-    with pytest.raises(Rejected, match="inpainter gave"):
+    with pytest.raises(Rejection, match="inpainter gave"):
         edited(scene((50, 40)), Edit("remove", 0), inpainter=lambda pixels, hole: bad)
 
 
@@ -139,16 +139,16 @@ def test_the_check_sees_a_single_pixel():
     photo, edit = scene((50, 40)), Edit("remove", 0)
     changed = edited(photo, edit)
     changed[3, 7, 1] ^= 1
-    with pytest.raises(Rejected, match="^1 pixels differ outside the edited objects$") as caught:
+    with pytest.raises(Rejection, match="^1 pixels differ outside the edited objects$") as caught:
         check_pixels(photo, [edit], changed, MARGIN)
     assert caught.value.stage == "check"
-    with pytest.raises(Rejected, match="outside"):  # a correct edit that nobody told of
+    with pytest.raises(Rejection, match="outside"):  # a correct edit that nobody told of
         check_pixels(photo, [], edited(photo, edit), MARGIN)
 
 
 def test_the_check_sees_that_nothing_was_done():
     photo = scene((50, 40))
-    with pytest.raises(Rejected, match="the cup's remove is hardly seen: 0% of its pixels"):
+    with pytest.raises(Rejection, match="the cup's remove is hardly visible: 0% of its pixels"):
         check_pixels(photo, [Edit("remove", 0)], photo.pixels.copy(), MARGIN)
 
 
@@ -163,10 +163,10 @@ def test_files_of_jpeg_are_equal_but_for_the_blocks_that_edits_touch():
     changed = edited(photo, edit)
     before, after = as_jpeg(photo.pixels, subsampling=0), as_jpeg(changed, subsampling=0)
     check_files(photo, [edit], before, after, MARGIN)
-    outside = (before != after).any(2) & ~allowed(photo, edit, MARGIN)
+    outside = (before != after).any(2) & ~editable_pixels(photo, edit, MARGIN)
     assert outside.any()  # why whole blocks are allowed
     after[0, 0] ^= 1
-    with pytest.raises(Rejected, match="1 pixels of the files differ"):
+    with pytest.raises(Rejection, match="1 pixels of the files differ"):
         check_files(photo, [edit], before, after, MARGIN)
 
 
@@ -175,22 +175,22 @@ def test_blocks():
     mask[7, 8] = mask[19, 17] = True
     expected = np.zeros_like(mask)
     expected[0:8, 8:16] = expected[16:20, 16:18] = True
-    assert (in_blocks(mask) == expected).all()
+    assert (grow_to_blocks(mask) == expected).all()
 
 
 def test_inpainters_by_name(monkeypatch):
-    with pytest.raises(InputError, match="choose opencv or lama"):
-        inpainter_of("magic")
+    with pytest.raises(InputError, match="must be opencv or lama"):
+        get_inpainter("magic")
     monkeypatch.setitem(__import__("sys").modules, "simple_lama_inpainting", None)
     with pytest.raises(InputError, match="simple-lama-inpainting"):
-        inpainter_of("lama")
+        get_inpainter("lama")
     monkeypatch.setitem(__import__("sys").modules, "cv2", None)
     with pytest.raises(InputError, match=re.escape("mmprobe[photos]")):
-        inpainter_of("opencv")
+        get_inpainter("opencv")
 
 
 def test_lama_is_cropped_back(monkeypatch):
-    """A stand-in for the package: like it, gives back a picture that is padded to multiples of 8."""
+    """A stand-in for the package: like it, gives back an image that is padded to multiples of 8."""
     import types
 
     class SimpleLama:
@@ -201,6 +201,6 @@ def test_lama_is_cropped_back(monkeypatch):
 
     module = types.SimpleNamespace(SimpleLama=SimpleLama)
     monkeypatch.setitem(__import__("sys").modules, "simple_lama_inpainting", module)
-    fill = inpainter_of("lama")
-    found = fill(np.zeros((13, 21, 3), np.uint8), np.ones((13, 21), bool))
-    assert found.shape == (13, 21, 3) and (found == (1, 2, 3)).all()
+    fill = get_inpainter("lama")
+    filled = fill(np.zeros((13, 21, 3), np.uint8), np.ones((13, 21), bool))
+    assert filled.shape == (13, 21, 3) and (filled == (1, 2, 3)).all()

@@ -1,13 +1,13 @@
-"""Masks from polygons and run lengths, against slow references and what pycocotools makes of them."""
+"""Masks from polygons and run lengths equal slow references and those of pycocotools."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.photo_pairs.masks import BadMask, box_of, dilate, mask_of, shifted, union
+from mmprobe.benchmarks.photo_pairs.masks import BadMask, bounding_box, decode_mask, dilate, shift_mask, union
 
-# pycocotools.mask.encode of the picture below
+# pycocotools.mask.encode of the mask below
 COMPRESSED = "e<i0?00000Sd0[Ob\\O000000000000000000000000000X2T1TO"
 
 
@@ -42,25 +42,25 @@ def test_polygons_are_filled_where_pixels_have_their_centres_in_them():
     rng = np.random.default_rng(5)
     for _ in range(30):
         polygon = rng.uniform(-1, 22, 2 * int(rng.integers(3, 9))).tolist()
-        found = mask_of([polygon], 20, 21)
+        mask = decode_mask([polygon], 20, 21)
         slow = [[inside(x + 0.5, y + 0.5, polygon) for x in range(21)] for y in range(20)]
-        assert found.tolist() == slow
+        assert mask.tolist() == slow
 
 
 def test_several_polygons_are_one_object():
     first, second = [0, 0, 4, 0, 4, 2, 0, 2], [2, 1, 6, 1, 6, 4, 2, 4]
     expected = np.zeros((5, 8), dtype=bool)
     expected[0:2, 0:4] = expected[1:4, 2:6] = True
-    assert (mask_of([first, second], 5, 8) == expected).all()
+    assert (decode_mask([first, second], 5, 8) == expected).all()
 
 
 def test_run_lengths_as_numbers_and_compressed():
     size = {"size": [40, 50]}
-    assert (mask_of(size | {"counts": runs_of(blocks())}, 40, 50) == blocks()).all()
-    assert (mask_of(size | {"counts": COMPRESSED}, 40, 50) == blocks()).all()
+    assert (decode_mask(size | {"counts": runs_of(blocks())}, 40, 50) == blocks()).all()
+    assert (decode_mask(size | {"counts": COMPRESSED}, 40, 50) == blocks()).all()
     rng = np.random.default_rng(2)
     noise = rng.random((7, 9)) < 0.5
-    assert (mask_of({"size": [7, 9], "counts": runs_of(noise)}, 7, 9) == noise).all()
+    assert (decode_mask({"size": [7, 9], "counts": runs_of(noise)}, 7, 9) == noise).all()
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_run_lengths_as_numbers_and_compressed():
         ([[1, 2, 3, 4]], "corners"),
         ([[1, 2, 3, 4, 5, 6, 7]], "corners"),
         ([[0] * 30_000], "corners"),
-        ([[1, 2, 3, 4, float("nan"), 6]], "no number"),
-        ([[1, 2, 3, 4, float("inf"), 6]], "no number"),
-        ([[1, 2, 3, 4, True, 6]], "no number"),
-        ([[1, 2, 3, 4, "5", 6]], "no number"),
-        ([[1, 2, 30, 4, 5, 6]], "outside the picture, which has 12 x 10"),
-        ([[1, 2, -9, 4, 5, 6]], "outside the picture"),
+        ([[1, 2, 3, 4, float("nan"), 6]], "not a number"),
+        ([[1, 2, 3, 4, float("inf"), 6]], "not a number"),
+        ([[1, 2, 3, 4, True, 6]], "not a number"),
+        ([[1, 2, 3, 4, "5", 6]], "not a number"),
+        ([[1, 2, 30, 4, 5, 6]], "outside the image, which has 12 x 10"),
+        ([[1, 2, -9, 4, 5, 6]], "outside the image"),
         ([["x"]], "corners"),
         ({"size": [12, 10], "counts": [120]}, "another size"),
         ({"counts": [120]}, "another size"),
@@ -92,16 +92,16 @@ def test_run_lengths_as_numbers_and_compressed():
 )
 def test_what_is_no_mask_is_told(bad, why):
     with pytest.raises(BadMask, match=why):
-        mask_of(bad, 10, 12)
+        decode_mask(bad, 10, 12)
 
 
 def test_growing_moving_joining_and_boxes():
     mask = np.zeros((9, 9), dtype=bool)
     mask[3, 4] = True
     grown = dilate(mask, 2)
-    assert box_of(grown) == (2, 1, 5, 5) and grown.sum() == 25
+    assert bounding_box(grown) == (2, 1, 5, 5) and grown.sum() == 25
     assert (dilate(mask, 0) == mask).all()
-    assert np.argwhere(shifted(mask, (3, -2))).tolist() == [[1, 7]]
-    assert not shifted(mask, (5, 0)).any() and not shifted(mask, (0, -4)).any()
-    assert union([mask, shifted(mask, (1, 0))], (9, 9)).sum() == 2
+    assert np.argwhere(shift_mask(mask, (3, -2))).tolist() == [[1, 7]]
+    assert not shift_mask(mask, (5, 0)).any() and not shift_mask(mask, (0, -4)).any()
+    assert union([mask, shift_mask(mask, (1, 0))], (9, 9)).sum() == 2
     assert not union([], (2, 2)).any()

@@ -1,5 +1,4 @@
-"""The whole way from COCO's files to pairs that the benchmark's readers read, kills and bad files
-included."""
+"""Pairs from COCO's files can be read by the benchmark, also after a kill or with bad files."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ pytest.importorskip("cv2", reason="the extra photos is not installed")
 
 from mmprobe.benchmarks.answers.coco import COCO_CATEGORIES
 from mmprobe.benchmarks.answers.lexical.claims import parse_claims
-from mmprobe.benchmarks.photo_pairs.inpainting import inpainter_of
-from mmprobe.benchmarks.photo_pairs.layout import describe
+from mmprobe.benchmarks.photo_pairs.inpainting import get_inpainter
+from mmprobe.benchmarks.photo_pairs.layout import describe_edit
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.planner import Edit
@@ -91,7 +90,7 @@ def test_descriptions_are_understood(category):
             (Edit("position", 0, shift=(4, 0)), (None, "right")),
             (Edit("position", 0, shift=(0, -1)), (None, "top")),
         ):
-            (claim,) = parse_claims(describe(photo, edit))
+            (claim,) = parse_claims(describe_edit(photo, edit))
             assert (claim.type, claim.category) == (edit.type, category)
             assert (claim.before, claim.after) == change and not claim.negated
 
@@ -122,13 +121,13 @@ def test_a_killed_run_goes_on_to_the_same_bytes(coco, tmp_path, after):
 
 
 def counted(most=None):
-    """OpenCV's inpainter, which kills the run after so many pictures."""
+    """OpenCV's inpainter, which kills the run after `most` images."""
 
     def fill(pixels, hole):
         if fill.calls == most:
             raise Killed
         fill.calls += 1
-        return inpainter_of("opencv")(pixels, hole)
+        return get_inpainter("opencv")(pixels, hole)
 
     fill.calls = 0
     return fill
@@ -145,13 +144,13 @@ def test_more_pairs_are_added_and_the_others_stay(coco, tmp_path):
     assert make_photo_pairs(images, annotations, tmp_path / "out", 9).pairs == 5
     after = contents(tmp_path / "out")
     assert len(first) == 6 and all(after[name] == data for name, data in first.items())
-    with pytest.raises(InputError, match="made with other seed; choose another --out"):
+    with pytest.raises(InputError, match="made with other seed; choose another folder"):
         make_photo_pairs(images, annotations, tmp_path / "out", 9, seed=1)
     with pytest.raises(InputError, match="made with other differences, difficulty"):
         make_photo_pairs(images, annotations, tmp_path / "out", 9, differences=(1, 2), difficulty="hard")
 
 
-def test_pictures_in_grey_and_with_run_lengths_work(coco, tmp_path):
+def test_images_in_grey_and_with_run_lengths_work(coco, tmp_path):
     def change(data):
         mask = np.zeros((240, 320), dtype=bool)
         mask[155:195, 145:195] = True

@@ -1,4 +1,4 @@
-"""What the rules choose: fit objects, free places, seen colours, the difficulty."""
+"""The rules choose editable objects, free places and visible colours, and rate the difficulty."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.photo_pairs.colours import PALETTE, colour_of, new_colours
-from mmprobe.benchmarks.photo_pairs.masks import box_of, dilate, shifted
-from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo, Rejected
+from mmprobe.benchmarks.photo_pairs.colours import PALETTE, list_new_colours, name_colour
+from mmprobe.benchmarks.photo_pairs.masks import bounding_box, dilate, shift_mask
+from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo, Rejection
 from mmprobe.benchmarks.photo_pairs.planner import (
     LIVING,
     Rules,
-    difficulty_of,
-    find_room,
-    fit_instances,
-    place_of,
+    find_editable,
+    find_free_shift,
+    find_occupied,
+    name_place,
     plan_by_rules,
-    taken_by,
+    rate_difficulty,
 )
 
 SIZE = (60, 80)
@@ -34,7 +34,7 @@ def photo(*instances, colour=(128, 128, 128)):
     return Photo("one", {}, np.full((*SIZE, 3), colour, np.uint8), instances)
 
 
-def test_only_objects_that_can_be_edited_are_fit():
+def test_editable_objects():
     whole = photo(
         block(5, 5, 10, 10),
         block(30, 5, 2, 2),
@@ -43,50 +43,50 @@ def test_only_objects_that_can_be_edited_are_fit():
         block(22, 5, 10, 10),
         block(31, 10, 10, 10),
     )
-    fit, unfit = fit_instances(whole, Rules())
-    assert fit == [0]  # the fifth and the sixth share ten pixels, a tenth of each
-    assert unfit == Counter({"overlap others": 2, "too small": 1, "too large": 1, "crowds": 1})
-    assert fit_instances(whole, Rules(overlap=0.2))[0] == [0, 4, 5]
+    editable, reasons = find_editable(whole, Rules())
+    assert editable == [0]  # the fifth and the sixth share ten pixels, a tenth of each
+    assert reasons == Counter({"overlap others": 2, "too small": 1, "too large": 1, "crowds": 1})
+    assert find_editable(whole, Rules(overlap=0.2))[0] == [0, 4, 5]
 
 
 def test_a_free_place_is_one_that_a_slow_search_finds_too():
     rules = Rules(margin=2)
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        things = [block(int(rng.integers(2, 60)), int(rng.integers(2, 45)), 12, 9) for _ in range(4)]
-        whole = photo(*things)
-        taken = taken_by(whole, [])
-        x, y, width, height = box_of(things[0].mask)
+        objects = [block(int(rng.integers(2, 60)), int(rng.integers(2, 45)), 12, 9) for _ in range(4)]
+        whole = photo(*objects)
+        occupied = find_occupied(whole, [])
+        x, y, width, height = bounding_box(objects[0].mask)
         free = set()
-        grown = dilate(taken, 2)
+        grown = dilate(occupied, 2)
         for top in range(2, SIZE[0] - height - 1):
             for left in range(2, SIZE[1] - width - 1):
                 if not grown[top - 2 : top + height + 2, left - 2 : left + width + 2].any():
                     free.add((left - x, top - y))
-        found = find_room(whole, 0, taken, np.random.default_rng(0), rules)
-        assert (found is None) == (not free)
-        if found is not None:
-            assert found in free
-            level = {shift for shift in free if abs(shift[1]) <= 0.15 * SIZE[0]}
-            here = place_of((x, y, width, height), SIZE)
+        shift = find_free_shift(whole, 0, occupied, np.random.default_rng(0), rules)
+        assert (shift is None) == (not free)
+        if shift is not None:
+            assert shift in free
+            level = {move for move in free if abs(move[1]) <= 0.15 * SIZE[0]}
+            here = name_place((x, y, width, height), SIZE)
             other = {
-                shift for shift in free if place_of((x + shift[0], y + shift[1], width, height), SIZE) != here
+                move for move in free if name_place((x + move[0], y + move[1], width, height), SIZE) != here
             }
-            assert found in ((level & other) or other or level or free)
-            moved = shifted(things[0].mask, found)
-            assert moved.sum() == things[0].mask.sum() and not (dilate(moved, 2) & taken).any()
+            assert shift in ((level & other) or other or level or free)
+            moved = shift_mask(objects[0].mask, shift)
+            assert moved.sum() == objects[0].mask.sum() and not (dilate(moved, 2) & occupied).any()
 
 
 def test_what_the_edge_cuts_off_is_not_moved():
     rng = np.random.default_rng(0)
     for x, y in ((0, 20), (70, 20), (20, 0), (20, 50)):
         whole = photo(block(x, y, 10, 10))
-        assert find_room(whole, 0, taken_by(whole, []), rng, Rules()) is None
+        assert find_free_shift(whole, 0, find_occupied(whole, []), rng, Rules()) is None
 
 
 def test_plans_follow_the_seed_and_edit_each_object_once():
-    things = [block(4 + 19 * k, 8 + 30 * row, 10, 10) for k in range(4) for row in range(2)]
-    whole = photo(*things)
+    objects = [block(4 + 19 * k, 8 + 30 * row, 10, 10) for k in range(4) for row in range(2)]
+    whole = photo(*objects)
     kinds = Counter()
     for seed in range(300):
         edits = plan_by_rules(whole, (2, 5), np.random.default_rng(seed), Rules(margin=2))
@@ -98,8 +98,8 @@ def test_plans_follow_the_seed_and_edit_each_object_once():
             assert (edit.colour is not None) == (edit.type == "color")
             assert (edit.shift is not None) == (edit.type == "position")
             if edit.shift:
-                moved += shifted(whole.instances[edit.instance].mask, edit.shift)
-        assert moved.max() <= 1 and not (moved[taken_by(whole, [])]).any()
+                moved += shift_mask(whole.instances[edit.instance].mask, edit.shift)
+        assert moved.max() <= 1 and not (moved[find_occupied(whole, [])]).any()
     total = kinds.total()
     assert 0.33 < kinds["color"] / total < 0.5 and kinds["position"] > 0 and kinds["remove"] > 0
 
@@ -114,10 +114,10 @@ def test_what_lives_keeps_its_colour():
 
 def test_too_few_objects_are_told_with_their_reasons():
     whole = photo(block(20, 20, 12, 12), block(50, 20, 2, 2), block(60, 20, 2, 2))
-    with pytest.raises(Rejected, match="^1 of 3 objects can be edited, 2 needed, 2 too small$") as caught:
+    with pytest.raises(Rejection, match="^1 of 3 objects can be edited, 2 needed, 2 too small$") as caught:
         plan_by_rules(whole, (2, 3), np.random.default_rng(0), Rules())
     assert caught.value.stage == "plan"
-    with pytest.raises(Rejected, match="^0 of 0 objects"):
+    with pytest.raises(Rejection, match="^0 of 0 objects"):
         plan_by_rules(photo(), (1, 1), np.random.default_rng(0), Rules())
 
 
@@ -137,7 +137,7 @@ def test_too_few_objects_are_told_with_their_reasons():
     ],
 )
 def test_difficulty_by_count_and_area(count, changed, level):
-    assert difficulty_of(count, changed, Rules()) == level
+    assert rate_difficulty(count, changed, Rules()) == level
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,17 @@ def test_difficulty_by_count_and_area(count, changed, level):
 )
 def test_colours_by_name(rgb, name):
     pixels = np.full((3, 3, 3), rgb, np.uint8)
-    assert colour_of(pixels, np.ones((3, 3), bool)) == name
-    offered = new_colours(pixels, np.ones((3, 3), bool))
+    assert name_colour(pixels, np.ones((3, 3), bool)) == name
+    offered = list_new_colours(pixels, np.ones((3, 3), bool))
     assert name not in offered and len(offered) >= 3 and set(offered) <= set(PALETTE)
 
 
 def test_places_are_ninths():
-    assert [place_of((0, 0, 2, 2), SIZE), place_of((39, 29, 2, 2), SIZE), place_of((78, 29, 2, 2), SIZE)] == [
+    assert [
+        name_place((0, 0, 2, 2), SIZE),
+        name_place((39, 29, 2, 2), SIZE),
+        name_place((78, 29, 2, 2), SIZE),
+    ] == [
         "top left",
         "center",
         "right",

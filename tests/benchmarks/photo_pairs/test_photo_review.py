@@ -1,4 +1,4 @@
-"""The review page shows what is there and nothing that it could run; what is decided on it is done."""
+"""The review page shows the pairs and runs no injected script, and its decisions are applied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("cv2", reason="the extra photos is not installed")
 
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
-from mmprobe.benchmarks.photo_pairs.review import Reviewed, apply_reviews
+from mmprobe.benchmarks.photo_pairs.review import ReviewCounts, apply_reviews
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
@@ -41,7 +41,7 @@ def turn_down(number, reason=""):
 def test_what_was_decided_is_done_and_may_be_done_again(coco, out):
     file = decide(out, accept(1, "The cup vanished.", "The car\nturned blue."), turn_down(2, "a smear"))
     for _ in range(2):
-        assert apply_reviews(out, file) == Reviewed(accepted=1, rejected=1, left=1)
+        assert apply_reviews(out, file) == ReviewCounts(accepted=1, rejected=1, left=1)
         assert [pair.id for pair in read_pairs(out)] == ["000000000001", "000000000003"]
         assert [pair.id for pair in read_pairs(out / "easy.jsonl")] == ["000000000001", "000000000003"]
         (line,) = (out / "rejected.jsonl").read_text().splitlines()
@@ -54,14 +54,14 @@ def test_what_was_decided_is_done_and_may_be_done_again(coco, out):
     assert samples[0].answer == "No. The cup vanished. The car turned blue."
     assert samples[0].metadata["reviewed"] and not samples[-1].metadata["reviewed"]
     assert "000000000002" not in (out / "review.html").read_text()
-    images, annotations = coco(3)  # a rejected picture is not tried again
+    images, annotations = coco(3)  # a rejected image is not tried again
     made = make_photo_pairs(images, annotations, out, 3, differences=(2, 2))
     assert (made.pairs, made.rejected) == (2, 1)
     assert read_pairs(out)[0].differences[0].description == "The cup vanished."
 
 
 def test_the_last_pair_may_be_rejected(out):
-    assert apply_reviews(out, decide(out, *map(turn_down, (1, 2, 3)))) == Reviewed(0, 3, 0)
+    assert apply_reviews(out, decide(out, *map(turn_down, (1, 2, 3)))) == ReviewCounts(0, 3, 0)
     assert {file.name for file in out.iterdir() if file.is_file()} == {"make-pairs.json", "rejected.jsonl"}
 
 
@@ -71,8 +71,8 @@ def test_the_last_pair_may_be_rejected(out):
         ("{", "Invalid JSON"),
         ("[]", "field 'file'"),
         ('{"format": 2, "reviews": []}', "field 'format'"),
-        ({"id": "../easy", "decision": "reject", "descriptions": []}, "is none of this folder"),
-        ({"id": "000000000009", "decision": "reject", "descriptions": []}, "is none of this folder"),
+        ({"id": "../easy", "decision": "reject", "descriptions": []}, "is not in this folder"),
+        ({"id": "000000000009", "decision": "reject", "descriptions": []}, "is not in this folder"),
         ({"id": "000000000001", "decision": "maybe", "descriptions": []}, "reviews.1.decision"),
         (
             {"id": "000000000001", "decision": "accept", "descriptions": ["one"]},
@@ -104,10 +104,10 @@ def test_folders_and_files_that_are_not_there(out, tmp_path):
 def test_a_person_reviews_in_a_browser(out, tmp_path, browser):
     apply_reviews(out, decide(out, accept(1, NASTY, "The cup vanished.")))
     page = browser.new_page()
-    problems, asked = [], []
+    problems, requests = [], []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: requests.append(request.url))
     page.goto((out / "review.html").as_uri())
     articles = page.locator("article")
     assert articles.count() == 3
@@ -115,24 +115,24 @@ def test_a_person_reviews_in_a_browser(out, tmp_path, browser):
     page.wait_for_function("[...document.images].every(image => image.complete && image.naturalWidth)")
     regions = json.loads(next(out.glob("*/000000000001/metadata.json")).read_text())["regions"]
     assert articles.nth(0).locator(".box").count() == len(regions)
-    picture = articles.nth(0).locator("img").nth(0).bounding_box()
+    image = articles.nth(0).locator("img").nth(0).bounding_box()
     box = articles.nth(0).locator("figure").nth(0).locator(".box").nth(0).bounding_box()
     first = next(one["box"] for one in regions if one["image"] == 0)
-    assert abs((box["x"] - picture["x"]) / picture["width"] - first[0] / 320) < 0.01
-    assert abs(box["height"] / picture["height"] - first[3] / 240) < 0.01
+    assert abs((box["x"] - image["x"]) / image["width"] - first[0] / 320) < 0.01
+    assert abs(box["height"] / image["height"] - first[3] / 240) < 0.01
     articles.nth(1).get_by_role("button", name="Accept").click()
     articles.nth(1).locator("label input").nth(0).fill("Better words.")
     articles.nth(2).get_by_role("button", name="Reject").click()
-    articles.nth(2).get_by_label("Why it is rejected").fill("a <b>smear</b>")
+    articles.nth(2).get_by_label("Reason for rejection").fill("a <b>smear</b>")
     page.reload()  # decisions are remembered
     assert "1 accepted, 1 rejected, 1 left" in page.locator("#progress").inner_text()
     with page.expect_download() as download:
         page.get_by_role("button", name="Save reviews.json").click()
     download.value.save_as(tmp_path / "saved.json")
-    assert page.title() == "Review of picture pairs" and not problems
-    assert all(url.startswith(("file:", "blob:")) for url in asked)
+    assert page.title() == "Review of image pairs" and not problems
+    assert all(url.startswith(("file:", "blob:")) for url in requests)
     page.close()
     before = read_pairs(out)[1].differences[1].description
-    assert apply_reviews(out, tmp_path / "saved.json") == Reviewed(accepted=2, rejected=1, left=0)
+    assert apply_reviews(out, tmp_path / "saved.json") == ReviewCounts(accepted=2, rejected=1, left=0)
     assert [one.description for one in read_pairs(out)[1].differences] == ["Better words.", before]
     assert json.loads((out / "rejected.jsonl").read_text())["reason"] == "a <b>smear</b>"
