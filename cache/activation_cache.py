@@ -1,4 +1,7 @@
-"""Convert a trace's residual stream to a TransformerLens `ActivationCache`. Only this file of the folder uses torch."""
+"""Convert a trace's residual stream to a TransformerLens `ActivationCache`.
+
+This is the only file of the folder that uses torch.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Checksums of a file's pages, stored after its end, and a file object that checks each page before it is read.
+"""Checksums of a file's pages after its end, and a file object that checks each page it reads.
 
-HDF5 checks its own headers, but not texts, and numbers only with a slow checksum; damaged texts can crash it. Here
-every page is checked before HDF5 reads it. HDF5 ignores bytes after its data, and cuts them off when it changes a
-file. An edited trace therefore has no checksums, rather than wrong ones.
+HDF5 checks its own headers, but not texts, and numbers only with a slow checksum; damaged texts can crash it.
+Here every page is checked before HDF5 reads it. HDF5 ignores bytes after its data, and cuts them off when it
+changes a file. An edited trace therefore has no checksums, rather than wrong ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def checksums_match(path: Path) -> bool:
 
 @contextmanager
 def open_checked(path: Path) -> Iterator[h5py.File]:
-    """Open an HDF5 file for reading, and check each page that is read. A file without checksums is read unchecked.
+    """Open an HDF5 file, and check each page that is read. A file without checksums is read unchecked.
 
     Raises:
         OSError: the file cannot be opened, or a page that is read does not match its checksum.

@@ -1,6 +1,6 @@
 """Write a data set through h5py's low-level interface.
 
-A trace holds many small data sets. The high-level interface takes three times as long to create one as HDF5 does.
+A trace holds many small data sets. Creating one through the high-level interface takes three times as long.
 """
 
 from __future__ import annotations
@@ -67,23 +67,23 @@ class DataSet:
             self.id.set_extent(shape)
             self.shape = shape
 
-    def write(self, values: np.ndarray, where: Selection | None = None) -> None:
+    def write(self, values: np.ndarray, selection: Selection | None = None) -> None:
         """Write values to a part of the data set, by default to all of it."""
         values = np.ascontiguousarray(values, self.dtype)
-        if where is None:
+        if selection is None:
             self.id.write(h5s.ALL, h5s.ALL, values)
             return
-        limits = bounds(where, self.shape)
+        limits = bounds(selection, self.shape)
         counts = tuple(end - start for start, end in limits)
         space = self.id.get_space()
         space.select_hyperslab(tuple(start for start, _ in limits), counts)
         self.id.write(h5s.create_simple(counts), space, values.reshape(counts))
 
-    def chunk_bytes(self, where: Selection | None, shape: tuple[int, ...]) -> int:
+    def chunk_bytes(self, selection: Selection | None, shape: tuple[int, ...]) -> int:
         """Return the size of the chunks that hold a part of the data set once it has this shape."""
         if self.chunk is None:
             return math.prod(shape) * self.dtype.itemsize
-        limits = bounds(where, shape) if where is not None else [(0, size) for size in shape]
+        limits = bounds(selection, shape) if selection is not None else [(0, size) for size in shape]
         n_chunks = math.prod(
             (end - 1) // chunk - start // chunk + 1
             for (start, end), chunk in zip(limits, self.chunk, strict=True)
@@ -116,21 +116,21 @@ def _creation_properties(dtype: np.dtype, chunk: tuple[int, ...] | None, filters
     return properties
 
 
-def bounds(where: Selection, shape: tuple[int, ...]) -> list[tuple[int, int]]:
+def bounds(selection: Selection, shape: tuple[int, ...]) -> list[tuple[int, int]]:
     """Return the start and the end of a selection along each dimension."""
     return [
         (index, index + 1)
         if isinstance(index, int)
         else (index.start or 0, size if index.stop is None else index.stop)
-        for index, size in zip(where, shape, strict=True)
+        for index, size in zip(selection, shape, strict=True)
     ]
 
 
 def chunk_shape(block: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Return the shape of the chunks for a data set that is written in blocks of this shape.
 
-    It is the block's shape, cut along its first dimensions if the block is larger than `CHUNK_BYTES`. A block is a
-    whole number of chunks, unless that would make a chunk smaller than half of the possible size.
+    It is the block's shape, cut along its first dimensions if the block is larger than `CHUNK_BYTES`. A block
+    is a whole number of chunks, unless that would make a chunk smaller than half of the possible size.
 
     Example:
         >>> chunk_shape((64, 12, 8, 578), 2)

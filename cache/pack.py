@@ -17,7 +17,7 @@ from mmprobe.errors import InputError
 
 
 def pack(path: str | Path, out: str | Path) -> Path:
-    """Copy a run to one HDF5 file, with the traces under `/samples/<id>`. `open_run` reads it like the folder.
+    """Copy a run to one HDF5 file, which `open_run` reads like the folder. Traces are under `/samples/<id>`.
 
     Raises:
         InputError: `out` exists, `path` is not a run's folder, or a trace is damaged.
@@ -60,7 +60,7 @@ def pack(path: str | Path, out: str | Path) -> Path:
 
 
 def _copy_trace(source: h5py.File, target: h5py.Group) -> None:
-    """Copy a trace. Dimension scales are attached again, since HDF5 does not copy references between files."""
+    """Copy a trace, and attach its dimension scales again: HDF5 does not copy references to another file."""
     target.attrs.update(source.attrs)
 
     def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:

@@ -109,7 +109,7 @@ def _read_failures(path: Path) -> list[dict[str, Any]]:
 
 
 def _read_labels(path: Path) -> dict[str, bool | None]:
-    """Return whether each answer is faithful, by the samples' ids. Every line is checked: users write this file."""
+    """Return the labels by sample. Users write this file, so every line is checked."""
     labels = {}
     for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
         if not line.strip():

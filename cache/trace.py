@@ -27,7 +27,7 @@ from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
 
-LABELLED = {"layer", "head", "group"}  # dimensions with coordinates; the values of the others are 0, 1, 2, …
+LABELLED = {"layer", "head", "group"}  # dimensions with coordinates
 
 
 class _ArrayAttribute:
@@ -256,10 +256,10 @@ class Trace:
         return xr.DataArray(bits, dims=("step", "layer", "neuron"), coords={"layer": packed["layer"]})
 
     def to_activation_cache(self, model: Any | None = None) -> Any:
-        """Return the residual stream as a TransformerLens `ActivationCache`. Its positions are the steps' queries.
+        """Return the residual stream as a TransformerLens `ActivationCache`.
 
-        It holds `resid_pre`, `resid_mid` and `resid_post` of the captured layers, each float32 [step, hidden], and
-        their differences as `attn_out` and `mlp_out`.
+        Its positions are the steps' queries. It holds `resid_pre`, `resid_mid` and `resid_post` of the captured
+        layers, each float32 [step, hidden], and their differences as `attn_out` and `mlp_out`.
 
         Args:
             model: a TransformerLens model or bridge; some methods of the cache need its weights.
@@ -283,7 +283,7 @@ class Trace:
 
 
 def _empty_array(root: h5py.Group, dims: tuple[str, ...]) -> xr.DataArray:
-    """Return an array with the coordinates of these dimensions. Copying one takes a fifth of the time to make one."""
+    """Return an array with the coordinates of these dimensions. Copying one is five times as fast."""
     coordinates = tuple((dim, _read_coordinate(root, dim)) for dim in dims if dim in LABELLED)
     return _make_empty_array(coordinates).copy(deep=False)
 

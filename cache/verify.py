@@ -20,8 +20,9 @@ MASS_TOLERANCE = 1e-3
 def verify(path: str | Path) -> list[str]:
     """Read every byte of a run's traces and return the problems, one line each.
 
-    It compares the checksums of each file and then reads every data set. Data sets must agree on the sizes of their
-    dimensions, attention rows must sum to 1, and each sample must have a trace or be listed as a failure.
+    It compares the checksums of each file and then reads every data set. Data sets must agree on the sizes of
+    their dimensions, attention rows must sum to 1, and each sample must have a trace or be listed as a
+    failure.
 
     Raises:
         InputError: `path` is not a run.

@@ -31,14 +31,15 @@ _GROWING_DIMS = {"step", "token"}  # their sizes are known only when the answer 
 
 
 class TraceWriter:
-    """Writes `<path>.part` step by step. At the end of the `with` block the file is synced and renamed to `path`.
+    """Writes a trace step by step.
 
-    If the block raises, the file is deleted.
+    The file is `<path>.part` until the end of the `with` block. Then it is synced and renamed to `path`. If the
+    block raises, the file is deleted.
 
     Args:
         path: the file to write.
-        coordinates: the values of each dimension with coordinates, such as the captured layers for `layer` and the
-            groups' names for `group`.
+        coordinates: the values of each dimension with coordinates, such as the captured layers for `layer`
+            and the groups' names for `group`.
         attributes: texts about the whole trace, such as the sample and the answer.
         float16: whether the format's float16 data sets are stored in float16; otherwise they are float32.
         compression: `none`, `blosc2` or `zstd`; the latter two need hdf5plugin, for writing and for reading.
@@ -108,26 +109,26 @@ class TraceWriter:
             start, *current = self.datasets[name].shape
             rows_grow = "token" in VARIABLES[name].dims
             row_shape = tuple(map(max, current, row_shape)) if rows_grow else tuple(current)
-        where = (slice(start, None), *map(slice, block.shape[1:]))
-        self.write_part(name, block, where, (start + len(block), *row_shape))
+        selection = (slice(start, None), *map(slice, block.shape[1:]))
+        self.write_part(name, block, selection, (start + len(block), *row_shape))
 
-    def write_part(self, name: str, values: np.ndarray, where: Selection, shape: tuple[int, ...]) -> None:
+    def write_part(self, name: str, values: np.ndarray, selection: Selection, shape: tuple[int, ...]) -> None:
         """Write a part of a data set, so that the whole is never in memory.
 
         Args:
-            where: for each dimension an index or a slice.
+            selection: for each dimension an index or a slice.
             shape: the data set grows to this shape, or is created with it.
         """
         if name not in self.datasets:
-            block = tuple(end - start for start, end in bounds(where, shape))
+            block = tuple(end - start for start, end in bounds(selection, shape))
             dims = VARIABLES[name].dims
             can_grow = tuple(dim in _GROWING_DIMS or not n for dim, n in zip(dims, shape, strict=True))
             self._create(name, shape, block, can_grow)
         data = self._widen_on_overflow(name, values)
         grown = tuple(map(max, data.shape, shape))
-        self.space.reserve(data.chunk_bytes(where, grown))
+        self.space.reserve(data.chunk_bytes(selection, grown))
         data.resize(grown)
-        data.write(values, where)
+        data.write(values, selection)
 
     def write(self, name: str, values: np.ndarray) -> None:
         """Write a whole data set."""

@@ -29,10 +29,10 @@ class CaptureSpec(BaseModel):
         heads: the heads to record; None for all. Means over heads are means over these heads.
         positions: `generated` records the query of each step, `prompt` every token of the prompt, `all` both.
             The prompt's data sets are stored under `prompt/`.
-        dtype: type of the large data sets (visual attention, residuals, TAM logits); float16 halves their size.
+        dtype: type of the large data sets (visual attention, residuals, TAM logits).
         compression: `none`, `blosc2` or `zstd`; the latter two need hdf5plugin.
-        missing: `refuse` raises an error if the model or the engine cannot provide a data set; `skip` leaves the
-            data set out.
+        missing: `refuse` raises an error if the model or the engine cannot provide a data set; `skip` leaves
+            the data set out.
 
     Example:
         >>> CaptureSpec(datasets=["attention/mass"], layers=[0, -1]).layer_indices(12)

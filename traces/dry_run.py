@@ -38,8 +38,8 @@ def dry_run(
         InputError: one of the samples fails.
 
     Example:
-        >>> from mmprobe.models import load_model                                              # doctest: +SKIP
-        >>> dry_run(load_model("tiny-spd"), load_capture("full"), some, 1000, 64).seconds      # doctest: +SKIP
+        >>> from mmprobe.models import load_model                                         # doctest: +SKIP
+        >>> dry_run(load_model("tiny-spd"), load_capture("full"), few, 1000, 64).seconds  # doctest: +SKIP
         312.4
     """
     with tempfile.TemporaryDirectory() as folder:

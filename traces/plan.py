@@ -121,8 +121,8 @@ def peak_bytes() -> int:
 def _working_bytes(model: Model, spec: CaptureSpec, prompt: PromptSize, new_tokens: int) -> int:
     """Return the temporary memory per sample of a batch.
 
-    It holds the cache of keys and values, the activations of the widest layer, and the internals of one block of
-    steps before they are reduced.
+    It holds the cache of keys and values, the activations of the widest layer, and the internals of one block
+    of steps before they are reduced.
     """
     config = model.hf.config.get_text_config()
     itemsize = model.hf.dtype.itemsize

@@ -19,8 +19,8 @@ class AttentionRows(NamedTuple):
     """Attention of one layer.
 
     Attributes:
-        weights: [head, query, key]. The keys are the sample's tokens from the first one on, or the images' keys in
-            a cross-attention layer.
+        weights: [head, query, key]. The keys are the sample's tokens from the first one on, or the images'
+            keys in a cross-attention layer.
         has_cross_attention: whether the layer is a cross-attention layer.
     """
 
@@ -91,9 +91,9 @@ class SampleRecorder:
             self._fill_visual(visuals, index, visual)
             if "attention/row" in self.spec.stored and rows is not None and not rows.has_cross_attention:
                 shape = (self.n_steps, len(self.layers), len(self.heads), keys)
-                where = (slice(self.n_steps - steps, self.n_steps), index, slice(None), slice(0, keys))
+                selection = (slice(self.n_steps - steps, self.n_steps), index, slice(None), slice(0, keys))
                 weights = self._select_heads(rows.weights).transpose(0, 1)
-                self.writer.write_part("attention/row", weights, where, shape)
+                self.writer.write_part("attention/row", weights, selection, shape)
         mass = torch.stack(masses, 1).permute(2, 1, 0, 3)  # [step, layer, head, group + leading]
         self.write("attention/mass", mass[..., :-1])
         self.write("attention/leading", mass[..., -1])
@@ -101,7 +101,7 @@ class SampleRecorder:
             self.write(name, values)
 
     def _fill_visual(self, visuals: dict[str, Tensor], index: int, visual: Tensor) -> None:
-        """Copy one layer's weights on visual tokens, as `_reduce` returns them, to the blocks [step, layer, ...]."""
+        """Copy a layer's weights on visual tokens, from `_reduce`, to the blocks [step, layer, ...]."""
         by_name = {"attention/visual": visual.mean(0) if visual.ndim == 3 else visual}
         if visual.ndim == 3:
             by_name["attention/visual_head"] = visual.transpose(0, 1)
@@ -181,8 +181,8 @@ class SampleRecorder:
         """Write the data sets of the answer as a whole.
 
         Args:
-            states: the input of the unembedding [position, hidden], at all positions of the prompt at least; only
-                `tam/prompt` needs it.
+            states: the input of the unembedding [position, hidden], at all positions of the prompt at least;
+                only `tam/prompt` needs it.
         """
         if "ffn/gate_sum" in self.spec.stored and self.gate_sum is not None:
             self.writer.write("ffn/gate_sum", self.gate_sum)
@@ -200,8 +200,8 @@ class SampleRecorder:
         """
         if f"prompt/residual_{name}" in self.spec.stored:
             shape = (len(values), len(self.layers), values.shape[-1])
-            where = (slice(0, len(values)), self.layers.index(layer), slice(0, values.shape[-1]))
-            self.writer.write_part(f"prompt/residual_{name}", values, where, shape)
+            selection = (slice(0, len(values)), self.layers.index(layer), slice(0, values.shape[-1]))
+            self.writer.write_part(f"prompt/residual_{name}", values, selection, shape)
 
     def write_prompt_attention(self, layer: int, first: int, rows: AttentionRows) -> None:
         """Write one layer's attention of a block of the prompt's queries.
@@ -222,8 +222,8 @@ class SampleRecorder:
         for name, values in by_name.items():
             if f"prompt/attention_{name}" in self.spec.stored:
                 shape = (len(self.prompt.ids), len(self.layers), *values.shape[1:])
-                where = (slice(first, first + queries), index, *(slice(0, n) for n in values.shape[1:]))
-                self.writer.write_part(f"prompt/attention_{name}", values, where, shape)
+                selection = (slice(first, first + queries), index, *(slice(0, n) for n in values.shape[1:]))
+                self.writer.write_part(f"prompt/attention_{name}", values, selection, shape)
 
 
 def _to_slices(positions: np.ndarray) -> list[slice]:

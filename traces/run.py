@@ -49,8 +49,8 @@ def trace(
 ) -> Run:
     """Let the model answer every sample, and record its internals.
 
-    The answers are the same, token by token, as those of `model.hf.generate`. A sample that fails is listed in
-    `failures.jsonl`, and the run continues. An interrupted run keeps its finished samples.
+    The answers are the same, token by token, as those of `model.hf.generate`. A sample that fails is listed
+    in `failures.jsonl`, and the run continues. An interrupted run keeps its finished samples.
 
     Args:
         model: the model, from `load_model`.
@@ -66,17 +66,17 @@ def trace(
         overwrite: delete an earlier run in `out` first.
         remote: with the engine nnsight, True runs the model on NDIF's cluster, and a text on the host of that
             address. The model may then have no weights (`mmprobe.models.load_shapes`).
-        method: a decoding-time method, or several; as in `mmprobe.generate`. The trace shows the model with the
-            method at work. Methods need the native engine.
+        method: a decoding-time method, or several; as in `mmprobe.generate`. The trace shows the model with
+            the method at work. Methods need the native engine.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
 
     Returns:
         The run, as `open_run(out)` opens it.
 
     Raises:
-        InputError: an argument, method or parameter is unknown or out of range; the method cannot be traced; `out`
-            holds a run already, or one that cannot be resumed; the disk is too small; or the model or the engine
-            cannot provide the capture.
+        InputError: an argument, method or parameter is unknown or out of range; the method cannot be traced;
+            `out` holds a run already, or one that cannot be resumed; the disk is too small; or the model or
+            the engine cannot provide the capture.
         OSError: the disk is full or cannot be written any more; finished samples are kept.
 
     Example:

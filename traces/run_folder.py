@@ -63,8 +63,8 @@ def open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: bool
     """Make a run's folder, or open it again, and return the ids of the finished samples.
 
     Raises:
-        InputError: `out` is a file, holds other files, holds a run and neither `resume` nor `overwrite` is set,
-            holds a run that cannot be resumed, or cannot be written.
+        InputError: `out` is a file, holds other files, holds a run and neither `resume` nor `overwrite` is
+            set, holds a run that cannot be resumed, or cannot be written.
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; choose another folder for the run")
@@ -93,7 +93,7 @@ def open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: bool
 
 
 def _is_unstarted(out: Path) -> bool:
-    """Return whether a folder is empty, or belongs to a run that was stopped before its `run.json` was written."""
+    """Return whether a folder is empty, or was left by a run that stopped before it wrote `run.json`."""
     names = {entry.name for entry in out.iterdir()}
     return names <= {"samples", "run.json.part"} and not any(out.glob("samples/*"))
 
@@ -112,7 +112,7 @@ def _resume(out: Path, config: dict[str, Any]) -> set[str]:
 
 
 def remove_partial_files(out: Path) -> None:
-    """Remove the files of traces that were not finished."""
+    """Remove the files of unfinished traces."""
     for path in (out / "samples").glob("*.part"):
         with suppress(OSError):
             path.unlink()

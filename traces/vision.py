@@ -27,8 +27,8 @@ def record_vision(model: Model, recorder: SampleRecorder) -> Iterator[None]:
 
     def write_residual(index: int, output: Tensor) -> None:
         values = output.reshape(-1, output.shape[-1]).clone()  # the model may change its output in place
-        where = (index, slice(0, values.shape[0]), slice(0, values.shape[1]))
-        recorder.writer.write_part("vision/residual", values, where, (len(layers), *values.shape))
+        selection = (index, slice(0, values.shape[0]), slice(0, values.shape[1]))
+        recorder.writer.write_part("vision/residual", values, selection, (len(layers), *values.shape))
 
     with ExitStack() as stack:
         if "vision/residual" in recorder.spec.stored:

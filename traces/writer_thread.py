@@ -1,4 +1,4 @@
-"""Write traces while the model generates: one thread, a bounded queue, and copies on a GPU stream of their own."""
+"""Write traces while the model generates: one thread, a bounded queue, and copies on a GPU stream."""
 
 from __future__ import annotations
 
@@ -146,9 +146,9 @@ class BackgroundWriter:
         """Write a whole data set."""
         self._submit(self.writer.write, name, values)
 
-    def write_part(self, name: str, values: Tensor, where: Selection, shape: tuple[int, ...]) -> None:
+    def write_part(self, name: str, values: Tensor, selection: Selection, shape: tuple[int, ...]) -> None:
         """Write a part of a data set that has at least this shape."""
-        self._submit(self.writer.write_part, name, values, where, shape)
+        self._submit(self.writer.write_part, name, values, selection, shape)
 
     def _submit(self, write: Callable[..., None], name: str, values: Tensor, *position: Any) -> None:
         """Queue a write.

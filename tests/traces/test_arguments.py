@@ -52,7 +52,7 @@ def test_everything_after_out_is_a_keyword(random_qwen, samples_file, tmp_path):
     [
         (
             {"batchsize": 2},
-            "trace with method plain: argument or parameter 'batchsize': there is none; did you mean batch_size?",
+            "argument or parameter 'batchsize': there is none; did you mean batch_size?",
         ),
         (
             {"method": "sage", "alhpa": 1},

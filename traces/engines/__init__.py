@@ -40,8 +40,8 @@ def resolve_capture(
     """Return the part of a capture that the model and the engine can record.
 
     Raises:
-        InputError: a data set cannot be recorded and the capture says `missing: refuse`; or the layer, the head or
-            the engine does not exist, or the engine does not support the run.
+        InputError: a data set cannot be recorded and the capture says `missing: refuse`; or there
+            is no such layer, head or engine; or the engine does not support the run.
 
     Example:
         >>> from mmprobe.models import load_model

@@ -1,9 +1,9 @@
 """The native engine: record while the model generates with its own fast attention kernel.
 
-During a step, only references to what the forward pass computed for its queries are kept. Every `BLOCK_STEPS` steps
-the block is reduced and written. The keys of earlier positions never change, so attention weights are recomputed at
-the end of a block, and the weights of one layer and one block exist at a time. On some devices transformers runs one
-forward pass too many; its values are dropped, since a block has as many steps as tokens.
+During a step, only references to what the forward pass computed for its queries are kept. Every `BLOCK_STEPS`
+steps the block is reduced and written. The keys of earlier positions never change, so attention weights are
+recomputed at the end of a block, and the weights of one layer and one block exist at a time. On some devices
+transformers runs one forward pass too many. Its values are dropped: a block has as many steps as tokens.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def record(
 class BatchRecorder(StoppingCriteria):
     """Collects a batch's internals, and passes them to the samples' recorders a block of steps at a time.
 
-    It is a stopping criterion that never stops, because transformers calls stopping criteria once a step with all
-    tokens so far.
+    It is a stopping criterion that never stops, because transformers calls stopping criteria once a step with
+    all tokens so far.
     """
 
     def __init__(self, model: Model, recorders: Sequence[SampleRecorder], spec: CaptureSpec):
@@ -191,7 +191,7 @@ class BatchRecorder(StoppingCriteria):
         self.n_steps += steps
 
     def _rows(self, queries: dict[int, Tensor], row: int, count: int, layer: int) -> AttentionRows | None:
-        """Return a layer's attention of one sample's first queries of the block; None if the layer did not run."""
+        """Return a layer's attention of one sample's queries, or None if the layer did not run."""
         if layer not in queries:
             return None
         query = queries[layer][row, :count].transpose(0, 1)
@@ -228,8 +228,8 @@ class BatchRecorder(StoppingCriteria):
 class ForwardPassBuffer:
     """What the layers computed at the last position of each forward pass: one tensor a pass and name.
 
-    Joining the layers' tensors takes less time than keeping many small ones, between which the allocator finds
-    little room to use again.
+    Joining the layers' tensors takes less time than keeping many small ones, between which the allocator
+    finds little room to use again.
     """
 
     def __init__(self) -> None:
@@ -249,7 +249,7 @@ class ForwardPassBuffer:
         self.current.clear()
 
     def take(self, steps: int) -> dict[str, tuple[list[int], Tensor]]:
-        """Return the layers and values [batch, step, layer, ...] of the first passes by name, and empty the buffer."""
+        """Empty the buffer; return, by name, the layers and their values [batch, step, layer, ...]."""
         by_name = {}
         for name in list(self.passes):
             by_name[name] = self.layers[name], torch.cat(self.passes.pop(name)[:steps], 1)
@@ -257,5 +257,5 @@ class ForwardPassBuffer:
 
 
 def _last_position(values: Tensor) -> Tensor:
-    """Return the last position of [batch, position, ...], copied so that it does not keep the whole prompt alive."""
+    """Return the last position of [batch, position, ...], as a copy that does not keep the prompt alive."""
     return values if values.shape[1] == 1 else values[:, -1:].clone()

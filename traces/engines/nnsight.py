@@ -1,8 +1,8 @@
 """The nnsight engine: one nnsight trace around `generate`, on this machine or on NDIF's cluster.
 
-It runs eager attention, one sample at a time. Its numbers are independent of the native engine's. It reads modules
-with `tracer.iter`, step by step: nnsight's cache would keep the eager attention of the whole prompt in memory,
-[head, query, key] for every layer.
+It runs eager attention, one sample at a time. Its numbers are independent of the native engine's. It reads
+modules with `tracer.iter`, step by step: nnsight's cache would keep the eager attention of the whole prompt
+in memory, [head, query, key] for every layer.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def record(
     Args:
         recorders: one recorder, of the only sample.
         generate: arguments of transformers' `generate`.
-        remote: True runs the model on NDIF's cluster, a text on the host of that address, and "local" here, but in
-            the way of a cluster.
+        remote: True runs the model on NDIF's cluster, a text on the host of that address, and "local" here,
+            but in the way of a cluster.
     """
     recorder = recorders[0]
     modules = _module_names(model, recorder.layers)
@@ -133,8 +133,8 @@ def _trace_generate(
 def _wrap(model: Model, remote: bool) -> Any:
     """Return the model wrapped for nnsight: a copy that shares its weights.
 
-    Its attention is eager, so that attention modules return their weights. Only a TransformersModel knows its name
-    on a cluster; a local run does not need the pipeline that it brings along.
+    Its attention is eager, so that attention modules return their weights. Only a TransformersModel knows its
+    name on a cluster; a local run does not need the pipeline that it brings along.
     """
     wrapped = _wrapped.setdefault(model.hf, {})
     if remote not in wrapped:

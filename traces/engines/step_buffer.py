@@ -1,4 +1,4 @@
-"""Collect the internals of a whole answer, and write them block by block; for engines that cannot do so earlier."""
+"""Collect the internals of a whole answer, and then write them block by block."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _renormalize(row: Tensor) -> Tensor:
 
 
 def copy_sharing_weights(hf: nn.Module) -> Any:
-    """Return a copy of a model that shares its weights: a library can rewire the copy without changing the model."""
+    """Return a copy of a model with the same weights. A library can rewire it without changing the model."""
     weights: Iterable[Tensor] = chain(hf.parameters(), hf.buffers())
     return copy.deepcopy(hf, {id(tensor): tensor for tensor in weights})
 

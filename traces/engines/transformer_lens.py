@@ -59,7 +59,7 @@ def record(
 
 
 def _load_bridge(model: Model) -> Any:
-    """Return a bridge around a copy that shares the model's weights, since a bridge rewires the model it wraps."""
+    """Return a bridge around a copy with the same weights, since a bridge rewires the model it wraps."""
     if model.hf in _bridges:
         return _bridges[model.hf]
     name, hf = type(model.hf).__name__, copy_sharing_weights(model.hf)
