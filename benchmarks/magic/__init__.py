@@ -1,1 +1,1 @@
-"""MagiC: does a model look at, and speak of, the regions that matter? (paper 001)"""
+"""MagiC (arXiv:2507.07297): does a model look at, and speak of, the regions that matter?"""

@@ -1,4 +1,4 @@
-"""Which numbered boxes a model attended to, beside those that it named, ours."""
+"""Find the numbered boxes that a model attended to, and compare them with the relevant ones; ours."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ MINIMUM_LIFT = 1.0
 
 
 class AttentionView(NamedTuple):
-    """Attention on one grid of visual tokens: weights [y, x], 0 or more, and what of the picture it shows.
+    """The attention on one grid of visual tokens.
 
-    The box is x, y, width and height in pixels of the picture, which need not be whole.
+    Attributes:
+        weights: [y, x], 0 or more.
+        box: the part of the image that the grid shows: x, y, width and height in pixels; they may be fractions.
     """
 
     weights: np.ndarray
@@ -29,88 +31,98 @@ class AttentionView(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Attended:
-    """Attention on the boxes of one picture.
+class BoxAttention:
+    """The attention on the boxes of one image.
 
     Attributes:
-        mass: [box], share of the attention on the picture that falls on each; boxes may overlap.
-        lift: [box], that share over the share of the tokens that fall on the box: 1 is what even attention
-            gives. NaN for a box that no view shows.
-        regions: numbers, from 1, of the boxes whose lift is above the minimum.
+        mass: [box], share of the image's attention on each box. Boxes may overlap.
+        lift: [box], the mass divided by the share of tokens on the box. 1 is the lift of uniform attention. NaN for a
+            box that no view shows.
+        attended: numbers, from 1, of the boxes whose lift is above the minimum.
     """
 
     mass: np.ndarray
     lift: np.ndarray
-    regions: frozenset[int]
+    attended: frozenset[int]
 
 
-def attended_regions(
+def measure_box_attention(
     views: Sequence[AttentionView], boxes: Sequence[Box], minimum_lift: float = MINIMUM_LIFT
-) -> Attended | None:
-    """Which boxes attention falls on; give their numbers to `magiscore` with another name.
-
-    A token's weight is spread evenly over the part of the picture that it stands for.
+) -> BoxAttention | None:
+    """Measure the attention on each box. The weight of a token is spread evenly over its part of the image.
 
     Args:
-        views: of one picture, such as `views_of` reads; most families have one.
-        boxes: in pixels of the picture.
-        minimum_lift: a box counts as attended to above it; ours is 1, more than even attention.
+        views: the views of one image, for example from `read_attention_views`. Most families have one.
+        boxes: in pixels of the image.
+        minimum_lift: a box above it is attended; ours is 1, more than uniform attention.
 
     Returns:
-        None where there is no attention, or some is not finite.
+        None if there is no attention, or a weight is not finite.
 
     Raises:
-        InputError: a map is empty or holds a negative weight.
+        InputError: an attention map is empty or holds a negative weight.
 
     Example:
         >>> view = AttentionView(np.array([[3.0, 1.0]]), (0, 0, 20, 10))
-        >>> attended_regions([view], [(0, 0, 10, 10), (10, 0, 10, 10)]).regions
+        >>> measure_box_attention([view], [(0, 0, 10, 10), (10, 0, 10, 10)]).attended
         frozenset({1})
     """
     maps = [np.asarray(view.weights, float) for view in views]
     if any(weights.ndim != 2 or not weights.size for weights in maps):
-        raise InputError("an attention map needs two dimensions and a token at least")
+        raise InputError("an attention map needs two dimensions and at least one token")
     if not all(np.isfinite(weights).all() for weights in maps):
         return None
     if any(weights.min() < 0 for weights in maps):
         raise InputError("an attention map holds a negative weight")
-    total, tokens = sum(weights.sum() for weights in maps), sum(weights.size for weights in maps)
+    total = sum(weights.sum() for weights in maps)
+    n_tokens = sum(weights.size for weights in maps)
     if not total:
         return None
-    mass, share = np.zeros(len(boxes)), np.zeros(len(boxes))
+    mass = np.zeros(len(boxes))
+    token_share = np.zeros(len(boxes))
     for weights, (left, top, width, height) in zip(maps, (view.box for view in views), strict=True):
         for index, (x, y, w, h) in enumerate(boxes):
-            rows = _covered(y - top, h, height, weights.shape[0])
-            columns = _covered(x - left, w, width, weights.shape[1])
+            rows = _covered_shares(y - top, h, height, weights.shape[0])
+            columns = _covered_shares(x - left, w, width, weights.shape[1])
             mass[index] += rows @ weights @ columns / total
-            share[index] += rows.sum() * columns.sum() / tokens
+            token_share[index] += rows.sum() * columns.sum() / n_tokens
     lift = np.full(len(boxes), np.nan)
-    np.divide(mass, share, out=lift, where=share > 0)
-    above = np.flatnonzero(lift > minimum_lift * (1 + 1e-9))  # even attention is not above 1 by rounding
-    return Attended(mass, lift, frozenset(int(index) + 1 for index in above))
+    np.divide(mass, token_share, out=lift, where=token_share > 0)
+    above = np.flatnonzero(
+        lift > minimum_lift * (1 + 1e-9)
+    )  # rounding must not lift uniform attention above 1
+    return BoxAttention(mass, lift, frozenset(int(index) + 1 for index in above))
 
 
-def _covered(start: float, length: float, pixels: float, cells: int) -> np.ndarray:
-    """Share of each of a side's equal cells that the pixels from start on cover: [cell]."""
-    edges = np.arange(cells + 1) * pixels / cells
-    inside = np.minimum(edges[1:], start + length) - np.maximum(edges[:-1], start)
-    return np.maximum(inside, 0) * cells / pixels
-
-
-def views_of(trace: Trace, image: int = 0, layers: Sequence[int] | None = None) -> list[AttentionView]:
-    """Mean attention of an answer's steps on the views of one picture, over layers and heads.
+def _covered_shares(start: float, length: float, pixels: float, cells: int) -> np.ndarray:
+    """Return the share of each cell that an interval covers: [cell].
 
     Args:
-        trace: with `attention/visual`.
-        image: index into the sample's pictures.
-        layers: whose attention; all captured ones by default.
+        start, length: the interval, in pixels.
+        pixels: length of the side, which is divided into equal cells.
+        cells: number of cells.
+    """
+    edges = np.arange(cells + 1) * pixels / cells
+    covered = np.minimum(edges[1:], start + length) - np.maximum(edges[:-1], start)
+    return np.maximum(covered, 0) * cells / pixels
+
+
+def read_attention_views(
+    trace: Trace, image: int = 0, layers: Sequence[int] | None = None
+) -> list[AttentionView]:
+    """Return the attention on the views of one image, averaged over the answer's steps, layers and heads.
+
+    Args:
+        trace: a trace with `attention/visual`.
+        image: index into the sample's images.
+        layers: the layers to average; all captured ones by default.
 
     Raises:
-        NotApplicable: the trace has no such picture, no step, or a family without a token a patch.
+        NotApplicable: the trace has no such image or no step, or its family has no token per patch.
         NotCaptured: attention/visual, or one of the layers, was not captured.
 
     Example:
-        >>> views_of(run["0001"])[0].weights.shape                  # doctest: +SKIP
+        >>> read_attention_views(run["0001"])[0].weights.shape                  # doctest: +SKIP
         (4, 4)
     """
     weights = trace.attention_visual
@@ -123,80 +135,83 @@ def views_of(trace: Trace, image: int = 0, layers: Sequence[int] | None = None) 
     grids = [(int(rows), int(columns)) for rows, columns in images["grid"].values]
     ends = np.cumsum([rows * columns for rows, columns in grids])
     if not weights.sizes["step"] or not len(ends) or int(ends[-1]) != weights.sizes["visual"]:
-        raise NotApplicable(f"trace {trace.id}: no attention on tokens that stand for patches of pictures")
+        raise NotApplicable(f"trace {trace.id}: has no attention on tokens that stand for image patches")
     mean = weights.values.astype(np.float64).mean((0, 1))
-    found = []
-    for view in np.flatnonzero(images["source"].values == image):
-        rows, columns = grids[view]
-        left, top, width, height = (float(side) for side in images["box"].values[view])
-        part = mean[ends[view] - rows * columns : ends[view]].reshape(rows, columns)
-        found.append(AttentionView(part, (left, top, width, height)))
-    if not found:
-        raise NotApplicable(f"trace {trace.id}: holds no picture {image}")
-    return found
+    views = []
+    for index in np.flatnonzero(images["source"].values == image):
+        rows, columns = grids[index]
+        left, top, width, height = (float(side) for side in images["box"].values[index])
+        grid = mean[ends[index] - rows * columns : ends[index]].reshape(rows, columns)
+        views.append(AttentionView(grid, (left, top, width, height)))
+    if not views:
+        raise NotApplicable(f"trace {trace.id}: holds no image {image}")
+    return views
 
 
-def attention_scores(
+def score_attention(
     questions: Sequence[MagicQuestion], run: Run, minimum_lift: float = MINIMUM_LIFT
 ) -> tuple[dict[str, Metric], dict[str, dict[str, Any]]]:
-    """MagiScore of the boxes that a traced model attended to, beside that of those that its answers name; ours.
+    """Return the MagiScore of the boxes that a traced model attended to; ours.
 
     Args:
-        questions: with boxes.
-        run: of their answers, under their ids.
-        minimum_lift: of `attended_regions`.
+        questions: questions with boxes.
+        run: the run of their answers, under their ids.
+        minimum_lift: as for `measure_box_attention`.
 
     Returns:
-        Metrics, and by question's id the boxes attended to and each one's lift. What was not traced, or has no
-        attention on patches, lowers the coverage.
+        Metrics, and by question id the attended boxes and the lift of each box. A question without a trace or without
+        attention on patches lowers the coverage.
 
         - attention_magiscore_...: as `magiscore`
-        - attention_lift_relevant, attention_lift_adversarial: mean over questions of the mean lift of the boxes
-          that matter, and of the others
+        - attention_lift_relevant, attention_lift_adversarial: mean over questions of the mean lift of the relevant
+          and of the other boxes
 
     Example:
-        >>> attention_scores(truth.questions, open_run("out/run"))[0]               # doctest: +SKIP
+        >>> score_attention(truth.questions, open_run("out/run"))[0]               # doctest: +SKIP
     """
     traced = set(run.ids)
-    found = [
-        _attended(run[question.id], question, minimum_lift) if question.id in traced else None
+    measured = [
+        _measure_trace(run[question.id], question, minimum_lift) if question.id in traced else None
         for question in questions
     ]
-    regions = [None if one is None else one.regions for one in found]
-    relevant = [question.relevant() for question in questions]
-    lifts = {
-        kind: mean_metric(
-            [
-                None if one is None else _mean_lift(one, question, kind == "relevant")
-                for question, one in zip(questions, found, strict=True)
-            ],
-            "higher" if kind == "relevant" else "lower",
-            (0.0, None),
-        )
-        for kind in ("relevant", "adversarial")
-    }
-    metrics = magiscore(regions, relevant, "attention_magiscore")
-    rows = {
-        question.id: {
-            "attended": None if one is None else sorted(one.regions),
-            "lift": None if one is None else [float(x) if np.isfinite(x) else None for x in one.lift],
+    attended = [None if boxes is None else boxes.attended for boxes in measured]
+    metrics = magiscore(attended, [question.relevant() for question in questions], "attention_magiscore")
+    metrics["attention_lift_relevant"] = mean_metric(
+        _mean_lifts(questions, measured, relevant=True), "higher", (0.0, None)
+    )
+    metrics["attention_lift_adversarial"] = mean_metric(
+        _mean_lifts(questions, measured, relevant=False), "lower", (0.0, None)
+    )
+    rows: dict[str, dict[str, Any]] = {}
+    for question, boxes in zip(questions, measured, strict=True):
+        rows[question.id] = {
+            "attended": None if boxes is None else sorted(boxes.attended),
+            "lift": None if boxes is None else [float(x) if np.isfinite(x) else None for x in boxes.lift],
         }
-        for question, one in zip(questions, found, strict=True)
-    }
-    return metrics | {f"attention_lift_{kind}": metric for kind, metric in lifts.items()}, rows
+    return metrics, rows
 
 
-def _attended(trace: Trace, question: MagicQuestion, minimum_lift: float) -> Attended | None:
+def _measure_trace(trace: Trace, question: MagicQuestion, minimum_lift: float) -> BoxAttention | None:
     try:
-        return attended_regions(views_of(trace), [box.box for box in question.boxes], minimum_lift)
-    except NotApplicable:  # no step, or no token that stands for a patch, or not captured
+        views = read_attention_views(trace)
+    except NotApplicable:  # also raised if the attention was not captured
         return None
+    return measure_box_attention(views, [box.box for box in question.boxes], minimum_lift)
 
 
-def _mean_lift(attended: Attended, question: MagicQuestion, relevant: bool) -> float | None:
-    own = [
-        lift
-        for lift, box in zip(attended.lift, question.boxes, strict=True)
-        if box.relevant == relevant and np.isfinite(lift)
-    ]
-    return float(np.mean(own)) if own else None
+def _mean_lifts(
+    questions: Sequence[MagicQuestion], measured: Sequence[BoxAttention | None], relevant: bool
+) -> list[float | None]:
+    """Return each question's mean lift over its relevant boxes, or over the others."""
+    means: list[float | None] = []
+    for question, attention in zip(questions, measured, strict=True):
+        if attention is None:
+            means.append(None)
+            continue
+        lifts = [
+            lift
+            for lift, box in zip(attention.lift, question.boxes, strict=True)
+            if box.relevant == relevant and np.isfinite(lift)
+        ]
+        means.append(float(np.mean(lifts)) if lifts else None)
+    return means

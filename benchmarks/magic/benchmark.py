@@ -1,82 +1,103 @@
-"""MagiC on the command line: questions about numbered pictures, and what their answers look at and get right."""
+"""The benchmark MagiC (arXiv:2507.07297): questions about numbered boxes, the boxes that answers cite, and Self-Heal."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, samples_only
-from mmprobe.benchmarks.core.jsonl import check_further
-from mmprobe.benchmarks.core.results import Metric, of_samples
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
+from mmprobe.benchmarks.core.jsonl import check_derived_ids
+from mmprobe.benchmarks.core.results import with_ids
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.magic.attention import attention_scores
-from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion, heal_cases, load_questions
+from mmprobe.benchmarks.magic.attention import score_attention
+from mmprobe.benchmarks.magic.data import (
+    HealCase,
+    MagicQuestion,
+    MagicTruth,
+    load_questions,
+    make_heal_cases,
+)
 from mmprobe.benchmarks.magic.labels import MagicLabels
-from mmprobe.benchmarks.magic.metrics import answer_accuracy, citations, magiscore, self_heal, step_sense
 from mmprobe.benchmarks.magic.model_labels import label_by_judge
 from mmprobe.benchmarks.magic.prompts import HEAL, QUESTION
-from mmprobe.benchmarks.magic.rule_labels import is_answer, label_by_rules
-from mmprobe.benchmarks.magic.steps import Cited, cited_regions, reasoning_steps
+from mmprobe.benchmarks.magic.rule_labels import is_correct, label_by_rules
+from mmprobe.benchmarks.magic.scoring import compute_metrics
+from mmprobe.benchmarks.magic.steps import CitedRegions, find_cited_regions, reasoning_steps
 from mmprobe.benchmarks.magic.synthetic import draw_questions
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import Region, Sample
 
 
-class MagicTruth(NamedTuple):
-    """The questions, and of each its cases of Self-Heal by the ids of their questions."""
-
-    questions: list[MagicQuestion]
-    cases: list[dict[str, HealCase]]
-
-
-def truth_of(questions: Sequence[MagicQuestion], where: str) -> MagicTruth:
-    """The questions with their cases of Self-Heal, which are asked as `ID-heal1`, `ID-heal2`, ...
+def read_data(path: Path) -> MagicTruth:
+    """Read a file of questions with boxes.
 
     Raises:
-        InputError: a question has no boxes yet, or the id of such a case is taken or too long.
+        InputError: an invalid line, a question without boxes, or the id of a case of Self-Heal is taken or too long.
 
     Example:
-        >>> truth_of(load_questions("numbered/samples.jsonl"), "numbered")          # doctest: +SKIP
+        >>> len(read_data(Path("numbered/samples.jsonl")).questions)             # doctest: +SKIP
+        5500
+    """
+    return make_truth(load_questions(path), str(path))
+
+
+def draw_data(folder: Path, n: int, seed: int) -> MagicTruth:
+    """Draw n images of the synthetic world, and read the questions about them."""
+    return read_data(draw_questions(folder, n, seed))
+
+
+def make_truth(questions: Sequence[MagicQuestion], source: str) -> MagicTruth:
+    """Add the cases of Self-Heal to the questions. Their ids are `ID-heal1`, `ID-heal2`, ...
+
+    Args:
+        questions: the questions.
+        source: name of their file, for messages.
+
+    Raises:
+        InputError: a question has no boxes yet, or the id of a case is taken or too long.
+
+    Example:
+        >>> make_truth(load_questions("numbered/samples.jsonl"), "numbered")          # doctest: +SKIP
     """
     for question in questions:
         if not question.boxes:
             raise InputError(
-                f"{where}: question {question.id} has no 'boxes'; number_regions of "
+                f"{source}: question {question.id} has no 'boxes'; number_regions of "
                 "mmprobe.benchmarks.magic.boxes.numbering makes and draws them"
             )
     cases = [
-        {f"{question.id}-heal{number}": case for number, case in enumerate(heal_cases(question), 1)}
+        {f"{question.id}-heal{number}": case for number, case in enumerate(make_heal_cases(question), 1)}
         for question in questions
     ]
-    further = [(one.id, name) for one, own in zip(questions, cases, strict=True) for name in own]
-    check_further(where, [question.id for question in questions], further)
+    derived_ids = [
+        (question.id, case_id)
+        for question, own_cases in zip(questions, cases, strict=True)
+        for case_id in own_cases
+    ]
+    check_derived_ids(source, [question.id for question in questions], derived_ids)
     return MagicTruth(list(questions), cases)
 
 
-def _read(path: Path) -> MagicTruth:
-    return truth_of(load_questions(path), str(path))
+def ask_questions(truth: MagicTruth) -> list[Sample]:
+    """Return one sample per question."""
+    return [make_sample(question) for question in truth.questions]
 
 
-def _draw(folder: Path, n: int, seed: int) -> MagicTruth:
-    return _read(draw_questions(folder, n, seed))
-
-
-def question_sample(question: MagicQuestion) -> Sample:
-    """What is asked about one picture; regions are its relevant boxes.
+def make_sample(question: MagicQuestion) -> Sample:
+    """Return the sample that asks a question. Its regions are the relevant boxes.
 
     Example:
-        >>> one = {"id": "1", "image": "a.png", "question": "?", "answer": "cat", "prompt": "Say what it is."}
+        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat", "prompt": "Say what it is."}
         >>> box = {"box": [0, 0, 5, 5], "relevant": True}
-        >>> question_sample(MagicQuestion.model_validate(one | {"boxes": [box]})).question
+        >>> make_sample(MagicQuestion.model_validate(fields | {"boxes": [box]})).question
         'Say what it is.'
     """
     return Sample(
         id=question.id,
         images=[question.image],
-        question=_prompt(question, ""),
+        question=_build_prompt(question, heal=""),
         system=question.system,
         answer=question.full_answer or question.answer,
         regions=[Region(image=0, box=box.box) for box in question.boxes if box.relevant],
@@ -84,178 +105,170 @@ def question_sample(question: MagicQuestion) -> Sample:
     )
 
 
-def _prompt(question: MagicQuestion, heal: str) -> str:
+def _build_prompt(question: MagicQuestion, heal: str) -> str:
     if question.prompt is not None:
         return question.prompt
     boxes = ", ".join(f"R{number}" for number in range(1, len(question.boxes) + 1))
     return QUESTION.format(boxes=boxes, question=question.question, heal=heal)
 
 
-def _ask(truth: MagicTruth) -> list[Sample]:
-    return [question_sample(question) for question in truth.questions]
-
-
 def follow_up(truth: MagicTruth, responses: Mapping[str, str]) -> list[Sample]:
-    """Self-Heal's: the same pictures, with answers that begin as the annotated chains do, up to a wrong run's end.
+    """Return the cases of Self-Heal of the answered questions.
 
-    Only of questions that were answered.
+    Each asks about the same image. The answer begins with the annotated chain, up to the end of a wrong run.
     """
-    return [
-        question_sample(question).model_copy(
-            update={
-                "id": name,
-                "question": _prompt(question, HEAL),
-                "prefill": " ".join(case.injected),
-            }
-        )
-        for question, cases in zip(truth.questions, truth.cases, strict=True)
-        for name, case in cases.items()
-        if question.id in responses
-    ]
+    samples = []
+    for question, cases in zip(truth.questions, truth.cases, strict=True):
+        if question.id not in responses:
+            continue
+        sample = make_sample(question)
+        prompt = _build_prompt(question, HEAL)
+        for case_id, case in cases.items():
+            fields = {"id": case_id, "question": prompt, "prefill": " ".join(case.injected)}
+            samples.append(sample.model_copy(update=fields))
+    return samples
 
 
-def _answers(truth: MagicTruth, responses: Mapping[str, str]) -> dict[str, str]:
-    every = {question.id: "" for question in truth.questions}
-    return samples_only([*_ask(truth), *follow_up(truth, every)], responses, "MagiC")
+def score_answers(truth: MagicTruth, responses: Mapping[str, str]) -> Scored:
+    """Return metrics and records with labels by rules.
 
-
-def score(truth: MagicTruth, responses: Mapping[str, str]) -> Scored:
-    """Answers by the questions' ids, continuations by those of the cases of Self-Heal; labels by rules.
+    Args:
+        truth: the questions and their cases.
+        responses: answers by question id, and continuations by the id of their case.
 
     Raises:
         InputError: a response answers no question of the data.
     """
-    answers = _answers(truth, responses)
+    answers = _match_answers(truth, responses)
     labels = [label_by_rules(question, answers.get(question.id)) for question in truth.questions]
-    return _scored(truth, answers, labels, False)
+    return _score(truth, answers, labels, by_judge=False)
 
 
-def judged(truth: MagicTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
-    """As `score`, with labels by a judge: both accuracies, the steps, and whether a continuation says a correction.
+def score_with_judge(truth: MagicTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+    """Return metrics and records with labels by a judge: both accuracies, steps, and corrections.
 
     Raises:
         InputError: a response answers no question of the data, or the judge cannot be asked.
     """
-    answers = _answers(truth, responses)
-    given = [answers.get(question.id) for question in truth.questions]
-    continued = [[(case, answers.get(name)) for name, case in cases.items()] for cases in truth.cases]
-    labels = asyncio.run(label_by_judge(judge, truth.questions, given, continued))
-    return _scored(truth, answers, labels, True)
+    answers = _match_answers(truth, responses)
+    question_answers = [answers.get(question.id) for question in truth.questions]
+    continuations = [
+        [(case, answers.get(case_id)) for case_id, case in cases.items()] for cases in truth.cases
+    ]
+    labels = label_by_judge(truth.questions, question_answers, continuations, judge)
+    return _score(truth, answers, labels, by_judge=True)
 
 
-def _scored(
+def _match_answers(truth: MagicTruth, responses: Mapping[str, str]) -> dict[str, str]:
+    all_answered = {question.id: "" for question in truth.questions}
+    return match_responses([*ask_questions(truth), *follow_up(truth, all_answered)], responses, "MagiC")
+
+
+def _score(
     truth: MagicTruth, answers: Mapping[str, str], labels: Sequence[MagicLabels], by_judge: bool
 ) -> Scored:
     steps = [
-        None if question.id not in answers else reasoning_steps(answers[question.id])
+        reasoning_steps(answers[question.id]) if question.id in answers else None
         for question in truth.questions
     ]
     cited = [
         None
-        if own is None
-        else cited_regions(own, len(question.boxes), [box.names for box in question.boxes])
-        for question, own in zip(truth.questions, steps, strict=True)
+        if answer_steps is None
+        else find_cited_regions(answer_steps, len(question.boxes), [box.names for box in question.boxes])
+        for question, answer_steps in zip(truth.questions, steps, strict=True)
     ]
-    ends = [
-        [is_answer(answers[name], question.answer) if name in answers else None for name in cases]
+    healed_answers = [
+        [is_correct(answers[case_id], question.answer) if case_id in answers else None for case_id in cases]
         for question, cases in zip(truth.questions, truth.cases, strict=True)
     ]
-    healing = self_heal(ends, "self_heal_answer")
-    if by_judge:
-        healing |= self_heal([label.healed for label in labels])
-    metrics = of_samples(_metrics(truth, cited, labels), [question.id for question in truth.questions])
-    metrics |= of_samples(
-        healing, [one.id for one, cases in zip(truth.questions, truth.cases, strict=True) if cases]
-    )
-    records = [
-        _record(question, answers, own, found, label)
-        | {"self_heal": _heal_records(cases, answers, right, label.healed)}
-        for question, cases, own, found, label, right in zip(
-            truth.questions, truth.cases, steps, cited, labels, ends, strict=True
+    metrics = compute_metrics(truth, labels, cited, healed_answers, by_judge)
+    records = []
+    for index, question in enumerate(truth.questions):
+        record = make_record(question, labels[index], answers.get(question.id), steps[index], cited[index])
+        record["self_heal"] = _make_heal_records(
+            truth.cases[index], answers, healed_answers[index], labels[index].healed
         )
-    ]
+        records.append(record)
     return metrics, records
 
 
-def _metrics(
-    truth: MagicTruth, cited: Sequence[Cited | None], labels: Sequence[MagicLabels]
-) -> dict[str, Metric]:
-    found = [None if one is None else one.regions for one in cited]
-    return (
-        answer_accuracy([label.short for label in labels], [label.full for label in labels])
-        | magiscore(found, [question.relevant() for question in truth.questions])
-        | citations(found, [0 if one is None else one.beyond for one in cited])
-        | step_sense([label.steps for label in labels])
-    )
-
-
-def _record(
+def make_record(
     question: MagicQuestion,
-    answers: Mapping[str, str],
+    labels: MagicLabels,
+    answer: str | None,
     steps: Sequence[str] | None,
-    cited: Cited | None,
-    label: MagicLabels,
+    cited: CitedRegions | None,
 ) -> dict[str, Any]:
+    """Return the record of one question for `samples.jsonl`, without its cases of Self-Heal."""
     return {
         "id": question.id,
         "type": question.type,
         "question": question.question,
         "true_answer": question.answer,
         "true_full_answer": question.full_answer,
-        "answer": answers.get(question.id),
+        "answer": answer,
         "steps": steps,
         "relevant": sorted(question.relevant()),
         "cited": None if cited is None else sorted(cited.regions),
-        "cited_beyond": None if cited is None else cited.beyond,
-        "correct": label.short,
-        "correct_full": label.full,
-        "correct_steps": None if label.steps is None else list(label.steps),
-        "unscored": dict(label.unscored),
+        "cited_beyond": None if cited is None else cited.missing,
+        "correct": labels.correct,
+        "correct_full": labels.correct_full,
+        "correct_steps": None if labels.correct_steps is None else list(labels.correct_steps),
+        "unscored": dict(labels.unscored),
     }
 
 
-def _heal_records(
+def _make_heal_records(
     cases: Mapping[str, HealCase],
     answers: Mapping[str, str],
-    ends: Sequence[bool | None],
+    healed_answers: Sequence[bool | None],
     healed: Sequence[bool | None],
 ) -> list[dict[str, Any]]:
     verdicts = healed or [None] * len(cases)
     return [
         {
-            "id": name,
+            "id": case_id,
             "injected": case.injected,
             "corrections": case.corrections,
-            "continuation": answers.get(name),
-            "right_answer": end,
+            "continuation": answers.get(case_id),
+            "right_answer": right_answer,
             "healed": verdict,
         }
-        for (name, case), end, verdict in zip(cases.items(), ends, verdicts, strict=True)
+        for (case_id, case), right_answer, verdict in zip(
+            cases.items(), healed_answers, verdicts, strict=True
+        )
     ]
 
 
-def faithful(truth: MagicTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """Whether each answer is right, and each continuation ends in the right answer."""
-    found = {record["id"]: record["correct"] for record in records}
-    found |= {case["id"]: case["right_answer"] for record in records for case in record["self_heal"]}
-    return {name: right for name, right in found.items() if right is not None}
+def faithful_answers(truth: MagicTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return whether each answer is right, and whether each continuation ends in the right answer."""
+    correct = {record["id"]: record["correct"] for record in records}
+    correct |= {case["id"]: case["right_answer"] for record in records for case in record["self_heal"]}
+    return {name: right for name, right in correct.items() if right is not None}
 
 
-def traced(truth: MagicTruth, records: Sequence[Mapping[str, Any]], run: Run) -> Scored:
-    """The MagiScore of the attention, from a run of the questions, and the records with what was attended to."""
-    metrics, found = attention_scores(truth.questions, run)
-    metrics = of_samples(metrics, [question.id for question in truth.questions])
-    return metrics, [dict(record) | found.get(record["id"], {}) for record in records]
+def score_traces(truth: MagicTruth, records: Sequence[Mapping[str, Any]], run: Run) -> Scored:
+    """Return the MagiScore of the attention, and the records with the attended boxes.
+
+    Args:
+        truth: the questions.
+        records: the records of `score_answers`.
+        run: the traces of the answers.
+    """
+    metrics, rows = score_attention(truth.questions, run)
+    metrics = with_ids(metrics, [question.id for question in truth.questions])
+    return metrics, [dict(record) | rows.get(record["id"], {}) for record in records]
 
 
 BENCHMARK = Benchmark(
     name="magic",
-    about="Whether a model looks at, and speaks of, the numbered boxes that matter (paper 001).",
-    read=_read,
-    draw=_draw,
-    ask=_ask,
-    score=score,
-    judged=judged,
+    about="Whether a model looks at, and speaks of, the numbered boxes that matter (MagiC).",
+    read_data=read_data,
+    draw_data=draw_data,
+    take=lambda truth, n: MagicTruth(truth.questions[:n], truth.cases[:n]),
+    ask_questions=ask_questions,
+    score_answers=score_answers,
+    score_with_judge=score_with_judge,
     follow_up=follow_up,
     headline=(
         "accuracy_short",
@@ -267,7 +280,7 @@ BENCHMARK = Benchmark(
         "self_heal",
         "self_heal_answer",
     ),
-    faithful=faithful,
-    traced=traced,
+    faithful_answers=faithful_answers,
+    score_traces=score_traces,
     max_new_tokens=512,
 )

@@ -1,4 +1,4 @@
-"""Questions of MagiC: what a line holds, and how a file of them is read."""
+"""The questions of MagiC and their cases of Self-Heal: the fields of a line, and how a file is read."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.core.jsonl import check_path, read_records
-from mmprobe.benchmarks.magic.boxes.regions import Box, Marked, check_box
-from mmprobe.benchmarks.magic.steps import injected_steps, wrong_spans
+from mmprobe.benchmarks.core.jsonl import read_records, resolve_image
+from mmprobe.benchmarks.magic.boxes.regions import Box, check_box
+from mmprobe.benchmarks.magic.steps import find_wrong_spans, injected_steps
 from mmprobe.errors import InputError
 from mmprobe.samples import Id
 
 
-class MarkedBox(BaseModel):
-    """A numbered box on the picture; its place in the list is its number, from 1.
+class NumberedBox(BaseModel):
+    """A box on the image. Its place in the list is its number, from 1.
 
-    `names` are other words by which an answer may cite it, ours.
+    Attributes:
+        box: x, y, width and height in pixels.
+        relevant: whether the box matters to the question.
+        source: where the box comes from.
+        names: other words by which an answer may cite the box, ours.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -27,12 +31,9 @@ class MarkedBox(BaseModel):
     source: Literal["object", "saliency", "distractor", "random"] = "object"
     names: list[Annotated[str, Field(min_length=1)]] = []
 
-    def marked(self) -> Marked:
-        return Marked(self.box, self.relevant, self.source)
-
 
 class AnnotatedStep(BaseModel):
-    """One step of a model's reasoning as people judged it; a wrong one has its correction."""
+    """One step of a model's reasoning with the verdict of people. A wrong step has a correction."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,26 +42,26 @@ class AnnotatedStep(BaseModel):
     correction: str | None = None
 
     @model_validator(mode="after")
-    def _wrong_is_corrected(self) -> AnnotatedStep:
+    def _check_correction(self) -> AnnotatedStep:
         if not self.correct and not self.correction:
             raise ValueError("a step that is not correct needs its 'correction'")
         return self
 
 
 class MagicQuestion(BaseModel):
-    """One question about one picture; the fields are those of a line of a questions file.
+    """One question about one image. The fields are those of a line of a questions file.
 
     Attributes:
-        image: with its boxes drawn, unless they are yet to be made.
+        image: the image. Its boxes are drawn on it, if there are any.
         answer, full_answer: the short true answer, and the whole sentence.
-        type: such as GQA's verify, query, choose, logical, compare.
-        boxes: as they are drawn and numbered; empty if they are yet to be made of the next three, by
-            `number_regions`.
+        type: such as verify, query, choose, logical or compare in GQA.
+        boxes: the boxes in the order of their numbers. If empty, `number_regions` makes them from the next
+            three fields.
         objects: boxes of the objects that the question is about.
-        saliency: pictures of where people looked who answered rightly.
-        distractors: boxes of objects that other questions about the picture are about.
+        saliency: grey images of where people looked who answered correctly.
+        distractors: boxes of objects that other questions about the image are about.
         steps: an annotated reasoning chain, for StepSense and Self-Heal.
-        prompt: what is asked, word for word, in place of our instructions around the question.
+        prompt: the complete prompt, in place of the question with our instructions.
         system: the system prompt.
 
     Example:
@@ -77,7 +78,7 @@ class MagicQuestion(BaseModel):
     answer: str = Field(min_length=1)
     full_answer: str | None = None
     type: str | None = None
-    boxes: list[MarkedBox] = []
+    boxes: list[NumberedBox] = []
     objects: list[Box] = []
     saliency: list[Path] = []
     distractors: list[Box] = []
@@ -87,7 +88,7 @@ class MagicQuestion(BaseModel):
     metadata: dict[str, Any] = {}
 
     @model_validator(mode="after")
-    def _has_regions(self) -> MagicQuestion:
+    def _check_boxes(self) -> MagicQuestion:
         if self.boxes:
             if not any(box.relevant for box in self.boxes):
                 raise ValueError("'boxes' holds none that is relevant")
@@ -96,25 +97,44 @@ class MagicQuestion(BaseModel):
         return self
 
     def relevant(self) -> frozenset[int]:
-        """Numbers of the relevant boxes, from 1."""
+        """Return the numbers of the relevant boxes, from 1."""
         return frozenset(number for number, box in enumerate(self.boxes, 1) if box.relevant)
 
 
+class HealCase(NamedTuple):
+    """One case of Self-Heal.
+
+    Attributes:
+        injected: the steps that the model's answer begins with. The last ones are wrong.
+        corrections: the corrections of the wrong steps.
+    """
+
+    injected: list[str]
+    corrections: list[str]
+
+
+class MagicTruth(NamedTuple):
+    """The questions, and the cases of Self-Heal of each, by the ids of their continuations."""
+
+    questions: list[MagicQuestion]
+    cases: list[dict[str, HealCase]]
+
+
 def load_questions(path: str | Path) -> list[MagicQuestion]:
-    """Read a file of questions; paths of pictures are relative to it, and boxes must lie on their picture.
+    """Read a file of questions. Image paths are relative to the file, and boxes must lie on their image.
 
     Raises:
-        InputError: naming line and field, for what is wrong with the first line that is wrong.
+        InputError: the first invalid line. The message names line and field.
 
     Example:
         >>> load_questions("magic/questions.jsonl")[0].relevant()              # doctest: +SKIP
         frozenset({2, 5})
     """
-    return [_resolved(question, path, number) for number, question in read_records(path, MagicQuestion)]
+    return [_resolve_images(question, path, line) for line, question in read_records(path, MagicQuestion)]
 
 
-def _resolved(question: MagicQuestion, path: str | Path, number: int) -> MagicQuestion:
-    image, (height, width) = check_path(question.image, path, number, "image")
+def _resolve_images(question: MagicQuestion, path: str | Path, line: int) -> MagicQuestion:
+    image, (height, width) = resolve_image(question.image, path, line, "image")
     fields = {
         "boxes": [box.box for box in question.boxes],
         "objects": question.objects,
@@ -125,26 +145,19 @@ def _resolved(question: MagicQuestion, path: str | Path, number: int) -> MagicQu
             try:
                 check_box(box, (width, height))
             except InputError as error:
-                raise InputError(f"{path}, line {number}: field {field!r}: {error}") from None
-    saliency = [check_path(file, path, number, "saliency", any_depth=True)[0] for file in question.saliency]
+                raise InputError(f"{path}, line {line}: field {field!r}: {error}") from None
+    saliency = [resolve_image(file, path, line, "saliency", any_depth=True)[0] for file in question.saliency]
     return question.model_copy(update={"image": image, "saliency": saliency})
 
 
-class HealCase(NamedTuple):
-    """One run of wrong steps: what the model is made to have said, and what it should say next."""
-
-    injected: list[str]
-    corrections: list[str]
-
-
-def heal_cases(question: MagicQuestion) -> list[HealCase]:
-    """The cases of Self-Heal that a question's annotated steps give; none if no run of wrong ones is inside.
+def make_heal_cases(question: MagicQuestion) -> list[HealCase]:
+    """Return the cases of Self-Heal of a question, one per run of wrong steps inside its annotated chain.
 
     Example:
         >>> question = {"id": "1", "image": "a.png", "question": "?", "answer": "yes"}
         >>> wrong = {"text": "It is blue.", "correct": False, "correction": "It is red."}
         >>> steps = [{"text": "I see R1.", "correct": True}, wrong] + [{"text": "So.", "correct": True}] * 2
-        >>> heal_cases(MagicQuestion.model_validate(question | {"objects": [[0, 0, 5, 5]], "steps": steps}))
+        >>> make_heal_cases(MagicQuestion.model_validate(question | {"objects": [[0, 0, 5, 5]], "steps": steps}))
         [HealCase(injected=['I see R1.', 'It is blue.'], corrections=['It is red.'])]
     """
     texts = [step.text for step in question.steps]
@@ -153,5 +166,5 @@ def heal_cases(question: MagicQuestion) -> list[HealCase]:
             injected_steps(texts, span),
             [step.correction or "" for step in question.steps[span.first - 1 : span.last]],
         )
-        for span in wrong_spans([step.correct for step in question.steps])
+        for span in find_wrong_spans([step.correct for step in question.steps])
     ]

@@ -1,4 +1,4 @@
-"""What is labelled of each answer of MagiC, by rules or by a judge."""
+"""The labels of MagiC's answers, by rules or by a judge."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 AnswerLabel = Literal["correct", "incorrect"]
-
-
-HealLabel = Literal["healed", "not_healed"]
-
-
 StepLabel = Literal["correct", "wrong", "unknown"]
+HealLabel = Literal["healed", "not_healed"]
 
 
 @dataclass(frozen=True)
 class MagicLabels:
-    """What is said of a question's answer and continuations; None where nothing could be said.
+    """The labels of the answer to one question and of its continuations; None without a verdict.
 
     Attributes:
-        short, full: whether the answer agrees with the short true answer, and with the full one.
-        steps: whether each step of the answer is correct.
-        healed: whether each continuation says a correction.
-        unscored: why a judge gave no label, by what it was asked for.
+        correct: whether the answer agrees with the short true answer.
+        correct_full: whether it agrees with the full true answer.
+        correct_steps: whether each step of the answer is correct.
+        healed: whether each continuation states a correction.
+        unscored: kind of request and reason, for each request that a judge failed on.
     """
 
-    short: bool | None = None
-    full: bool | None = None
-    steps: tuple[bool | None, ...] | None = None
+    correct: bool | None = None
+    correct_full: bool | None = None
+    correct_steps: tuple[bool | None, ...] | None = None
     healed: tuple[bool | None, ...] = ()
     unscored: tuple[tuple[str, str], ...] = ()

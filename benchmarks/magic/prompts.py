@@ -1,4 +1,4 @@
-"""What MagiC asks, in our words: the questions, and what judges of the answers are told (paper 001, appendix)."""
+"""The prompts of MagiC, in our words: for the questions, and for the judges (arXiv:2507.07297, appendix)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reasoning steps: the regions that they name, and the wrong runs that Self-Heal injects (paper 001, 4)."""
+"""Reasoning steps: the regions that they cite, and the wrong runs that Self-Heal injects.
+
+The sections are those of MagiC (arXiv:2507.07297).
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,41 @@ from typing import NamedTuple
 
 _SENTENCE = re.compile(
     r"""(?:(?<=[.!?])|(?<=[.!?]["')\]*]))(?<!^\d\.)(?<!^\d\d\.)\s+(?=[A-Z"'(*`])|\n+""", re.MULTILINE
-)  # `1. It is` begins a list's item
+)  # not after `1.`, which begins an item of a list
 _REGION = re.compile(
     r"(?<![A-Za-z0-9])(?:R(?:\s|_\{?)?|(?:regions?|box(?:es)?)\s+#?)(\d{1,3})(?![A-Za-z0-9])"
     r"(?:\}?\$?\s*(?:-|\u2013|to|through)\s*\$?R?(?:_\{?)?(\d{1,3})(?![A-Za-z0-9]))?",
     re.IGNORECASE,
 )
-_SEVERAL = re.compile(
+_REGION_LIST = re.compile(
     r"(?<![A-Za-z0-9])(?:regions|boxes)\s+(#?\d{1,3}(?:(?:,\s*(?:and\s+|or\s+)?|\s+(?:and|or)\s+|\s*&\s*"
     r"|\s*(?:-|\u2013|to|through)\s*)#?\d{1,3})+)(?![A-Za-z0-9])",
     re.IGNORECASE,
 )
+_ANSWER = re.compile(r"^[^\w\n]*(?:final )?answer[^\w\n:]{0,9}:", re.MULTILINE | re.IGNORECASE)
 
 
-class Cited(NamedTuple):
-    """Numbers of the boxes that steps name, and how many numbers named no box that exists."""
+class CitedRegions(NamedTuple):
+    """The boxes that an answer cites.
+
+    Attributes:
+        regions: numbers of the cited boxes that exist.
+        missing: how many cited numbers have no box.
+    """
 
     regions: frozenset[int]
-    beyond: int
+    missing: int
+
+
+class Span(NamedTuple):
+    """A run of wrong steps: its first and its last step, counted from 1 as in the paper."""
+
+    first: int
+    last: int
 
 
 def split_steps(text: str) -> list[str]:
-    """A response as its sentences, each one reasoning step, as in section 3.2; lines end a sentence too.
+    """Split a response into sentences; each is one reasoning step (section 3.2). A line also ends a sentence.
 
     Example:
         >>> split_steps("I see R1. It is red!  So yes.")
@@ -38,93 +54,87 @@ def split_steps(text: str) -> list[str]:
     return [part.strip() for part in _SENTENCE.split(text) if re.search(r"\w", part)]
 
 
-_ANSWER = re.compile(r"^[^\w\n]*(?:final )?answer[^\w\n:]{0,9}:", re.MULTILINE | re.IGNORECASE)
-
-
 def reasoning_steps(response: str) -> list[str]:
-    """The steps before the line that gives the answer; all of them where there is no such line, or none before it.
+    """Return the steps before the line with the answer; all steps without such a line or without steps before it.
 
     Example:
         >>> reasoning_steps("R1 is a cat.\\n**Answer**: A cat.")
         ['R1 is a cat.']
     """
     answers = list(_ANSWER.finditer(response))
-    return (split_steps(response[: answers[-1].start()]) if answers else []) or split_steps(response)
+    steps = split_steps(response[: answers[-1].start()]) if answers else []
+    return steps or split_steps(response)
 
 
-def stated_answer(response: str) -> str | None:
-    """What follows the last `Answer:` that begins a line.
+def find_stated_answer(response: str) -> str | None:
+    """Return the text after the last `Answer:` that begins a line, or None.
 
     Example:
-        >>> stated_answer("R1 is a cat.\\n**Answer**: A cat. It sleeps.")
+        >>> find_stated_answer("R1 is a cat.\\n**Answer**: A cat. It sleeps.")
         'A cat. It sleeps.'
     """
     answers = list(_ANSWER.finditer(response))
     return response[answers[-1].end() :].strip(" *_\n") if answers else None
 
 
-def cited_regions(steps: Sequence[str], count: int, names: Sequence[Sequence[str]] = ()) -> Cited:
-    """The region extractor: the union over steps of the boxes that they name (section 4.1).
+def find_cited_regions(steps: Sequence[str], count: int, names: Sequence[Sequence[str]] = ()) -> CitedRegions:
+    """Extract the boxes that the steps cite, all steps together (section 4.1).
 
-    Knows `R2`, `region 2`, `box 2`, `boxes 1, 2 and 4`, and ranges such as `R1-R3` or `R1 to R3`, ours. A box counts as
-    named whatever is said of it.
+    Known forms are `R2`, `region 2`, `box 2`, `boxes 1, 2 and 4`, and, ours, ranges such as `R1-R3` or `R1 to R3`. A
+    box counts as cited whatever the step says of it.
 
     Args:
-        count: boxes on the picture, numbered from 1.
-        names: of each box, other words that name it.
+        steps: the steps of an answer.
+        count: number of boxes on the image; they are numbered from 1.
+        names: for each box, other words that cite it.
 
     Example:
-        >>> cited_regions(["R1 shows a cat.", "Neither R3 nor R9 helps."], 4)
-        Cited(regions=frozenset({1, 3}), beyond=1)
+        >>> find_cited_regions(["R1 shows a cat.", "Neither R3 nor R9 helps."], 4)
+        CitedRegions(regions=frozenset({1, 3}), missing=1)
     """
     numbers: set[int] = set()
     for step in steps:
-        each = _SEVERAL.sub(lambda found: re.sub(r"#?(\d+)", r"R\1", found[1]), step)
-        for first, last in _REGION.findall(each):
+        single_regions = _REGION_LIST.sub(lambda match: re.sub(r"#?(\d+)", r"R\1", match[1]), step)
+        for first, last in _REGION.findall(single_regions):
             start, end = int(first), int(last or first)
             numbers |= set(range(start, end + 1)) if start <= end else {start, end}
-    there = frozenset(number for number in numbers if 1 <= number <= count)
-    named = {number for number, words in enumerate(names, 1) if any(_says(steps, word) for word in words)}
-    return Cited(there | named, len(numbers) - len(there))
+    existing = frozenset(number for number in numbers if 1 <= number <= count)
+    by_name = {
+        number for number, words in enumerate(names, 1) if any(_contains_word(steps, word) for word in words)
+    }
+    return CitedRegions(existing | by_name, len(numbers) - len(existing))
 
 
-def _says(steps: Sequence[str], word: str) -> bool:
+def _contains_word(steps: Sequence[str], word: str) -> bool:
     pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
     return any(pattern.search(step) for step in steps)
 
 
-class Span(NamedTuple):
-    """A run of wrong steps: the first and last of them, counted from 1 as in the paper."""
+def find_wrong_spans(correct: Sequence[bool]) -> list[Span]:
+    """Return each maximal run of wrong steps s_i ... s_j with 2 <= i <= j <= n - 2 (section 4.3).
 
-    first: int
-    last: int
-
-
-def wrong_spans(correct: Sequence[bool]) -> list[Span]:
-    """Each maximal run of wrong steps s_i ... s_j with 2 <= i <= j <= n - 2 (section 4.3).
-
-    A run that reaches beyond these bounds is left out as a whole.
+    A run that reaches beyond these bounds is left out completely.
 
     Args:
-        correct: of each of the n annotated steps.
+        correct: whether each of the n annotated steps is correct.
 
     Example:
-        >>> wrong_spans([True, False, False, True, True, False])
+        >>> find_wrong_spans([True, False, False, True, True, False])
         [Span(first=2, last=3)]
     """
     spans: list[Span] = []
     start: int | None = None
-    for number, right in enumerate([*correct, True], 1):
-        if not right and start is None:
+    for number, is_correct in enumerate([*correct, True], 1):
+        if not is_correct and start is None:
             start = number
-        elif right and start is not None:
+        elif is_correct and start is not None:
             spans.append(Span(start, number - 1))
             start = None
     return [span for span in spans if span.first >= 2 and span.last <= len(correct) - 2]
 
 
 def injected_steps(steps: Sequence[str], span: Span) -> list[str]:
-    """What is put into the model's mouth: all steps up to the last wrong one.
+    """Return all steps up to the last wrong one. The model's answer begins with them.
 
     Example:
         >>> injected_steps(["It is day.", "R1 is a cat.", "It sleeps.", "So yes."], Span(2, 2))

@@ -1,7 +1,7 @@
-"""MagiC over the synthetic world, so that it runs offline.
+"""Questions of MagiC about the synthetic world, so that everything runs offline.
 
-The set holds pictures with numbered boxes and, of each, three questions that the embedded model was trained on. It is
-not the published one: nothing is photographed, nobody's gaze was recorded, and that model never saw a numbered box.
+The set holds images with numbered boxes, and three questions per image that the embedded model was trained on. It is not
+the published set: there are no photographs and no gaze data, and the embedded model never saw a numbered box.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmprobe.benchmarks.magic.boxes.numbering import with_boxes, write_questions
+from mmprobe.benchmarks.magic.boxes.numbering import make_boxes, write_questions
 from mmprobe.benchmarks.magic.boxes.regions import Box, draw_regions
 from mmprobe.benchmarks.magic.data import AnnotatedStep, MagicQuestion
-from mmprobe.benchmarks.synthetic.pairs import drawing_into
+from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import (
@@ -29,22 +29,23 @@ from mmprobe.benchmarks.synthetic.scene import (
 )
 
 _SHAPES, _COLOURS = "|".join(SHAPES), "|".join(COLOURS)
-_AT = re.compile(rf"\bthe ({_SHAPES}) is at ([A-D][1-4])\b", re.IGNORECASE)
-_IS = re.compile(rf"\bthe ({_SHAPES}) is ({_COLOURS})\b", re.IGNORECASE)
-_GONE = re.compile(rf"\bthere is no ({_SHAPES})\b", re.IGNORECASE)
+_PLACE = re.compile(rf"\bthe ({_SHAPES}) is at ([A-D][1-4])\b", re.IGNORECASE)
+_COLOUR = re.compile(rf"\bthe ({_SHAPES}) is ({_COLOURS})\b", re.IGNORECASE)
+_ABSENCE = re.compile(rf"\bthere is no ({_SHAPES})\b", re.IGNORECASE)
 
 
 def draw_questions(out: Path, n: int, seed: int) -> Path:
-    """Draw `n` pictures and ask of each what colour a shape is, whether it is there, and whether another one is.
+    """Draw n images with numbered boxes, and write three questions about each.
 
-    What is relevant to a shape that is there is its cell; to one that is not, the cells of all shapes. Other shapes'
-    cells are the distractors. A cell's box is also cited by its name, such as B2, since that is how the world's
-    answers say where something is. Each question has a reasoning chain with one wrong step inside, for Self-Heal.
+    The questions ask for the colour of a shape, whether it is there, and whether a missing shape is there. The cell of
+    the shape is relevant; for a missing shape, the cells of all shapes. The cells of the other shapes are distractors.
+    A box on a cell can also be cited by the cell's name, such as B2, because the answers of the world name cells. Each
+    question has an annotated chain with one wrong step inside, for Self-Heal.
 
     Args:
-        out: folder to make; must not exist or be empty.
-        n: number of pictures.
-        seed: source of all randomness; picture k depends on it and k alone.
+        out: folder to create; it must not exist or be empty.
+        n: number of images.
+        seed: seed of all random draws. Image k depends only on the seed and k.
 
     Returns:
         `out/samples.jsonl`.
@@ -56,86 +57,92 @@ def draw_questions(out: Path, n: int, seed: int) -> Path:
         >>> draw_questions(Path("magic"), 8, seed=0)                            # doctest: +SKIP
         PosixPath('magic/samples.jsonl')
     """
-    made = []
-    with drawing_into(out) as part:
+    questions = []
+    with staging_folder(out) as part:
         (part / "images").mkdir()
         for index in range(n):
             rng = np.random.default_rng([seed, index])
             scene = draw_scene(rng, DIFFICULTIES[index % len(DIFFICULTIES)])
-            picture = Image.fromarray(render(scene))
-            for question in _questions(scene, f"{index:04d}", rng):
-                asked = _named(with_boxes(question, picture.size, seed), scene)
-                drawn = draw_regions(picture, [box.box for box in asked.boxes])
-                drawn.save(part / "images" / f"{asked.id}.png")
-                made.append(asked)
-        write_questions(made, part)
+            image = Image.fromarray(render(scene))
+            for question in _make_questions(scene, f"{index:04d}", rng):
+                numbered = _name_boxes(make_boxes(question, image.size, seed), scene)
+                drawn = draw_regions(image, [box.box for box in numbered.boxes])
+                drawn.save(part / "images" / f"{numbered.id}.png")
+                questions.append(numbered)
+        write_questions(questions, part)
     return out / "samples.jsonl"
 
 
-def _questions(scene: Scene, name: str, rng: np.random.Generator) -> list[MagicQuestion]:
-    thing = scene.objects[int(rng.integers(len(scene.objects)))]
-    absent = [shape for shape in SHAPES if scene.find(shape) is None]
-    gone = absent[int(rng.integers(len(absent)))]
-    colour = [other for other in COLOURS if other != thing.colour][int(rng.integers(len(COLOURS) - 1))]
-    seen = scene.objects[int(rng.integers(len(scene.objects)))]
-    true_colour, true_place = (
-        f"The {thing.shape} is {thing.colour}.",
-        f"The {thing.shape} is at {thing.cell}.",
-    )
-    nowhere = f"There is no {gone}."
+def _make_questions(scene: Scene, scene_id: str, rng: np.random.Generator) -> list[MagicQuestion]:
+    # The order of the random draws must stay, so that a seed gives the same set.
+    target = scene.objects[int(rng.integers(len(scene.objects)))]
+    absent_shapes = [shape for shape in SHAPES if scene.find(shape) is None]
+    absent = absent_shapes[int(rng.integers(len(absent_shapes)))]
+    wrong_colours = [colour for colour in COLOURS if colour != target.colour]
+    wrong_colour = wrong_colours[int(rng.integers(len(COLOURS) - 1))]
+    other = scene.objects[int(rng.integers(len(scene.objects)))]
+    true_colour = f"The {target.shape} is {target.colour}."
+    true_place = f"The {target.shape} is at {target.cell}."
+    true_absence = f"There is no {absent}."
     return [
-        _question(
+        _make_question(
             scene,
-            f"{name}-colour",
-            f"What colour is the {thing.shape}?",
-            (thing.colour, true_colour),
-            [thing],
-        ).model_copy(
-            update={"steps": _chain(true_place, f"The {thing.shape} is {colour}.", true_colour, colour)}
+            f"{scene_id}-colour",
+            f"What colour is the {target.shape}?",
+            (target.colour, true_colour),
+            [target],
+            _make_chain(true_place, f"The {target.shape} is {wrong_colour}.", true_colour, wrong_colour),
         ),
-        _question(
+        _make_question(
             scene,
-            f"{name}-exists",
-            f"Is there a {thing.shape}?",
-            ("yes", f"Yes, {_lower(true_place)}"),
-            [thing],
-        ).model_copy(update={"steps": _chain(true_colour, f"There is no {thing.shape}.", true_place, "no")}),
-        _question(
+            f"{scene_id}-exists",
+            f"Is there a {target.shape}?",
+            ("yes", f"Yes, {_lower_first(true_place)}"),
+            [target],
+            _make_chain(true_colour, f"There is no {target.shape}.", true_place, "no"),
+        ),
+        _make_question(
             scene,
-            f"{name}-absent",
-            f"Is there a {gone}?",
-            ("no", f"No, {_lower(nowhere)}"),
+            f"{scene_id}-absent",
+            f"Is there a {absent}?",
+            ("no", f"No, {_lower_first(true_absence)}"),
             list(scene.objects),
-        ).model_copy(
-            update={
-                "steps": _chain(
-                    f"The {seen.shape} is {seen.colour}.", f"The {gone} is at {seen.cell}.", nowhere, "yes"
-                )
-            }
+            _make_chain(
+                f"The {other.shape} is {other.colour}.",
+                f"The {absent} is at {other.cell}.",
+                true_absence,
+                "yes",
+            ),
         ),
     ]
 
 
-def _question(
-    scene: Scene, name: str, text: str, answers: tuple[str, str], relevant: list[SceneObject]
+def _make_question(
+    scene: Scene,
+    question_id: str,
+    text: str,
+    answers: tuple[str, str],
+    relevant: list[SceneObject],
+    steps: list[AnnotatedStep],
 ) -> MagicQuestion:
     return MagicQuestion(
-        id=name,
+        id=question_id,
         image=Path("drawn later"),
         question=text,
         answer=answers[0],
         full_answer=answers[1],
-        type=name.partition("-")[2],
-        objects=[cell_box(thing) for thing in relevant],
-        distractors=[cell_box(thing) for thing in scene.objects if thing not in relevant],
+        type=question_id.partition("-")[2],
+        objects=[cell_box(item) for item in relevant],
+        distractors=[cell_box(item) for item in scene.objects if item not in relevant],
+        steps=steps,
         prompt=text,
         system=SYSTEM,
-        metadata={"objects": [f"{thing.colour} {thing.shape} {thing.cell}" for thing in scene.objects]},
+        metadata={"objects": [f"{item.colour} {item.shape} {item.cell}" for item in scene.objects]},
     )
 
 
-def _chain(first: str, wrong: str, correction: str, conclusion: str) -> list[AnnotatedStep]:
-    """Four steps, the second of them wrong, which the last one follows."""
+def _make_chain(first: str, wrong: str, correction: str, conclusion: str) -> list[AnnotatedStep]:
+    """Return four steps. The second is wrong, and the last follows from it."""
     return [
         AnnotatedStep(text=first, correct=True),
         AnnotatedStep(text=wrong, correct=False, correction=correction),
@@ -144,22 +151,23 @@ def _chain(first: str, wrong: str, correction: str, conclusion: str) -> list[Ann
     ]
 
 
-def _lower(sentence: str) -> str:
+def _lower_first(sentence: str) -> str:
     return sentence[0].lower() + sentence[1:]
 
 
-def cell_box(thing: SceneObject) -> Box:
-    """The cell that an object stands in.
+def cell_box(item: SceneObject) -> Box:
+    """Return the cell of an object.
 
     Example:
         >>> cell_box(draw_scene(np.random.default_rng(0), "easy").objects[0])[2:]
         (28, 28)
     """
-    return thing.column * CELL_PIXELS, thing.row * CELL_PIXELS, CELL_PIXELS, CELL_PIXELS
+    return item.column * CELL_PIXELS, item.row * CELL_PIXELS, CELL_PIXELS, CELL_PIXELS
 
 
-def _named(question: MagicQuestion, scene: Scene) -> MagicQuestion:
-    cells = {cell_box(thing): thing.cell for thing in scene.objects}
+def _name_boxes(question: MagicQuestion, scene: Scene) -> MagicQuestion:
+    """Give each box on a cell the name of the cell."""
+    cells = {cell_box(item): item.cell for item in scene.objects}
     boxes = [
         box.model_copy(update={"names": [cells[box.box]]}) if box.box in cells else box
         for box in question.boxes
@@ -167,27 +175,27 @@ def _named(question: MagicQuestion, scene: Scene) -> MagicQuestion:
     return question.model_copy(update={"boxes": boxes})
 
 
-def holds(step: str, objects: list[str]) -> bool | None:
-    """Whether what a step says of the world is so, in the world's own words; None where it says nothing of it.
+def step_is_true(step: str, objects: list[str]) -> bool | None:
+    """Return whether a step is true of a scene, in the words of the synthetic world; None if it says nothing of it.
 
     Args:
-        objects: all that the picture shows, each `colour shape cell`.
+        step: the step.
+        objects: all objects of the image, each `colour shape cell`.
 
     Example:
-        >>> holds("The star is at B2.", ["red star B2"]), holds("The star is blue.", ["red star B2"]), holds("So.", [])
-        (True, False, None)
+        >>> objects = ["red star B2"]
+        >>> step_is_true("The star is at B2.", objects), step_is_true("The star is blue.", objects)
+        (True, False)
+        >>> step_is_true("So.", objects) is None
+        True
     """
-    facts = [tuple(thing.split()) for thing in objects]
-    there = {shape for _, shape, _ in facts}
-    said = [
-        *(
-            (shape.lower(), cell.upper()) in {(s, c) for _, s, c in facts}
-            for shape, cell in _AT.findall(step)
-        ),
-        *(
-            (shape.lower(), colour.lower()) in {(s, k) for k, s, _ in facts}
-            for shape, colour in _IS.findall(step)
-        ),
-        *(shape.lower() not in there for shape in _GONE.findall(step)),
+    items = [tuple(item.split()) for item in objects]
+    places = {(shape, cell) for _, shape, cell in items}
+    colours = {(shape, colour) for colour, shape, _ in items}
+    shapes = {shape for _, shape, _ in items}
+    verdicts = [
+        *((shape.lower(), cell.upper()) in places for shape, cell in _PLACE.findall(step)),
+        *((shape.lower(), colour.lower()) in colours for shape, colour in _COLOUR.findall(step)),
+        *(shape.lower() not in shapes for shape in _ABSENCE.findall(step)),
     ]
-    return all(said) if said else None
+    return all(verdicts) if verdicts else None

@@ -1,4 +1,4 @@
-"""From pictures with objects and saliency maps to numbered pictures that can be asked about (paper 001, 3.1)."""
+"""Make numbered boxes from objects and saliency maps, and draw them (arXiv:2507.07297, section 3.1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmprobe.benchmarks.core.jsonl import write_whole
+from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.magic.boxes.regions import (
     ADVERSARIAL,
     MINIMUM_AREA,
@@ -18,7 +18,7 @@ from mmprobe.benchmarks.magic.boxes.regions import (
     draw_regions,
     mark_regions,
 )
-from mmprobe.benchmarks.magic.data import MagicQuestion, MarkedBox, load_questions
+from mmprobe.benchmarks.magic.data import MagicQuestion, NumberedBox, load_questions
 from mmprobe.errors import InputError
 
 
@@ -31,21 +31,21 @@ def number_regions(
     overlap: float = OVERLAP,
     count: int = ADVERSARIAL,
 ) -> Path:
-    """Make the boxes of each question of a file and draw them, numbered, on a copy of its picture.
+    """Make the boxes of each question of a file, and draw them with numbers on a copy of its image.
 
-    A question whose boxes are given keeps them; its picture is taken as drawn on already.
+    A question with boxes keeps them. Its image is copied as it is, because the boxes are already drawn on it.
 
     Args:
-        path: questions with `objects` and `distractors` (boxes in pixels) or `saliency` (grey pictures).
-        out: folder for the pictures, `images/ID.png`, and the questions about them; made if needed.
-        seed: of the adversarial boxes and the numbers; each question's depend on it and on its id alone.
-        threshold, minimum_area, overlap, count: of `mark_regions`.
+        path: file of questions with `objects` and `distractors` (boxes in pixels) or `saliency` (grey images).
+        out: folder for the images, `images/ID.png`, and the questions; it is created if needed.
+        seed: seed of the adversarial boxes and of the numbers. Each question depends only on the seed and its id.
+        threshold, minimum_area, overlap, count: as for `mark_regions`.
 
     Returns:
-        `out/samples.jsonl`, which `mmprobe bench magic --data` takes.
+        `out/samples.jsonl`, the data for `mmprobe bench magic --data`.
 
     Raises:
-        InputError: as `load_questions`; or a question has no relevant box, or its picture no room for the others.
+        InputError: as `load_questions`, or a question has no relevant box, or its image has no room for the others.
 
     Example:
         >>> number_regions("gqa/questions.jsonl", "gqa/numbered")               # doctest: +SKIP
@@ -53,26 +53,24 @@ def number_regions(
     """
     questions, out = load_questions(path), Path(out)
     if out.resolve() == Path(path).resolve().parent:
-        raise InputError(
-            f"{out}: holds the questions themselves; choose another folder for the numbered ones"
-        )
+        raise InputError(f"{out}: holds the questions; choose another folder for the numbered ones")
     (out / "images").mkdir(parents=True, exist_ok=True)
     numbered = []
     for question in questions:
         with Image.open(question.image) as file:
-            picture = file.convert("RGB")
+            image = file.convert("RGB")
         if not question.boxes:
             try:
-                question = with_boxes(question, picture.size, seed, threshold, minimum_area, overlap, count)
+                question = make_boxes(question, image.size, seed, threshold, minimum_area, overlap, count)
             except InputError as error:
                 raise InputError(f"{path}: question {question.id}: {error}") from None
-            picture = draw_regions(picture, [box.box for box in question.boxes])
-        picture.save(out / "images" / f"{question.id}.png")
+            image = draw_regions(image, [box.box for box in question.boxes])
+        image.save(out / "images" / f"{question.id}.png")
         numbered.append(question)
     return write_questions(numbered, out)
 
 
-def with_boxes(
+def make_boxes(
     question: MagicQuestion,
     size: tuple[int, int],
     seed: int,
@@ -81,38 +79,46 @@ def with_boxes(
     overlap: float = OVERLAP,
     count: int = ADVERSARIAL,
 ) -> MagicQuestion:
-    """The question with boxes made of its objects, saliency maps and distractors, in the order of their numbers.
+    """Return the question with boxes made from its objects, saliency maps and distractors.
 
     Args:
-        size: the picture's width and height.
-        seed: see `number_regions`, as for the rest.
+        question: a question without boxes.
+        size: the image's width and height.
+        seed, threshold, minimum_area, overlap, count: as for `number_regions`.
 
     Raises:
-        InputError: no relevant box, or no room for the others.
+        InputError: there is no relevant box, or no room for the others.
 
     Example:
-        >>> one = MagicQuestion(id="1", image="a.png", question="?", answer="cat", objects=[(0, 0, 40, 40)])
-        >>> len(with_boxes(one, (100, 100), seed=0).boxes)
+        >>> question = MagicQuestion(id="1", image="a.png", question="?", answer="cat", objects=[(0, 0, 40, 40)])
+        >>> len(make_boxes(question, (100, 100), seed=0).boxes)
         4
     """
-    own = int(np.random.default_rng([seed, zlib.crc32(question.id.encode())]).integers(2**31))
-    maps = [_grey(file) for file in question.saliency]
-    found = mark_regions(
-        size, question.objects, maps, question.distractors, own, threshold, minimum_area, overlap, count
+    question_seed = int(np.random.default_rng([seed, zlib.crc32(question.id.encode())]).integers(2**31))
+    regions = mark_regions(
+        size,
+        question.objects,
+        [_read_grey_levels(file) for file in question.saliency],
+        question.distractors,
+        question_seed,
+        threshold,
+        minimum_area,
+        overlap,
+        count,
     )
-    boxes = [MarkedBox(box=box, relevant=relevant, source=source) for box, relevant, source in found]
+    boxes = [NumberedBox(box=box, relevant=relevant, source=source) for box, relevant, source in regions]
     return question.model_copy(update={"boxes": boxes, "objects": [], "saliency": [], "distractors": []})
 
 
-def _grey(path: Path) -> np.ndarray:
-    """A picture's grey levels [y, x]; those of 16 bits keep them all."""
+def _read_grey_levels(path: Path) -> np.ndarray:
+    """Return an image's grey levels [y, x]. 16-bit images keep all their levels."""
     with Image.open(path) as image:
-        kept = image if image.mode in ("L", "I", "F") or image.mode.startswith("I;16") else image.convert("L")
-        return np.asarray(kept, float)
+        is_grey = image.mode in ("L", "I", "F") or image.mode.startswith("I;16")
+        return np.asarray(image if is_grey else image.convert("L"), float)
 
 
 def write_questions(questions: list[MagicQuestion], out: Path) -> Path:
-    """Write `samples.jsonl` beside `images/ID.png`, whole.
+    """Write `samples.jsonl` beside `images/ID.png`. The file appears only when it is complete.
 
     Example:
         >>> write_questions(questions, Path("numbered"))                        # doctest: +SKIP
@@ -122,4 +128,4 @@ def write_questions(questions: list[MagicQuestion], out: Path) -> Path:
     for question in questions:
         line = question.model_dump(mode="json", exclude_defaults=True)
         lines.append(json.dumps(line | {"image": f"images/{question.id}.png"}, ensure_ascii=False) + "\n")
-    return write_whole(out / "samples.jsonl", "".join(lines))
+    return write_atomic(out / "samples.jsonl", "".join(lines))

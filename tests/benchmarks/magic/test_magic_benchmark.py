@@ -1,4 +1,4 @@
-"""MagiC on the command line: what is asked, a set that was scored by hand, Self-Heal, traces, and bad input."""
+"""MagiC: questions, a set scored by hand, Self-Heal, traces, and bad input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESPONSES = {
 }
 
 
-def written(folder: Path, *lines: dict) -> Path:
+def write_questions(folder: Path, *lines: dict) -> Path:
     Image.new("RGB", (40, 20)).save(folder / "a.png")
     file = folder / "samples.jsonl"
     common = {"image": "a.png", "question": "What is it?"}
@@ -44,11 +44,11 @@ def written(folder: Path, *lines: dict) -> Path:
 
 @pytest.fixture
 def truth(tmp_path):
-    return BENCHMARK.read(written(tmp_path))
+    return BENCHMARK.read_data(write_questions(tmp_path))
 
 
-def test_what_is_asked(truth):
-    first, second, _ = BENCHMARK.ask(truth)
+def test_questions_and_their_prompts(truth):
+    first, second, _ = BENCHMARK.ask_questions(truth)
     assert (first.id, len(first.images), first.prefill) == ("q1", 1, None)
     assert "drawn on the picture: R1, R2. There" in first.question
     assert "What is it?" in first.question and "Answer:" in first.question
@@ -57,18 +57,18 @@ def test_what_is_asked(truth):
     assert first.answer == "It is a tram."
 
 
-def test_self_heal_is_asked_of_what_was_answered(truth):
-    (begun,) = BENCHMARK.follow_up(truth, RESPONSES)
-    assert (begun.id, begun.prefill) == ("q1-heal1", "It is a street. R1 is a bus.")
-    (plain, *_) = BENCHMARK.ask(truth)
-    assert begun.images == plain.images and begun.question != plain.question
-    assert "wrong" in begun.question and "wrong" not in plain.question
+def test_self_heal_asks_about_answered_questions(truth):
+    (prefilled,) = BENCHMARK.follow_up(truth, RESPONSES)
+    assert (prefilled.id, prefilled.prefill) == ("q1-heal1", "It is a street. R1 is a bus.")
+    (plain, *_) = BENCHMARK.ask_questions(truth)
+    assert prefilled.images == plain.images and prefilled.question != plain.question
+    assert "wrong" in prefilled.question and "wrong" not in plain.question
     assert BENCHMARK.follow_up(truth, {"q2": ""}) == []
 
 
 def test_a_set_scored_by_hand(truth):
-    metrics, records = BENCHMARK.score(truth, RESPONSES)
-    wanted = {
+    metrics, records = BENCHMARK.score_answers(truth, RESPONSES)
+    expected = {
         "accuracy_short": 1 / 2,  # q1 says bus, q2 is right, q3 is not answered
         "accuracy_full": 1 / 2,
         # q1 cites R1 (right); q2 cites R1 (wrong) and R2 (right), of R2 and R3
@@ -79,7 +79,7 @@ def test_a_set_scored_by_hand(truth):
         "stepsense": 2 / 3,  # q1's steps are the annotated ones
         "self_heal_answer": 1.0,
     }
-    assert {name: metrics[name].value for name in wanted} == pytest.approx(wanted)
+    assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
     assert metrics["accuracy_short"].coverage == pytest.approx(2 / 3)
     assert metrics["stepsense"].n == 1 and "self_heal" not in metrics
     first, second, third = records
@@ -97,21 +97,21 @@ def test_a_set_scored_by_hand(truth):
             "healed": None,
         }
     ]
-    assert BENCHMARK.faithful(truth, records) == {"q1": False, "q2": True, "q1-heal1": True}
+    assert BENCHMARK.faithful_answers(truth, records) == {"q1": False, "q2": True, "q1-heal1": True}
 
 
 def test_a_box_is_cited_by_its_name(tmp_path):
     named = {"id": "q", "answer": "cat", "boxes": [BLUE, RED | {"names": ["B2"]}]}
-    truth = BENCHMARK.read(written(tmp_path, named))
-    _, (record,) = BENCHMARK.score(truth, {"q": "At B2 there is a cat."})
+    truth = BENCHMARK.read_data(write_questions(tmp_path, named))
+    _, (record,) = BENCHMARK.score_answers(truth, {"q": "At B2 there is a cat."})
     assert record["cited"] == record["relevant"] == [2]
 
 
 def test_nothing_answered_is_undefined_and_an_empty_answer_is_wrong(truth):
-    metrics, _ = BENCHMARK.score(truth, {})
+    metrics, _ = BENCHMARK.score_answers(truth, {})
     assert metrics.pop("self_heal_answer_judged").value == 0
-    assert {(found.value, found.n) for found in metrics.values()} == {(None, 0)}
-    metrics, _ = BENCHMARK.score(truth, {"q1": "", "q1-heal1": ""})
+    assert {(metric.value, metric.n) for metric in metrics.values()} == {(None, 0)}
+    metrics, _ = BENCHMARK.score_answers(truth, {"q1": "", "q1-heal1": ""})
     assert metrics["accuracy_short"].value == metrics["self_heal_answer"].value == 0
     assert metrics["magiscore_macro_precision"].value is None and metrics["stepsense"].value is None
     assert metrics["cites_none_rate"].value == 1
@@ -119,16 +119,16 @@ def test_nothing_answered_is_undefined_and_an_empty_answer_is_wrong(truth):
 
 def test_bad_input_is_named(tmp_path, truth):
     with pytest.raises(InputError, match="response 'q9' answers no question"):
-        BENCHMARK.score(truth, {"q9": "Yes."})
+        BENCHMARK.score_answers(truth, {"q9": "Yes."})
     for name in ("q1-heal2", "q2-heal1"):
         with pytest.raises(InputError, match="answers no question"):
-            BENCHMARK.score(truth, {name: "Yes."})
+            BENCHMARK.score_answers(truth, {name: "Yes."})
     with pytest.raises(InputError, match="question q has no 'boxes'; number_regions"):
-        BENCHMARK.read(written(tmp_path, {"id": "q", "answer": "x", "objects": [[0, 0, 5, 5]]}))
+        BENCHMARK.read_data(write_questions(tmp_path, {"id": "q", "answer": "x", "objects": [[0, 0, 5, 5]]}))
     with pytest.raises(InputError, match="'q1-heal1', which is asked too, is taken"):
-        BENCHMARK.read(written(tmp_path, QUESTIONS[0], QUESTIONS[1] | {"id": "q1-heal1"}))
+        BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0], QUESTIONS[1] | {"id": "q1-heal1"}))
     with pytest.raises(InputError, match="too long"):
-        BENCHMARK.read(written(tmp_path, QUESTIONS[0] | {"id": "q" * 126}))
+        BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0] | {"id": "q" * 126}))
 
 
 def test_the_command_line_asks_traces_and_scores(tmp_path):
@@ -138,14 +138,14 @@ def test_the_command_line_asks_traces_and_scores(tmp_path):
     assert run.exit_code == 0, run.output
     metrics = json.loads((out / "results.json").read_text())["metrics"]
     assert metrics["accuracy_short"]["n"] == metrics["self_heal_answer"]["n"] == 6
-    truth = BENCHMARK.read(out / "data" / "samples.jsonl")
+    truth = BENCHMARK.read_data(out / "data" / "samples.jsonl")
     records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     assert metrics["attention_magiscore_micro_f1"]["n"] == 6 and all(record["attended"] for record in records)
-    inside, more = find_benchmark("magic").traced(truth, records, open_run(out / "run"))
-    assert {name: found.value for name, found in inside.items()}.items() <= {
-        name: found["value"] for name, found in metrics.items()
+    trace_metrics, rows = find_benchmark("magic").score_traces(truth, records, open_run(out / "run"))
+    assert {name: metric.value for name, metric in trace_metrics.items()}.items() <= {
+        name: metric["value"] for name, metric in metrics.items()
     }.items()
-    assert all(len(row["lift"]) == len(q.boxes) for row, q in zip(more, truth.questions, strict=True))
+    assert all(len(row["lift"]) == len(q.boxes) for row, q in zip(rows, truth.questions, strict=True))
     healed = open_run(out / "run-follow-up")
     assert all(trace.sample.prefill and trace.id.endswith("-heal1") for trace in healed)
     again = tmp_path / "again"

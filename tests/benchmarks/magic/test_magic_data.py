@@ -1,4 +1,4 @@
-"""Files of MagiC questions: what is read, and what is refused by line and field."""
+"""Files of MagiC questions: valid lines, and invalid lines named by line and field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion, heal_cases, load_questions
+from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion, load_questions, make_heal_cases
 from mmprobe.errors import InputError
 
 BOXES = [{"box": [0, 0, 5, 5], "relevant": False}, {"box": [5, 5, 5, 5], "relevant": True}]
@@ -16,7 +16,7 @@ STEPS = [{"text": "It is red.", "correct": True}, {"text": "R1.", "correct": Fal
 GOOD = {"id": "q1", "image": "a.png", "question": "Which?", "answer": "cat", "boxes": BOXES, "steps": STEPS}
 
 
-def written(folder: Path, *lines: object) -> Path:
+def write_questions(folder: Path, *lines: object) -> Path:
     Image.new("RGB", (20, 10)).save(folder / "a.png")
     file = folder / "questions.jsonl"
     file.write_text("\n".join(json.dumps(line) for line in lines))
@@ -26,8 +26,8 @@ def written(folder: Path, *lines: object) -> Path:
 def test_a_file_is_read(tmp_path):
     bare = {key: value for key, value in GOOD.items() if key not in ("boxes", "steps")}
     made = bare | {"id": "q2", "objects": [[0, 0, 20, 10]], "saliency": ["a.png"]}
-    first, second = load_questions(written(tmp_path, GOOD, made))
-    assert first.relevant() == {2} and first.boxes[1].marked().box == (5, 5, 5, 5)
+    first, second = load_questions(write_questions(tmp_path, GOOD, made))
+    assert first.relevant() == {2} and first.boxes[1].box == (5, 5, 5, 5)
     assert first.image == tmp_path / "a.png" and [step.correct for step in first.steps] == [True, False]
     assert second.relevant() == frozenset() and second.saliency == [tmp_path / "a.png"]
 
@@ -53,7 +53,7 @@ def test_a_file_is_read(tmp_path):
 )
 def test_what_is_wrong_is_named_by_line_and_field(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
-        load_questions(written(tmp_path, GOOD, GOOD | {"id": "q2"} | change))
+        load_questions(write_questions(tmp_path, GOOD, GOOD | {"id": "q2"} | change))
 
 
 def test_cases_of_self_heal():
@@ -62,9 +62,9 @@ def test_cases_of_self_heal():
 
     right = [True, False, False, True, False, True, True, False]
     steps = [step(number, correct) for number, correct in enumerate(right, 1)]
-    found = heal_cases(MagicQuestion.model_validate(GOOD | {"steps": steps}))
-    assert found == [
+    cases = make_heal_cases(MagicQuestion.model_validate(GOOD | {"steps": steps}))
+    assert cases == [
         HealCase(["s1", "s2", "s3"], ["c2", "c3"]),
         HealCase(["s1", "s2", "s3", "s4", "s5"], ["c5"]),
     ]
-    assert heal_cases(MagicQuestion.model_validate(GOOD | {"steps": []})) == []
+    assert make_heal_cases(MagicQuestion.model_validate(GOOD | {"steps": []})) == []

@@ -1,4 +1,4 @@
-"""MagiC as a task of inspect-ai: the same metrics, prefilled answers, and providers that refuse them."""
+"""MagiC as a task of inspect-ai: metrics, prefilled answers, and providers that refuse them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inspect_ai import eval as inspect_eval
 from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput, ModelUsage, get_model
 
 from mmprobe.benchmarks.core import inspect_tasks
-from mmprobe.benchmarks.core.api_models import api, messages_of
+from mmprobe.benchmarks.core.api_models import api_answerer, messages_of
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -20,7 +20,7 @@ SEED = 5
 
 
 def mock(seen: list, refuses: bool = False):
-    """A mock model that says that every star is red, or refuses answers that are begun for it."""
+    """Return a mock model that says that every star is red, or refuses prefilled answers."""
 
     def outputs(input, tools, tool_choice, config):
         seen.append([(message.role, message.text) for message in input])
@@ -35,7 +35,7 @@ def mock(seen: list, refuses: bool = False):
 
 def values(log) -> dict[str, float]:
     assert log.status == "success", log.error
-    return {name: found.value for score in log.results.scores for name, found in score.metrics.items()}
+    return {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -48,19 +48,21 @@ def test_the_task_scores_as_the_command_does(tmp_path, refuses):
         display="none",
     )
     benchmark = find_benchmark("magic")
-    truth = benchmark.draw(tmp_path / "data", 2, SEED)
-    said = "R1 is the star.\nAnswer: Yes, it is red."
-    answers = {sample.id: said for sample in benchmark.ask(truth)}
-    begun = benchmark.follow_up(truth, answers)
+    truth = benchmark.draw_data(tmp_path / "data", 2, SEED)
+    text = "R1 is the star.\nAnswer: Yes, it is red."
+    answers = {sample.id: text for sample in benchmark.ask_questions(truth)}
+    prefilled = benchmark.follow_up(truth, answers)
     if not refuses:
-        answers |= {sample.id: said for sample in begun}
+        answers |= {sample.id: text for sample in prefilled}
     expected = {
-        name: m.value for name, m in benchmark.score(truth, answers)[0].items() if m.value is not None
+        name: metric.value
+        for name, metric in benchmark.score_answers(truth, answers)[0].items()
+        if metric.value is not None
     }
     assert values(log) == pytest.approx(expected)
     assert ("self_heal_answer" in expected) is not refuses
     last = [messages[-1] for messages in seen if messages[-1][0] == "assistant"]
-    assert sorted(text for _, text in last) == sorted(sample.prefill for sample in begun)
+    assert sorted(text for _, text in last) == sorted(sample.prefill for sample in prefilled)
     assert all(messages[-2][0] == "user" for messages in seen if messages[-1][0] == "assistant")
 
 
@@ -77,10 +79,10 @@ def test_the_embedded_model_goes_on_from_a_begun_answer(tmp_path):
 
 def test_what_an_api_refuses_is_unanswered(tmp_path):
     benchmark = find_benchmark("magic")
-    truth = benchmark.draw(tmp_path / "data", 1, SEED)
-    begun = benchmark.follow_up(truth, {question.id: "" for question in truth.questions})
-    assert dict(api(mock([], refuses=True), 8)(begun)) == {}
-    assert set(dict(api(mock([]), 8)(begun))) == {sample.id for sample in begun}
+    truth = benchmark.draw_data(tmp_path / "data", 1, SEED)
+    prefilled = benchmark.follow_up(truth, {question.id: "" for question in truth.questions})
+    assert dict(api_answerer(mock([], refuses=True), 8)(prefilled)) == {}
+    assert set(dict(api_answerer(mock([]), 8)(prefilled))) == {sample.id for sample in prefilled}
 
 
 def test_a_prefill_is_the_last_message_and_comes_back(tmp_path):

@@ -1,4 +1,4 @@
-"""Metrics of MagiC against numbers made by hand, and what the paper's table says about how it averages."""
+"""Metrics of MagiC, compared with hand-computed values and with the averages in the paper's table."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import pytest
 
 from mmprobe.benchmarks.magic.metrics import (
     answer_accuracy,
-    citations,
+    citation_rates,
     magiscore,
     self_heal,
     step_sense,
 )
 from mmprobe.benchmarks.magic.steps import (
     Span,
-    cited_regions,
+    find_cited_regions,
+    find_wrong_spans,
     injected_steps,
     split_steps,
-    wrong_spans,
 )
 
 
 @pytest.mark.parametrize(
-    ("step", "regions", "beyond"),
+    ("step", "regions", "missing"),
     [
         ("In R1 there is a man.", {1}, 0),
         ("`R2` and (R3), **R4**.", {2, 3, 4}, 0),
@@ -43,13 +43,13 @@ from mmprobe.benchmarks.magic.steps import (
         ("nothing", set(), 0),
     ],
 )
-def test_regions_that_steps_name(step, regions, beyond):
-    assert cited_regions([step], 4) == (regions, beyond)
+def test_regions_that_steps_name(step, regions, missing):
+    assert find_cited_regions([step], 4) == (regions, missing)
 
 
 def test_regions_of_all_steps_together():
-    assert cited_regions(["R1.", "No, R2.", "R1 and R9."], 3) == ({1, 2}, 1)
-    assert cited_regions([], 3) == (set(), 0)
+    assert find_cited_regions(["R1.", "No, R2.", "R1 and R9."], 3) == ({1, 2}, 1)
+    assert find_cited_regions([], 3) == (set(), 0)
 
 
 def test_steps_are_sentences():
@@ -66,25 +66,25 @@ def test_steps_are_sentences():
 
 def test_magiscore_by_hand():
     # P 1/2, R 1/1 · P 2/2, R 2/3 · nothing named, R 0 · no answer
-    found = magiscore([{1, 2}, {1, 3}, set(), None], [{1}, {1, 2, 3}, {2}, {1}])
-    assert found["magiscore_micro_precision"].value == pytest.approx(3 / 4)
-    assert found["magiscore_micro_recall"].value == pytest.approx(3 / 5)
-    assert found["magiscore_micro_f1"].value == pytest.approx(2 * 3 / (4 + 5))
-    assert found["magiscore_micro_f1"].n == 3 and found["magiscore_micro_f1"].coverage == 0.75
-    assert found["magiscore_macro_precision"].value == pytest.approx((0.5 + 1) / 2)
-    assert found["magiscore_macro_precision"].n == 2
-    assert found["magiscore_macro_recall"].value == pytest.approx((1 + 2 / 3 + 0) / 3)
-    assert found["magiscore_macro_f1"].value == pytest.approx((2 / 3 + 4 / 5) / 2)
-    assert found["magiscore_macro_precision_zero"].value == pytest.approx((0.5 + 1 + 0) / 3)
-    assert found["magiscore_macro_f1_zero"].value == pytest.approx((2 / 3 + 4 / 5 + 0) / 3)
-    assert found["magiscore_macro_f1_zero"].n == 3
+    metrics = magiscore([{1, 2}, {1, 3}, set(), None], [{1}, {1, 2, 3}, {2}, {1}])
+    assert metrics["magiscore_micro_precision"].value == pytest.approx(3 / 4)
+    assert metrics["magiscore_micro_recall"].value == pytest.approx(3 / 5)
+    assert metrics["magiscore_micro_f1"].value == pytest.approx(2 * 3 / (4 + 5))
+    assert metrics["magiscore_micro_f1"].n == 3 and metrics["magiscore_micro_f1"].coverage == 0.75
+    assert metrics["magiscore_macro_precision"].value == pytest.approx((0.5 + 1) / 2)
+    assert metrics["magiscore_macro_precision"].n == 2
+    assert metrics["magiscore_macro_recall"].value == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert metrics["magiscore_macro_f1"].value == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert metrics["magiscore_macro_precision_zero"].value == pytest.approx((0.5 + 1 + 0) / 3)
+    assert metrics["magiscore_macro_f1_zero"].value == pytest.approx((2 / 3 + 4 / 5 + 0) / 3)
+    assert metrics["magiscore_macro_f1_zero"].n == 3
 
 
 def test_magiscore_of_answers_that_name_nothing():
-    found = magiscore([set(), set()], [{1}, {2}], "attention")
-    assert found["attention_micro_precision"].value is None
-    assert found["attention_macro_f1"].value is None and found["attention_macro_f1"].n == 0
-    assert found["attention_micro_recall"].value == 0 and found["attention_macro_f1_zero"].value == 0
+    metrics = magiscore([set(), set()], [{1}, {2}], "attention")
+    assert metrics["attention_micro_precision"].value is None
+    assert metrics["attention_macro_f1"].value is None and metrics["attention_macro_f1"].n == 0
+    assert metrics["attention_micro_recall"].value == 0 and metrics["attention_macro_f1_zero"].value == 0
     assert all(metric.value is None for metric in magiscore([], []).values())
 
 
@@ -103,34 +103,34 @@ def test_magiscore_of_answers_that_name_nothing():
 def test_the_papers_micro_f1_is_that_of_pooled_counts(precision, recall, f1):
     named, true = 100_000, round(100_000 * precision / recall)
     hits = round(named * precision / 100)
-    found = magiscore([range(named)], [range(named - hits, named - hits + true)])
-    assert 100 * found["magiscore_micro_f1"].value == pytest.approx(f1, abs=0.011)
+    metrics = magiscore([range(named)], [range(named - hits, named - hits + true)])
+    assert 100 * metrics["magiscore_micro_f1"].value == pytest.approx(f1, abs=0.011)
 
 
 def test_macro_below_micro_precision_needs_questions_that_count_as_zero():
     # as in the paper's rows with a macro precision of 46 or 48 beside a micro one of 83 or 78
     named = [{1, 2, 3, 4, 5}] * 10 + [set()] * 8
-    found = magiscore(named, [{1, 2, 3, 4, 9}] * 18)
-    assert found["magiscore_macro_precision"].value == pytest.approx(0.8)
-    assert found["magiscore_micro_precision"].value == pytest.approx(0.8)
-    assert found["magiscore_macro_precision_zero"].value == pytest.approx(0.8 * 10 / 18)
+    metrics = magiscore(named, [{1, 2, 3, 4, 9}] * 18)
+    assert metrics["magiscore_macro_precision"].value == pytest.approx(0.8)
+    assert metrics["magiscore_micro_precision"].value == pytest.approx(0.8)
+    assert metrics["magiscore_macro_precision_zero"].value == pytest.approx(0.8 * 10 / 18)
 
 
 def test_citations_and_accuracies():
-    found = citations([{1}, set(), set(), None], [0, 2, 0, 0])
-    assert found["cites_none_rate"].value == pytest.approx(2 / 3)
-    assert found["cites_missing_box_rate"].value == pytest.approx(1 / 3)
+    metrics = citation_rates([{1}, set(), set(), None], [0, 2, 0, 0])
+    assert metrics["cites_none_rate"].value == pytest.approx(2 / 3)
+    assert metrics["cites_missing_box_rate"].value == pytest.approx(1 / 3)
     both = answer_accuracy([True, False, None], [False, False, True])
     assert both["accuracy_short"].value == 0.5 and both["accuracy_full"].value == pytest.approx(1 / 3)
 
 
 def test_step_sense_by_hand():
-    found = step_sense([[True, True, False, True], [False, False], [], None])
-    assert found["stepsense"].value == pytest.approx(3 / 6)
-    assert found["stepsense_macro"].value == pytest.approx((0.75 + 0) / 2)
-    assert found["stepsense"].n == 2 and found["stepsense"].coverage == 0.5
+    metrics = step_sense([[True, True, False, True], [False, False], [], None])
+    assert metrics["stepsense"].value == pytest.approx(3 / 6)
+    assert metrics["stepsense_macro"].value == pytest.approx((0.75 + 0) / 2)
+    assert metrics["stepsense"].n == 2 and metrics["stepsense"].coverage == 0.5
     assert step_sense([[]])["stepsense"].value is None
-    assert found["stepsense_labelled"].value == 1
+    assert metrics["stepsense_labelled"].value == 1
     part = step_sense([[True, None, None], [None], [False, None]])
     assert part["stepsense"].value == part["stepsense_macro"].value == 1 / 2
     assert (part["stepsense_labelled"].value, part["stepsense"].n) == (2 / 6, 2)
@@ -138,14 +138,14 @@ def test_step_sense_by_hand():
 
 def slow_spans(correct: list[bool]) -> list[Span]:
     n = len(correct)
-    found = []
+    spans = []
     for i in range(1, n + 1):
         for j in range(i, n + 1):
             wrong = not any(correct[i - 1 : j])
             maximal = (i == 1 or correct[i - 2]) and (j == n or correct[j])
             if wrong and maximal and i >= 2 and j <= n - 2:
-                found.append(Span(i, j))
-    return found
+                spans.append(Span(i, j))
+    return spans
 
 
 def test_spans_of_wrong_steps_against_their_definition():
@@ -154,22 +154,22 @@ def test_spans_of_wrong_steps_against_their_definition():
     for length in range(12):
         for _ in range(30):
             correct = [bool(v) for v in rng.integers(0, 2, length)]
-            assert wrong_spans(correct) == slow_spans(correct)
-            seen += len(wrong_spans(correct))
+            assert find_wrong_spans(correct) == slow_spans(correct)
+            seen += len(find_wrong_spans(correct))
     assert seen > 100
 
 
 def test_spans_at_their_bounds():
-    assert wrong_spans([True, False, True, True]) == [(2, 2)]
-    assert wrong_spans([False, True, True, True]) == []  # the first step
-    assert wrong_spans([False, False, True, True]) == []  # begins with the first: left out as a whole
-    assert wrong_spans([True, True, False, True]) == []  # ends with the last but one
-    assert wrong_spans([]) == []
+    assert find_wrong_spans([True, False, True, True]) == [(2, 2)]
+    assert find_wrong_spans([False, True, True, True]) == []  # the first step
+    assert find_wrong_spans([False, False, True, True]) == []  # begins with the first: left out as a whole
+    assert find_wrong_spans([True, True, False, True]) == []  # ends with the last but one
+    assert find_wrong_spans([]) == []
     assert injected_steps(list("abcdef"), Span(2, 3)) == ["a", "b", "c"]
 
 
 def test_self_heal_by_hand():
-    found = self_heal([[True, False, None], [], [True], [None]])
-    assert found["self_heal"].value == pytest.approx(2 / 3) and found["self_heal"].n == 2
-    assert found["self_heal_judged"].value == pytest.approx(3 / 5)
+    metrics = self_heal([[True, False, None], [], [True], [None]])
+    assert metrics["self_heal"].value == pytest.approx(2 / 3) and metrics["self_heal"].n == 2
+    assert metrics["self_heal_judged"].value == pytest.approx(3 / 5)
     assert self_heal([[]])["self_heal"].value is None

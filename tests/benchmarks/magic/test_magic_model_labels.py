@@ -1,8 +1,7 @@
-"""MagiC's labels by a judge: what it is told, what it is not, and replies that cannot be used."""
+"""Labels of MagiC by a judge: requests, orders in answers, and unusable replies."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 
@@ -10,8 +9,8 @@ import pytest
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import Unusable
-from mmprobe.benchmarks.magic.benchmark import BENCHMARK, truth_of
+from mmprobe.benchmarks.judges.parsing import UnusableReply
+from mmprobe.benchmarks.magic.benchmark import BENCHMARK, make_truth
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.model_labels import label_by_judge, read_answer, read_healed, read_steps
 from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, STEPS
@@ -34,7 +33,7 @@ QUESTIONS = [
         {"id": "q2", "answer": "cat"},
     )
 ]
-TRUTH = truth_of(QUESTIONS, "here")
+TRUTH = make_truth(QUESTIONS, "here")
 RESPONSES = {
     "q1": "R1 is a streetcar. The rain is heavy. R2 is a dog.\nAnswer: A streetcar.",
     "q1-heal1": "Wait, R1 runs on rails: it is a tram.",
@@ -43,7 +42,7 @@ RESPONSES = {
 
 
 def judge(answer, seen=None):
-    """A judge behind inspect-ai's mock, which replies by the system prompt and the fenced data."""
+    """Return a judge on a mock model, which computes its reply from the system prompt and the fenced data."""
 
     def outputs(messages, tools, tool_choice, config):
         system, user = messages[0].text, messages[1].text
@@ -66,8 +65,8 @@ def honest(system, user, outside=""):
 
 def test_a_judge_labels_and_metrics_follow_from_its_labels():
     seen = []
-    metrics, (first, second) = BENCHMARK.judged(TRUTH, RESPONSES, judge(honest, seen))
-    wanted = {
+    metrics, (first, second) = BENCHMARK.score_with_judge(TRUTH, RESPONSES, judge(honest, seen))
+    expected = {
         "accuracy_short": 1 / 2,
         "accuracy_full": 1.0,
         "stepsense": 1 / 2,
@@ -76,25 +75,25 @@ def test_a_judge_labels_and_metrics_follow_from_its_labels():
         "self_heal_answer": 1.0,
         "magiscore_micro_precision": 1 / 2,
     }
-    assert {name: metrics[name].value for name in wanted} == pytest.approx(wanted)
+    assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
     assert (metrics["accuracy_full"].n, metrics["accuracy_short"].n) == (1, 2)
     assert first["correct_steps"] == [True, None, False] and first["self_heal"][0]["healed"] is True
     assert second["correct"] is False, "an empty answer is wrong, and nobody is asked"
-    asked = {(system, data.get("true_answer")): data for system, data, _ in seen}
-    assert len(seen) == 4 and set(asked) == {
+    data_by_request = {(system, data.get("true_answer")): data for system, data, _ in seen}
+    assert len(seen) == 4 and set(data_by_request) == {
         (ANSWER, "tram"),
         (ANSWER, "It is a tram."),
         (STEPS, None),
         (HEALED, None),
     }
-    assert asked[STEPS, None]["known"] == [
+    assert data_by_request[STEPS, None]["known"] == [
         "It is a tram.",
         "It is a street.",
         "R1 is a tram.",
         "It is red.",
         "It stands still.",
     ]
-    assert asked[HEALED, None] == {
+    assert data_by_request[HEALED, None] == {
         "question": "What is it?",
         "reasoning": ["It is a street.", "R1 is a bus."],
         "corrections": ["R1 is a tram."],
@@ -108,7 +107,7 @@ def test_lists_of_the_wrong_length_are_asked_again_then_unscored():
     def short(system, user, outside):
         return '{"labels": ["correct"]}' if system == STEPS else honest(system, user)
 
-    metrics, (first, _) = BENCHMARK.judged(TRUTH, RESPONSES, judge(short, seen))
+    metrics, (first, _) = BENCHMARK.score_with_judge(TRUTH, RESPONSES, judge(short, seen))
     assert [system for system, *_ in seen].count(STEPS) == 4
     assert metrics["stepsense"].value is None and metrics["stepsense"].n == 0
     assert first["correct_steps"] is None and first["unscored"] == {"steps": "garbage"}
@@ -116,7 +115,7 @@ def test_lists_of_the_wrong_length_are_asked_again_then_unscored():
 
 
 def test_a_judge_without_labels_leaves_all_undefined():
-    metrics, records = BENCHMARK.judged(TRUTH, RESPONSES, judge(lambda *_: "Well …"))
+    metrics, records = BENCHMARK.score_with_judge(TRUTH, RESPONSES, judge(lambda *_: "Well …"))
     assert metrics["accuracy_full"].value is metrics["self_heal"].value is None
     assert metrics["self_heal_judged"].value == 0
     assert set(records[0]["unscored"]) == {"short", "full", "steps", "healed 1"}
@@ -134,7 +133,7 @@ INJECTIONS = [
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_text_in_answers_gives_no_orders(text):
-    """A judge that obeys whoever says OBEY outside the fence, else finds everything wrong."""
+    """The mock judge obeys the word OBEY outside the fence. Otherwise it finds everything wrong."""
 
     def obedient(system, user, outside):
         if "OBEY" in outside:
@@ -145,24 +144,24 @@ def test_text_in_answers_gives_no_orders(text):
         return '{"label": "not_healed"}' if system == HEALED else '{"label": "incorrect"}'
 
     answers = {"q1": f"R1 is a bus. {text}", "q1-heal1": text}
-    metrics, _ = BENCHMARK.judged(TRUTH, answers, judge(obedient))
+    metrics, _ = BENCHMARK.score_with_judge(TRUTH, answers, judge(obedient))
     for name in ("accuracy_short", "accuracy_full", "stepsense", "self_heal"):
         assert metrics[name].value == 0
 
 
 def test_an_ensemble_takes_the_majority():
-    no = judge(
+    negative = judge(
         lambda system, *_: honest(system, "").replace("correct", "wrong" if system == STEPS else "incorrect")
     )
-    three = EnsembleJudge([judge(honest), judge(honest), no])
-    metrics, _ = BENCHMARK.judged(TRUTH, {"q1": RESPONSES["q1"]}, three)
+    ensemble = EnsembleJudge([judge(honest), judge(honest), negative])
+    metrics, _ = BENCHMARK.score_with_judge(TRUTH, {"q1": RESPONSES["q1"]}, ensemble)
     assert metrics["accuracy_short"].value == 1 and metrics["stepsense"].value == 1 / 2
 
 
-def test_endless_answers_are_cut():
+def test_endless_answers_are_truncated():
     seen = []
     long = {"q2": "cat " * 50_000}
-    BENCHMARK.judged(
+    BENCHMARK.score_with_judge(
         TRUTH,
         long,
         judge(lambda system, *_: '{"labels": ["correct"]}' if system == STEPS else honest(system, ""), seen),
@@ -171,7 +170,7 @@ def test_endless_answers_are_cut():
 
 
 def test_no_question_needs_no_call():
-    assert asyncio.run(label_by_judge(judge(lambda *_: ""), [], [], [])) == []
+    assert label_by_judge([], [], [], judge(lambda *_: "")) == []
 
 
 @pytest.mark.parametrize(
@@ -186,5 +185,5 @@ def test_no_question_needs_no_call():
     ],
 )
 def test_other_forms_are_not_used(read, reply):
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableReply):
         read(reply)

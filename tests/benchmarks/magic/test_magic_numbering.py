@@ -1,4 +1,4 @@
-"""From pictures, objects and saliency maps to numbered pictures: what is written, and what is refused."""
+"""Numbered images from objects and saliency maps: written files, and refused input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOT = (60, 20, 30, 20)  # x, y, width, height
 BARE = {"image": "a.png", "question": "Which?", "answer": "cat", "metadata": {"from": "me"}}
 
 
-def written(folder: Path, *lines: dict) -> Path:
+def write_questions(folder: Path, *lines: dict) -> Path:
     Image.new("RGB", (200, 100), (0, 90, 0)).save(folder / "a.png")
     levels = np.zeros((100, 200), np.uint16)
     levels[HOT[1] : HOT[1] + HOT[3], HOT[0] : HOT[0] + HOT[2]] = 60_000
@@ -30,26 +30,26 @@ def written(folder: Path, *lines: dict) -> Path:
 
 
 def test_a_saliency_map_becomes_numbered_boxes(tmp_path):
-    source = written(tmp_path, {"id": "q", "saliency": ["hot.png"], "distractors": [[0, 0, 20, 20]]})
+    source = write_questions(tmp_path, {"id": "q", "saliency": ["hot.png"], "distractors": [[0, 0, 20, 20]]})
     file = number_regions(source, tmp_path / "out", seed=3)
     assert file == tmp_path / "out" / "samples.jsonl"
     (question,) = load_questions(file)
     (relevant,) = question.relevant()
     box = question.boxes[relevant - 1]
     assert (box.box, box.source) == (HOT, "saliency")
-    others = [one for one in question.boxes if not one.relevant]
-    assert sorted(one.source for one in others) == ["distractor", "random", "random"]
-    assert not any(intersection(one.box, HOT) for one in others)
+    others = [other for other in question.boxes if not other.relevant]
+    assert sorted(other.source for other in others) == ["distractor", "random", "random"]
+    assert not any(intersection(other.box, HOT) for other in others)
     assert question.image == tmp_path / "out" / "images" / "q.png" and question.metadata == {"from": "me"}
     with Image.open(question.image) as drawn, Image.open(tmp_path / "a.png") as plain:
-        wanted = draw_regions(plain, [one.box for one in question.boxes])
-        assert drawn.tobytes() == wanted.tobytes() != plain.convert("RGB").tobytes()
+        expected = draw_regions(plain, [other.box for other in question.boxes])
+        assert drawn.tobytes() == expected.tobytes() != plain.convert("RGB").tobytes()
     assert not list(tmp_path.glob("**/*.part"))
 
 
 def test_boxes_depend_on_the_seed_and_the_questions_own_id(tmp_path):
-    one, two = ({"id": name, "objects": [[10, 10, 30, 30]]} for name in ("q1", "q2"))
-    source = written(tmp_path, one, two)
+    first_line, second_line = ({"id": name, "objects": [[10, 10, 30, 30]]} for name in ("q1", "q2"))
+    source = write_questions(tmp_path, first_line, second_line)
 
     def boxes(lines: Path, out: str, seed: int) -> dict:
         return {q.id: q.boxes for q in load_questions(number_regions(lines, tmp_path / out, seed))}
@@ -62,8 +62,8 @@ def test_boxes_depend_on_the_seed_and_the_questions_own_id(tmp_path):
 
 
 def test_boxes_that_are_given_are_kept(tmp_path):
-    given = {"id": "q", "boxes": [{"box": [5, 5, 9, 9], "relevant": True, "names": ["B2"]}]}
-    (question,) = load_questions(number_regions(written(tmp_path, given), tmp_path / "out"))
+    line = {"id": "q", "boxes": [{"box": [5, 5, 9, 9], "relevant": True, "names": ["B2"]}]}
+    (question,) = load_questions(number_regions(write_questions(tmp_path, line), tmp_path / "out"))
     assert [box.model_dump(exclude_defaults=True) for box in question.boxes] == [
         {"box": (5, 5, 9, 9), "relevant": True, "names": ["B2"]}
     ]
@@ -72,12 +72,12 @@ def test_boxes_that_are_given_are_kept(tmp_path):
 
 
 def test_thresholds_are_parameters(tmp_path):
-    source = written(tmp_path, {"id": "q", "saliency": ["hot.png"]})
+    source = write_questions(tmp_path, {"id": "q", "saliency": ["hot.png"]})
     strict, loose = (
         load_questions(number_regions(source, tmp_path / f"{threshold}", threshold=threshold, count=1))[0]
         for threshold in (0.5, 0.2)
     )
-    assert [len(one.relevant()) for one in (strict, loose)] == [1, 2]
+    assert [len(question.relevant()) for question in (strict, loose)] == [1, 2]
     assert len(strict.boxes) == 2
 
 
@@ -89,7 +89,7 @@ def test_thresholds_are_parameters(tmp_path):
     ],
 )
 def test_what_cannot_be_numbered_is_named(line, message, tmp_path):
-    source = written(tmp_path, line)
+    source = write_questions(tmp_path, line)
     Image.new("L", (200, 100)).save(tmp_path / "dark.png")
     with pytest.raises(InputError, match=message):
         number_regions(source, tmp_path / "out")
@@ -97,6 +97,6 @@ def test_what_cannot_be_numbered_is_named(line, message, tmp_path):
 
 
 def test_the_questions_are_not_written_over(tmp_path):
-    source = written(tmp_path, {"id": "q", "objects": [[0, 0, 9, 9]]})
+    source = write_questions(tmp_path, {"id": "q", "objects": [[0, 0, 9, 9]]})
     with pytest.raises(InputError, match="another folder"):
         number_regions(source, tmp_path)

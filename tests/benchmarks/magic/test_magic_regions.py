@@ -1,4 +1,4 @@
-"""The boxes of MagiC: found, pruned, topped up and drawn, against slow references and boxes made by hand."""
+"""The boxes of MagiC, compared with slow references and hand-made boxes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.magic.boxes.regions import (
-    Marked,
+    MarkedRegion,
     adversarial_boxes,
     draw_regions,
     intersection,
@@ -29,9 +29,11 @@ def test_intersections_against_counted_pixels():
     rng = np.random.default_rng(0)
     common = []
     for _ in range(200):
-        one, two = (tuple(int(v) for v in (*rng.integers(0, 8, 2), *rng.integers(1, 8, 2))) for _ in range(2))
-        common.append(intersection(one, two))
-        assert common[-1] == len(pixels(one) & pixels(two))
+        first, second = (
+            tuple(int(v) for v in (*rng.integers(0, 8, 2), *rng.integers(1, 8, 2))) for _ in range(2)
+        )
+        common.append(intersection(first, second))
+        assert common[-1] == len(pixels(first) & pixels(second))
     assert 0 in common and max(common) > 3
 
 
@@ -57,12 +59,12 @@ def test_cleaning_closes_a_hole_and_keeps_the_edges():
     assert saliency_boxes(saliency, (20, 20), clean=0) == [(0, 0, 10, 20), (11, 0, 9, 20)]
 
 
-def test_a_coarse_map_is_brought_to_the_picture_and_its_scale_does_not_matter():
+def test_a_coarse_map_is_resized_and_its_scale_does_not_matter():
     saliency = np.zeros((6, 10))
     saliency[2:4, 2:5] = 255
-    found = saliency_boxes(saliency, (100, 60))
-    assert found == saliency_boxes(saliency / 1000, (100, 60))
-    assert len(found) == 1 and np.abs(np.array(found[0]) - (20, 20, 30, 20)).max() <= 2
+    boxes = saliency_boxes(saliency, (100, 60))
+    assert boxes == saliency_boxes(saliency / 1000, (100, 60))
+    assert len(boxes) == 1 and np.abs(np.array(boxes[0]) - (20, 20, 30, 20)).max() <= 2
 
 
 def test_maps_that_show_nothing():
@@ -73,13 +75,16 @@ def test_maps_that_show_nothing():
 
 
 def test_overlap_is_pruned_by_coverage_or_union():
-    whole, inside = Marked((0, 0, 10, 10), True, "object"), Marked((0, 0, 10, 4), True, "saliency")
-    apart = Marked((8, 8, 10, 10), True, "saliency")
-    assert prune_overlap([whole, inside, apart]) == [whole, apart]
-    assert prune_overlap([inside, whole]) == [inside]
-    assert prune_overlap([whole, inside], rule="iou") == [whole, inside]  # 40 of 100
-    assert prune_overlap([whole, inside], 0.39, "iou") == [whole]
-    assert prune_overlap([whole, apart], 0.03) == [whole]
+    large, inside = (
+        MarkedRegion((0, 0, 10, 10), True, "object"),
+        MarkedRegion((0, 0, 10, 4), True, "saliency"),
+    )
+    separate = MarkedRegion((8, 8, 10, 10), True, "saliency")
+    assert prune_overlap([large, inside, separate]) == [large, separate]
+    assert prune_overlap([inside, large]) == [inside]
+    assert prune_overlap([large, inside], rule="iou") == [large, inside]  # 40 of 100
+    assert prune_overlap([large, inside], 0.39, "iou") == [large]
+    assert prune_overlap([large, separate], 0.03) == [large]
 
 
 def test_adversarial_boxes_overlap_nothing():
@@ -87,20 +92,20 @@ def test_adversarial_boxes_overlap_nothing():
     candidates = [(40, 40, 20, 20), (60, 5, 30, 30), (62, 8, 30, 30), (0, 60, 1, 1), (0, 0, 100, 100)]
     sources = set()
     for seed in range(20):
-        found = adversarial_boxes(candidates, relevant, (100, 100), seed)
-        assert len(found) == 3 and not any(marked.relevant for marked in found)
-        boxes = [marked.box for marked in found]
-        for one, two in itertools.combinations([*relevant, *boxes], 2):
-            assert not pixels(one) & pixels(two)
+        regions = adversarial_boxes(candidates, relevant, (100, 100), seed)
+        assert len(regions) == 3 and not any(region.relevant for region in regions)
+        boxes = [region.box for region in regions]
+        for first, second in itertools.combinations([*relevant, *boxes], 2):
+            assert not pixels(first) & pixels(second)
         assert all(pixels(box) <= pixels((0, 0, 100, 100)) for box in boxes)
-        drawn = [marked.box for marked in found if marked.source == "distractor"]
+        drawn = [region.box for region in regions if region.source == "distractor"]
         assert len(drawn) == 1 and drawn[0] in candidates[1:3]  # the two that fit overlap each other
         sources.add(drawn[0])
-        assert found == adversarial_boxes(candidates, relevant, (100, 100), seed)
+        assert regions == adversarial_boxes(candidates, relevant, (100, 100), seed)
     assert len(sources) == 2
 
 
-def test_a_last_free_corner_is_found_and_a_full_picture_is_said():
+def test_a_last_free_corner_is_found_and_a_full_image_is_refused():
     taken = [(0, 0, 100, 95), (0, 95, 95, 5)]
     assert pixels(adversarial_boxes([], taken, (100, 100), seed=0, count=1)[0].box) <= pixels((95, 95, 5, 5))
     with pytest.raises(InputError, match="no room"):
@@ -121,10 +126,16 @@ def test_all_boxes_of_a_question():
     saliency[60:80, 60:80] = 1
     orders = set()
     for seed in range(6):
-        found = mark_regions((100, 100), [(0, 0, 32, 32)], [saliency, saliency], [(70, 0, 20, 20)], seed)
-        assert sorted(m.source for m in found) == ["distractor", "object", "random", "random", "saliency"]
-        assert {m.box for m in found if m.relevant} == {(0, 0, 32, 32), (60, 60, 20, 20)}
-        orders.add(tuple(m.relevant for m in found))
+        regions = mark_regions((100, 100), [(0, 0, 32, 32)], [saliency, saliency], [(70, 0, 20, 20)], seed)
+        assert sorted(region.source for region in regions) == [
+            "distractor",
+            "object",
+            "random",
+            "random",
+            "saliency",
+        ]
+        assert {region.box for region in regions if region.relevant} == {(0, 0, 32, 32), (60, 60, 20, 20)}
+        orders.add(tuple(region.relevant for region in regions))
     assert len(orders) > 1  # a box's number does not tell what it is
 
 

@@ -1,4 +1,4 @@
-"""Rules for answers: what states the truth, and what is left when a response reasons before it answers."""
+"""Labels of MagiC by rules: true answers, steps, and cited boxes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from mmprobe.benchmarks.magic.rule_labels import is_answer, states
-from mmprobe.benchmarks.magic.steps import cited_regions, reasoning_steps, stated_answer
+from mmprobe.benchmarks.magic.rule_labels import contains_phrase, is_correct
+from mmprobe.benchmarks.magic.steps import find_cited_regions, find_stated_answer, reasoning_steps
 
 
 @pytest.mark.parametrize(
-    ("said", "truth", "wanted"),
+    ("text", "phrase", "expected"),
     [
         ("The star is RED.", "red", True),
         ("a red star", "the red star", True),
@@ -26,12 +26,12 @@ from mmprobe.benchmarks.magic.steps import cited_regions, reasoning_steps, state
         ("", "red", False),
     ],
 )
-def test_states(said, truth, wanted):
-    assert states(said, truth) is wanted
+def test_contains_phrase(text, phrase, expected):
+    assert contains_phrase(text, phrase) is expected
 
 
 @pytest.mark.parametrize(
-    ("response", "truth", "wanted"),
+    ("response", "true_answer", "expected"),
     [
         ("R1 is red. R2 is blue.", "red", False),  # the last sentence is the answer
         ("R2 is blue. R1 is red.", "red", True),
@@ -48,25 +48,25 @@ def test_states(said, truth, wanted):
         ("", "red", False),
     ],
 )
-def test_is_answer(response, truth, wanted):
-    assert is_answer(response, truth) is wanted
+def test_is_correct(response, true_answer, expected):
+    assert is_correct(response, true_answer) is expected
 
 
 def test_the_line_with_the_answer_is_no_step():
     response = "I look at R1. It is a cat.\n**Final Answer:** A cat, as in R3."
     assert reasoning_steps(response) == ["I look at R1.", "It is a cat."]
-    assert stated_answer(response) == "A cat, as in R3."
+    assert find_stated_answer(response) == "A cat, as in R3."
     assert reasoning_steps("Answer: R3 is a cat.") == ["Answer: R3 is a cat."]
     assert reasoning_steps("The answer lies in R1: a cat.") == ["The answer lies in R1: a cat."]
-    assert stated_answer("The answer lies in R1: a cat.") is None and reasoning_steps("") == []
+    assert find_stated_answer("The answer lies in R1: a cat.") is None and reasoning_steps("") == []
 
 
 def test_boxes_are_cited_by_their_names_too():
     names = [["B2"], [], ["the clock", "C3"], ["+"]]
-    assert cited_regions(["At b2, I think.", "AB2 and B25 are none."], 4, names) == ({1}, 0)
-    assert cited_regions(["The Clock, R2 and R7."], 4, names) == ({2, 3}, 1)
-    assert cited_regions(["A + B"], 4, names) == ({4}, 0)
-    assert cited_regions(["the clockwork"], 4, names) == (frozenset(), 0)
+    assert find_cited_regions(["At b2, I think.", "AB2 and B25 are none."], 4, names) == ({1}, 0)
+    assert find_cited_regions(["The Clock, R2 and R7."], 4, names) == ({2, 3}, 1)
+    assert find_cited_regions(["A + B"], 4, names) == ({4}, 0)
+    assert find_cited_regions(["the clockwork"], 4, names) == (frozenset(), 0)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_boxes_are_cited_by_their_names_too():
 def test_endless_text_is_read_in_no_time(text):
     start = time.monotonic()
     steps = reasoning_steps(text * 50_000)
-    cited_regions(steps, 3, [["B2"]] * 3)
-    is_answer(text * 50_000, "red")
-    is_answer(text * 50_000, "yes")
+    find_cited_regions(steps, 3, [["B2"]] * 3)
+    is_correct(text * 50_000, "red")
+    is_correct(text * 50_000, "yes")
     assert time.monotonic() - start < 10

@@ -8,8 +8,8 @@ from PIL import Image
 
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK
 from mmprobe.benchmarks.magic.boxes.regions import intersection
-from mmprobe.benchmarks.magic.data import heal_cases
-from mmprobe.benchmarks.magic.synthetic import draw_questions, holds
+from mmprobe.benchmarks.magic.data import make_heal_cases
+from mmprobe.benchmarks.magic.synthetic import draw_questions, step_is_true
 from mmprobe.errors import InputError
 
 COLUMNS = "ABCD"
@@ -21,21 +21,21 @@ def cell_of(name: str) -> tuple[int, int, int, int]:
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
-    return BENCHMARK.draw(tmp_path_factory.mktemp("magic") / "data", 9, 7)
+    return BENCHMARK.draw_data(tmp_path_factory.mktemp("magic") / "data", 9, 7)
 
 
 def test_answers_and_regions_follow_from_the_objects(truth):
     assert [question.type for question in truth.questions] == ["colour", "exists", "absent"] * 9
     for question in truth.questions:
-        things = [thing.split() for thing in question.metadata["objects"]]
-        asked = question.question.rstrip("?").split()[-1]
-        own = [(colour, cell) for colour, shape, cell in things if shape == asked]
+        objects = [thing.split() for thing in question.metadata["objects"]]
+        shape_asked = question.question.rstrip("?").split()[-1]
+        matches = [(colour, cell) for colour, shape, cell in objects if shape == shape_asked]
         relevant = {box.box for box in question.boxes if box.relevant}
         if question.type == "absent":
-            assert not own and question.answer == "no"
-            assert relevant == {cell_of(cell) for _, _, cell in things}
+            assert not matches and question.answer == "no"
+            assert relevant == {cell_of(cell) for _, _, cell in objects}
         else:
-            ((colour, cell),) = own
+            ((colour, cell),) = matches
             assert (
                 relevant == {cell_of(cell)}
                 and question.answer == {"colour": colour, "exists": "yes"}[question.type]
@@ -44,10 +44,10 @@ def test_answers_and_regions_follow_from_the_objects(truth):
         assert len(others) == 3
         assert not any(intersection(other.box, box) for other in others for box in relevant)
         for box in question.boxes:
-            assert box.names == [cell for _, _, cell in things if cell_of(cell) == box.box]
+            assert box.names == [cell for _, _, cell in objects if cell_of(cell) == box.box]
 
 
-def test_pictures_show_the_boxes(truth):
+def test_images_show_the_boxes(truth):
     for question in truth.questions[:3]:
         with Image.open(question.image) as image:
             pixels = np.asarray(image)
@@ -60,26 +60,26 @@ def test_chains_hold_one_wrong_step_that_can_be_healed(truth):
     for question in truth.questions:
         facts = question.metadata["objects"]
         first, wrong, *_ = question.steps
-        assert holds(first.text, facts) is True and holds(wrong.text, facts) is False
-        assert holds(wrong.correction, facts) is True
-        (case,) = heal_cases(question)
+        assert step_is_true(first.text, facts) is True and step_is_true(wrong.text, facts) is False
+        assert step_is_true(wrong.correction, facts) is True
+        (case,) = make_heal_cases(question)
         assert case.injected == [first.text, wrong.text] and case.corrections == [wrong.correction]
 
 
 def test_a_set_depends_on_its_seed_and_grows_at_its_end(truth, tmp_path):
-    again = BENCHMARK.draw(tmp_path / "again", 2, 7)
+    again = BENCHMARK.draw_data(tmp_path / "again", 2, 7)
     assert [q.model_dump(exclude={"image"}) for q in again.questions] == [
         q.model_dump(exclude={"image"}) for q in truth.questions[:6]
     ]
     assert again.questions[0].image.read_bytes() == truth.questions[0].image.read_bytes()
-    other = BENCHMARK.draw(tmp_path / "other", 2, 8)
+    other = BENCHMARK.draw_data(tmp_path / "other", 2, 8)
     assert other.questions != again.questions
     with pytest.raises(InputError, match="not an empty folder"):
         draw_questions(tmp_path / "other", 2, 8)
 
 
 @pytest.mark.parametrize(
-    ("step", "wanted"),
+    ("step", "expected"),
     [
         ("The star is at B2.", True),
         ("the STAR is at b2", True),
@@ -93,5 +93,5 @@ def test_a_set_depends_on_its_seed_and_grows_at_its_end(truth, tmp_path):
         ("I look at R2.", None),
     ],
 )
-def test_what_a_step_says_of_the_world(step, wanted):
-    assert holds(step, ["red star B2", "blue ring A1"]) is wanted
+def test_steps_about_the_synthetic_world(step, expected):
+    assert step_is_true(step, ["red star B2", "blue ring A1"]) is expected

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mmprobe.benchmarks.answers.final_answers import find_final_answer, parse_choice, parse_number, same_text
 from mmprobe.benchmarks.judges.parsing import UnusableReply
-from mmprobe.benchmarks.magic.steps import cited_regions, split_steps
+from mmprobe.benchmarks.magic.steps import find_cited_regions, split_steps
 from mmprobe.benchmarks.mirage.hints import find_topic_by_rules, parse_topic
 from mmprobe.benchmarks.mirage.parsing import (
     read_correct,
@@ -92,7 +92,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "label": label_answer,
     "diagnosis": diagnosis_of,
     "options": remove_choices,
-    "regions": lambda text: cited_regions(split_steps(text), 4),
+    "regions": lambda text: find_cited_regions(split_steps(text), 4),
 }
 PARSERS: dict[str, Callable[[str], object]] = {
     "extraction": lambda text: read_extraction(json.dumps({"marked": text})),
