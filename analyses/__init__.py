@@ -1,4 +1,4 @@
-"""Analyses: pure functions from a run to an `xarray.Dataset`, by name."""
+"""Analyses: pure functions from a run to an `xarray.Dataset`."""
 
 from collections.abc import Callable, Mapping
 
@@ -33,27 +33,30 @@ ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
     "picture_absence": picture_absence,
     "predict_unfaithful": predict_unfaithful,
 }
-"""Every analysis that `mmprobe analyze` runs; `--only` takes the names with dashes."""
+"""Every analysis that `mmprobe analyze` runs, by name; `--only` takes the names with dashes."""
 
 
-def applicable(
+def analyze_all(
     run: Run, functions: Mapping[str, Callable[..., xr.Dataset]] = ANALYSES
 ) -> tuple[list[xr.Dataset], list[str]]:
-    """Every analysis that the run has what it needs for, and a line on each that is left out.
+    """Apply every analysis that the run has the data for.
 
     Args:
-        functions: by name; other functions of a run, such as probes, may stand beside the analyses.
+        functions: by name. Other functions of a run, such as probes, may be among the analyses.
+
+    Returns:
+        The data sets, and for each analysis that was left out a line with the reason.
 
     Raises:
         InputError: the run is empty or a trace is damaged.
 
     Example:
-        >>> datasets, left_out = applicable(run)                    # doctest: +SKIP
+        >>> datasets, left_out = analyze_all(run)                   # doctest: +SKIP
     """
     datasets, left_out = [], []
-    for name, analyse in functions.items():
+    for name, analyze in functions.items():
         try:
-            datasets.append(analyse(run))
+            datasets.append(analyze(run))
         except NotApplicable as error:
             left_out.append(f"{name.replace('_', '-')} left out: {error}")
     return datasets, left_out
@@ -61,7 +64,7 @@ def applicable(
 
 __all__ = [
     "ANALYSES",
-    "applicable",
+    "analyze_all",
     "attention_decay",
     "attention_ratio",
     "attention_vs_activation",

@@ -1,23 +1,26 @@
-"""How attention to the image decays while the answer is written (paper 003, section 4.2)."""
+"""Decay of attention to the images while the answer is written.
+
+SPD-Faith Bench (arXiv:2602.07833), section 4.2.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.statistics import LABELS, bootstrap_mean
+from mmprobe.analyses.statistics import LABELS, bootstrap_mean, label_masks
 from mmprobe.cache import Run, Trace
+from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
 
 AUTHORS_GROUPS = ("system", "visual", "user")
 
 
 def attention_decay(run: Run) -> xr.Dataset:
-    """Attention by token group, layer and step, averaged over samples, with intervals.
+    """Return attention by token group, layer and step, averaged over samples, with intervals.
 
-    A row is the softmax of the query that produced a step's token, summed over each token group.
-    Answers differ in length: the mean at step t is over the samples that got that far, and `n` says
-    how many those are.
+    A row is the softmax of the query that produced a step's token, summed over each token group. Answers differ
+    in length: the mean at step t is over the samples that reach step t, and `n` is their number.
 
     Args:
         run: traces with `attention/mass`; `attention/leading` for the authors' form.
@@ -27,29 +30,28 @@ def attention_decay(run: Run) -> xr.Dataset:
 
         - mass (layer, step, group): attention summed over the group, mean over heads and samples; rows sum to 1
         - mass_per_token: the same, divided by the number of tokens in the group at that step
-        - mass_authors (layer, step, authors_group): the authors' form: system is all before the first image, user
-          the rest of the prompt, renormalised over the three so that generated tokens are left out; samples with an image only;
-          NaN without `attention/leading`
-        - visual_share (layer), with _low, _high: share of attention on visual tokens, over each sample's steps
+        - mass_authors (layer, step, authors_group): the authors' form. `system` is everything before the first
+          image, `user` the rest of the prompt; the three groups sum to 1, so generated tokens are left out. Only
+          samples with an image; NaN without `attention/leading`
+        - visual_share (layer), with _low, _high: share of attention on visual tokens, mean over steps, then samples
         - slope (layer), with _low, _high: least-squares slope of that share over steps, mean over samples
         - visual_by_label (label, layer, step), slope_by_label (label, layer) with _low, _high
-        - decay (label), with _low, _high: that slope, mean over layers; below 0 where the pictures are looked at
-          less and less
-        - early_suppression (label), with _low, _high: visual share in the first third of the layers minus
-          in the others; below 0 where early layers look less
-        - share_of_sample, slope_of_sample (sample, layer): that share and slope of each sample, NaN for samples
-          without pictures, and the slope of fewer than two steps
-        - n (step), n_label (label): numbers of samples; with pictures alone n_by_label (label, step), n_share (label),
-          and of two steps or more n_slope (label)
-        - mass_head (layer, head, step, group): mass with the heads apart
+        - decay (label), with _low, _high: that slope, mean over layers; below 0 if attention to the images falls
+        - early_suppression (label), with _low, _high: visual share in the first third of the layers minus the
+          share in the other layers; below 0 if early layers attend less to the images
+        - share_of_sample, slope_of_sample (sample, layer): share and slope of each sample. Both are NaN for samples
+          without images, and the slope is NaN for fewer than two steps.
+        - n (step), n_label (label): numbers of samples. n_by_label (label, step) and n_share (label) count samples
+          with images only, n_slope (label) those of two steps or more.
+        - mass_head (layer, head, step, group): mass of each head
 
-        Intervals are 95 % percentile bootstraps over samples, NaN where fewer than two samples carry the number.
-        attrs["left_out"] names samples with values that are not finite, but for layers that did not run;
-        n_left_out counts them, and nothing holds them.
+        Intervals are 95 % percentile bootstraps over samples, NaN for fewer than two samples. Samples with values
+        that are not finite are left out: attrs["left_out"] names them and n_left_out counts them. A layer that
+        did not run is NaN throughout and leaves no sample out.
 
     Raises:
         InputError: the run is empty.
-        NotCaptured: it was traced without attention mass.
+        NotCaptured: attention/mass was not captured.
         NotApplicable: no sample has finite values.
 
     Example:
@@ -60,36 +62,34 @@ def attention_decay(run: Run) -> xr.Dataset:
         raise InputError(f"{run.path}: holds no finished samples")
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
     visual = {label: StepMean() for label in LABELS}
-    members: dict[str, list[bool]] = {label: [] for label in LABELS}
-    shares, slopes, names, left_out = [], [], [], []
+    labels, shares, slopes, names, left_out = [], [], [], [], []
     for name, trace in run.stream("attention_decay"):
-        faithful = run.faithful(name)
-        arrays = _of_sample(trace)
+        arrays = _measure_sample(trace)
         if arrays is None:
             left_out.append(name)
             continue
         names.append(name)
+        labels.append(run.faithful(name))
         for kind, mean in means.items():
             mean.add(arrays[kind])
-        for label, member in zip(LABELS, (True, faithful is True, faithful is False), strict=True):
-            members[label].append(member)
-            if member and not np.isnan(arrays["visual"]).all():
+        for label, mask in label_masks(labels[-1:]).items():
+            if mask.item() and not np.isnan(arrays["visual"]).all():
                 visual[label].add(arrays["visual"])
         shares.append(arrays["visual"].mean(0))
         slopes.append(slope_over_steps(arrays["visual"]))
     if not names:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in attention/mass")
-    out = _over_steps(means, run[names[0]].attention_mass)
+    out = _average_steps(means, run[names[0]].attention_mass)
     steps = out.sizes["step"]
     out["n"] = ("step", means["mass"].reached(steps))
     out["n_by_label"] = (("label", "step"), np.array([visual[label].reached(steps) for label in LABELS]))
     layers = out.sizes["layer"]
-    by_label = [visual[label].mean(steps, (layers,)).T for label in LABELS]
-    out["visual_by_label"] = (("label", "layer", "step"), np.array(by_label))
+    visual_means = [visual[label].mean(steps, (layers,)).T for label in LABELS]
+    out["visual_by_label"] = (("label", "layer", "step"), np.array(visual_means))
     out.coords["sample"] = names
     for kind, values in (("share_of_sample", shares), ("slope_of_sample", slopes)):
         out[kind] = (("sample", "layer"), np.array(values))
-    _add_per_sample(out, np.array(shares), np.array(slopes), {k: np.array(v) for k, v in members.items()})
+    _add_sample_means(out, np.array(shares), np.array(slopes), label_masks(labels))
     out.attrs = {
         "analysis": "attention_decay",
         "run": str(run.path),
@@ -102,7 +102,7 @@ def attention_decay(run: Run) -> xr.Dataset:
 
 
 class StepMean:
-    """Mean over samples of rows [step, ...] of different lengths; keeps sums, never the rows.
+    """Running mean over samples of rows [step, ...] of different lengths; it keeps sums, not rows.
 
     Example:
         >>> mean = StepMean()
@@ -117,7 +117,7 @@ class StepMean:
         self.lengths: list[int] = []
 
     def add(self, row: np.ndarray) -> None:
-        """Add a sample's row; NaN is left out."""
+        """Add a sample's row; NaN is ignored."""
         if len(row) > len(self.total):
             longer = np.zeros((2, *row.shape))
             if self.lengths:
@@ -128,21 +128,25 @@ class StepMean:
         self.count[: len(row)] += known
         self.lengths.append(len(row))
 
-    def mean(self, steps: int, rest: tuple[int, ...] = ()) -> np.ndarray:
-        """[step, ...]; NaN where there is no number. `rest` is the shape of a step if nothing was added."""
-        shape = self.total.shape[1:] if self.lengths else rest
+    def mean(self, steps: int, empty_shape: tuple[int, ...] = ()) -> np.ndarray:
+        """Return the mean [step, ...], NaN where there is no number.
+
+        Args:
+            empty_shape: shape of a step if no row was added.
+        """
+        shape = self.total.shape[1:] if self.lengths else empty_shape
         mean = np.full((steps, *shape), np.nan)
         if self.lengths:
             np.divide(self.total, self.count, out=mean[: len(self.total)], where=self.count > 0)
         return mean
 
     def reached(self, steps: int) -> np.ndarray:
-        """Number of samples that are longer than each step: int64 [step]."""
+        """Return the number of samples that reach each step, int64 [step]."""
         return (np.array(self.lengths, int)[:, None] > np.arange(steps)).sum(0)
 
 
-def _over_steps(means: dict[str, StepMean], mass: xr.DataArray) -> xr.Dataset:
-    """The arrays over steps, with heads averaged, and `mass_head` with heads apart."""
+def _average_steps(means: dict[str, StepMean], mass: xr.DataArray) -> xr.Dataset:
+    """Return the means over samples by step, averaged over heads, and `mass_head` of each head."""
     steps = max(means["mass"].lengths)
     arrays = xr.Dataset(
         {
@@ -160,10 +164,10 @@ def _over_steps(means: dict[str, StepMean], mass: xr.DataArray) -> xr.Dataset:
     return out
 
 
-def _of_sample(trace: Trace) -> dict[str, np.ndarray] | None:
-    """A sample's numbers: mass, mass_per_token, mass_authors [step, layer, head, group], visual [step, layer].
+def _measure_sample(trace: Trace) -> dict[str, np.ndarray] | None:
+    """Return a sample's mass, mass_per_token, mass_authors [step, layer, head, group] and visual [step, layer].
 
-    None if they are not finite, but for layers that did not run, which are NaN throughout.
+    Return None if a value is not finite. A layer that did not run may be NaN throughout.
     """
     mass = trace.attention_mass.values.astype(float)
     if not (np.isfinite(mass) | np.isnan(mass).all((0, 2, 3))[:, None, None]).all():
@@ -171,22 +175,23 @@ def _of_sample(trace: Trace) -> dict[str, np.ndarray] | None:
     groups = trace.tokens["group"].values
     sizes = np.bincount(groups, minlength=mass.shape[-1]).astype(float)
     per_step = np.tile(sizes, (len(mass), 1))
-    per_step[:, -1] = np.arange(len(mass))  # tokens generated before the query of each step, itself included
+    per_step[:, -1] = np.arange(len(mass))  # generated tokens up to and including the query of each step
     with np.errstate(divide="ignore", invalid="ignore"):
         per_token = np.where(per_step[:, None, None] > 0, mass / per_step[:, None, None], np.nan)
-    visual = mass[..., 2]
+    visual_group = GROUP_NAMES.index("visual")
+    visual = mass[..., visual_group]
     authors = np.full((*visual.shape, len(AUTHORS_GROUPS)), np.nan)
-    if sizes[2] and "attention/leading" in trace.captured:
+    if sizes[visual_group] and "attention/leading" in trace.captured:
         leading = trace.attention_leading.values.astype(float)
         three = np.stack([leading, visual, mass[..., :4].sum(-1) - leading - visual], -1)
         with np.errstate(invalid="ignore"):
             authors = three / three.sum(-1, keepdims=True)
-    seen = visual.mean(-1) if sizes[2] else np.full(visual.shape[:2], np.nan)
-    return {"mass": mass, "mass_per_token": per_token, "mass_authors": authors, "visual": seen}
+    visual_mean = visual.mean(-1) if sizes[visual_group] else np.full(visual.shape[:2], np.nan)
+    return {"mass": mass, "mass_per_token": per_token, "mass_authors": authors, "visual": visual_mean}
 
 
 def slope_over_steps(values: np.ndarray) -> np.ndarray:
-    """Least-squares slope per step of [step, ...]; NaN for fewer than two steps.
+    """Return the least-squares slope per step of values [step, ...]; NaN for fewer than two steps.
 
     Example:
         >>> float(slope_over_steps(np.array([3.0, 2.0, 1.0])))
@@ -198,41 +203,41 @@ def slope_over_steps(values: np.ndarray) -> np.ndarray:
     return np.tensordot(step, values, 1) / (step**2).sum()
 
 
-def _add_per_sample(
-    out: xr.Dataset, share: np.ndarray, slope: np.ndarray, members: dict[str, np.ndarray]
+def _add_sample_means(
+    out: xr.Dataset, share: np.ndarray, slope: np.ndarray, masks: dict[str, np.ndarray]
 ) -> None:
-    """Add what is one number a sample and layer, and its means over all samples and by label, with intervals.
+    """Add the means of share and slope over all samples and by label, with intervals.
 
     Args:
         share, slope: [sample, layer], NaN where a sample has none.
-        members: by label, bool [sample].
+        masks: as `label_masks` returns them.
     """
     third = max(1, round(share.shape[1] / 3))
     deep = share[:, third:].mean(1) if share.shape[1] > third else np.full(len(share), np.nan)
     early = share[:, :third].mean(1) - deep
-    out["n_label"] = ("label", [int(members[label].sum()) for label in LABELS])
+    out["n_label"] = ("label", [int(masks[label].sum()) for label in LABELS])
     for name, values in (("n_share", share), ("n_slope", slope)):
         known = ~np.isnan(values).any(1)
-        out[name] = ("label", [int((members[label] & known).sum()) for label in LABELS])
-    everyone = {"all": members["all"]}
-    for name, values, chosen, dims in (
-        ("visual_share", share, everyone, ("layer",)),
-        ("slope", slope, everyone, ("layer",)),
-        ("slope_by_label", slope, members, ("label", "layer")),
-        ("decay", slope.mean(1), members, ("label",)),
-        ("early_suppression", early, members, ("label",)),
+        out[name] = ("label", [int((masks[label] & known).sum()) for label in LABELS])
+    all_samples = {"all": masks["all"]}
+    for name, values, name_masks, dims in (
+        ("visual_share", share, all_samples, ("layer",)),
+        ("slope", slope, all_samples, ("layer",)),
+        ("slope_by_label", slope, masks, ("label", "layer")),
+        ("decay", slope.mean(1), masks, ("label",)),
+        ("early_suppression", early, masks, ("label",)),
     ):
         known = ~np.isnan(values.reshape(len(values), -1)).any(1)
-        parts = [values[mine & known] for mine in chosen.values()]
-        intervals = [bootstrap_mean(part) for part in parts]
-        for end, ends in (
-            ("", [_mean(part) for part in parts]),
+        groups = [values[mask & known] for mask in name_masks.values()]
+        intervals = [bootstrap_mean(group) for group in groups]
+        for suffix, arrays in (
+            ("", [_mean(group) for group in groups]),
             ("_low", [low for low, _ in intervals]),
             ("_high", [high for _, high in intervals]),
         ):
-            out[name + end] = (dims, np.array(ends if "label" in dims else ends[0]))
+            out[name + suffix] = (dims, np.array(arrays if "label" in dims else arrays[0]))
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over samples, NaN (without a warning) of none."""
+    """Return the mean over samples; NaN, without a warning, if there are none."""
     return values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)

@@ -1,4 +1,4 @@
-"""Write an analysis for other programs: NetCDF, CSV and JSON."""
+"""Write an analysis as NetCDF, CSV and JSON for other programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from mmprobe.errors import InputError
 
 
 def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
-    """Write `NAME.nc`, `NAME.csv` (one row a number: variable, its coordinates, value) and `NAME.json`.
+    """Write `NAME.nc`, `NAME.csv` and `NAME.json`, and return their paths.
 
-    JSON has the data set's nested form of xarray, with null for what is not a number.
+    A row of the CSV file is one number: its variable, its coordinates, its value. The JSON file holds xarray's
+    dictionary of the data set, with null for NaN and infinity.
 
     Raises:
         InputError: the folder cannot be made or written.
@@ -52,7 +53,7 @@ def _long_table(dataset: xr.Dataset) -> pd.DataFrame:
         tables.append(table.assign(variable=str(variable)))
     joined = pd.concat(tables, ignore_index=True)
     coordinates = [name for name in joined.columns if name not in ("variable", "value")]
-    for name in coordinates:  # a column with gaps would turn counts such as layer 3 into 3.0
+    for name in coordinates:  # a column with gaps holds floats: layer 3 would be written as 3.0
         if pd.api.types.is_float_dtype(joined[name]):
             joined[name] = joined[name].astype("Int64")
     return joined[["variable", *coordinates, "value"]]

@@ -1,4 +1,4 @@
-"""Which of paper 003's claims hold for a run: what the analyses found, told as a table."""
+"""Claims of SPD-Faith Bench (arXiv:2602.07833), tested on a run by its analyses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from mmprobe.cache import Run
 
 
 class Finding(NamedTuple):
-    """A claim, what was measured for it, and what came out; `expected` is the sign that the claim says."""
+    """One claim, its measure, and the measured value with its interval.
+
+    Attributes:
+        source: section, figure or equation of the paper.
+        n: number of answers, in words.
+        expected: sign of the value if the claim holds, 1 or -1.
+    """
 
     claim: str
     source: str
@@ -26,192 +32,201 @@ class Finding(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """`holds` or `does not hold` where the interval lies on one side of 0, else `undecided`."""
+        """`holds` or `does not hold` if the interval lies on one side of 0, else `undecided`."""
         if not self.low > 0 and not self.high < 0:
             return "undecided"
         return "holds" if np.sign(self.value) == self.expected else "does not hold"
 
 
 def findings(run: Run, datasets: Iterable[xr.Dataset]) -> xr.Dataset:
-    """What a run says of the paper's claims, from the analyses that were made of it.
+    """Test the paper's claims on a run by its analyses.
 
-    A claim holds if the 95 % interval of what was measured lies on the side of 0 that it says, and does not if
-    it lies on the other; it is undecided if the interval holds 0 or there are too few answers for one. The
-    claims are many and each is tested for itself. Differences are unfaithful minus faithful answers, of all
-    kinds of questions together: where kinds differ in how often they go wrong, they differ for that reason, too.
+    A claim holds if the 95 % interval of its measure lies on the side of 0 that the claim predicts. It does not
+    hold if the interval lies on the other side. It is undecided if the interval includes 0 or if there are too few
+    answers for an interval. Each claim is tested on its own, without correction for their number. Differences are
+    unfaithful minus faithful answers over all types of questions. If the types differ in how often their answers
+    are unfaithful, the differences may be due to the types.
 
     Args:
         run: with labels, for the claims on unfaithful answers.
         datasets: of `attention_decay`, `residual_drift`, `sublayer_transitions`, `neuron_activation` and
-            `attention_vs_activation`; claims of those that are missing are left out.
+            `attention_vs_activation`. Claims without their data set are left out.
 
     Returns:
-        A data set with dimension `finding`: claim, source (in the paper), measure, value, low, high, n (in
-        words), verdict. A claim whose groups are too small has NaN for its numbers.
+        A data set with dimension `finding`: claim, source (in the paper), measure, value, low, high, n (in words),
+        verdict. The numbers of a claim are NaN if a group is too small.
 
     Example:
-        >>> found = findings(run, [mp.analyses.residual_drift(run)])           # doctest: +SKIP
-        >>> found.verdict.values                                               # doctest: +SKIP
+        >>> ds = findings(run, [mp.analyses.residual_drift(run)])              # doctest: +SKIP
+        >>> ds.verdict.values                                                  # doctest: +SKIP
         array(['undecided'], dtype='<U13')
     """
     by_name = {str(dataset.attrs.get("analysis")): dataset for dataset in datasets}
-    rows = list(_claims(run, by_name))
-    out = as_dataset(rows)
+    out = to_dataset(_test_claims(run, by_name))
     out.attrs = {"analysis": "findings", "run": str(run.path), "model": run.config["model"]["name"]}
     return out
 
 
-def as_dataset(rows: Iterable[Finding]) -> xr.Dataset:
-    """Findings as variables over the dimension `finding`."""
+def to_dataset(rows: Iterable[Finding]) -> xr.Dataset:
+    """Return findings as a data set over the dimension `finding`."""
     rows = list(rows)
-    kept = ("claim", "source", "measure", "value", "low", "high", "n", "verdict")
-    kinds = {"value": float, "low": float, "high": float}
+    names = ("claim", "source", "measure", "value", "low", "high", "n", "verdict")
+    dtypes = {"value": float, "low": float, "high": float}
     return xr.Dataset(
         {
-            name: ("finding", np.array([getattr(row, name) for row in rows], kinds.get(name, str)))
-            for name in kept
+            name: ("finding", np.array([getattr(row, name) for row in rows], dtypes.get(name, str)))
+            for name in names
         }
     )
 
 
-def deep(values: xr.DataArray) -> np.ndarray:
-    """Mean over the last third of the layers: [..., layer] -> [...]."""
+def mean_deep_layers(values: xr.DataArray) -> np.ndarray:
+    """Return the mean over the last third of the layers, from [..., layer] to [...]."""
     layers = values.sizes["layer"]
     return values.isel(layer=slice(layers - max(1, round(layers / 3)), None)).mean("layer").values
 
 
-def difference(
+def difference_finding(
     claim: str, source: str, measure: str, values: np.ndarray, faithful: np.ndarray, expected: int
 ) -> Finding:
-    """Unfaithful minus faithful of one number a sample; `faithful` is 1, 0 or NaN, as values may be."""
+    """Test the mean of unfaithful minus faithful samples.
+
+    Args:
+        values: [sample]; NaN is left out.
+        faithful: [sample], 1 or 0; NaN is left out.
+    """
     known = np.isfinite(values)
-    found = compare_groups(values, known & (faithful == 0), known & (faithful == 1))
-    n = f"{found.n_first} unfaithful, {found.n_second} faithful"
-    return Finding(
-        claim, source, measure, float(found.difference), float(found.low), float(found.high), n, expected
-    )
+    comparison = compare_groups(values, known & (faithful == 0), known & (faithful == 1))
+    n = f"{comparison.n_first} unfaithful, {comparison.n_second} faithful"
+    value, low, high = (float(x) for x in (comparison.difference, comparison.low, comparison.high))
+    return Finding(claim, source, measure, value, low, high, n, expected)
 
 
-def mean(claim: str, source: str, measure: str, values: np.ndarray, expected: int) -> Finding:
-    """The mean over samples of one number a sample, NaN left out."""
+def mean_finding(claim: str, source: str, measure: str, values: np.ndarray, expected: int) -> Finding:
+    """Test the mean over samples of values [sample]; NaN is left out."""
     values = values[np.isfinite(values)]
     low, high = bootstrap_mean(values)
     value = float(values.mean()) if len(values) else np.nan
     return Finding(claim, source, measure, value, float(low), float(high), f"{len(values)} answers", expected)
 
 
-def _faithful(run: Run, names: xr.DataArray) -> np.ndarray:
-    known = {True: 1.0, False: 0.0, None: np.nan}
-    return np.array([known[run.faithful(str(name))] for name in names.values])
+def _read_labels(run: Run, names: xr.DataArray) -> np.ndarray:
+    """Return 1 for faithful, 0 for unfaithful and NaN for unlabelled samples."""
+    numbers = {True: 1.0, False: 0.0, None: np.nan}
+    return np.array([numbers[run.faithful(str(name))] for name in names.values])
 
 
-def _claims(run: Run, found: Mapping[str, xr.Dataset]) -> Iterator[Finding]:
-    """Every claim whose analysis is there, in the order of the paper."""
-    if "attention_decay" in found:
-        yield from _of_attention(run, found["attention_decay"])
-    if "attention_vs_activation" in found:
-        yield from _of_overlap(run, found["attention_vs_activation"])
-    if "residual_drift" in found:
-        drift = found["residual_drift"]
-        yield difference(
-            "The answers to opposite questions part in deep layers where they are unfaithful",
+def _test_claims(run: Run, datasets: Mapping[str, xr.Dataset]) -> Iterator[Finding]:
+    """Test every claim whose data set is there, in the order of the paper."""
+    if "attention_decay" in datasets:
+        yield from _test_attention(run, datasets["attention_decay"])
+    if "attention_vs_activation" in datasets:
+        yield from _test_overlap(run, datasets["attention_vs_activation"])
+    if "residual_drift" in datasets:
+        drift = datasets["residual_drift"]
+        yield difference_finding(
+            "The answers to opposite questions differ more in deep layers if they are unfaithful",
             "4.3, figure 8a",
             "cosine of their residual streams, last third of the layers",
-            deep(drift["cosine"]),
+            mean_deep_layers(drift["cosine"]),
             drift["pair_faithful"].values,
             -1,
         )
-    if "sublayer_transitions" in found:
-        yield from _of_sublayers(run, found["sublayer_transitions"])
-    if "neuron_activation" in found:
-        neurons = found["neuron_activation"]
-        yield difference(
+    if "sublayer_transitions" in datasets:
+        yield from _test_sublayers(run, datasets["sublayer_transitions"])
+    if "neuron_activation" in datasets:
+        neurons = datasets["neuron_activation"]
+        yield difference_finding(
             "Unfaithful answers activate more neurons",
             "D.4, equation 22",
             "share of active neurons, all layers",
             neurons["ratio"].mean("layer").values,
-            _faithful(run, neurons["sample"]),
+            _read_labels(run, neurons["sample"]),
             1,
         )
 
 
-def _of_attention(run: Run, ds: xr.Dataset) -> Iterator[Finding]:
+def _test_attention(run: Run, ds: xr.Dataset) -> Iterator[Finding]:
+    """Test the claims on attention to the images."""
     share, slope = ds["share_of_sample"], ds["slope_of_sample"]
     third = max(1, round(share.sizes["layer"] / 3))
-    early, rest = (share.isel(layer=part).mean("layer") for part in (slice(third), slice(third, None)))
-    what = "share of attention on visual tokens"
-    yield mean(
-        "Early suppression: shallow layers attend less to the pictures",
+    early = share.isel(layer=slice(third)).mean("layer")
+    later = share.isel(layer=slice(third, None)).mean("layer")
+    measure = "share of attention on visual tokens"
+    yield mean_finding(
+        "Early suppression: shallow layers attend less to the images",
         "4.2, figure 7",
-        f"{what}, first third of the layers minus the others",
-        (early - rest).values,
+        f"{measure}, first third of the layers minus the others",
+        (early - later).values,
         -1,
     )
-    yield mean(
-        "Progressive decay: attention to the pictures falls as the answer grows",
+    yield mean_finding(
+        "Progressive decay: attention to the images falls as the answer grows",
         "4.2, figure 7",
-        f"slope of the {what} per step, all layers",
+        f"slope of the {measure} per step, all layers",
         slope.mean("layer").values,
         -1,
     )
-    faithful = _faithful(run, ds["sample"])
-    yield difference(
-        "Unfaithful answers attend less to the pictures",
+    faithful = _read_labels(run, ds["sample"])
+    yield difference_finding(
+        "Unfaithful answers attend less to the images",
         "4.2",
-        f"{what}, all layers",
+        f"{measure}, all layers",
         share.mean("layer").values,
         faithful,
         -1,
     )
-    yield difference(
-        "Attention to the pictures decays faster in unfaithful answers",
+    yield difference_finding(
+        "Attention to the images decays faster in unfaithful answers",
         "4.2",
-        f"slope of the {what} per step, all layers",
+        f"slope of the {measure} per step, all layers",
         slope.mean("layer").values,
         faithful,
         -1,
     )
 
 
-def _of_overlap(run: Run, ds: xr.Dataset) -> Iterator[Finding]:
+def _test_overlap(run: Run, ds: xr.Dataset) -> Iterator[Finding]:
+    """Test the claim on the overlap of attention and token activation."""
     top = f"top {ds.attrs['top']:.0%} of the cells"
     measures = {"iou": f"overlap (IoU) of their {top}", "rank_correlation": "their rank correlation"}
     for name, measure in measures.items():
-        yield difference(
-            "Attention and token activation part in unfaithful answers",
+        yield difference_finding(
+            "Attention and token activation agree less in unfaithful answers",
             "D.1, figure 14",
             measure,
             ds[name].mean("step").values,
-            _faithful(run, ds["sample"]),
+            _read_labels(run, ds["sample"]),
             -1,
         )
 
 
-def _of_sublayers(run: Run, ds: xr.Dataset) -> Iterator[Finding]:
-    faithful = _faithful(run, ds["sample"])
-    ffn, attention = deep(ds["cos_ffn"]), deep(ds["cos_mha"])
-    where = "last third of the layers"
+def _test_sublayers(run: Run, ds: xr.Dataset) -> Iterator[Finding]:
+    """Test the claims on attention and FFN updates."""
+    faithful = _read_labels(run, ds["sample"])
+    ffn, attention = mean_deep_layers(ds["cos_ffn"]), mean_deep_layers(ds["cos_mha"])
+    layers = "last third of the layers"
     for claim, source, measure, values, expected in (
         (
             "FFN transitions drop in unfaithful answers",
             "4.3, figure 8b",
-            f"cosine before and after the FFN, {where}",
+            f"cosine before and after the FFN, {layers}",
             ffn,
             -1,
         ),
         (
-            "They drop more than MHA transitions, which stay as they are",
+            "FFN transitions drop more than MHA transitions",
             "4.3, figure 8b",
-            f"that cosine minus the one before and after attention, {where}",
+            f"that cosine minus the cosine before and after attention, {layers}",
             ffn - attention,
             -1,
         ),
         (
             "Attention and FFN conflict more in unfaithful answers",
             "5, equation 5",
-            f"KL of their updates in nat, {where}",
-            deep(ds["kl"]),
+            f"KL of their updates in nat, {layers}",
+            mean_deep_layers(ds["kl"]),
             1,
         ),
     ):
-        yield difference(claim, source, measure, values, faithful, expected)
+        yield difference_finding(claim, source, measure, values, faithful, expected)

@@ -1,4 +1,7 @@
-"""Do words light up their objects, and function words nothing? Obj-IoU, Func-IoU and F1-IoU of activation maps."""
+"""Localisation of token activation maps: Obj-IoU, Func-IoU and F1-IoU.
+
+TAM (Li et al., 2025, arXiv:2506.23270).
+"""
 
 from __future__ import annotations
 
@@ -7,69 +10,36 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.regions import mask_of, patches_of
-from mmprobe.analyses.statistics import RESAMPLES, resampled_means
-from mmprobe.analyses.token_activation import activation_maps, logits_of, visual_positions
+from mmprobe.analyses.regions import find_patches, mask_patches
+from mmprobe.analyses.statistics import RESAMPLES, resample_means
+from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import Sample
 
 FUNCTION_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "but",
-        "by",
-        "does",
-        "for",
-        "from",
-        "has",
-        "have",
-        "in",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "so",
-        "than",
-        "that",
-        "the",
-        "there",
-        "these",
-        "they",
-        "this",
-        "those",
-        "to",
-        "was",
-        "were",
-        "which",
-        "while",
-        "with",
-    ]
+    """
+    a an and are as at be been but by does for from has have in is it its of on or so than that the
+    there these they this those to was were which while with
+    """.split()  # noqa: SIM905
 )
 MAPS = ("tam", "raw")
 
 
-def nouns_of(sample: Sample) -> set[str]:
-    """What a sample's differences are of, in small letters: their `shape`, `category` or `object`.
+def read_nouns(sample: Sample) -> set[str]:
+    """Return the `shape`, `category` and `object` of a sample's differences, in lower case.
 
     Example:
-        >>> found = {"differences": [{"type": "color", "shape": "Star"}]}
-        >>> nouns_of(Sample(id="a", question="?", metadata=found))
+        >>> metadata = {"differences": [{"type": "color", "shape": "Star"}]}
+        >>> read_nouns(Sample(id="a", question="?", metadata=metadata))
         {'star'}
     """
     differences = sample.metadata.get("differences")
     return {
         str(difference[key]).lower()
-        for difference in (differences if isinstance(differences, list) else [])  # a number of them, perhaps
+        for difference in (
+            differences if isinstance(differences, list) else []
+        )  # some data sets hold their number
         if isinstance(difference, dict)
         for key in ("shape", "category", "object")
         if key in difference
@@ -78,20 +48,21 @@ def nouns_of(sample: Sample) -> set[str]:
 
 def localisation(
     run: Run,
-    nouns: Callable[[Sample], set[str]] = nouns_of,
+    nouns: Callable[[Sample], set[str]] = read_nouns,
     function_words: frozenset[str] = FUNCTION_WORDS,
     seed: int = 0,
 ) -> xr.Dataset:
-    """How well token activation maps tell objects from the rest: the metrics of TAM (Li et al., 2025).
+    """Return the metrics of TAM (Li et al., 2025): how well token activation maps show the objects.
 
-    A generated token that is a noun should light up its object: its map, thresholded by Otsu's method, against
-    the sample's regions is its Obj-IoU. A function word should light up nothing: the share of its map below the
-    mean of the nouns' thresholds in the same answer is its Func-IoU. F1-IoU is the harmonic mean of the two.
+    The map of a generated noun should lie on its object. Its Obj-IoU is the intersection over union of the map,
+    thresholded by Otsu's method, and the sample's regions. The map of a function word should be dark. Its Func-IoU
+    is the share of the map below the mean threshold of the answer's nouns. F1-IoU is their harmonic mean.
 
     Args:
         run: traces with `tam/logit` and `tam/prompt`; samples with regions.
-        nouns: the words that name what is in a sample's regions; ours, the default reads the metadata.
-        function_words: ours, the default are 40 English ones.
+        nouns: function that returns the words for the objects in a sample's regions; the default, which reads the
+            metadata, is our choice.
+        function_words: the default, 37 English words, is our choice.
         seed: of the bootstrap.
 
     Returns:
@@ -99,10 +70,10 @@ def localisation(
 
         - obj_iou, func_iou, f1_iou (map), each with _low, _high: means over samples of their means over tokens
         - obj_iou_sample, func_iou_sample (sample, map), NaN where a sample has no such token
-        - n_obj, n_func: samples with both regions and a noun in the answer, and of those with a function word
+        - n_obj: samples with regions and a noun in the answer; n_func: those of them with a function word too
 
-        Intervals are 95 % percentile bootstraps over samples. attrs["left_out"] names samples with values
-        that are not finite; n_left_out counts them.
+        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are left
+        out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
         NotApplicable: no answer holds a noun of a region.
@@ -112,31 +83,31 @@ def localisation(
         >>> localisation(run).f1_iou.sel(map="tam").item()          # doctest: +SKIP
         0.42
     """
-    names, objects, functions, left_out = [], [], [], []
+    names, object_ious, function_ious, left_out = [], [], [], []
     for name, trace in run.stream("localisation"):
-        patches = patches_of(trace) if trace.images.sizes.get("image", 0) else []
+        patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []
         if not patches:
             continue
         try:
-            found = _of_sample(trace, nouns(trace.sample), function_words)
+            ious = _measure_sample(trace, nouns(trace.sample), function_words)
         except NotApplicable:
             raise
         except InputError:
             left_out.append(name)
             continue
-        if found is not None:
+        if ious is not None:
             names.append(name)
-            objects.append(found[0])
-            functions.append(found[1])
+            object_ious.append(ious[0])
+            function_ious.append(ious[1])
     if not names:
         raise NotApplicable(f"{run.path}: no answer names what is in its sample's `regions`")
-    return _dataset(run, names, np.array(objects), np.array(functions), left_out, seed)
+    return _make_dataset(run, names, np.array(object_ious), np.array(function_ious), left_out, seed)
 
 
 def otsu_threshold(values: np.ndarray, bins: int = 256) -> float:
-    """The threshold that parts values into two classes with the most variance between them (Otsu, 1979).
+    """Return the threshold with the largest variance between the two classes (Otsu, 1979).
 
-    Over a histogram of `bins` equal bins from the least to the largest value; the value itself if all are equal.
+    The values are binned into `bins` equal bins. If all values are equal, that value is the threshold.
 
     Example:
         >>> 0.1 < otsu_threshold(np.array([0.0, 0.1, 0.9, 1.0])) < 0.9
@@ -154,66 +125,64 @@ def otsu_threshold(values: np.ndarray, bins: int = 256) -> float:
 
 
 def obj_iou(values: np.ndarray, mask: np.ndarray) -> float:
-    """Intersection over union of a map above Otsu's threshold and an object's mask, both [visual].
+    """Return the intersection over union of a map above Otsu's threshold and an object's mask, both [visual].
 
     Example:
         >>> obj_iou(np.array([0.0, 0.0, 1.0, 1.0]), np.array([False, False, False, True]))
         0.5
     """
-    on = values > otsu_threshold(values)
-    either = (on | mask).sum()
-    return float((on & mask).sum() / either) if either else 0.0
+    foreground = values > otsu_threshold(values)
+    union = (foreground | mask).sum()
+    return float((foreground & mask).sum() / union) if union else 0.0
 
 
-def _of_sample(
+def _measure_sample(
     trace: Trace, nouns: set[str], function_words: frozenset[str]
 ) -> tuple[list[float], list[float]] | None:
-    """Obj-IoU and Func-IoU of the full and the plain maps; None if no token is a noun."""
+    """Return Obj-IoU and Func-IoU [map] of the full and the raw maps; None if no token is a noun."""
     texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.tam_logit.sizes["step"] :]
     words = [str(text).strip().lower() for text in texts]
-    of_nouns = [step for step, word in enumerate(words) if word in nouns]
-    of_functions = [step for step, word in enumerate(words) if word in function_words]
-    if not of_nouns:
+    noun_steps = [step for step, word in enumerate(words) if word in nouns]
+    function_steps = [step for step, word in enumerate(words) if word in function_words]
+    if not noun_steps:
         return None
     views = visual_positions(trace)
-    mask = mask_of(patches_of(trace), views.grids)
-    objects, functions = [], []
-    for maps in activation_maps(logits_of(trace, views.positions), views.grids):
-        objects.append(float(np.mean([obj_iou(maps[step], mask) for step in of_nouns])))
-        threshold = np.mean([otsu_threshold(maps[step]) for step in of_nouns])
-        quiet = [(maps[step] < threshold).mean() for step in of_functions]
-        functions.append(float(np.mean(quiet)) if quiet else np.nan)
-    return objects, functions
+    mask = mask_patches(find_patches(trace), views.grids)
+    object_ious, function_ious = [], []
+    for maps in activation_maps(read_logits(trace, views.positions), views.grids):
+        object_ious.append(float(np.mean([obj_iou(maps[step], mask) for step in noun_steps])))
+        threshold = np.mean([otsu_threshold(maps[step]) for step in noun_steps])
+        dark = [(maps[step] < threshold).mean() for step in function_steps]
+        function_ious.append(float(np.mean(dark)) if dark else np.nan)
+    return object_ious, function_ious
 
 
-def _dataset(
+def _make_dataset(
     run: Run,
     names: Sequence[str],
-    objects: np.ndarray,
-    functions: np.ndarray,
+    object_ious: np.ndarray,
+    function_ious: np.ndarray,
     left_out: list[str],
     seed: int,
 ) -> xr.Dataset:
-    """Means with intervals of what was found, [sample, map] each."""
-    has_function = np.isfinite(functions).all(1)
+    """Return the means of Obj-IoU and Func-IoU [sample, map], with intervals."""
     out = xr.Dataset(coords={"sample": list(names), "map": list(MAPS)})
-    out["obj_iou_sample"], out["func_iou_sample"] = (
-        (("sample", "map"), values) for values in (objects, functions)
-    )
-    known = np.isfinite(functions)
-    summed = np.stack(
-        [objects, np.where(known, functions, 0), known]
-    )  # Func-IoU is a ratio of the last two's means
-    summed = np.moveaxis(summed, 0, -1)
-    point = _means(summed.mean(0, keepdims=True))
-    resampled = _means(resampled_means(summed, RESAMPLES, np.random.default_rng(seed)))
+    out["obj_iou_sample"] = (("sample", "map"), object_ious)
+    out["func_iou_sample"] = (("sample", "map"), function_ious)
+    known = np.isfinite(function_ious)
+    terms = np.stack([object_ious, np.where(known, function_ious, 0), known], axis=-1)
+    point = _score(terms.mean(0, keepdims=True))
+    resampled = _score(resample_means(terms, RESAMPLES, np.random.default_rng(seed)))
     for name, mean, values in zip(("obj_iou", "func_iou", "f1_iou"), point, resampled, strict=True):
         enough = len(names) > 1 and np.isfinite(values).any()
-        ends = np.nanpercentile(values, [2.5, 97.5], axis=0) if enough else np.full((2, len(MAPS)), np.nan)
-        out[name], out[f"{name}_low"], out[f"{name}_high"] = (
-            ("map", part) for part in (mean[0], ends[0], ends[1])
+        low, high = (
+            np.nanpercentile(values, [2.5, 97.5], axis=0) if enough else np.full((2, len(MAPS)), np.nan)
         )
-    out["n_obj"], out["n_func"] = ((), len(names)), ((), int(has_function.sum()))
+        out[name] = ("map", mean[0])
+        out[f"{name}_low"] = ("map", low)
+        out[f"{name}_high"] = ("map", high)
+    out["n_obj"] = ((), len(names))
+    out["n_func"] = ((), int(known.all(1).sum()))
     out.attrs = {
         "analysis": "localisation",
         "run": str(run.path),
@@ -225,11 +194,16 @@ def _dataset(
     return out
 
 
-def _means(summed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Obj-IoU, Func-IoU and F1-IoU [draw, map] of means of (Obj-IoU, Func-IoU or 0, whether there is one)."""
-    of_objects, total, share = np.moveaxis(summed, -1, 0)
-    of_functions = np.full(of_objects.shape, np.nan)
-    np.divide(total, share, out=of_functions, where=share > 0)
-    both, f1 = of_objects + of_functions, np.zeros(of_objects.shape)
-    np.divide(2 * of_objects * of_functions, both, out=f1, where=both != 0)
-    return of_objects, of_functions, f1
+def _score(means: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return Obj-IoU, Func-IoU and F1-IoU, [draw, map] each.
+
+    Args:
+        means: [draw, map, term], the means over samples of three terms: Obj-IoU, Func-IoU (0 where there is no
+            function word), and 1 where there is a function word, else 0.
+    """
+    object_iou, function_sum, function_share = np.moveaxis(means, -1, 0)
+    function_iou = np.full(object_iou.shape, np.nan)
+    np.divide(function_sum, function_share, out=function_iou, where=function_share > 0)
+    total, f1 = object_iou + function_iou, np.zeros(object_iou.shape)
+    np.divide(2 * object_iou * function_iou, total, out=f1, where=total != 0)
+    return object_iou, function_iou, f1

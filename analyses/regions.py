@@ -1,4 +1,4 @@
-"""Where a sample's regions lie among its visual tokens, and where regions of their size might have lain."""
+"""Find a sample's regions among its visual tokens, and draw random regions of the same size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmprobe.cache import Trace
 
 
 class Patch(NamedTuple):
-    """A region in the cells of a view: first row, last row + 1, first column, last column + 1."""
+    """Cells of a view that a region covers: rows `top` to `bottom` - 1, columns `left` to `right` - 1."""
 
     view: int
     top: int
@@ -19,17 +19,18 @@ class Patch(NamedTuple):
     right: int
 
 
-def patches_of(trace: Trace) -> list[Patch]:
-    """The cells that each of a sample's regions covers: those whose centre it holds, at least one of each axis.
+def find_patches(trace: Trace) -> list[Patch]:
+    """Return the cells that each of a sample's regions covers.
 
-    A region that several views show, or none, gives several patches, or none.
+    A region covers the cells whose centres lie in it, and at least one row and one column. A region that several
+    views show gives several patches; a region that no view shows gives none.
 
     Example:
-        >>> patches_of(run["0001"])                                 # doctest: +SKIP
+        >>> find_patches(run["0001"])                               # doctest: +SKIP
         [Patch(view=1, top=2, bottom=3, left=0, right=1)]
     """
     source, box, grid = (trace.array(f"images/{name}").values for name in ("source", "box", "grid"))
-    found = []
+    patches = []
     for region in trace.sample.regions:
         for view in np.flatnonzero(source == region.image):
             left, top, width, height = box[view]
@@ -38,12 +39,15 @@ def patches_of(trace: Trace) -> list[Patch]:
             across = _cells((x - left) / width * columns, (x + wide - left) / width * columns, int(columns))
             down = _cells((y - top) / height * rows, (y + high - top) / height * rows, int(rows))
             if across and down:
-                found.append(Patch(int(view), *down, *across))
-    return found
+                patches.append(Patch(int(view), *down, *across))
+    return patches
 
 
 def _cells(low: float, high: float, count: int) -> tuple[int, int] | None:
-    """Cells 0 .. count - 1 whose centres lie in [low, high), or the one that holds its middle; None outside."""
+    """Return the first and last + 1 of the cells whose centres lie in [low, high).
+
+    If there is none, return the cell that holds the middle; None if the range lies outside all `count` cells.
+    """
     if high <= 0 or low >= count:
         return None
     first, last = int(np.ceil(max(low, 0) - 0.5)), int(np.ceil(min(high, count) - 0.5))
@@ -53,11 +57,11 @@ def _cells(low: float, high: float, count: int) -> tuple[int, int] | None:
     return first, last
 
 
-def mask_of(patches: list[Patch], grids: list[tuple[int, int]]) -> np.ndarray:
-    """bool [visual], the cells of the patches, views in order and each row by row.
+def mask_patches(patches: list[Patch], grids: list[tuple[int, int]]) -> np.ndarray:
+    """Return a mask bool [visual] of the patches' cells, view by view and row by row.
 
     Example:
-        >>> mask_of([Patch(1, 0, 1, 1, 2)], [(1, 1), (2, 2)]).tolist()
+        >>> mask_patches([Patch(1, 0, 1, 1, 2)], [(1, 1), (2, 2)]).tolist()
         [False, False, True, False, False]
     """
     views = [np.zeros(grid, bool) for grid in grids]
@@ -69,7 +73,9 @@ def mask_of(patches: list[Patch], grids: list[tuple[int, int]]) -> np.ndarray:
 def random_masks(
     patches: list[Patch], grids: list[tuple[int, int]], draws: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """bool [draw, visual]: each patch, of its size, anywhere on its view, all places equally likely.
+    """Draw masks bool [draw, visual] with each patch at a random place.
+
+    A patch keeps its size and its view. All places on the view are equally likely.
 
     Example:
         >>> random_masks([Patch(0, 0, 1, 0, 1)], [(2, 2)], 3, np.random.default_rng(0)).sum(1).tolist()
@@ -86,7 +92,7 @@ def random_masks(
 
 
 def _random_spans(size: int, count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """bool [draw, cell], so many neighbouring cells of an axis."""
+    """Draw masks bool [draw, cell] of `size` neighbouring cells among `count`."""
     first = rng.integers(count - size + 1, size=(draws, 1))
     cells = np.arange(count)
     return (first <= cells) & (cells < first + size)

@@ -1,7 +1,7 @@
-"""Intervals and comparisons of groups that every analysis shares.
+"""Bootstrap intervals and comparisons of groups, shared by the analyses.
 
-Samples are taken as independent. Several questions about the same pictures are not, quite: their intervals
-are then too narrow and their p values too small.
+Samples are treated as independent. Questions about the same images are not quite independent: their intervals
+are too narrow and their p values too small.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mmprobe.errors import InputError
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 PERMUTATIONS = 9999
-MINIMUM = 5  # samples that each group of a comparison needs, ours
+MINIMUM = 5  # samples that each group of a comparison needs; our choice
 LABELS = ("all", "faithful", "unfaithful")
 _BLOCK = 100  # permutations or resamples in memory at a time
 
@@ -25,35 +25,37 @@ _BLOCK = 100  # permutations or resamples in memory at a time
 def bootstrap_mean(
     values: np.ndarray, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile bootstrap interval of the mean over samples.
+    """Return the percentile bootstrap interval of the mean over samples.
 
     Args:
         values: [sample, ...], without NaN.
-        resamples, confidence, seed: ours; the defaults are 2000, 0.95 and 0.
+        resamples, confidence, seed: of the bootstrap; the defaults 2000, 0.95 and 0 are our choice.
 
     Returns:
-        Low and high end [...]; NaN for fewer than two samples, which tell nothing of their spread.
+        Low and high end [...]. Both are NaN for fewer than two samples, which do not show a spread.
 
     Example:
         >>> low, high = bootstrap_mean(np.array([1.0, 2.0, 3.0]))
         >>> bool(1 <= low < 2 < high <= 3)
         True
     """
-    count = len(values)
-    if count < 2:
-        nothing = np.full(values.shape[1:], np.nan)
-        return nothing, nothing.copy()
-    means = resampled_means(values, resamples, np.random.default_rng(seed))
+    if len(values) < 2:
+        unknown = np.full(values.shape[1:], np.nan)
+        return unknown, unknown.copy()
+    means = resample_means(values, resamples, np.random.default_rng(seed))
     tail = 50 * (1 - confidence)
     low, high = np.percentile(means, [tail, 100 - tail], axis=0)
     return low, high
 
 
-def resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """Means [resample, ...] of as many samples as there are, drawn with replacement from [sample, ...].
+def resample_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw samples with replacement and return the mean of each draw, [resample, ...].
+
+    Args:
+        values: [sample, ...]; each draw has as many samples as there are.
 
     Example:
-        >>> resampled_means(np.ones((5, 3)), 10, np.random.default_rng(0)).shape
+        >>> resample_means(np.ones((5, 3)), 10, np.random.default_rng(0)).shape
         (10, 3)
     """
     count, means = len(values), []
@@ -67,7 +69,10 @@ def resampled_means(values: np.ndarray, resamples: int, rng: np.random.Generator
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two groups compared: arrays of the shape of a sample's values, all NaN if a group is too small."""
+    """Comparison of two groups of samples.
+
+    The arrays have the shape of one sample's values. They are all NaN if a group is too small.
+    """
 
     difference: np.ndarray
     low: np.ndarray
@@ -91,22 +96,23 @@ def compare_groups(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Comparison:
-    """Difference of the means of two groups of samples, with what is needed to judge it.
+    """Compare the means of two groups of samples.
 
     - difference: mean of the first group minus mean of the second, in the unit of the values.
-    - low, high: percentile bootstrap, both groups drawn anew and apart.
-    - effect: Hedges' g, the difference in pooled standard deviations (n - 1) times 1 - 3 / (4 (n1 + n2 - 2) -
-      1); NaN where no value differs from its group's mean.
-    - p: two-sided permutation test of the difference, (k + 1) / (permutations + 1), k the shuffles of the
-      labels whose difference is as large; the same shuffles for every number of a sample.
-    - p_holm: p by Holm's step-down rule over the last axis (the layers); p itself if a sample is one number.
+    - low, high: its percentile bootstrap interval. Each group is resampled on its own.
+    - effect: Hedges' g, NaN where no value differs from its group's mean (`hedges_g`).
+    - p: two-sided permutation test of the difference, (k + 1) / (permutations + 1), where k counts the
+      shuffles of the labels with a difference at least as large. All values of a sample share the shuffles.
+    - p_holm: p adjusted by Holm's step-down rule over the last axis (the layers). It equals p if a sample has a
+      single value.
 
     Args:
         values: [sample, ...], finite in the two groups.
         first, second: bool [sample], without a sample in common.
-        minimum: size that both groups need, 2 or more; below it all numbers are NaN and `note` says why.
-        names: what the note calls the groups.
-        resamples, permutations, confidence, seed: ours; the defaults are 2000, 9999, 0.95 and 0.
+        minimum: samples that each group needs, 2 or more. If a group has fewer, all numbers are NaN and `note`
+            gives the reason.
+        names: names of the groups in the note.
+        resamples, permutations, confidence, seed: the defaults 2000, 9999, 0.95 and 0 are our choice.
 
     Raises:
         InputError: minimum is under 2.
@@ -114,13 +120,13 @@ def compare_groups(
 
     Example:
         >>> high, low = np.arange(20) < 10, np.arange(20) >= 10
-        >>> found = compare_groups(np.where(high, 3.0, 1.0) + np.tile([0.0, 1.0], 10), high, low)
-        >>> float(found.difference), bool(found.p < 0.001), found.n_first
+        >>> comparison = compare_groups(np.where(high, 3.0, 1.0) + np.tile([0.0, 1.0], 10), high, low)
+        >>> float(comparison.difference), bool(comparison.p < 0.001), comparison.n_first
         (2.0, True, 10)
     """
     first, second = np.asarray(first, bool), np.asarray(second, bool)
     if minimum < 2:
-        raise InputError(f"minimum is {minimum}; a comparison needs 2 samples of each group at least")
+        raise InputError(f"minimum {minimum}: must be 2 or more")
     if (first & second).any():
         raise ValueError("a sample is in both groups")
     one, two = np.asarray(values, float)[first], np.asarray(values, float)[second]
@@ -128,9 +134,9 @@ def compare_groups(
         raise ValueError("values of the groups must be finite")
     if min(len(one), len(two)) < minimum:
         nan = np.full((6, *one.shape[1:]), np.nan)
-        found = f"{len(one)} {names[0]} and {len(two)} {names[1]}"
-        note = f"{found}: not compared, {minimum} of each are needed"
-        return Comparison(nan[0], nan[1], nan[2], nan[3], nan[4], nan[5], len(one), len(two), note)
+        counts = f"{len(one)} {names[0]} and {len(two)} {names[1]}"
+        note = f"{counts}: not compared, {minimum} of each are needed"
+        return Comparison(*nan, n_first=len(one), n_second=len(two), note=note)
     difference = np.asarray(one.mean(0) - two.mean(0))
     low, high = _bootstrap_difference(one, two, resamples, confidence, seed)
     p = _permutation_p(one, two, permutations, seed)
@@ -143,20 +149,21 @@ def _bootstrap_difference(
     one: np.ndarray, two: np.ndarray, resamples: int, confidence: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    means = [resampled_means(part, resamples, rng) for part in (one, two)]
+    means = [resample_means(group, resamples, rng) for group in (one, two)]
     tail = 50 * (1 - confidence)
     low, high = np.percentile(means[0] - means[1], [tail, 100 - tail], axis=0)
     return low, high
 
 
 def _permutation_p(one: np.ndarray, two: np.ndarray, permutations: int, seed: int) -> np.ndarray:
-    """p [...] of a difference of means as far from 0, either way, as the observed one."""
+    """Return the two-sided p [...] of a difference of means."""
     joined = np.concatenate([one, two])
     joined = joined - joined.mean(0)
     scale = np.abs(joined).max(0)
     weights = np.repeat([1 / len(one), -1 / len(two)], [len(one), len(two)])
-    observed = np.abs(np.tensordot(weights, joined, 1)) - 1e-10 * scale  # equal but for rounding is as large
-    rng, larger = np.random.default_rng(seed), np.zeros(joined.shape[1:], int)
+    observed = np.abs(np.tensordot(weights, joined, 1)) - 1e-10 * scale  # rounding must not break a tie
+    rng = np.random.default_rng(seed)
+    larger = np.zeros(joined.shape[1:], int)
     for start in range(0, permutations, _BLOCK):
         drawn = rng.permuted(np.tile(weights, (min(_BLOCK, permutations - start), 1)), axis=1)
         larger += (np.abs(np.tensordot(drawn, joined, 1)) >= observed).sum(0)
@@ -164,7 +171,10 @@ def _permutation_p(one: np.ndarray, two: np.ndarray, permutations: int, seed: in
 
 
 def hedges_g(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Standardised difference of means of [sample, ...], for small samples; NaN where nothing varies.
+    """Return Hedges' g of two groups [sample, ...].
+
+    It is the difference of the means over the pooled standard deviation (n - 1), times
+    1 - 3 / (4 (n1 + n2 - 2) - 1); NaN where no value differs from its group's mean.
 
     Example:
         >>> round(float(hedges_g(np.array([2.0, 3.0, 4.0]), np.array([1.0, 2.0, 3.0]))), 6)
@@ -179,7 +189,7 @@ def hedges_g(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """p values [..., test] by Holm's rule over the last axis; a single one stays as it is.
+    """Adjust p values [..., test] by Holm's rule over the last axis; a single p value is unchanged.
 
     Example:
         >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
@@ -196,73 +206,80 @@ def holm(p: np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def by_label(faithful: Sequence[bool | None]) -> dict[str, np.ndarray]:
-    """Which samples have each label: bool [sample] by all, faithful, unfaithful; without a label only all.
+def label_masks(faithful: Sequence[bool | None]) -> dict[str, np.ndarray]:
+    """Return a mask bool [sample] of the samples with each label: all, faithful, unfaithful.
+
+    A sample without a label (None) is only in `all`.
 
     Example:
-        >>> [int(mine.sum()) for mine in by_label([True, None, False, False]).values()]
+        >>> [int(mask.sum()) for mask in label_masks([True, None, False, False]).values()]
         [4, 1, 2]
     """
-    members = [[True] * len(faithful), [is_ is True for is_ in faithful], [is_ is False for is_ in faithful]]
-    return {label: np.array(mine, bool) for label, mine in zip(LABELS, members, strict=True)}
+    masks = [
+        [True] * len(faithful),
+        [label is True for label in faithful],
+        [label is False for label in faithful],
+    ]
+    return {name: np.array(mask, bool) for name, mask in zip(LABELS, masks, strict=True)}
 
 
 def means_by_label(
-    name: str, values: np.ndarray, members: Mapping[str, np.ndarray], dims: tuple[str, ...]
+    name: str, values: np.ndarray, masks: Mapping[str, np.ndarray], dims: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Variables `name`, `name_low`, `name_high`: means over each label's samples, with intervals.
+    """Return the variables `name`, `name_low`, `name_high`: the means of each label's samples, with intervals.
 
     Args:
         values: [sample, ...], without NaN.
-        members: by label, bool [sample].
+        masks: as `label_masks` returns them.
         dims: of the variables; the first is the label's.
 
     Example:
-        >>> members = by_label([True, False])
-        >>> found = means_by_label("x", np.array([[1.0], [3.0]]), members, ("label", "layer"))
-        >>> found["x"][1].tolist()
+        >>> masks = label_masks([True, False])
+        >>> variables = means_by_label("x", np.array([[1.0], [3.0]]), masks, ("label", "layer"))
+        >>> variables["x"][1].tolist()
         [[2.0], [1.0], [3.0]]
     """
-    parts = [values[mine] for mine in members.values()]
-    nothing = np.full(values.shape[1:], np.nan)
-    intervals = [bootstrap_mean(part) for part in parts]
+    groups = [values[mask] for mask in masks.values()]
+    unknown = np.full(values.shape[1:], np.nan)
+    intervals = [bootstrap_mean(group) for group in groups]
     return {
-        name: (dims, np.array([part.mean(0) if len(part) else nothing for part in parts])),
+        name: (dims, np.array([group.mean(0) if len(group) else unknown for group in groups])),
         f"{name}_low": (dims, np.array([low for low, _ in intervals])),
         f"{name}_high": (dims, np.array([high for _, high in intervals])),
     }
 
 
-def unfaithful_minus_faithful(
+def compare_labels(
     values: np.ndarray,
-    members: Mapping[str, np.ndarray],
+    masks: Mapping[str, np.ndarray],
     dims: tuple[str, ...],
     minimum: int = MINIMUM,
     suffix: str = "",
 ) -> tuple[dict[str, Any], str]:
-    """Unfaithful minus faithful samples, by `compare_groups`: variables of a data set, and the note.
-
-    The variables are `difference`, `difference_low`, `difference_high`, `effect`, `p` and `p_holm`.
+    """Compare unfaithful with faithful samples (unfaithful minus faithful) by `compare_groups`.
 
     Args:
         values: [sample, ...], finite.
-        members: as `by_label` gives them.
-        dims: of the variables, those of `values` without the sample.
-        suffix: put behind `difference`, `effect`, `p` and `p_holm`.
+        masks: as `label_masks` returns them.
+        dims: of the variables, which are the dimensions of `values` without the sample.
+        suffix: end of the names `difference`, `effect`, `p` and `p_holm`.
+
+    Returns:
+        The variables `difference`, `difference_low`, `difference_high`, `effect`, `p` and `p_holm`, and the note.
 
     Example:
-        >>> members = by_label([True, False, None])
-        >>> unfaithful_minus_faithful(np.zeros((3, 2)), members, ("layer",))[1]
+        >>> masks = label_masks([True, False, None])
+        >>> compare_labels(np.zeros((3, 2)), masks, ("layer",))[1]
         '1 unfaithful and 1 faithful: not compared, 5 of each are needed'
     """
     names = ("unfaithful", "faithful")
-    found = compare_groups(values, members["unfaithful"], members["faithful"], minimum, names)
+    comparison = compare_groups(values, masks["unfaithful"], masks["faithful"], minimum, names)
     variables = {
-        f"difference{suffix}": found.difference,
-        f"difference{suffix}_low": found.low,
-        f"difference{suffix}_high": found.high,
-        f"effect{suffix}": found.effect,
-        f"p{suffix}": found.p,
-        f"p_holm{suffix}": found.p_holm,
+        f"difference{suffix}": comparison.difference,
+        f"difference{suffix}_low": comparison.low,
+        f"difference{suffix}_high": comparison.high,
+        f"effect{suffix}": comparison.effect,
+        f"p{suffix}": comparison.p,
+        f"p_holm{suffix}": comparison.p_holm,
     }
-    return {name: (dims, array) for name, array in variables.items()}, found.note
+    return {name: (dims, array) for name, array in variables.items()}, comparison.note

@@ -1,4 +1,7 @@
-"""What attention and FFN do to the residual stream, layer by layer (paper 003, sections 4.3 and 5)."""
+"""Updates of the residual stream by attention and FFN, layer by layer.
+
+SPD-Faith Bench (arXiv:2602.07833), sections 4.3 and 5.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from mmprobe.analyses.attention_decay import StepMean
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
-    by_label,
+    compare_labels,
+    label_masks,
     means_by_label,
-    unfaithful_minus_faithful,
 )
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
@@ -23,31 +26,31 @@ _STREAMS = ("residual/pre", "residual/mid", "residual/post")
 
 
 def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
-    """How much each sublayer turns the residual stream, and how far attention and FFN disagree.
+    """Return how much each sublayer turns the residual stream, and how far attention and FFN disagree.
 
-    With x, x' and x'' the stream before attention, after it and after the FFN (equations 1 and 2), at the
-    query of each step: cos_mha = cos(x, x'), cos_ffn = cos(x', x''), and the conflict of equations 5 and 23,
-    kl = KL(softmax(x' - x) || softmax(x'' - x')) over the hidden axis, in nat.
+    x, x' and x'' are the residual stream before attention, after attention and after the FFN (equations 1 and 2),
+    at the query of each step. The transitions are cos_mha = cos(x, x') and cos_ffn = cos(x', x''). The conflict
+    of equations 5 and 23 is kl = KL(softmax(x' - x) || softmax(x'' - x')) over the hidden axis, in nat.
 
     Args:
         run: traces with `update/cos_mha`, `update/cos_ffn` and `update/kl`.
-        minimum: samples that both groups of the comparison need; ours, the default is 5.
+        minimum: samples that each group of the comparison needs; the default 5 is our choice.
 
     Returns:
         A data set with dimensions `sample`, `layer`, `step`, `label` (all, faithful, unfaithful), `measure`.
 
         - cos_mha, cos_ffn, kl (sample, layer): means over the steps of each answer
         - NAME_by_label (label, layer), with _low, _high: means of these over samples; n_label (label)
-        - NAME_by_step (label, layer, step): means over the samples that reach a step, n_by_step (label, step)
-        - norm_mha, norm_ffn (sample, layer), and _by_label: mean lengths of x' - x and x'' - x', in units of
-          the residual stream; only if pre, mid and post were all captured. They are stored in half precision
-          if nothing else was asked for, so an update much smaller than its stream is rounded.
+        - NAME_by_step (label, layer, step): means over the samples that reach a step; n_by_step (label, step)
+        - norm_mha, norm_ffn (sample, layer), and _by_label: mean lengths of x' - x and x'' - x', in units of the
+          residual stream; only if pre, mid and post were all captured. By default the streams are stored in
+          half precision, so an update much smaller than its stream is rounded.
         - difference, with _low, _high, effect, p, p_holm (measure, layer): unfaithful minus faithful
-          (`compare_groups`; Holm over the layers of a measure); n_faithful, n_unfaithful. NaN where a group
-          has fewer than `minimum` samples; attrs["note"] says so.
+          (`compare_groups`; Holm over the layers of a measure); n_faithful, n_unfaithful. They are NaN if a group
+          has fewer than `minimum` samples, and attrs["note"] says so.
 
-        Intervals are 95 % percentile bootstraps over samples. attrs["left_out"] names samples with a value
-        that is not finite; n_left_out counts them, and nothing holds them.
+        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are left
+        out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
         InputError: the run is empty, or no sample has finite values.
@@ -63,26 +66,25 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
     rows, norms, names, labels, left_out = [], [], [], [], []
     for name, trace in run.stream("sublayer_transitions"):
-        faithful = run.faithful(name)
         updates = np.array([trace.array(f"update/{measure}").values for measure in MEASURES], float)
-        lengths = _update_norms(trace)
-        if not updates.shape[1] or not all(np.isfinite(part).all() for part in (updates, lengths)):
+        sample_norms = _measure_norms(trace)
+        if not updates.shape[1] or not (np.isfinite(updates).all() and np.isfinite(sample_norms).all()):
             left_out.append(name)
             continue
         rows.append(updates.mean(1))
-        norms.append(lengths)
+        norms.append(sample_norms)
         names.append(name)
-        labels.append(faithful)
-        for label, member in zip(LABELS, (True, faithful is True, faithful is False), strict=True):
-            for measure, values in zip(MEASURES, updates, strict=True) if member else ():
+        labels.append(run.faithful(name))
+        for label, mask in label_masks(labels[-1:]).items():
+            for measure, values in zip(MEASURES, updates, strict=True) if mask.item() else ():
                 by_step[label, measure].add(values)
     if not rows:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in update/")
-    members = by_label(labels)
-    out = _over_steps(by_step, names, layers)
-    note = _add_per_sample(out, np.array(rows), members, minimum)
-    if all(len(lengths) for lengths in norms):
-        _add_measures(out, NORMS, np.array(norms), members)
+    masks = label_masks(labels)
+    out = _average_steps(by_step, names, layers)
+    note = _add_sample_means(out, np.array(rows), masks, minimum)
+    if all(len(sample_norms) for sample_norms in norms):
+        _add_measures(out, NORMS, np.array(norms), masks)
     out.attrs = {
         "analysis": "sublayer_transitions",
         "run": str(run.path),
@@ -94,8 +96,10 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
     return out
 
 
-def _over_steps(by_step: dict[tuple[str, str], StepMean], names: list[str], layers: np.ndarray) -> xr.Dataset:
-    """The means over samples at each step, and how many samples those are."""
+def _average_steps(
+    by_step: dict[tuple[str, str], StepMean], names: list[str], layers: np.ndarray
+) -> xr.Dataset:
+    """Return the means over samples at each step, and the number of samples."""
     steps = max(by_step["all", "kl"].lengths)
     out = xr.Dataset(
         coords={
@@ -114,27 +118,28 @@ def _over_steps(by_step: dict[tuple[str, str], StepMean], names: list[str], laye
     return out
 
 
-def _add_per_sample(out: xr.Dataset, values: np.ndarray, members: dict[str, np.ndarray], minimum: int) -> str:
-    """Add what the values [sample, measure, layer] give, and say why groups are not compared, if so."""
-    _add_measures(out, MEASURES, values, members)
-    out["n_label"] = ("label", [int(mine.sum()) for mine in members.values()])
-    out["n_faithful"], out["n_unfaithful"] = ((), int(out["n_label"][1])), ((), int(out["n_label"][2]))
-    compared, note = unfaithful_minus_faithful(values, members, ("measure", "layer"), minimum)
-    out.update(compared)
+def _add_sample_means(out: xr.Dataset, values: np.ndarray, masks: dict[str, np.ndarray], minimum: int) -> str:
+    """Add the means of values [sample, measure, layer] and their comparison; return its note."""
+    _add_measures(out, MEASURES, values, masks)
+    out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
+    out["n_faithful"] = ((), int(masks["faithful"].sum()))
+    out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
+    variables, note = compare_labels(values, masks, ("measure", "layer"), minimum)
+    out.update(variables)
     return note
 
 
 def _add_measures(
-    out: xr.Dataset, names: tuple[str, ...], values: np.ndarray, members: dict[str, np.ndarray]
+    out: xr.Dataset, names: tuple[str, ...], values: np.ndarray, masks: dict[str, np.ndarray]
 ) -> None:
-    """Add each measure of the values [sample, measure, layer], and its means by label."""
+    """Add each measure of values [sample, measure, layer], and its means by label."""
     for index, name in enumerate(names):
         out[name] = (("sample", "layer"), values[:, index])
-        out.update(means_by_label(f"{name}_by_label", values[:, index], members, ("label", "layer")))
+        out.update(means_by_label(f"{name}_by_label", values[:, index], masks, ("label", "layer")))
 
 
-def _update_norms(trace: Trace) -> np.ndarray:
-    """Mean length over steps of x' - x and x'' - x': [2, layer]; empty if a stream was not captured."""
+def _measure_norms(trace: Trace) -> np.ndarray:
+    """Return the mean length over steps of x' - x and x'' - x', [2, layer]; empty if a stream was not captured."""
     if not set(_STREAMS) <= set(trace.captured):
         return np.zeros(0)
     streams = [trace.array(path) for path in _STREAMS]
@@ -142,6 +147,6 @@ def _update_norms(trace: Trace) -> np.ndarray:
     total = np.zeros((2, layers))
     for start in range(0, steps, BLOCK_STEPS):
         pre, mid, post = (stream[start : start + BLOCK_STEPS].values.astype(float) for stream in streams)
-        with np.errstate(invalid="ignore"):  # an infinite state; the sample is then left out
-            total += [np.linalg.norm(change, axis=-1).sum(0) for change in (mid - pre, post - mid)]
+        with np.errstate(invalid="ignore"):  # a sample with an infinite state is left out
+            total += [np.linalg.norm(update, axis=-1).sum(0) for update in (mid - pre, post - mid)]
     return total / max(steps, 1)

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import mmprobe as mp
-from mmprobe.analyses import ANALYSES, applicable, export
+from mmprobe.analyses import ANALYSES, analyze_all, export
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.viz import figures, plot
 
@@ -56,7 +56,7 @@ def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
 
 
 def test_all_apply_to_a_full_run_of_pairs(run):
-    datasets, left_out = applicable(run)
+    datasets, left_out = analyze_all(run)
     assert [ds.attrs["analysis"] for ds in datasets] == list(ANALYSES)
     assert left_out == []
 
@@ -64,7 +64,7 @@ def test_all_apply_to_a_full_run_of_pairs(run):
 def test_what_a_run_lacks_is_one_line_and_the_others_go_on(tiny_spd, run, tmp_path: Path):
     lonely = [sample.model_copy(update={"pair_id": None}) for sample in map(run.sample, run.ids[2:4])]
     full = mp.trace(tiny_spd, lonely, tmp_path / "full", capture="full", max_new_tokens=4)
-    datasets, left_out = applicable(full)
+    datasets, left_out = analyze_all(full)
     assert [ds.attrs["analysis"] for ds in datasets] == [
         name for name in ANALYSES if name not in ("residual_drift", "picture_absence", "predict_unfaithful")
     ]
@@ -73,7 +73,7 @@ def test_what_a_run_lacks_is_one_line_and_the_others_go_on(tiny_spd, run, tmp_pa
     assert left_out[1].startswith("picture-absence left out: ") and "with_picture" in left_out[1]
     assert left_out[2].startswith("predict-unfaithful left out: ") and "20 of each are needed" in left_out[2]
     small = mp.trace(tiny_spd, lonely, tmp_path / "small", max_new_tokens=4)
-    assert any("residual/post was not captured" in line for line in applicable(small)[1])
+    assert any("residual/post was not captured" in line for line in analyze_all(small)[1])
 
 
 def test_a_group_under_the_minimum_is_not_compared(run):

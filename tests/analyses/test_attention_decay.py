@@ -82,10 +82,10 @@ def test_share_and_slope_by_hand(two_samples):
 
 def test_early_suppression_by_hand(two_samples):
     ds = mp.analyses.attention_decay(two_samples)
-    by_label = ds.early_suppression
-    assert by_label.sel(label="faithful").item() == pytest.approx(0.6 - 0.5, abs=1e-6)
-    assert by_label.sel(label="unfaithful").item() == pytest.approx(0.2 - 0.1, abs=1e-6)
-    assert by_label.sel(label="all").item() == pytest.approx(0.1, abs=1e-6)
+    label_masks = ds.early_suppression
+    assert label_masks.sel(label="faithful").item() == pytest.approx(0.6 - 0.5, abs=1e-6)
+    assert label_masks.sel(label="unfaithful").item() == pytest.approx(0.2 - 0.1, abs=1e-6)
+    assert label_masks.sel(label="all").item() == pytest.approx(0.1, abs=1e-6)
 
 
 def test_early_suppression_is_told_where_it_is_known(two_samples, tmp_path):

@@ -61,11 +61,11 @@ def test_the_visual_head_is_found_and_stable(tmp_path):
 
 def test_the_stability_of_noise_is_about_0(tmp_path):
     rng = np.random.default_rng(3)
-    from mmprobe.analyses.attention_ratio import _stability
+    from mmprobe.analyses.attention_ratio import correlate_halves
 
-    found = _stability(rng.random((60, 48)), np.arange(60))
+    found = correlate_halves(rng.random((60, 48)), np.arange(60))
     assert abs(np.mean(found)) < 0.2
-    assert _stability(rng.random((4, 8)), np.zeros(4, int)) == []  # nothing to halve
+    assert correlate_halves(rng.random((4, 8)), np.zeros(4, int)) == []  # nothing to halve
 
 
 def test_no_picture_is_in_both_halves(tmp_path):

@@ -8,8 +8,8 @@ from helpers.planted import SIDE, peak, planted_run
 from scipy.stats import spearmanr
 
 from mmprobe.analyses import attention_vs_activation
-from mmprobe.analyses.attention_vs_activation import mass_on, rank_correlation, top_cells
-from mmprobe.analyses.regions import Patch, mask_of, patches_of, random_masks
+from mmprobe.analyses.attention_vs_activation import mask_share, rank_correlation, top_cells
+from mmprobe.analyses.regions import Patch, find_patches, mask_patches, random_masks
 from mmprobe.errors import InputError, NotCaptured
 
 
@@ -46,7 +46,9 @@ def test_rank_correlation_is_spearmans():
 def test_top_cells_take_no_zeros_and_all_of_equal_ones():
     assert top_cells(np.array([[0.0, 0.0, 0.0, 2.0]]), 0.5).sum() == 1
     assert top_cells(np.array([[1.0, 1.0, 1.0, 2.0]]), 0.5).sum() == 4
-    assert mass_on(np.zeros((1, 4)), np.ones((1, 4), bool)).tolist() == [[pytest.approx(np.nan, nan_ok=True)]]
+    assert mask_share(np.zeros((1, 4)), np.ones((1, 4), bool)).tolist() == [
+        [pytest.approx(np.nan, nan_ok=True)]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +66,12 @@ def test_regions_in_cells(tmp_path, box, expected):
     trace = run[run.ids[0]]
     region = trace.sample.regions[0].model_copy(update={"box": box})
     trace.sample = trace.sample.model_copy(update={"regions": [region]})
-    assert patches_of(trace) == [Patch(0, *expected)]
+    assert find_patches(trace) == [Patch(0, *expected)]
 
 
 def test_a_region_outside_the_picture_is_no_patch(tmp_path):
     run = planted_run(tmp_path / "r", [{"attention": peak(0, 0), "raw": peak(0, 0), "cell": (SIDE, 0)}])
-    assert patches_of(run[run.ids[0]]) == []
+    assert find_patches(run[run.ids[0]]) == []
     ds = attention_vs_activation(run)
     assert (
         np.isnan(ds.region_mass_attention).all() and ds.n.sel(measure="pointing_attention", label="all") == 0
@@ -82,7 +84,7 @@ def test_random_places_keep_size_and_reach_everywhere_alike():
     assert (masks[:, :9].sum(1) == 2).all() and (masks[:, 9:].sum(1) == 1).all()
     np.testing.assert_allclose(masks[:, 9:].mean(0), 1 / 4, atol=0.03)
     np.testing.assert_allclose(masks[:, :9].mean(0).reshape(3, 3), np.repeat([[1 / 6], [1 / 3], [1 / 6]], 3, 1), atol=0.03)  # fmt: skip
-    assert mask_of(patches, grids).sum() == 3
+    assert mask_patches(patches, grids).sum() == 3
 
 
 def test_labels_are_compared_and_what_is_wrong_is_named(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from helpers.planted import peak, planted_run
 
 from mmprobe.analyses import localisation
-from mmprobe.analyses.localisation import nouns_of, obj_iou, otsu_threshold
+from mmprobe.analyses.localisation import obj_iou, otsu_threshold, read_nouns
 from mmprobe.analyses.token_activation import token_activation
 from mmprobe.errors import NotApplicable
 from mmprobe.samples import Sample
@@ -72,4 +72,4 @@ def test_answers_that_name_nothing_are_refused(tmp_path):
 @pytest.mark.parametrize("differences", [2, "two", None, ["a star"], [{"shape": "Star"}]])
 def test_metadata_of_ones_own_need_not_list_differences(differences):
     wanted = {"star"} if differences == [{"shape": "Star"}] else set()
-    assert nouns_of(Sample(id="a", question="?", metadata={"differences": differences})) == wanted
+    assert read_nouns(Sample(id="a", question="?", metadata={"differences": differences})) == wanted

@@ -81,7 +81,7 @@ def test_numbers_by_hand(tmp_path):
         ds["mass"].sel(group="visual")[1] - ds["mass"].sel(group="visual")[0],
     )
     assert ds.distance_others.isnull().all() and np.isnan(float(ds.entropy_difference_low))
-    assert "Without minus with pictures: +0.750 nat." in panels(ds)[-1].caption
+    assert "Without minus with images: +0.750 nat." in panels(ds)[-1].caption
 
 
 def test_against_the_slow_way(tmp_path):

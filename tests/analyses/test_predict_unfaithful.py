@@ -16,15 +16,16 @@ from sklearn.metrics import roc_auc_score
 
 import mmprobe as mp
 from mmprobe.analyses import export
+from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
 from mmprobe.analyses.held_out import (
     assign_folds,
-    draw_groups,
-    interval,
-    picture_groups,
+    bootstrap_interval,
+    image_groups,
+    resample_groups,
     shuffle_within_folds,
     weighted_auc,
 )
-from mmprobe.analyses.predict_unfaithful import FEATURES, predict_unfaithful
+from mmprobe.analyses.predict_unfaithful import held_out_scores, predict_unfaithful
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import NotApplicable
@@ -185,14 +186,14 @@ def test_pictures_that_give_the_label_away_do_not_help(tmp_path):
     assert ds.p > 0.05
     labels = ds.unfaithful.values
     leaky = assign_folds(labels, np.arange(len(labels)), 5, 0, "run")
-    assert weighted_auc(module._held_out(ds.value.values, labels, leaky), labels == 1) > 0.95
+    assert weighted_auc(held_out_scores(ds.value.values, labels, leaky), labels == 1) > 0.95
 
 
 def test_features_by_hand(tmp_path):
     """Two steps, plain loops; the region is the upper left of 2 x 3 cells."""
     values = arrays(np.random.default_rng(3), steps=2)
     run = write_run(tmp_path / "run", {"a": values | {"images": ["a.png"], "regions": REGIONS}})
-    rows = module._vectors(module._series(run["a"]))
+    rows = compute_features(read_series(run["a"]))
     assert rows.shape == (3, len(FEATURES)), "the first step, the first two, and the whole answer"
     for upto, whole, row in zip((1, 2, 2), (False, False, True), rows, strict=True):
         share = values["attention/mass"][:upto, :, :, 2].mean(2)
@@ -227,10 +228,10 @@ def test_layers_that_do_not_look_at_pictures_have_no_entropy(tmp_path):
     values["attention/visual"][:, 0] = 0
     values["attention/visual"][:, 1:] = 0.5
     run = write_run(tmp_path / "run", {"a": values})
-    np.testing.assert_allclose(module._series(run["a"])["attention/visual"], np.log(6))
+    np.testing.assert_allclose(read_series(run["a"])["attention/visual"], np.log(6))
     values["attention/visual"][2, 1, 0] = np.inf
     run = write_run(tmp_path / "bad", {"a": values})
-    series = module._series(run["a"])["attention/visual"]
+    series = read_series(run["a"])["attention/visual"]
     assert np.flatnonzero(np.isnan(series)).tolist() == [2]
 
 
@@ -242,7 +243,7 @@ def test_samples_that_are_not_finite_are_left_out_and_named(tmp_path):
     assert (ds.attrs["left_out"], ds.attrs["n_left_out"], ds.n.item()) == ("s007, s010", 2, 16)
     clean = {name: trace for name, trace in traces.items() if name not in ("s007", "s010")}
     xr.testing.assert_equal(ds, predict_unfaithful(write_run(tmp_path / "clean", clean), minimum=5))
-    with pytest.raises(NotApplicable, match="8 unfaithful and 8 faithful samples beside 2 .* 9 of each"):
+    with pytest.raises(NotApplicable, match="8 unfaithful and 8 faithful samples without the 2 .* 9 of each"):
         predict_unfaithful(mp.open_run(tmp_path / "bad"), minimum=9)
 
 
@@ -280,14 +281,14 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path):
         trace["faithful"] = None
     with pytest.raises(NotApplicable, match="0 unfaithful and 0 faithful"):
         predict_unfaithful(write_run(tmp_path / "unlabelled", unlabelled))
-    with pytest.raises(NotApplicable, match="over 2 sets of pictures, 5 folds need 5"):
+    with pytest.raises(NotApplicable, match="over 2 sets of images, 5 folds need 5"):
         predict_unfaithful(write_run(tmp_path / "same", noise_traces(12, same_image=6)), minimum=5)
 
 
 def test_a_class_over_the_same_pictures_is_refused():
     """All samples of class 1 share a picture, so the fold that holds it is the only one with class 1."""
     labels, groups = np.repeat([1, 0], [5, 20]), np.concatenate([np.zeros(5, int), np.arange(1, 21)])
-    with pytest.raises(NotApplicable, match="share too few pictures"):
+    with pytest.raises(NotApplicable, match="share too few images"):
         assign_folds(labels, groups, 5, 0, "run")
 
 
@@ -301,7 +302,7 @@ def test_samples_that_share_a_picture_are_one_set():
         Sample(id="e", question="?", pair_id="p", images=["3.png"]),
         Sample(id="f", question="?"),
     ]
-    assert picture_groups(samples).tolist() == [0, 0, 0, 1, 1, 2]
+    assert image_groups(samples).tolist() == [0, 0, 0, 1, 1, 2]
 
 
 def test_weighted_auc_is_that_of_repeated_samples():
@@ -318,11 +319,11 @@ def test_the_interval_draws_whole_sets_of_pictures():
     """Ten sets of ten equal samples say as much of a mean as ten samples: the interval is that wide."""
     groups = np.repeat(np.arange(10), 10)
     values = np.random.default_rng(0).normal(size=10)[groups]
-    low, high = interval(lambda w: w @ values / w.sum(1), draw_groups(groups), groups)
+    low, high = bootstrap_interval(lambda w: w @ values / w.sum(1), resample_groups(groups), groups)
     spread = values.std() / np.sqrt(10)
     assert 0.8 < (high - low) / (2 * 1.96 * spread) < 1.1
     apart = np.arange(100)
-    low_apart, high_apart = interval(lambda w: w @ values / w.sum(1), draw_groups(apart), apart)
+    low_apart, high_apart = bootstrap_interval(lambda w: w @ values / w.sum(1), resample_groups(apart), apart)
     assert (high_apart - low_apart) < 0.5 * (high - low)
 
 
@@ -346,7 +347,7 @@ def test_figures_and_files(found, tmp_path):
     for panel in panels(found):
         titles.append(panel.title)
         json.loads(panel.figure.to_json())
-        assert "n = 40 samples, 20 unfaithful and 20 faithful, over 20 sets of pictures" in panel.caption
+        assert "n = 40 samples, 20 unfaithful and 20 faithful, over 20 image sets" in panel.caption
         assert "95 % bootstrap interval" in panel.caption
         assert panel.figure.layout.xaxis.title.text
     assert len(titles) == 3

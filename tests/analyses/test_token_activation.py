@@ -14,8 +14,8 @@ from mmprobe.analyses.token_activation import (
     Logits,
     activation_maps,
     joint_minmax,
-    on_grids,
     rank_gaussian,
+    to_grids,
     token_activation,
 )
 from mmprobe.errors import InputError, NotCaptured
@@ -155,8 +155,8 @@ def test_a_trace_gives_the_maps_of_the_models_own_logits(tiny_spd, image_paths, 
         ds = token_activation(trace)
         assert ds.tam.dims == ds.raw.dims == ("step", "image", "y", "x")
         assert ds.token.values.tolist() == trace.tokens["text"].values[prompt:].tolist()
-        np.testing.assert_allclose(ds.raw.values, on_grids(raw, grids), atol=2e-4)
-        np.testing.assert_allclose(ds.tam.values, on_grids(tam, grids), atol=1e-4)
+        np.testing.assert_allclose(ds.raw.values, to_grids(raw, grids), atol=2e-4)
+        np.testing.assert_allclose(ds.tam.values, to_grids(tam, grids), atol=1e-4)
         assert ds.tam.max() > 0.01
 
 

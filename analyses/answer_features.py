@@ -1,0 +1,116 @@
+"""Features of an answer for the prediction of unfaithful answers: a few numbers of its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from mmprobe.analyses.attention_decay import slope_over_steps
+from mmprobe.analyses.regions import find_patches, mask_patches
+from mmprobe.cache import Trace
+from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
+
+
+class Feature(NamedTuple):
+    """One number of an answer, computed from a series of `read_series` or from its first steps."""
+
+    series: str
+    compute: Callable[[np.ndarray], float]
+    needs_end: bool = False  # whether the answer must have ended
+
+
+def _early(values: np.ndarray) -> np.ndarray:
+    """Return the values [step, layer] of the first third of the layers."""
+    return values[:, : max(1, round(values.shape[1] / 3))]
+
+
+def _late(values: np.ndarray) -> np.ndarray:
+    """Return the values [step, layer] of the last third of the layers."""
+    return values[:, -max(1, round(values.shape[1] / 3)) :]
+
+
+FEATURES: dict[str, Feature] = {
+    "visual_share": Feature("attention/mass", np.mean),
+    "visual_share_early": Feature("attention/mass", lambda share: _early(share).mean()),
+    "visual_share_late": Feature("attention/mass", lambda share: _late(share).mean()),
+    "visual_slope": Feature("attention/mass", lambda share: slope_over_steps(share.mean(1)).item()),
+    "visual_entropy": Feature("attention/visual", np.mean),
+    "region_ratio": Feature("regions", np.mean),
+    "cos_mha": Feature("update/cos_mha", np.mean),
+    "cos_ffn_late": Feature("update/cos_ffn", lambda cosine: _late(cosine).mean()),
+    "kl": Feature("update/kl", np.mean),
+    "active_neurons": Feature("ffn/gate_sum", lambda sums: (sums > 0).mean(), needs_end=True),
+    "logprob": Feature("steps/logprob", np.mean),
+    "logprob_min": Feature("steps/logprob", np.min),
+    "entropy": Feature("steps/entropy", np.mean),
+    "steps": Feature("steps/logprob", len, needs_end=True),
+}
+"""Every feature, by name."""
+
+
+def read_series(trace: Trace) -> dict[str, np.ndarray]:
+    """Return the series [step, ...] for the features, and ffn/gate_sum, as far as they were captured."""
+    captured = set(trace.captured)
+    names = (
+        "update/cos_mha",
+        "update/cos_ffn",
+        "update/kl",
+        "ffn/gate_sum",
+        "steps/logprob",
+        "steps/entropy",
+    )
+    series = {name: trace.array(name).values for name in names if name in captured}
+    if "attention/mass" in captured:
+        mass = trace.attention_mass.values[..., GROUP_NAMES.index("visual")]
+        series["attention/mass"] = mass.mean(2, dtype=float)
+    if "attention/visual" in captured:
+        inside = np.zeros(trace.attention_visual.shape[2], bool)
+        if trace.sample.regions and "images/source" in captured:
+            inside = mask_patches(find_patches(trace), trace.images["grid"].values.tolist())
+        entropy, share = _measure_visual(trace, inside)
+        series["attention/visual"] = entropy
+        if inside.any():
+            series["regions"] = share / inside.mean()
+    return series
+
+
+def _measure_visual(trace: Trace, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entropy of attention over the visual tokens, and its share on the mask `inside`, both [step].
+
+    They are means over the layers that attend to the images. They are NaN if no layer does or if a weight is not
+    finite.
+    """
+    weights, blocks = trace.attention_visual, []
+    for start in range(0, len(weights), BLOCK_STEPS):
+        block = weights[start : start + BLOCK_STEPS].values.astype(float)
+        total = block.sum(-1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = block / total
+            entropy = -np.where(shares > 0, shares * np.log(shares), 0).sum(-1)
+            attends = total[..., 0] != 0
+            measures = np.array([entropy, shares[..., inside].sum(-1)])
+            means = np.where(attends, measures, 0).sum(-1) / attends.sum(-1)
+        means[:, ~np.isfinite(total).all((1, 2))] = np.nan
+        blocks.append(means)
+    entropy, share = np.concatenate(blocks, 1) if blocks else np.zeros((2, 0))
+    return entropy, share
+
+
+def compute_features(series: dict[str, np.ndarray]) -> np.ndarray:
+    """Return all features [upto, feature] of the first 1, 2, 4, ... steps and, last, of the whole answer.
+
+    A feature is NaN if its series is missing, empty or not finite, or if it needs the answer's end.
+    """
+    steps = len(series["steps/logprob"])
+    ends = [*(2**power for power in range(steps.bit_length())), None]
+    rows = [[_compute_feature(feature, series, end) for feature in FEATURES.values()] for end in ends]
+    return np.array(rows, float)
+
+
+def _compute_feature(feature: Feature, series: dict[str, np.ndarray], end: int | None) -> float:
+    if feature.series not in series or (feature.needs_end and end is not None):
+        return np.nan
+    values = series[feature.series][:end]
+    return float(feature.compute(values)) if values.size and np.isfinite(values).all() else np.nan
