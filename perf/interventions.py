@@ -1,9 +1,9 @@
-"""Time of answering with each decoding-time method against plain `generate` of the same prompts, in turn in one process.
+"""Measure the time and memory of answering with each decoding-time method against plain `generate`.
 
-    python perf/interventions.py                     # two CPU cores: about twelve minutes
+    python perf/interventions.py                     # about twelve minutes on two CPU cores
 
-Answers of random weights and of a fixed length. Memory is the largest of the process beyond that of plain `generate`;
-one more key-value cache is what a second path needs.
+All methods answer the same prompts in turn in one process. The models have random weights, and answers have a fixed
+length. Memory is the process's peak minus that of plain `generate`. A contrast path needs one more key-value cache.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from mmprobe.samples import Sample
 HEADER = """\
 | model | prompt | new | batch | method | s | ratio | middle half | rounds | goal | extra MB | a cache, MB |
 |---|---|---|---|---|---|---|---|---|---|---|---|"""
-SEE = {"generate": False}
-METHODS: dict[str, tuple[Method, float]] = {
+METHODS: dict[str, tuple[Method, float]] = {  # method, and goal of the ratio to plain
     "plain": (load_method("plain"), 1.0),
-    "sage, see": (load_method("sage", analyze=False, **SEE), 1.15),
-    "sage, see and analyze": (load_method("sage", **SEE), 1.15),
+    "sage, see": (load_method("sage", analyze=False, generate=False), 1.15),
+    "sage, see and analyze": (load_method("sage", generate=False), 1.15),
     "sage": (load_method("sage"), 2.2),
     "vcd": (load_method("vcd"), 2.2),
     "icd": (load_method("icd"), 2.2),
@@ -41,38 +40,49 @@ METHODS: dict[str, tuple[Method, float]] = {
 
 
 def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> list[str]:
-    memory = {way: float("nan") for way in METHODS}
+    """Print and return the rows of one model and batch size.
 
-    def answered(way: str) -> None:
+    Args:
+        name: name of the model in the table.
+        model: the model.
+        batch: number of samples in the batch.
+        new: number of tokens of each answer.
+        rounds: number of timed rounds.
+    """
+    memory = {method: float("nan") for method in METHODS}  # MB
+
+    def answer(method: str) -> None:
         with measure_cost(model) as cost:
-            generate_batch(model, chosen, METHODS[way][0], max_new_tokens=new)
-        memory[way] = np.nanmin([memory[way], cost.extra_mb])
+            generate_batch(model, batch_samples, METHODS[method][0], max_new_tokens=new)
+        memory[method] = np.nanmin([memory[method], cost.extra_mb])
 
     with tempfile.TemporaryDirectory() as folder:
-        chosen = samples(Path(folder), batch)
-        found = in_turn({way: partial(answered, way) for way in METHODS}, rounds)
-        prompt, cache = len(model.prompt(chosen[0]).ids), cache_mb(model, chosen, new)
+        batch_samples = samples(Path(folder), batch)
+        timings = in_turn({method: partial(answer, method) for method in METHODS}, rounds)
+        prompt_length = len(model.prompt(batch_samples[0]).ids)
+        cache = cache_mb(model, batch_samples, new)
     rows = []
-    for way, paired in found.items():
-        goal = f"{METHODS[way][1]:.2f}" if way not in ("plain", "agla") else ""
-        extra = memory[way] - memory["plain"]
+    for method, timing in timings.items():
+        goal = f"{METHODS[method][1]:.2f}" if method not in ("plain", "agla") else ""
+        extra = memory[method] - memory["plain"]
         rows.append(
-            f"| {name} | {prompt} | {new} | {batch} | {way} | {paired} | {goal} | {extra:.0f} | {cache:.1f} |"
+            f"| {name} | {prompt_length} | {new} | {batch} | {method} | {timing} | {goal} | {extra:.0f} | {cache:.1f} |"
         )
     print(*rows, sep="\n", flush=True)
     return rows
 
 
-def cache_mb(model: Model, chosen: list[Sample], new: int) -> float:
-    """What keys and values of the prompts and answers take, in 2^20 bytes."""
+def cache_mb(model: Model, batch_samples: list[Sample], new: int) -> float:
+    """Return the size of the key-value cache of the prompts and answers, in units of 2^20 bytes."""
     text = model.hf.config.get_text_config()
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    tokens = model.batch(chosen).inputs["input_ids"].numel() + new * len(chosen)
-    size = torch.finfo(model.hf.dtype).bits // 8
-    return 2 * text.num_hidden_layers * text.num_key_value_heads * head * tokens * size / 2**20
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    n_tokens = model.batch(batch_samples).inputs["input_ids"].numel() + new * len(batch_samples)
+    item_size = torch.finfo(model.hf.dtype).bits // 8
+    return 2 * text.num_hidden_layers * text.num_key_value_heads * head_dim * n_tokens * item_size / 2**20
 
 
 def table(device: str = "cpu", quick: bool = False) -> str:
+    """Measure all settings, or only the smallest with few tokens, and return the table."""
     rows = [HEADER]
     print(HEADER)
     settings = [("tiny-spd", 1, 64), ("tiny-spd", 8, 64), ("12 layers", 1, 64), ("12 layers", 4, 64)]

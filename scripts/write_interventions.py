@@ -1,8 +1,9 @@
-"""What each method does to the embedded model's answers: choose parameters, compare, trace, write docs/interventions.md.
+"""Compare the methods on the embedded model, and write docs/interventions.md.
 
-python scripts/write_interventions.py --folder interventions     # two CPU cores: about an hour; goes on where it was
+    python scripts/write_interventions.py --folder interventions     # about an hour on two CPU cores
 
-Parameters are chosen on validation pairs and reported on others; the embedded model was trained on neither.
+A run that was interrupted continues where it stopped. Parameters are chosen on validation pairs, and results are
+reported on test pairs. The embedded model was trained on neither.
 """
 
 from __future__ import annotations
@@ -30,18 +31,28 @@ from mmprobe.interventions import load_method, method_names
 from mmprobe.models import Model
 
 PAGE = Path(__file__).parent.parent / "docs" / "interventions.md"
-SETS = {
+SETS = {  # first seed and number of pairs
     "validation": (1_500_000, 100),
     "test": (1_800_000, 300),
     "outer": (1_850_000, 40),
-}  # first seed, pairs
+}
 WORKERS = 2
-BATCH = 32
-TRACED = 60  # pairs
-SLOW = ("opera",)  # searches 25 continuations of one question at a time: on the validation pairs alone
-CHOSEN_BY = ("spd-faith drf", "spd-faith cf1")
-SHOWN = ("dqr_exact", "tf1_macro", "cf1", "contradiction_rate", "consistency_ratio", "drf", "drf_steps")
-SWEEPS: dict[str, dict[str, Sequence[Any]]] = {  # paper 003, tables 11 to 13, and the others' main parameters
+BATCH_SIZE = 32
+N_TRACED = 60  # pairs
+SLOW_METHODS = ("opera",)  # run on the validation pairs only
+DECODING_METHODS = ("plain", "sage", "vcd", "icd", "pai", "agla")
+SELECTION_METRICS = ("spd-faith drf", "spd-faith cf1")
+SPD_METRICS = ("dqr_exact", "tf1_macro", "cf1", "contradiction_rate", "consistency_ratio", "drf", "drf_steps")
+OUTER_METRICS = [
+    "pope accuracy",
+    "pope f1",
+    "chair chair_s",
+    "chair chair_i",
+    "chair recall",
+    "mme perception",
+]
+# SAGE's values are those of SPD-Faith Bench (arXiv:2602.07833), tables 11 to 13
+SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
     "sage": {"alpha": (0.0, 0.05, 0.15, 0.2), "beta": (0.8, 0.95, 1.0), "eta": (0.0, 0.25, 0.75, 1.0)},
     "vcd": {"alpha": (0.25, 0.5), "noise_step": (250, 750)},
     "icd": {"alpha": (0.25, 0.5)},
@@ -53,171 +64,190 @@ SWEEPS: dict[str, dict[str, Sequence[Any]]] = {  # paper 003, tables 11 to 13, a
 }
 
 
-def variants() -> list[Contender]:
-    """Every method as shipped, and with one parameter changed."""
-    found = [Contender(name, name, {}) for name in sorted(method_names(), key=lambda name: name != "plain")]
+def list_variants() -> list[Contender]:
+    """Return every method with its default parameters, and with one parameter changed."""
+    names = sorted(method_names(), key=lambda name: name != "plain")
+    variants = [Contender(name, name, {}) for name in names]
     for method, parameters in SWEEPS.items():
         for name, values in parameters.items():
-            found += [Contender(f"{method} {name}={value}", method, {name: value}) for value in values]
-    return found
+            variants += [Contender(f"{method} {name}={value}", method, {name: value}) for value in values]
+    return variants
 
 
-def pairs(folder: Path, name: str) -> Path:
-    """The samples file of a set; SPD-Faith's are the hard ones, so that there is something to mend."""
-    seed, n = SETS[name]
+def draw_pairs(folder: Path, name: str) -> Path:
+    """Draw the pairs of a set unless they exist, and return their samples file.
+
+    The pairs for SPD-Faith Bench are hard ones, so that answers can be improved.
+    """
+    seed, n_pairs = SETS[name]
     file = folder / name / "pairs" / "samples.jsonl"
-    return (
-        file
-        if file.exists()
-        else make_pairs(file.parent, n, seed, (0, 3), None if name == "outer" else "hard")
-    )
+    if file.exists():
+        return file
+    return make_pairs(file.parent, n_pairs, seed, (0, 3), None if name == "outer" else "hard")
 
 
 @cache
-def loaded() -> Model:
+def load_worker_model() -> Model:
+    """Load the model of a worker process."""
     torch.set_num_threads(1)
     return mp.load_model("tiny-spd", device="cpu")
 
 
-def answer(job: tuple[Contender, tuple[str, ...], Path, Path]) -> None:
-    """One method's answers, in a process of its own; `comparison` finds them."""
-    who, benchmarks, data, out = job
-    what = [(each, each.read_data(data)) for each in map(find_benchmark, benchmarks)]
-    compare_contenders(loaded(), [who], what, out, BATCH, lambda text: None)
+def read_benchmarks(names: Sequence[str], data: Path) -> list[tuple[Any, Any]]:
+    """Return each benchmark with its data."""
+    benchmarks = [find_benchmark(name) for name in names]
+    return [(benchmark, benchmark.read_data(data)) for benchmark in benchmarks]
 
 
-def comparison(
-    model: Model, who: list[Contender], benchmarks: tuple[str, ...], folder: Path, name: str
+def answer_in_worker(job: tuple[Contender, tuple[str, ...], Path, Path]) -> None:
+    """Answer the questions with one contender; `compare_on_set` reads the answers from the folder."""
+    contender, names, data, out = job
+    benchmarks = read_benchmarks(names, data)
+    compare_contenders(load_worker_model(), [contender], benchmarks, out, BATCH_SIZE, lambda text: None)
+
+
+def compare_on_set(
+    model: Model, contenders: list[Contender], benchmarks: tuple[str, ...], folder: Path, name: str
 ) -> xr.Dataset:
-    data, out = pairs(folder, name), folder / name
+    """Compare contenders on the named benchmarks and set; worker processes answer the questions."""
+    data, out = draw_pairs(folder, name), folder / name
+    jobs = [(contender, benchmarks, data, out) for contender in contenders]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        for each, _ in zip(
-            who, pool.map(answer, [(each, benchmarks, data, out) for each in who]), strict=True
-        ):
-            print(f"{name}: {each.name}", flush=True)
-    what = [(each, each.read_data(data)) for each in map(find_benchmark, benchmarks)]
-    return compare_contenders(model, who, what, out, BATCH, lambda text: None)
+        for contender, _ in zip(contenders, pool.map(answer_in_worker, jobs), strict=True):
+            print(f"{name}: {contender.name}", flush=True)
+    data_sets = read_benchmarks(benchmarks, data)
+    return compare_contenders(model, contenders, data_sets, out, BATCH_SIZE, lambda text: None)
 
 
-def choose(found: xr.Dataset, who: Sequence[Contender]) -> list[Contender]:
-    """Of each method the variant with the best score; the shipped one where several are."""
+def choose_variants(comparison: xr.Dataset, variants: Sequence[Contender]) -> list[Contender]:
+    """Return the best variant of each method; the one with default parameters if several are best."""
     best: dict[str, Contender] = {}
-    for each in who:
-        first = best.setdefault(each.method, each)
-        if _score(found, each) > _score(found, first):
-            best[each.method] = each
-    return [Contender(each.method, each.method, each.parameters) for each in best.values()]
+    for variant in variants:
+        leader = best.setdefault(variant.method, variant)
+        if _score(comparison, variant) > _score(comparison, leader):
+            best[variant.method] = variant
+    return [Contender(variant.method, variant.method, variant.parameters) for variant in best.values()]
 
 
-def _score(found: xr.Dataset, who: Contender) -> tuple[float, ...]:
-    return tuple(round(float(found["value"].sel(metric=name, contender=who.name)), 9) for name in CHOSEN_BY)
+def _score(comparison: xr.Dataset, contender: Contender) -> tuple[float, ...]:
+    values = comparison["value"].sel(contender=contender.name)
+    return tuple(round(float(values.sel(metric=name)), 9) for name in SELECTION_METRICS)
 
 
-def table(found: xr.Dataset, metrics: Sequence[str]) -> str:
-    """A row a method: the value, and the paired difference to plain with its interval, bold where it excludes 0."""
+def write_table(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
+    """Return a Markdown table with a row for each method.
+
+    A cell holds the value and the paired difference to plain with its interval, bold if the interval excludes 0.
+    """
     lines = [f"| method | {' | '.join(name.partition(' ')[2] for name in metrics)} |"]
     lines.append("|---" * (len(metrics) + 1) + "|")
-    for name in found["contender"].values:
-        one = found.sel(contender=name)
-        cells = [_cell(one.sel(metric=metric), name == found.attrs["baseline"]) for metric in metrics]
+    for name in comparison["contender"].values:
+        row = comparison.sel(contender=name)
+        is_baseline = name == comparison.attrs["baseline"]
+        cells = [_write_cell(row.sel(metric=metric), is_baseline) for metric in metrics]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(one: xr.Dataset, baseline: bool) -> str:
-    value = float(one["value"])
+def _write_cell(cell: xr.Dataset, is_baseline: bool) -> str:
+    value = float(cell["value"])
     text = "undefined" if np.isnan(value) else f"{value:.3f}"
-    middle, low, high = (float(one[f"difference{end}"]) for end in ("", "_low", "_high"))
-    if baseline or not np.isfinite(low):
+    difference, low, high = (float(cell[f"difference{end}"]) for end in ("", "_low", "_high"))
+    if is_baseline or not np.isfinite(low):
         return text
-    change = f"{middle:+.3f} [{low:+.3f}, {high:+.3f}]"
-    return f"{text}<br>" + (f"**{change}**" if low > 0 or high < 0 else change)
+    return f"{text}<br>{_write_difference(difference, low, high, 3)}"
 
 
-def verdicts(found: xr.Dataset, metrics: Sequence[str]) -> str:
-    """What helps and what harms, of the differences whose interval does not hold 0."""
+def _write_difference(difference: float, low: float, high: float, digits: int) -> str:
+    text = f"{difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def write_verdicts(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
+    """Return a list of the metrics that each method makes better or worse, by intervals that exclude 0."""
     lines = []
-    for name in found["contender"].values[1:]:
-        told: dict[str, list[str]] = {"better": [], "worse": []}
+    for name in comparison["contender"].values[1:]:
+        verdicts: dict[str, list[str]] = {"better": [], "worse": []}
         for metric in metrics:
-            one = found.sel(metric=metric, contender=name)
-            low, high = float(one["difference_low"]), float(one["difference_high"])
+            cell = comparison.sel(metric=metric, contender=name)
+            low, high = float(cell["difference_low"]), float(cell["difference_high"])
             if low > 0 or high < 0:
                 lower_is_better = "contradiction" in metric or "chair" in metric.partition(" ")[2]
-                told["better" if (low > 0) != lower_is_better else "worse"].append(f"`{metric}`")
-        text = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in told.items() if names)
-        lines.append(f"- **{name}**: {text or 'no difference that an interval tells from 0'}")
+                verdicts["better" if (low > 0) != lower_is_better else "worse"].append(f"`{metric}`")
+        text = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in verdicts.items() if names)
+        lines.append(f"- **{name}**: {text or 'no interval excludes 0'}")
     return "\n".join(lines)
 
 
-def internals(model: Model, who: Sequence[Contender], folder: Path) -> str:
-    """What traces of step-by-step answers show of each decoding-time method, paired with plain."""
-    samples = [each for each in mp.load_samples(pairs(folder, "test")) if each.metadata["type"] == "steps"][
-        :TRACED
-    ]
-    numbers: dict[str, dict[str, np.ndarray]] = {}
-    for each in who:
-        out = folder / "traces" / each.name.replace(" ", "-").replace(":", "")
+def write_internals(model: Model, contenders: Sequence[Contender], folder: Path) -> str:
+    """Return a table of what traces of step-by-step answers show of each method, paired with plain."""
+    all_samples = mp.load_samples(draw_pairs(folder, "test"))
+    samples = [sample for sample in all_samples if sample.metadata["type"] == "steps"][:N_TRACED]
+    by_contender: dict[str, dict[str, np.ndarray]] = {}
+    for contender in contenders:
+        out = folder / "traces" / contender.name.replace(" ", "-").replace(":", "")
         run = mp.trace(
             model,
             samples,
             out,
             capture="full",
             max_new_tokens=128,
-            batch_size=BATCH,
-            method=load_method(each.method, **each.parameters),
+            batch_size=BATCH_SIZE,
+            method=load_method(contender.method, **contender.parameters),
             resume=(out / "run.json").exists(),
         )
-        numbers[each.name] = _of_traces(run)
-    measures = list(numbers["plain"])
-    lines = [f"| method | {' | '.join(measures)} |", "|---" * (len(measures) + 1) + "|"]
-    for name, own in numbers.items():
+        by_contender[contender.name] = _measure_traces(run)
+    plain = by_contender["plain"]
+    lines = [f"| method | {' | '.join(plain)} |", "|---" * (len(plain) + 1) + "|"]
+    for name, measures in by_contender.items():
         cells = []
-        for measure in measures:
-            text = f"{np.nanmean(own[measure]):.4f}"
+        for measure, values in measures.items():
+            text = f"{np.nanmean(values):.4f}"
             if name != "plain":
-                change = own[measure] - numbers["plain"][measure]
-                change = change[np.isfinite(change)]
-                low, high = bootstrap_mean(change)
-                told = f"{change.mean():+.4f} [{low:+.4f}, {high:+.4f}]"
-                text += "<br>" + (f"**{told}**" if low > 0 or high < 0 else told)
+                differences = values - plain[measure]
+                differences = differences[np.isfinite(differences)]
+                low, high = bootstrap_mean(differences)
+                text += f"<br>{_write_difference(differences.mean(), low, high, 4)}"
             cells.append(text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _of_traces(run: mp.Run) -> dict[str, np.ndarray]:
-    """One number a sample of each measure, in the order of the samples."""
-    found: dict[str, list[float]] = {
-        name: []
-        for name in ("attention on pictures", "its decay a step", "conflict, nat", "steps", "log-probability")
-    }
+def _measure_traces(run: mp.Run) -> dict[str, np.ndarray]:
+    """Return each measure with one number for each sample, in the order of the samples."""
+    rows: list[dict[str, float]] = []
     for trace in run:
         visual = trace.attention_mass.sel(group="visual").mean(("layer", "head")).values.astype(float)
-        found["attention on pictures"].append(visual.mean())
-        found["its decay a step"].append(
-            np.polyfit(range(len(visual)), visual, 1)[0] if len(visual) > 1 else np.nan
+        slope = np.polyfit(range(len(visual)), visual, 1)[0] if len(visual) > 1 else np.nan
+        rows.append(
+            {
+                "attention to images": visual.mean(),
+                "its slope per step": slope,
+                "conflict, nats": float(trace.update_kl.mean()),
+                "steps": len(visual),
+                "log-probability": float(trace.steps["logprob"].mean()),
+            }
         )
-        found["conflict, nat"].append(float(trace.update_kl.mean()))
-        found["steps"].append(len(visual))
-        found["log-probability"].append(float(trace.steps["logprob"].mean()))
-    return {name: np.array(values) for name, values in found.items()}
+    return {measure: np.array([row[measure] for row in rows]) for measure in rows[0]}
 
 
 TEXT = """\
-# What interventions do to the embedded model
+# How methods change the embedded model
 
-Written by `python scripts/write_interventions.py`; no number is typed by hand. `tiny-spd` answered every question of SPD-Faith
-Bench about {n_test} held-out pairs of the synthetic world with each method, greedily, {batch} questions at a time. The pairs are
-of its hardest kind and differ in none to three ways. Parameters were chosen on {n_validation} other pairs: of a method's shipped
-parameters and those with one of them changed, the best by `drf`, then `cf1`; the shipped ones where nothing was better. Under
-each value stands the difference to plain, each sample with itself, with its 95 % bootstrap interval over pairs; bold where it
-does not hold 0. With {n_methods} methods and {n_metrics} metrics, a few such differences are expected by chance alone.
-A value is of the answers that can be read; a difference is of the samples that both read, so where a method makes answers
-unreadable it is of fewer of them, and not the difference of the values.
+This page is generated by `python scripts/write_interventions.py`, with all its numbers. `tiny-spd` answered every question of
+SPD-Faith Bench about {n_test} held-out pairs of the synthetic world, with each method, greedily, in batches of {batch_size}. The
+pairs are of the hardest kind and have up to three differences.
 
-A small model that learned its world by heart has little to gain from looking harder: where a method helps or harms a large
-model, this page does not tell. It shows that each method runs, what it changes, and that harm is reported like help.
+The parameters were chosen on {n_validation} other pairs. The candidates were a method's default parameters, and the default
+parameters with one of them changed. The best by `drf`, then by `cf1`, was chosen; the defaults if nothing was better.
+
+Under each value stands the paired difference to plain, with its 95 % bootstrap interval over pairs. It is bold if the interval
+excludes 0. With {n_methods} methods and {n_metrics} metrics, a few such differences are expected by chance alone. A value
+counts the answers that can be read. A difference counts the samples for which both answers can be read. So if a method makes
+answers unreadable, its difference covers fewer samples than its value, and it is not the difference of the two values.
+
+A small model that learned its world by heart can gain little from looking harder. So this page does not tell whether a method
+helps or harms a large model. It shows that each method runs, what it changes, and that harm is reported as well as help.
 
 ## Chosen parameters
 
@@ -227,12 +257,12 @@ model, this page does not tell. It shows that each method runs, what it changes,
 
 {spd}
 
-[Performance](performance.md) tells what each method costs. What an interval tells from 0:
+[Performance](performance.md) shows the cost of each method. The differences whose interval excludes 0:
 
 {verdicts}
 
-OPERA searches 25 continuations of one question at a time, too slow for all pairs; as shipped, on the {n_validation} validation
-pairs:
+OPERA reads 25 continuations at each token of one question, which is too slow for all pairs. With its default parameters, on the
+{n_validation} validation pairs:
 
 {slow}
 
@@ -242,77 +272,77 @@ pairs:
 
 {outer_verdicts}
 
-## SAGE's stages, one after the other
+## The stages of SAGE, one after the other
 
 As in the paper's table 14, with the chosen parameters, on the same pairs.
 
 {stages}
 
-## SAGE's parameters
+## The parameters of SAGE
 
 As in the paper's tables 11 to 13, one parameter at a time, on the {n_validation} validation pairs.
 
 {sweep}
 
-## What traces show
+## Traces
 
-Step-by-step answers to {traced} of the pairs, traced with each method that acts while the model decodes. A row is the mean over
-answers and, beneath it, the paired difference to plain. Attention and conflict are those of the path that answers, after the
-method's change.
+Step-by-step answers to {n_traced} of the pairs were traced with each method that acts while the model decodes. A cell holds the
+mean over answers and, under it, the paired difference to plain. Attention and conflict are those of the path that answers, after
+the method's change.
 
 {internals}
 
-Methods that ask again decode plainly: their traces would be those of plain on other prompts.
+Methods that ask again decode plainly. Their traces would be those of plain on other prompts.
 """
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument(
-        "--folder", type=Path, default=Path("interventions"), help="keeps pairs, answers and traces"
-    )
-    folder: Path = asked.parse_args().folder.absolute()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--folder", type=Path, default="interventions", help="for pairs, answers and traces")
+    folder: Path = parser.parse_args().folder.absolute()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     model = mp.load_model("tiny-spd", device="cpu")
-    candidates = variants()
-    validated = comparison(model, candidates, ("spd-faith",), folder, "validation")
-    chosen = choose(validated, candidates)
-    chosen = [each for each in chosen if each.name not in SLOW]
-    sage = next(each.parameters for each in chosen if each.name == "sage")
-    stages = [Contender(f"sage: {name}", "sage", {**sage, **given}) for name, given in SAGE_STAGES.items()][
-        :-1
-    ]
-    tested = comparison(model, [*chosen, *stages], ("spd-faith",), folder, "test")
-    outer = comparison(model, chosen, ("pope", "chair", "mme"), folder, "outer")
-    metrics = [name for name in (f"spd-faith {each}" for each in SHOWN) if name in tested["metric"].values]
-    outside = ["pope accuracy", "pope f1", "chair chair_s", "chair chair_i", "chair recall", "mme perception"]
-    outside = [name for name in outside if name in outer["metric"].values]
-    names = [each.name for each in chosen]
-    swept = ["plain", "sage", *(each.name for each in candidates if each.name.startswith("sage "))]
-    decoding = [each for each in chosen if each.name in ("plain", "sage", "vcd", "icd", "pai", "agla")]
+    variants = list_variants()
+    validated = compare_on_set(model, variants, ("spd-faith",), folder, "validation")
+    chosen = [each for each in choose_variants(validated, variants) if each.name not in SLOW_METHODS]
+    sage = next(contender.parameters for contender in chosen if contender.name == "sage")
+    stages = [
+        Contender(f"sage: {name}", "sage", {**sage, **parameters}) for name, parameters in SAGE_STAGES.items()
+    ][:-1]  # the last one is sage itself
+    tested = compare_on_set(model, [*chosen, *stages], ("spd-faith",), folder, "test")
+    outer = compare_on_set(model, chosen, ("pope", "chair", "mme"), folder, "outer")
+    spd_metrics = [f"spd-faith {name}" for name in SPD_METRICS]
+    spd_metrics = [name for name in spd_metrics if name in tested["metric"].values]
+    outer_metrics = [name for name in OUTER_METRICS if name in outer["metric"].values]
+    names = [contender.name for contender in chosen]
+    stage_names = ["plain", *(contender.name for contender in stages), "sage"]
+    sweep_names = ["plain", "sage", *(each.name for each in variants if each.name.startswith("sage "))]
+    decoding = [contender for contender in chosen if contender.name in DECODING_METHODS]
     text = TEXT.format(
         n_test=SETS["test"][1],
         n_validation=SETS["validation"][1],
         n_outer=SETS["outer"][1],
         n_methods=len(names) - 1,
-        n_metrics=len(metrics),
-        batch=BATCH,
-        traced=TRACED,
-        parameters="\n".join(
-            f"- **{each.name}**: {', '.join(f'`{k}={v}`' for k, v in each.parameters.items()) or 'as shipped'}"
-            for each in chosen[1:]
-        ),
-        spd=table(tested.sel(contender=names), metrics),
-        slow=table(validated.sel(contender=["plain", *SLOW]), metrics),
-        verdicts=verdicts(tested.sel(contender=names), metrics),
-        outer=table(outer, outside),
-        outer_verdicts=verdicts(outer, outside),
-        stages=table(tested.sel(contender=["plain", *(each.name for each in stages), "sage"]), metrics),
-        sweep=table(validated.sel(contender=swept), metrics),
-        internals=internals(model, [*decoding, *stages], folder),
+        n_metrics=len(spd_metrics),
+        batch_size=BATCH_SIZE,
+        n_traced=N_TRACED,
+        parameters="\n".join(_write_parameters(contender) for contender in chosen[1:]),
+        spd=write_table(tested.sel(contender=names), spd_metrics),
+        slow=write_table(validated.sel(contender=["plain", *SLOW_METHODS]), spd_metrics),
+        verdicts=write_verdicts(tested.sel(contender=names), spd_metrics),
+        outer=write_table(outer, outer_metrics),
+        outer_verdicts=write_verdicts(outer, outer_metrics),
+        stages=write_table(tested.sel(contender=stage_names), spd_metrics),
+        sweep=write_table(validated.sel(contender=sweep_names), spd_metrics),
+        internals=write_internals(model, [*decoding, *stages], folder),
     )
     PAGE.write_text(text, encoding="utf-8")
-    print(json.dumps({each.name: each.parameters for each in chosen}))
+    print(json.dumps({contender.name: contender.parameters for contender in chosen}))
+
+
+def _write_parameters(contender: Contender) -> str:
+    parameters = ", ".join(f"`{name}={value}`" for name, value in contender.parameters.items())
+    return f"- **{contender.name}**: {parameters or 'default parameters'}"
 
 
 if __name__ == "__main__":
