@@ -169,9 +169,8 @@ class BatchRecorder(StoppingCriteria):
         gates = self._fill_layers(*by_name["gate"]) if "gate" in by_name else None
         if self.normed:
             self.normed[:] = [torch.cat(self.normed, 1)[:, : length - 1]]
-        for row, (recorder, count) in enumerate(
-            zip(self.recorders, self._count_steps(token_ids), strict=True)
-        ):
+        counts = self._count_steps(token_ids)
+        for row, (recorder, count) in enumerate(zip(self.recorders, counts, strict=True)):
             if not count:
                 continue
             recorder.write_steps(token_ids[row, :count], logits[row, :count])
