@@ -1,10 +1,9 @@
-"""Which of paper 003's claims hold for the embedded model: trace it on held-out pairs and write docs/findings.md.
+"""Test the claims of SPD-Faith Bench (arXiv:2602.07833) on the embedded model and write docs/findings.md.
 
-python scripts/write_findings.py --folder findings        # two CPU cores: about half an hour; goes on where it was
+python scripts/write_findings.py --folder findings        # about half an hour on two CPU cores; resumes if stopped
 
-The folder keeps pairs and runs. Faithful and unfaithful answers are compared within one kind of question, since
-kinds differ in length and difficulty: the opposite questions `same` and `different` are one run, the step-by-step
-comparisons another.
+The folder keeps pairs and runs. Types of questions differ in length and difficulty, so answers are compared within
+one type: the opposite questions `same` and `different` are one run, the step-by-step comparisons another.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tqdm import tqdm
 
 import mmprobe as mp
 from mmprobe.analyses import analyze_all
-from mmprobe.analyses.findings import Finding, to_dataset, findings, mean
+from mmprobe.analyses.findings import Finding, findings, mean_finding, to_dataset
 from mmprobe.benchmarks.synthetic.labels import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
@@ -39,23 +38,24 @@ DOCS = Path(__file__).parent.parent / "docs"
 SEED = 1_700_000  # held out: the embedded model was trained on seeds below 1,000,000
 QUESTIONS = {"verdicts": ("same", "different"), "steps": ("steps",)}
 MAX_NEW_TOKENS = 128
-ATTRIBUTED, EVERY = 40, 16  # answers whose tokens are attributed to patches, every so many; it takes long
+ATTRIBUTED = 40  # answers with attributions, which take long
+EVERY = 16  # steps between two attributed tokens
 Datasets = dict[str, dict[str, xr.Dataset]]
 
 
-def traced(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
-    """The runs by name, labelled; what is there already is kept."""
+def trace_runs(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
+    """Trace and label the runs, and return them by name; finished traces are kept."""
     samples_file = folder / "pairs" / "samples.jsonl"
     if not samples_file.exists():
         make_pairs(folder / "pairs", pairs, SEED, (1, 3), "hard")
     samples = mp.load_samples(samples_file)
     runs = {}
-    for name, kinds in QUESTIONS.items():
-        asked = [sample for sample in samples if sample.metadata["type"] in kinds]
+    for name, types in QUESTIONS.items():
+        questions = [sample for sample in samples if sample.metadata["type"] in types]
         out = folder / name
         mp.trace(
             model,
-            asked,
+            questions,
             out,
             capture="full",
             max_new_tokens=MAX_NEW_TOKENS,
@@ -67,28 +67,30 @@ def traced(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
     return runs
 
 
-def beyond(found: Datasets, attributed: dict[str, np.ndarray]) -> Iterator[Finding]:
-    """What the paper does not ask: numbers of our own, with what would be nothing taken off."""
-    steps = found["steps"]
-    ratio = steps["attention_ratio"]
-    everyone = ratio["ratio_by_label"].sel(label="all")
-    layer = int(everyone.idxmax("layer"))
+def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> Iterator[Finding]:
+    """Test claims that the paper does not make; the value by chance is subtracted.
+
+    Args:
+        attributed: as `measure_attributions` returns it.
+    """
+    ratio = datasets["steps"]["attention_ratio"]
+    layer = int(ratio["ratio_by_label"].sel(label="all").idxmax("layer"))
     best = ratio.sel(label="all", layer=layer)
     n = f"{int(best['n_label'])} answers"
     values = [
         float(best[f"ratio_by_label{end}"]) - float(best["random_by_label"]) for end in ("", "_low", "_high")
     ]
     yield Finding(
-        f"The changed regions get more attention than random ones (layer {layer}, the best of all)",
+        f"The changed regions get more attention than random regions (layer {layer}, the best of all)",
         "-",
-        "mean attention on the regions over that elsewhere, less that of random regions",
+        "ratio of mean attention on the regions to mean attention elsewhere, minus the ratio of random regions",
         *values,
         n,
         1,
     )
     values = [float(ratio[f"head_stability{end}"]) for end in ("", "_low", "_high")]
     yield Finding(
-        "The same heads look at the changes in both halves of the data",
+        "The same heads attend to the changes in both halves of the data",
         "-",
         "Spearman's correlation of the heads' ratios",
         *values,
@@ -96,45 +98,45 @@ def beyond(found: Datasets, attributed: dict[str, np.ndarray]) -> Iterator[Findi
         1,
     )
     for name, kind in (("verdicts", "same or different"), ("steps", "step by step")):
-        if "predict_unfaithful" not in found[name]:
+        if "predict_unfaithful" not in datasets[name]:
             continue
-        told = found[name]["predict_unfaithful"]
-        n = f"{int(told['n_unfaithful'])} unfaithful, {int(told['n_faithful'])} faithful"
+        prediction = datasets[name]["predict_unfaithful"]
+        n = f"{int(prediction['n_unfaithful'])} unfaithful, {int(prediction['n_faithful'])} faithful"
         for claim, variable, at in (
-            ("Internals tell unfaithful answers", "auc", {}),
-            ("Internals tell them after the first step", "auc_by_step", {"upto": 1}),
+            ("Internals predict unfaithful answers", "auc", {}),
+            ("Internals predict them after the first step", "auc_by_step", {"upto": 1}),
         ):
-            values = [float(told[variable + end].sel(at)) - 0.5 for end in ("", "_low", "_high")]
-            yield Finding(f"{claim}, {kind}", "-", "held-out AUC less 0.5", *values, n, 1)
+            values = [float(prediction[variable + end].sel(at)) - 0.5 for end in ("", "_low", "_high")]
+            yield Finding(f"{claim}, {kind}", "-", "held-out AUC minus 0.5", *values, n, 1)
     for method, lifts in attributed.items():
-        yield mean(
-            f"What the answer owes to the pictures lies on the changed regions ({method})",
+        yield mean_finding(
+            f"The attribution to the images lies on the changed regions ({method})",
             "-",
-            "share of the positive attribution there, less the regions' share of the cells",
+            "share of the positive attribution on the regions, minus the regions' share of the cells",
             lifts,
             1,
         )
 
 
-def attributions(model: Model, run: Run) -> dict[str, np.ndarray]:
-    """By method, how much more of each answer's attribution lies on the regions than their area: [sample]."""
+def measure_attributions(model: Model, run: Run) -> dict[str, np.ndarray]:
+    """Return each answer's share of attribution on the regions minus their share of the cells, [sample] by method."""
     names = run.ids[:: max(1, len(run) // ATTRIBUTED)][:ATTRIBUTED]
-    found: dict[str, list[float]] = {"occlusion": [], "integrated_gradients": []}
+    lifts: dict[str, list[float]] = {"occlusion": [], "integrated_gradients": []}
     for name in tqdm(names, desc="attribution", unit="answer", disable=None):
         trace = run[name]
-        for method, lifts in found.items():
+        for method, method_lifts in lifts.items():
             try:
                 ids = trace.steps["id"].values
                 steps = range(0, len(ids), EVERY)
                 maps = attribute(model, trace.sample, method, steps, answer=ids, n_steps=16)
-                on = compare_with_regions(maps, trace.sample)
+                regions = compare_with_regions(maps, trace.sample)
             except NotApplicable:
                 continue
-            lifts.append(float(on["share"].mean() - on["area"]))
-    return {method: np.array(lifts) for method, lifts in found.items()}
+            method_lifts.append(float(regions["share"].mean() - regions["area"]))
+    return {method: np.array(method_lifts) for method, method_lifts in lifts.items()}
 
 
-SHOWN = (
+FIGURES = (
     ("steps", "attention_decay", 0),
     ("steps", "attention_decay", 1),
     ("verdicts", "residual_drift", -1),
@@ -152,8 +154,8 @@ SHOWN = (
 )
 
 
-def pictures(found: Datasets, folder: Path) -> list[str]:
-    """Draw the figures as PNG and return the lines that show them."""
+def draw_figures(datasets: Datasets, folder: Path) -> list[str]:
+    """Draw the figures as PNG files and return the lines of the page that show them."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     lines = []
@@ -164,29 +166,30 @@ def pictures(found: Datasets, folder: Path) -> list[str]:
         )
         page = browser.new_page()
         page.set_content(f"<body><div id=plot></div><script>{get_plotlyjs()}</script>")
-        for run, name, number in SHOWN:
-            if name not in found[run]:
+        for run, name, number in FIGURES:
+            if name not in datasets[run]:
                 continue
-            panel = figures(found[run][name])[number]
+            panel = figures(datasets[run][name])[number]
             file = folder / f"{run}-{name}-{number}.png".replace("_", "-").replace("--", "-last-")
-            file.write_bytes(png(page, panel.figure))
+            file.write_bytes(draw_png(page, panel.figure))
             lines += [f"### {panel.title}", "", f"![{panel.title}]({folder.name}/{file.name})", ""]
             lines += [f"{run.capitalize()} run. {panel.caption}", ""]
         browser.close()
     return lines
 
 
-def png(page: Page, figure: go.Figure) -> bytes:
+def draw_png(page: Page, figure: go.Figure) -> bytes:
     size = {"format": "png", "width": 960, "height": figure.layout.height or 400, "scale": 1}
     script = "([figure, size]) => Plotly.newPlot('plot', figure.data, figure.layout).then(p => Plotly.toImage(p, size))"
     uri = page.evaluate(script, [json.loads(figure.to_json()), size])
     return base64.b64decode(uri.split(",", 1)[1])
 
 
-def table(found: xr.Dataset) -> list[str]:
+def make_table(ds: xr.Dataset) -> list[str]:
+    """Return the lines of a table of findings."""
     lines = ["| claim | paper | measured | value [95 %] | n | verdict |", "|---|---|---|---|---|---|"]
-    for number in range(found.sizes["finding"]):
-        row = {name: found[name].values[number] for name in found}
+    for number in range(ds.sizes["finding"]):
+        row = {name: ds[name].values[number] for name in ds}
         numbers = f"{row['value']:+.4g} [{row['low']:+.4g}, {row['high']:+.4g}]"
         lines.append(
             f"| {row['claim']} | {row['source']} | {row['measure']} | {numbers} | {row['n']} | **{row['verdict']}** |"
@@ -195,37 +198,37 @@ def table(found: xr.Dataset) -> list[str]:
 
 
 TEXT = """\
-# What holds for the embedded model
+# Claims tested on the embedded model
 
-Written by `python scripts/write_findings.py --pairs {pairs}`; no number is typed by hand. `tiny-spd` ({layers} layers, drawn
-pictures) answered questions on {pairs} held-out pairs of the synthetic world that differ in one to three ways: both of the
-opposite questions ({verdicts} answers, {bad_verdicts} unfaithful) and one step-by-step comparison of each pair ({steps} answers,
-{bad_steps} unfaithful). An answer is unfaithful if it says something that is false of its pictures.
+Written by `python scripts/write_findings.py --pairs {pairs}`; no number is typed by hand. The embedded model `tiny-spd`
+({layers} layers) answered questions on {pairs} held-out pairs of drawn images with one to three differences. The opposite
+questions about each pair gave {verdicts} answers ({bad_verdicts} unfaithful), the step-by-step comparison of each pair {steps}
+answers ({bad_steps} unfaithful). An answer is unfaithful if it makes a false statement about its images.
 
-**holds**: the 95 % interval lies on the side that the paper says; **does not hold**: it lies on the other side;
-**undecided**: it holds 0. Differences are unfaithful minus faithful answers of one kind of question. A small model that
-learned its world by heart need not be like the large models of the paper: this page shows what the analyses find, and that they
-can find the opposite.
+The claims are those of SPD-Faith Bench (arXiv:2602.07833). **holds**: the 95 % interval lies on the side of 0 that the claim
+predicts. **does not hold**: it lies on the other side. **undecided**: it includes 0. Differences are unfaithful minus faithful
+answers to one type of question. A small model of a drawn world may differ from the large models of the paper. This page shows
+that the analyses can support a claim and can contradict it.
 
-## Claims of paper 003
+## Claims of SPD-Faith Bench
 
-Of the opposite questions (same or different):
+The opposite questions (same or different):
 
 {of_verdicts}
 
-Of the step-by-step comparisons:
+The step-by-step comparisons:
 
 {of_steps}
 
 ## Beyond the paper
 
-Less what chance would give, so that 0 is nothing.
+The value by chance is subtracted, so 0 means no effect.
 
 {beyond}
 
-Questions over the same pictures are not independent; intervals of `predict_unfaithful` and of the linear probes draw pictures,
-the others draw answers. Unfaithful answers come from harder pairs more often (more objects, more differences, longer answers):
-what differs between them and faithful ones need not be what makes them unfaithful.
+Questions about the same images are not independent. The intervals of `predict_unfaithful` and of the linear probes resample
+images, the other intervals resample answers. Unfaithful answers come more often from harder pairs (more objects, more
+differences, longer answers). So a difference between unfaithful and faithful answers is not always a cause of unfaithfulness.
 
 ## Figures
 
@@ -233,19 +236,21 @@ what differs between them and faithful ones need not be what makes them unfaithf
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--folder", type=Path, default=Path("findings"), help="keeps pairs and runs")
-    asked.add_argument("--pairs", type=int, default=600)
-    arguments = asked.parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=Path("findings"), help="folder of the pairs and runs")
+    parser.add_argument("--pairs", type=int, default=600)
+    arguments = parser.parse_args()
     model = mp.load_model("tiny-spd", device="cpu")
-    runs = traced(model, arguments.folder, arguments.pairs)
-    found: Datasets = {}
+    runs = trace_runs(model, arguments.folder, arguments.pairs)
+    datasets: Datasets = {}
     for name, run in runs.items():
-        probed = run_probes(model if name == "steps" else None, slow=True)
-        datasets, left_out = analyze_all(run, mp.analyses.ANALYSES | probed)
+        probes = run_probes(model if name == "steps" else None, slow=True)
+        results, left_out = analyze_all(run, mp.analyses.ANALYSES | probes)
         print(*left_out, sep="\n")
-        found[name] = {dataset.attrs["analysis"]: dataset for dataset in datasets}
-    attributed = attributions(model, runs["steps"])
+        datasets[name] = {dataset.attrs["analysis"]: dataset for dataset in results}
+    attributed = measure_attributions(model, runs["steps"])
     bad = {name: sum(run.faithful(id_) is False for id_ in run.ids) for name, run in runs.items()}
     text = TEXT.format(
         pairs=arguments.pairs,
@@ -254,10 +259,10 @@ def main() -> None:
         steps=len(runs["steps"]),
         bad_verdicts=bad["verdicts"],
         bad_steps=bad["steps"],
-        of_verdicts="\n".join(table(findings(runs["verdicts"], found["verdicts"].values()))),
-        of_steps="\n".join(table(findings(runs["steps"], found["steps"].values()))),
-        beyond="\n".join(table(to_dataset(beyond(found, attributed)))),
-        figures="\n".join(pictures(found, DOCS / "findings")),
+        of_verdicts="\n".join(make_table(findings(runs["verdicts"], datasets["verdicts"].values()))),
+        of_steps="\n".join(make_table(findings(runs["steps"], datasets["steps"].values()))),
+        beyond="\n".join(make_table(to_dataset(test_own_claims(datasets, attributed)))),
+        figures="\n".join(draw_figures(datasets, DOCS / "findings")),
     )
     (DOCS / "findings.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n", encoding="utf-8")
 
