@@ -1,4 +1,4 @@
-"""What the tiny models share: sizes, tokenizer, weights, chat template."""
+"""Sizes, tokenizer, weights and chat template of the tiny models."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ VISION = {
     "num_attention_heads": 2,
     "patch_size": 8,
 }
-Built = tuple[Any, Any]
+Built = tuple[Any, Any]  # a transformers model and its processor
 
 
-def tokenizer_with(*tokens: str, **named: str) -> Any:
-    """The embedded model's, with special tokens of a family and attributes that its processor reads."""
+def build_tokenizer(*tokens: str, **named: str) -> Any:
+    """Return the embedded model's tokenizer with special tokens; `named` ones become attributes, for processors."""
     folder = resources.files("mmprobe.models") / "tiny_spd"
     tokenizer = tf.PreTrainedTokenizerFast.from_pretrained(str(folder))
     tokenizer.add_tokens([tf.AddedToken(token, special=True) for token in (*tokens, *named.values())])
@@ -41,8 +41,8 @@ def tokenizer_with(*tokens: str, **named: str) -> Any:
     return tokenizer
 
 
-def shaken(model_class: type, config: Any) -> Any:
-    """A model with weights so large that attention is uneven, which never stops early."""
+def build_model(model_class: type, config: Any) -> Any:
+    """Return a model with weights so large that attention is uneven, and that never stops early."""
     torch.manual_seed(11)
     hf = model_class(config)
     for name, weight in hf.named_parameters():
@@ -56,10 +56,10 @@ def shaken(model_class: type, config: Any) -> Any:
     return hf.eval()
 
 
-def turns_template(
+def build_chat_template(
     user: tuple[str, str], assistant: str, system: tuple[str, str], begin: str = "", image: str = "<image>"
 ) -> str:
-    """A chat template: what stands before and after each role's parts, which come in their order."""
+    """Return a chat template, given the texts before and after the parts of each role."""
     turns = json.dumps({"user": user, "system": system})
     part = f"{json.dumps(image)} if part['type'] == 'image' else part['text']"
     return (

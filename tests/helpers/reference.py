@@ -1,4 +1,4 @@
-"""What eager transformers computes during `generate`, step by step, by its own flags and plain torch hooks."""
+"""The internals of eager transformers during `generate`, by its own flags and plain torch hooks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from mmprobe.models import Model
 
 
 def eager_generate(model: Model, inputs: dict[str, Any], steps: int) -> dict[str, np.ndarray]:
-    """Arrays [step, layer, ...] at each step's query of a batch of one.
+    """Return arrays [step, layer, ...] at the query of each step, for a batch of one.
 
-    Attention is padded with zeros to [step, layer, head, token], at the end for later tokens and at the
-    beginning for those that a sliding window has left behind; rows of layers that attend to pictures are
-    in `crossing` [step, layer, head, key], NaN elsewhere.
+    - ids [step], logits [step, vocabulary]
+    - attention [step, layer, head, token]: 0 for later tokens, and for tokens before a sliding window
+    - cross_attention [step, layer, head, key]: rows of layers that attend to images; NaN for other layers
+    - pre, mid, post [step, layer, hidden]: the residual stream; gate [step, layer, neuron]. NaN where a layer
+      does not run.
     """
     hf = copy.deepcopy(model.hf)
     hf.set_attn_implementation("eager")
     layers = list(model.family.decoder(hf).layers)
     parts = [model.family.parts(layer) for layer in layers]
-    seen: dict[str, dict[int, list[torch.Tensor]]] = {name: {} for name in ("pre", "mid", "post", "gate")}
+    records: dict[str, dict[int, list[torch.Tensor]]] = {name: {} for name in ("pre", "mid", "post", "gate")}
 
     def keep(name: str, index: int, values: Any) -> None:
         values = values[0] if isinstance(values, tuple) else values
-        seen[name].setdefault(index, []).append(values[0, -1].detach().clone())
+        records[name].setdefault(index, []).append(values[0, -1].detach().clone())
 
     for index, (layer, part) in enumerate(zip(layers, parts, strict=True)):
         layer.register_forward_pre_hook(
@@ -44,24 +46,28 @@ def eager_generate(model: Model, inputs: dict[str, Any], steps: int) -> dict[str
     tokens = out.sequences.shape[1]
     heads = hf.config.get_text_config().num_attention_heads
     attention = np.zeros((steps, len(layers), heads, tokens), np.float32)
-    widest = max(rows.shape[-1] for step in out.attentions for rows in step if rows is not None)
-    crossing = np.full((steps, len(layers), heads, widest), np.nan, np.float32)
+    n_keys = max(rows.shape[-1] for step in out.attentions for rows in step if rows is not None)
+    cross_attention = np.full((steps, len(layers), heads, n_keys), np.nan, np.float32)
     prompt = tokens - steps
     for step, by_layer in enumerate(out.attentions):
-        ran = [i for i in range(len(layers)) if len(seen["pre"].get(i, [])) > step]
+        ran = [i for i in range(len(layers)) if len(records["pre"].get(i, [])) > step]
         for index, rows in zip(ran, by_layer, strict=True):
             row = rows[0, :, -1].numpy()
             if parts[index].has_cross_attention:
-                crossing[step, index, :, : row.shape[-1]] = row
+                cross_attention[step, index, :, : row.shape[-1]] = row
             else:
                 end = prompt + step
                 attention[step, index, :, end - row.shape[-1] : end] = row
-    found = {"attention": attention, "crossing": crossing, "ids": out.sequences[0, prompt:].numpy()}
-    found["logits"] = torch.stack(out.logits)[:, 0].numpy()
-    for name, by_index in seen.items():
+    arrays = {
+        "attention": attention,
+        "cross_attention": cross_attention,
+        "ids": out.sequences[0, prompt:].numpy(),
+        "logits": torch.stack(out.logits)[:, 0].numpy(),
+    }
+    for name, by_index in records.items():
         if by_index:
-            some = next(iter(by_index.values()))[0]
-            nan = [torch.full_like(some, torch.nan)] * steps
-            stacked = [torch.stack(by_index.get(i, nan)) for i in range(len(layers))]
-            found[name] = torch.stack(stacked, 1).float().numpy()
-    return found
+            example = next(iter(by_index.values()))[0]
+            missing = [torch.full_like(example, torch.nan)] * steps
+            by_layer = [torch.stack(by_index.get(i, missing)) for i in range(len(layers))]
+            arrays[name] = torch.stack(by_layer, 1).float().numpy()
+    return arrays

@@ -1,4 +1,4 @@
-"""Tiny models with random weights and their processors: pictures as merged patches, one square, or beside the text."""
+"""Tiny random models and their processors: images as merged patches, as one square, or seen by cross-attention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import transformers as tf
-from helpers.building import TEXT, VISION, Built, shaken, tokenizer_with, turns_template
+from helpers.building import TEXT, VISION, Built, build_chat_template, build_model, build_tokenizer
 from transformers.models.deepseek_vl.image_processing_pil_deepseek_vl import DeepseekVLImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
@@ -27,8 +27,8 @@ TURNS: dict[str, Any] = {
 PATCHES = {"num_heads": 2, "patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2}
 
 
-def _without_video(processor_class: type) -> type:
-    """The processor without its video part, which needs torchvision."""
+def _drop_video(processor_class: type) -> type:
+    """Return a processor class without its video part, which needs torchvision."""
 
     def init(self: Any, image_processor: Any, tokenizer: Any, image_token: str, chat_template: str) -> None:
         self.image_token, self.video_token = image_token, None
@@ -39,10 +39,10 @@ def _without_video(processor_class: type) -> type:
     return type(f"Pil{processor_class.__name__}", (processor_class,), {"__init__": init})
 
 
-def _patches(
+def _build_qwen_like(
     config_class: type, model_class: type, processor_class: type, text: dict[str, Any], vision: dict[str, Any]
 ) -> Built:
-    tokenizer = tokenizer_with("<|video_pad|>")
+    tokenizer = build_tokenizer("<|video_pad|>")
     ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in
            ("image_pad", "video_pad", "vision_start", "vision_end")}  # fmt: skip
     config = config_class(
@@ -53,27 +53,31 @@ def _patches(
         vision_start_token_id=ids["vision_start"],
         vision_end_token_id=ids["vision_end"],
     )
-    processor = _without_video(processor_class)(
+    processor = _drop_video(processor_class)(
         Qwen2VLImageProcessorPil(
             patch_size=8, merge_size=2, size={"shortest_edge": 32 * 32, "longest_edge": 72 * 72}
         ),
         tokenizer,
         "<|image_pad|>",
-        turns_template(**TURNS, image="<|vision_start|><|image_pad|><|vision_end|>"),
+        build_chat_template(**TURNS, image="<|vision_start|><|image_pad|><|vision_end|>"),
     )
-    return shaken(model_class, config), processor
+    return build_model(model_class, config), processor
 
 
 def qwen2_vl() -> Built:
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}
-    return _patches(tf.Qwen2VLConfig, tf.Qwen2VLForConditionalGeneration, Qwen2VLProcessor, {}, vision)
+    return _build_qwen_like(
+        tf.Qwen2VLConfig, tf.Qwen2VLForConditionalGeneration, Qwen2VLProcessor, {}, vision
+    )
 
 
 def qwen2_5_vl() -> Built:
     """Its encoder attends in windows of 2 x 2 merged patches in the first layer."""
     vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64,
               "fullatt_block_indexes": [1], "window_size": 32}  # fmt: skip
-    return _patches(tf.Qwen2_5_VLConfig, tf.Qwen2_5_VLForConditionalGeneration, Qwen2VLProcessor, {}, vision)
+    return _build_qwen_like(
+        tf.Qwen2_5_VLConfig, tf.Qwen2_5_VLForConditionalGeneration, Qwen2VLProcessor, {}, vision
+    )
 
 
 DEEPSTACK = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64,
@@ -81,20 +85,22 @@ DEEPSTACK = {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "out_hidden
 
 
 def qwen3_vl() -> Built:
-    """Features of two encoder layers are added after the first two decoder layers."""
+    """Features of two encoder layers are added after its first two decoder layers."""
     text = {"head_dim": 16}
-    return _patches(tf.Qwen3VLConfig, tf.Qwen3VLForConditionalGeneration, Qwen3VLProcessor, text, DEEPSTACK)
+    return _build_qwen_like(
+        tf.Qwen3VLConfig, tf.Qwen3VLForConditionalGeneration, Qwen3VLProcessor, text, DEEPSTACK
+    )
 
 
 def qwen3_vl_moe() -> Built:
     text = {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
-    return _patches(
+    return _build_qwen_like(
         tf.Qwen3VLMoeConfig, tf.Qwen3VLMoeForConditionalGeneration, Qwen3VLProcessor, text, DEEPSTACK
     )
 
 
 def glm4v() -> Built:
-    tokenizer = tokenizer_with("<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>")
+    tokenizer = build_tokenizer("<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>")
     names = {"image_token_id": "<|image|>", "video_token_id": "<|video|>",
              "image_start_token_id": "<|begin_of_image|>", "image_end_token_id": "<|end_of_image|>"}  # fmt: skip
     config = tf.Glm4vConfig(
@@ -103,20 +109,20 @@ def glm4v() -> Built:
                        "image_size": 72},
         **{name: tokenizer.convert_tokens_to_ids(token) for name, token in names.items()},
     )  # fmt: skip
-    processor = _without_video(Glm4vProcessor)(
+    processor = _drop_video(Glm4vProcessor)(
         Glm4vImageProcessorPil(
             patch_size=8, merge_size=2, size={"shortest_edge": 32 * 32 * 2, "longest_edge": 72 * 72 * 2}
         ),
         tokenizer,
         "<|image|>",
-        turns_template(**TURNS, image="<|begin_of_image|><|image|><|end_of_image|>"),
+        build_chat_template(**TURNS, image="<|begin_of_image|><|image|><|end_of_image|>"),
     )
-    return shaken(tf.Glm4vForConditionalGeneration, config), processor
+    return build_model(tf.Glm4vForConditionalGeneration, config), processor
 
 
 def gemma3() -> Built:
-    """Layers with a window of 16 tokens and one without; wide pictures get crops beside the whole."""
-    tokenizer = tokenizer_with(
+    """Layers with a window of 16 tokens and one without; wide images get crops as well."""
+    tokenizer = build_tokenizer(
         boi_token="<start_of_image>",
         eoi_token="<end_of_image>",
         image_token="<image_soft_token>",
@@ -136,7 +142,7 @@ def gemma3() -> Built:
         Gemma3ImageProcessorPil(size={"height": 48, "width": 48}),
         tokenizer,
         image_seq_length=9,
-        chat_template=turns_template(
+        chat_template=build_chat_template(
             ("<|im_start|>user\n", "<|im_end|>\n"),
             "<|im_start|>model\n",
             ("<|im_start|>system\n", "<|im_end|>\n"),
@@ -148,12 +154,12 @@ def gemma3() -> Built:
         "do_pan_and_scan": True, "pan_and_scan_min_crop_size": 16, "pan_and_scan_max_num_crops": 3,
         "pan_and_scan_min_ratio_to_activate": 1.5,
     }  # fmt: skip
-    return shaken(tf.Gemma3ForConditionalGeneration, config), processor
+    return build_model(tf.Gemma3ForConditionalGeneration, config), processor
 
 
 def paligemma() -> Built:
-    """No chat template, and a prompt whose tokens all see each other."""
-    tokenizer = tokenizer_with("<image>", bos_token="<bos>")
+    """It has no chat template, and all tokens of a prompt see each other."""
+    tokenizer = build_tokenizer("<image>", bos_token="<bos>")
     config = tf.PaliGemmaConfig(
         text_config={"model_type": "gemma", **TEXT, "vocab_size": len(tokenizer), "head_dim": 16},
         vision_config={
@@ -167,14 +173,14 @@ def paligemma() -> Built:
     )
     image_processor = SiglipImageProcessorPil(size={"height": 24, "width": 24})
     image_processor.image_seq_length = 9
-    return shaken(tf.PaliGemmaForConditionalGeneration, config), tf.PaliGemmaProcessor(
+    return build_model(tf.PaliGemmaForConditionalGeneration, config), tf.PaliGemmaProcessor(
         image_processor, tokenizer
     )
 
 
 def deepseek_vl() -> Built:
-    """Pictures are padded to a square."""
-    tokenizer = tokenizer_with(image_token="<image_placeholder>")
+    """Images are padded to a square."""
+    tokenizer = build_tokenizer(image_token="<image_placeholder>")
     config = tf.DeepseekVLConfig(
         text_config={"model_type": "llama", **TEXT, "vocab_size": len(tokenizer)},
         vision_config={
@@ -188,17 +194,17 @@ def deepseek_vl() -> Built:
     processor = tf.DeepseekVLProcessor(
         DeepseekVLImageProcessorPil(size={"height": 32, "width": 32}, min_size=8),
         tokenizer,
-        chat_template=turns_template(
+        chat_template=build_chat_template(
             ("User: ", "\n\n"), "Assistant:", ("", "\n\n"), image="<image_placeholder>"
         ),
         num_image_tokens=16,
     )
-    return shaken(tf.DeepseekVLForConditionalGeneration, config), processor
+    return build_model(tf.DeepseekVLForConditionalGeneration, config), processor
 
 
 def mllama() -> Built:
-    """Two of four layers attend to the pictures, by gates that are open."""
-    tokenizer = tokenizer_with("<|image|>", "<|python_tag|>", bos_token="<bos>")
+    """Two of its four layers attend to the images, and their gates are open."""
+    tokenizer = build_tokenizer("<|image|>", "<|python_tag|>", bos_token="<bos>")
     text = {name: value for name, value in TEXT.items() if name != "num_hidden_layers"}
     config = tf.MllamaConfig(
         text_config={**text, "vocab_size": len(tokenizer), "bos_token_id": 1, "num_hidden_layers": 4, "cross_attention_layers": [1, 3],
@@ -212,7 +218,7 @@ def mllama() -> Built:
     processor = tf.MllamaProcessor(
         MllamaImageProcessorPil(size={"height": 32, "width": 32}, max_image_tiles=4),
         tokenizer,
-        chat_template=turns_template(
+        chat_template=build_chat_template(
             ("<|im_start|>user ", "<|im_end|>"),
             "<|im_start|>assistant\n",
             ("<|im_start|>system ", "<|im_end|>"),
@@ -220,7 +226,7 @@ def mllama() -> Built:
             image="<|image|>",
         ),
     )
-    hf = shaken(tf.MllamaForConditionalGeneration, config)
+    hf = build_model(tf.MllamaForConditionalGeneration, config)
     with torch.no_grad():
         for name, gate in hf.named_parameters():
             if name.endswith("gate"):

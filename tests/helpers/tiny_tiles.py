@@ -1,4 +1,4 @@
-"""Tiny models with random weights and their processors: pictures cropped or cut into tiles, and none declared."""
+"""Tiny random models and their processors: images cropped or cut into tiles; some families are not declared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import transformers as tf
-from helpers.building import TEXT, VISION, Built, shaken, tokenizer_with, turns_template
+from helpers.building import TEXT, VISION, Built, build_chat_template, build_model, build_tokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
@@ -21,8 +21,8 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
 
 
-def _llava_like(config_class: type, model_class: type, **options: Any) -> Built:
-    tokenizer = tokenizer_with("<image>")
+def _build_llava_like(config_class: type, model_class: type, **options: Any) -> Built:
+    tokenizer = build_tokenizer("<image>")
     config = config_class(
         text_config=tf.LlamaConfig(vocab_size=len(tokenizer), **TEXT),
         vision_config=tf.CLIPVisionConfig(image_size=32, **VISION),
@@ -35,18 +35,18 @@ def _llava_like(config_class: type, model_class: type, **options: Any) -> Built:
         patch_size=8,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=turns_template(("USER: ", " "), "ASSISTANT:", ("", " "), image="<image>\n"),
+        chat_template=build_chat_template(("USER: ", " "), "ASSISTANT:", ("", " "), image="<image>\n"),
     )
-    return shaken(model_class, config), processor
+    return build_model(model_class, config), processor
 
 
 def llava() -> Built:
-    return _llava_like(tf.LlavaConfig, tf.LlavaForConditionalGeneration)
+    return _build_llava_like(tf.LlavaConfig, tf.LlavaForConditionalGeneration)
 
 
 def vipllava() -> Built:
-    """Not declared, but as plain as LLaVA."""
-    return _llava_like(
+    """Not declared, but built like LLaVA."""
+    return _build_llava_like(
         tf.VipLlavaConfig,
         tf.VipLlavaForConditionalGeneration,
         vision_feature_layer=[-2, 1],
@@ -56,7 +56,7 @@ def vipllava() -> Built:
 
 def llava_next() -> Built:
     """Its encoder reads 3 x 3 patches; up to 2 x 2 or 1 x 3 tiles."""
-    tokenizer = tokenizer_with("<image>")
+    tokenizer = build_tokenizer("<image>")
     pinpoints = [[24, 48], [48, 24], [48, 48], [72, 24], [24, 72]]
     config = tf.LlavaNextConfig(
         text_config=tf.MistralConfig(vocab_size=len(tokenizer), sliding_window=None, **TEXT),
@@ -72,9 +72,9 @@ def llava_next() -> Built:
         patch_size=8,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        chat_template=turns_template(("[INST] ", " [/INST]"), "", ("", " "), image="<image>\n"),
+        chat_template=build_chat_template(("[INST] ", " [/INST]"), "", ("", " "), image="<image>\n"),
     )
-    return shaken(tf.LlavaNextForConditionalGeneration, config), processor
+    return build_model(tf.LlavaNextForConditionalGeneration, config), processor
 
 
 class PilLlavaOnevisionProcessor(LlavaOnevisionProcessor):
@@ -90,8 +90,8 @@ class PilLlavaOnevisionProcessor(LlavaOnevisionProcessor):
 
 
 def llava_onevision() -> Built:
-    """Its encoder reads 3 x 3 patches; up to 3 x 3 tiles, of whose patches at most 4 x 9 are left."""
-    tokenizer = tokenizer_with("<image>", "<video>")
+    """Its encoder reads 3 x 3 patches; up to 3 x 3 tiles, scaled down to at most 4 x 9 tokens."""
+    tokenizer = build_tokenizer("<image>", "<video>")
     pinpoints = [[height, width] for height in (24, 48, 72) for width in (24, 48, 72)]
     config = tf.LlavaOnevisionConfig(
         text_config=tf.Qwen2Config(vocab_size=len(tokenizer), **TEXT),
@@ -104,14 +104,14 @@ def llava_onevision() -> Built:
     processor = PilLlavaOnevisionProcessor(
         LlavaOnevisionImageProcessorPil(size={"height": 24, "width": 24}, image_grid_pinpoints=pinpoints),
         tokenizer,
-        chat_template=turns_template(
+        chat_template=build_chat_template(
             ("<|im_start|>user ", "<|im_end|>"),
             "<|im_start|>assistant\n",
             ("<|im_start|>system ", "<|im_end|>"),
             image="<image>\n",
         ),
     )
-    return shaken(tf.LlavaOnevisionForConditionalGeneration, config), processor
+    return build_model(tf.LlavaOnevisionForConditionalGeneration, config), processor
 
 
 class PilInternVLProcessor(InternVLProcessor):
@@ -123,7 +123,7 @@ class PilInternVLProcessor(InternVLProcessor):
 
 def internvl() -> Built:
     """Its encoder reads 6 x 6 patches and merges them two by two; up to four tiles and the whole."""
-    tokenizer = tokenizer_with(
+    tokenizer = build_tokenizer(
         start_image_token="<img>",
         end_image_token="</img>",
         context_image_token="<IMG_CONTEXT>",
@@ -139,14 +139,14 @@ def internvl() -> Built:
     processor = PilInternVLProcessor(
         GotOcr2ImageProcessorPil(size={"height": 48, "width": 48}, min_patches=1, max_patches=4),
         tokenizer,
-        chat_template=turns_template(
+        chat_template=build_chat_template(
             ("<|im_start|>user\n", "<|im_end|>\n"),
             "<|im_start|>assistant\n",
             ("<|im_start|>system\n", "<|im_end|>\n"),
             image="<IMG_CONTEXT>\n",
         ),
     )
-    return shaken(tf.InternVLForConditionalGeneration, config), processor
+    return build_model(tf.InternVLForConditionalGeneration, config), processor
 
 
 MARKS = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", "<video>") + tuple(
@@ -154,11 +154,11 @@ MARKS = ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-
 )
 
 
-def _idefics3_like(
+def _build_idefics3_like(
     config_class: type, model_class: type, processor_class: type, image_processor_class: type
 ) -> Built:
     """Its encoder reads 6 x 6 patches and merges them two by two; up to 2 x 2 tiles and the whole."""
-    tokenizer = tokenizer_with(*MARKS)
+    tokenizer = build_tokenizer(*MARKS)
     config = config_class(
         text_config=tf.LlamaConfig(vocab_size=len(tokenizer), **TEXT),
         vision_config={"image_size": 48, **VISION},
@@ -169,18 +169,18 @@ def _idefics3_like(
         image_processor_class(size={"longest_edge": 96}, max_image_size={"longest_edge": 48}),
         tokenizer,
         image_seq_len=9,
-        chat_template=turns_template(
+        chat_template=build_chat_template(
             ("User:", "<end_of_utterance>\n"),
             "Assistant:",
             ("System: ", "<end_of_utterance>\n"),
             begin="<|im_start|>",
         ),
     )
-    return shaken(model_class, config), processor
+    return build_model(model_class, config), processor
 
 
 def idefics3() -> Built:
-    return _idefics3_like(
+    return _build_idefics3_like(
         tf.Idefics3Config,
         tf.Idefics3ForConditionalGeneration,
         tf.Idefics3Processor,
@@ -204,14 +204,14 @@ class PilSmolVLMProcessor(SmolVLMProcessor):
 
 
 def smolvlm() -> Built:
-    return _idefics3_like(
+    return _build_idefics3_like(
         tf.SmolVLMConfig, tf.SmolVLMForConditionalGeneration, PilSmolVLMProcessor, SmolVLMImageProcessorPil
     )
 
 
 def blip_2() -> Built:
-    """Not declared, and nothing that can be traced: OPT has no gated MLP, and queries are not patches."""
-    tokenizer = tokenizer_with("<image>")
+    """Not declared, and not traceable: OPT has no gated MLP, and learned queries show no patches."""
+    tokenizer = build_tokenizer("<image>")
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "pad_token_id")
     small = {name: TEXT[name] for name in names}
     config = tf.Blip2Config(
@@ -227,8 +227,8 @@ def blip_2() -> Built:
         tokenizer,
         num_query_tokens=4,
     )
-    processor.chat_template = turns_template(("Question: ", " "), "Answer:", ("", " "))
-    return shaken(tf.Blip2ForConditionalGeneration, config), processor
+    processor.chat_template = build_chat_template(("Question: ", " "), "Answer:", ("", " "))
+    return build_model(tf.Blip2ForConditionalGeneration, config), processor
 
 
 TINY_TILES: dict[str, Callable[[], Built]] = {
@@ -241,4 +241,4 @@ TINY_TILES: dict[str, Callable[[], Built]] = {
     "vipllava": vipllava,
 }
 REFUSED: dict[str, Callable[[], Built]] = {"blip_2": blip_2}
-"""Models that mmprobe must refuse to trace, saying why."""
+"""Models that mmprobe must refuse to trace, with a reason."""

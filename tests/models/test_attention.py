@@ -27,11 +27,11 @@ def sample(image_paths) -> Sample:
 
 @pytest.fixture(scope="module")
 def blocked(random_qwen: Model, sample: Sample) -> Tensor:
-    """Pairs of queries of the question and keys of the first image, bool [query, key]."""
+    """Queries from the question on, and keys of the first image: bool [query, key]."""
     prompt = random_qwen.prompt(sample)
-    queries = np.flatnonzero(prompt.group == Group.USER)[0]
+    first_query = np.flatnonzero(prompt.group == Group.USER)[0]
     matrix = torch.zeros(len(prompt.ids), len(prompt.ids), dtype=torch.bool)
-    matrix[queries:, torch.from_numpy(prompt.image == 0)] = True
+    matrix[first_query:, torch.from_numpy(prompt.image == 0)] = True
     return matrix
 
 
@@ -104,7 +104,7 @@ def test_biases_are_added_to_what_is_not_blocked(random_qwen, sample, blocked):
 
 
 def softmax_rows(call: AttentionCall) -> Tensor:
-    """Rows of a call [head, query, key], from all that its observer is told."""
+    """Return the rows [head, query, key] of a call, from what its observer gets."""
     key = call.key[0].repeat_interleave(call.query.shape[1] // call.key.shape[1], 0)
     scores = call.query[0] @ key.mT * call.scale
     if call.bias is not None:

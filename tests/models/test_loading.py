@@ -1,4 +1,4 @@
-"""Loading by alias, folder and hub id, and what is said when it fails."""
+"""Loading by alias, folder and hub id, and the messages of failures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_aliases_point_to_hub_ids_or_the_package():
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("no-such-model", {}, "neither an alias"),
         ("./no/such/folder", {}, "neither an alias"),
@@ -58,13 +58,13 @@ def test_aliases_point_to_hub_ids_or_the_package():
         ("tiny-spd", {"dtype": "float8"}, "choose auto"),
     ],
 )
-def test_what_cannot_be_loaded_is_said_in_one_line(name, options, said):
-    with pytest.raises(mp.InputError, match=said) as raised:
+def test_a_load_that_fails_is_one_line(name, options, message):
+    with pytest.raises(mp.InputError, match=message) as raised:
         mp.load_model(name, **options)
     assert "\n" not in str(raised.value)
 
 
-def test_without_network_a_hub_id_says_what_to_do(monkeypatch):
+def test_a_hub_id_without_network_says_what_to_do(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
         mp.InputError, match="check the name and the network, or give a local folder"
@@ -77,9 +77,9 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
     """A checkpoint with transformers' own processor class needs torchvision."""
     folder = tmp_path / "copy"
     shutil.copytree(EMBEDDED, folder)
-    described = json.loads((folder / "preprocessor_config.json").read_text())
-    del described["processor_class"]
-    (folder / "preprocessor_config.json").write_text(json.dumps(described))
+    processor = json.loads((folder / "preprocessor_config.json").read_text())
+    del processor["processor_class"]
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     monkeypatch.setattr("mmprobe.models.loading.find_spec", lambda name: None)
     with pytest.raises(mp.InputError, match=r"mmprobe\[hub\]"):
         mp.load_model(str(folder), device="cpu")
@@ -108,7 +108,7 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
         "template",
     ],
 )
-def test_a_torn_checkpoint_is_one_line(tmp_path, file, content):
+def test_a_damaged_checkpoint_is_one_line(tmp_path, file, content):
     folder = tmp_path / "copy"
     shutil.copytree(EMBEDDED, folder)
     (folder / file).unlink()
@@ -136,33 +136,33 @@ def test_code_and_pickles_of_a_checkpoint_are_never_run(tmp_path):
         mp.load_model(str(folder), device="cpu")
 
 
-def without_a_weight(weights):
+def remove_weight(weights):
     del weights["model.language_model.layers.3.mlp.gate_proj.weight"]
 
 
-def of_another_shape(weights):
+def change_shape(weights):
     weights["model.language_model.norm.weight"] = torch.ones(7)
 
 
-def not_a_number(weights):
+def add_nan(weights):
     weights["model.language_model.norm.weight"][0] = torch.nan
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
-        (without_a_weight, r"lacks weights \(model.language_model.layers.3.mlp.gate_proj.weight\)"),
-        (of_another_shape, "could not be loaded"),
-        (not_a_number, "computes NaN"),
+        (remove_weight, r"lacks weights \(model.language_model.layers.3.mlp.gate_proj.weight\)"),
+        (change_shape, "could not be loaded"),
+        (add_nan, "computes NaN"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(tmp_path, damage, said):
+def test_weights_that_do_not_fit_are_refused(tmp_path, damage, message):
     folder = tmp_path / "copy"
     shutil.copytree(EMBEDDED, folder)
     weights = load_file(folder / "model.safetensors")
     damage(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(mp.InputError, match=said) as raised:
+    with pytest.raises(mp.InputError, match=message) as raised:
         mp.load_model(str(folder), device="cpu")
     assert "\n" not in str(raised.value)
 
@@ -198,10 +198,10 @@ def test_an_unknown_family_is_named(tmp_path):
 
 
 def test_a_model_that_does_not_fit_is_one_line(monkeypatch):
-    def full(module, *_):
+    def run_out_of_memory(module, *_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
-    monkeypatch.setattr(torch.nn.Module, "to", full)
+    monkeypatch.setattr(torch.nn.Module, "to", run_out_of_memory)
     with pytest.raises(InputError, match="does not fit into the memory of cpu") as raised:
         mp.load_model("tiny-spd", device="cpu")
     assert "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Token groups: every token accounted for, whatever the images, their order and the text."""
+"""Prompts: every token has its group, whatever the images, their order and the texts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from mmprobe.models.prompt import build_batch
 from mmprobe.samples import Sample
 
 
-def text_of(model: Model, prompt: Prompt, group: Group) -> str:
+def decode_group(model: Model, prompt: Prompt, group: Group) -> str:
     return model.tokenizer.decode(prompt.ids[prompt.group == group])
 
 
 def test_groups_hold_the_texts_and_nothing_else(tiny_spd, image_paths):
-    sample = Sample(id="a", images=image_paths, system="You see pictures.", question="Is there a star?")
+    sample = Sample(id="a", images=image_paths, system="You see images.", question="Is there a star?")
     prompt = tiny_spd.prompt(sample)
-    assert text_of(tiny_spd, prompt, Group.SYSTEM) == "You see pictures."
-    assert text_of(tiny_spd, prompt, Group.USER) == "Is there a star?"
+    assert decode_group(tiny_spd, prompt, Group.SYSTEM) == "You see images."
+    assert decode_group(tiny_spd, prompt, Group.USER) == "Is there a star?"
     visual = "<|vision_start|><|vision_end|>" * 3
-    wanted = f"<|im_start|>system\n<|im_end|>\n<|im_start|>user\n{visual}<|im_end|>\n<|im_start|>assistant\n"
-    assert text_of(tiny_spd, prompt, Group.TEMPLATE) == wanted
+    template = (
+        f"<|im_start|>system\n<|im_end|>\n<|im_start|>user\n{visual}<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert decode_group(tiny_spd, prompt, Group.TEMPLATE) == template
 
 
 def test_visual_tokens_belong_to_their_image_and_fill_its_grid(tiny_spd, image_paths):
@@ -36,16 +38,15 @@ def test_visual_tokens_belong_to_their_image_and_fill_its_grid(tiny_spd, image_p
     assert prompt.grids[1][0] < prompt.grids[1][1]
     assert prompt.grids[2][0] > prompt.grids[2][1]
     for index, (height, width) in enumerate(prompt.grids):
-        places = np.flatnonzero(prompt.image == index)
-        assert len(places) == height * width
-        assert (np.diff(places) == 1).all()
-        assert (prompt.group[places] == Group.VISUAL).all()
+        positions = np.flatnonzero(prompt.image == index)
+        assert len(positions) == height * width
+        assert (np.diff(positions) == 1).all()
+        assert (prompt.group[positions] == Group.VISUAL).all()
     assert (prompt.image[prompt.group != Group.VISUAL] == -1).all()
     assert prompt.visual_positions.tolist() == np.flatnonzero(prompt.image >= 0).tolist()
 
 
-def test_the_model_sees_the_same_visual_tokens(tiny_spd, image_paths):
-    """transformers' own marks of visual tokens are an independent witness."""
+def test_visual_tokens_equal_those_of_transformers(tiny_spd, image_paths):
     inputs, (prompt,) = tiny_spd.batch([Sample(id="a", images=image_paths[1:], question="?")])
     np.testing.assert_array_equal(inputs["mm_token_type_ids"][0].numpy() == 1, prompt.group == Group.VISUAL)
     ids = tiny_spd.processor.apply_chat_template(
@@ -64,11 +65,11 @@ def test_images_between_texts(tiny_spd, image_paths):
         {"type": "text", "text": "Are they the same?"},
     ]
     images = [Image.open(path) for path in image_paths[:2]]
-    chat = Chat([{"role": "user", "content": parts}], images, "test")
+    chat = Chat([{"role": "user", "content": parts}], images, name="test")
     prompt = build_batch(tiny_spd, [chat]).prompts[0]
-    assert text_of(tiny_spd, prompt, Group.USER) == "First then Are they the same?"
-    runs = np.flatnonzero(np.diff(prompt.image, prepend=-1))
-    assert prompt.image[runs].tolist() == [0, -1, 1, -1]
+    assert decode_group(tiny_spd, prompt, Group.USER) == "First then Are they the same?"
+    changes = np.flatnonzero(np.diff(prompt.image, prepend=-1))
+    assert prompt.image[changes].tolist() == [0, -1, 1, -1]
 
 
 @pytest.mark.parametrize("images", [0, 1, 2])
@@ -91,7 +92,7 @@ def test_text_that_looks_like_control_tokens_stays_text(tiny_spd, image_paths, t
     prompt = tiny_spd.prompt(sample)
     assert len(prompt.grids) == images
     assert len(prompt.visual_positions) == sum(height * width for height, width in prompt.grids)
-    user, system = (text_of(tiny_spd, prompt, group) for group in (Group.USER, Group.SYSTEM))
+    user, system = (decode_group(tiny_spd, prompt, group) for group in (Group.USER, Group.SYSTEM))
     assert user == system
     assert user.replace(" ", "") == text.replace(" ", "")  # a space may have split what looked like a token
     control = [tiny_spd.tokenizer.convert_tokens_to_ids(token) for token in tiny_spd.control_tokens]
@@ -99,15 +100,15 @@ def test_text_that_looks_like_control_tokens_stays_text(tiny_spd, image_paths, t
     assert not np.isin(prompt.ids[texts], control).any()
 
 
-def test_ordinary_text_is_not_touched(tiny_spd):
-    text = "Are the two pictures the same? < | image_pad |>"
+def test_ordinary_text_is_not_changed(tiny_spd):
+    text = "Are the two images the same? < | image_pad |>"
     prompt = tiny_spd.prompt(Sample(id="a", question=text))
-    assert text_of(tiny_spd, prompt, Group.USER) == text
+    assert decode_group(tiny_spd, prompt, Group.USER) == text
 
 
 @pytest.mark.parametrize("text", ["Is there a star?", " Is there a star? ", "Is there a star?\n", " ", ""])
 def test_a_template_may_trim_texts(tiny_spd, monkeypatch, text):
-    """Even where the blank that it cuts off stands behind the text again."""
+    """The blank that the template removes may stand after the text again."""
     trimming = (
         "{% for message in messages %}{% for part in message['content'] %}Q: {{ part['text'] | trim }} \n{% endfor %}"
         "{% endfor %}A:"
@@ -115,8 +116,8 @@ def test_a_template_may_trim_texts(tiny_spd, monkeypatch, text):
     monkeypatch.setattr(tiny_spd.processor, "chat_template", trimming)
     prompt = tiny_spd.prompt(Sample(id="a", system="Be brief. ", question=text))
     assert tiny_spd.tokenizer.decode(prompt.ids) == f"Q: Be brief. \nQ: {text.strip()} \nA:"
-    assert text_of(tiny_spd, prompt, Group.SYSTEM).strip() == "Be brief."
-    assert text_of(tiny_spd, prompt, Group.USER).strip() == text.strip()
+    assert decode_group(tiny_spd, prompt, Group.SYSTEM).strip() == "Be brief."
+    assert decode_group(tiny_spd, prompt, Group.USER).strip() == text.strip()
 
 
 def test_a_truncated_image_is_named(tiny_spd, image_paths, tmp_path):
@@ -126,11 +127,11 @@ def test_a_truncated_image_is_named(tiny_spd, image_paths, tmp_path):
         tiny_spd.prompt(Sample(id="a", images=[broken], question="?"))
 
 
-def test_a_picture_that_the_processor_refuses_is_named(tiny_spd, image_paths, tmp_path):
+def test_a_sample_that_the_processor_refuses_is_named(tiny_spd, image_paths, tmp_path):
     Image.new("RGB", (3, 900)).save(tmp_path / "thin.png")
     sample = Sample(id="a", images=[tmp_path / "thin.png"], question="?")
-    fine = Sample(id="b", images=image_paths[:1], question="?")
-    for samples in ([sample], [fine, sample]):
+    other = Sample(id="b", images=image_paths[:1], question="?")
+    for samples in ([sample], [other, sample]):
         with pytest.raises(InputError, match=r"^sample a: the processor of tiny-spd refuses .*aspect ratio"):
             tiny_spd.batch(samples)
 

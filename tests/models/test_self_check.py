@@ -1,4 +1,4 @@
-"""A declaration that does not fit its model is found when the model is loaded, and named."""
+"""Declarations that do not fit their model are refused when the model is loaded."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mmprobe.models.families.base import get_decoder_parts
 from mmprobe.models.self_check import check_model, find_numeric_errors, has_plain_logits
 
 
-def wrong(family, **parts):
-    """The family with some of its layer's parts taken from other modules, by path."""
+def misplace_parts(family, **parts):
+    """Return the family with parts of its layers taken from other modules, by path."""
 
-    def misplaced(layer):
+    def get_wrong_parts(layer):
         return get_decoder_parts(layer)._replace(
             **{name: layer.get_submodule(path) for name, path in parts.items()}
         )
 
-    return dataclasses.replace(family, parts=misplaced)
+    return dataclasses.replace(family, parts=get_wrong_parts)
 
 
 @pytest.mark.parametrize("model", ["tiny_spd", "random_qwen"])
@@ -32,17 +32,17 @@ def test_a_declaration_that_fits_passes(model, request):
 
 @pytest.mark.parametrize("parts", [{"mid": "input_layernorm"}, {"update": "mlp"}, {"mid": "mlp"}])
 def test_a_misplaced_part_is_named_with_its_layer(random_qwen, parts):
-    family = wrong(random_qwen.family, **parts)
+    family = misplace_parts(random_qwen.family, **parts)
     with pytest.raises(
         InputError, match=r"qwen2_5_vl: layer 0: resid_pre .* do not add up .*adding-a-family"
     ):
-        check_model(random_qwen.hf, family, "mine")
+        check_model(random_qwen.hf, family, "my-model")
 
 
-def test_attention_beside_the_registry_is_named(random_qwen):
-    family = wrong(random_qwen.family, attention="mlp")
+def test_attention_outside_the_registry_is_named(random_qwen):
+    family = misplace_parts(random_qwen.family, attention="mlp")
     with pytest.raises(InputError, match="registry"):
-        check_model(random_qwen.hf, family, "mine")
+        check_model(random_qwen.hf, family, "my-model")
 
 
 def test_logits_that_are_rescaled_are_found(random_qwen):
