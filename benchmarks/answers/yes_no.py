@@ -1,4 +1,4 @@
-"""The one parser of yes and no, which every benchmark uses."""
+"""The parser of yes and no that every benchmark uses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _WORD = re.compile(r"[^\W_]+", re.UNICODE)
 
 
 def parse_yes_no(text: str) -> Literal["yes", "no", "unknown"]:
-    """The first word of an answer that is yes or no, whatever its case and punctuation.
+    """Return the first word of an answer that is yes or no, in any case and with any punctuation.
 
     Example:
-        >>> parse_yes_no("**No**, I see nothing."), parse_yes_no("Well, YES!"), parse_yes_no("Nothing is known.")
-        ('no', 'yes', 'unknown')
+        >>> [parse_yes_no(text) for text in ("**No**, I see nothing.", "Well, YES!", "Nothing is known.")]
+        ['no', 'yes', 'unknown']
     """
     for word in _WORD.findall(text):
         if word.lower() in ("yes", "no"):

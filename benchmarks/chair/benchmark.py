@@ -1,4 +1,4 @@
-"""CHAIR on the command line."""
+"""CHAIR on the command line: its data, its question and its scores."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from mmprobe.benchmarks.answers.coco import find_objects
 from mmprobe.benchmarks.answers.objects import read_coco_objects
 from mmprobe.benchmarks.chair.data import add_reference_captions, read_captions
-from mmprobe.benchmarks.chair.metrics import Mentions, score_chair
-from mmprobe.benchmarks.chair.synthetic import shape_mentions, synthetic_truth
+from mmprobe.benchmarks.chair.metrics import FindMentions, compute_metrics, make_record
+from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -20,81 +20,116 @@ QUESTION = "Please describe this image in detail."
 
 
 class ChairTruth(NamedTuple):
+    """Images and their objects.
+
+    Attributes:
+        samples: one question an image.
+        objects: the objects of each image, by sample id.
+        find_mentions: finds the objects that a text names.
+    """
+
     samples: list[Sample]
     objects: Mapping[str, Collection[str]]
-    mentions: Mentions
+    find_mentions: FindMentions
 
 
-def _of_world(samples: list[Sample]) -> ChairTruth:
-    objects = synthetic_truth(samples)
-    return ChairTruth([sample for sample in samples if sample.id in objects], objects, shape_mentions)
+def read_data(path: Path) -> ChairTruth:
+    """Read a samples file of the synthetic world, or a folder with COCO's `instances*.json` and `images/`.
 
-
-def _read(path: Path) -> ChairTruth:
-    """A samples file of the synthetic world; or a folder with COCO's `instances*.json` and `images/`.
-
-    Where the folder holds `captions*.json`, too, what people's captions name counts as there.
+    If the folder also holds `captions*.json`, the objects that people's captions name count as shown.
     """
     if path.suffix == ".jsonl":
-        return _of_world(load_samples(path))
+        return _build_synthetic_truth(load_samples(path))
     files = [path] if path.is_file() else sorted(path.glob("instances*.json"))
     if len(files) != 1:
         raise InputError(f"{path}: holds {len(files)} files named instances*.json; one is needed")
-    objects = read_coco_objects(files[0], key="id")
-    for captions in sorted(files[0].parent.glob("captions*.json")):
+    instances = files[0]
+    objects = read_coco_objects(instances, key="id")
+    for captions in sorted(instances.parent.glob("captions*.json")):
         objects = add_reference_captions(objects, captions, find_objects)
-    names = read_coco_objects(files[0])
-    folder = files[0].parent / "images"
+    file_names = read_coco_objects(instances)
+    folder = instances.parent / "images"
     samples = []
-    for name, file in zip(objects, names, strict=True):
-        pictures = [folder / file] if folder.is_dir() else []
-        for picture in pictures:
-            check_image(picture, str(files[0]))
+    for name, file_name in zip(objects, file_names, strict=True):
+        images = [folder / file_name] if folder.is_dir() else []
+        for image in images:
+            check_image(image, str(instances))
         try:
             check_id(name)
         except ValueError as error:
-            raise InputError(f"{files[0]}: an image's id {name!r} {error}") from None
-        samples.append(Sample(id=name, images=pictures, question=QUESTION))
+            raise InputError(f"{instances}: an image's id {name!r} {error}") from None
+        samples.append(Sample(id=name, images=images, question=QUESTION))
     return ChairTruth(samples, objects, find_objects)
 
 
-def _draw(folder: Path, n: int, seed: int) -> ChairTruth:
-    return _of_world(load_samples(make_pairs(folder, n, seed)))
+def draw_data(folder: Path, n: int, seed: int) -> ChairTruth:
+    """Draw n pairs from the synthetic world into an empty folder."""
+    return _build_synthetic_truth(load_samples(make_pairs(folder, n, seed)))
 
 
-def _score(truth: ChairTruth, responses: Mapping[str, str]) -> Scored:
-    captions = match_responses(truth.samples, responses, "CHAIR")
-    return score_chair(captions, truth.objects, truth.mentions)
+def _build_synthetic_truth(samples: list[Sample]) -> ChairTruth:
+    objects = read_described_shapes(samples)
+    return ChairTruth([sample for sample in samples if sample.id in objects], objects, find_shapes)
 
 
-def _faithful(truth: ChairTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """A description that names nothing which is not there."""
-    return {row["id"]: not row["hallucinated"] for row in records if row["hallucinated"] is not None}
-
-
-def _answers(path: Path, truth: ChairTruth) -> dict[str, str] | None:
-    """COCO's form is one JSON list."""
-    return read_captions(path) if path.suffix == ".json" else None
-
-
-def _take_images(truth: ChairTruth, n: int) -> ChairTruth:
+def take_first_images(truth: ChairTruth, n: int) -> ChairTruth:
+    """Return the first n images."""
     samples = take_images(truth.samples, n)
     objects = {sample.id: truth.objects[sample.id] for sample in samples}
     return truth._replace(samples=samples, objects=objects)
 
 
+def ask_questions(truth: ChairTruth) -> list[Sample]:
+    """Return the questions in order."""
+    return truth.samples
+
+
+def score_answers(truth: ChairTruth, responses: Mapping[str, str]) -> Scored:
+    """Score captions by sample id.
+
+    Returns:
+        The metrics of `compute_metrics`, and one record an image.
+
+    Raises:
+        InputError: a response answers no question of the data.
+
+    Example:
+        >>> truth = ChairTruth([Sample(id="1", question="?")], {"1": ["star", "heart"]}, find_shapes)
+        >>> metrics, records = score_answers(truth, {"1": "A star and a ring."})
+        >>> metrics["chair_i"].value, metrics["chair_s"].value, records[0]["hallucinated"]
+        (0.5, 1.0, ['ring'])
+    """
+    captions = match_responses(truth.samples, responses, "CHAIR")
+    records = [
+        make_record(name, captions.get(name), objects, truth.find_mentions)
+        for name, objects in truth.objects.items()
+    ]
+    return compute_metrics(records), records
+
+
+def faithful_answers(truth: ChairTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return whether each caption names no hallucinated object, by sample id."""
+    return {
+        record["id"]: not record["hallucinated"] for record in records if record["hallucinated"] is not None
+    }
+
+
+def read_answers(path: Path, truth: ChairTruth) -> dict[str, str] | None:
+    """Read captions in COCO's form, one JSON list."""
+    return read_captions(path) if path.suffix == ".json" else None
+
 
 BENCHMARK = Benchmark(
     name="chair",
-    about="Which objects of a description are not in the picture (Rohrbach et al., 2018).",
-    read_data=_read,
-    draw_data=_draw,
-    take=_take_images,
-    ask_questions=lambda truth: truth.samples,
-    score_answers=_score,
+    about="Objects in a description that the image does not show (Rohrbach et al., 2018).",
+    read_data=read_data,
+    draw_data=draw_data,
+    take=take_first_images,
+    ask_questions=ask_questions,
+    score_answers=score_answers,
     headline=("chair_s", "chair_i", "recall", "names_objects"),
-    faithful_answers=_faithful,
-    read_answers=_answers,
+    faithful_answers=faithful_answers,
+    read_answers=read_answers,
     max_new_tokens=128,
     unit="images",
 )

@@ -1,8 +1,8 @@
-"""CHAIR: which objects that a caption names are not in the picture.
+"""CHAIR: the objects in a caption that the image does not show.
 
-Rohrbach et al. (2018), "Object Hallucination in Image Captioning", arXiv 1809.02156. Words become objects by a
-`mentions` function: `mmprobe.benchmarks.answers.coco.mentions` for COCO's 80 categories and their synonyms,
-`shape_mentions` for the shapes of the synthetic world.
+Rohrbach et al. (2018), "Object Hallucination in Image Captioning", arXiv:1809.02156. A `FindMentions`
+function finds the objects of a text: `mmprobe.benchmarks.answers.coco.find_objects` for COCO's 80 categories
+and their synonyms, `mmprobe.benchmarks.chair.synthetic.find_shapes` for the shapes of the synthetic world.
 """
 
 from __future__ import annotations
@@ -12,75 +12,82 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, of_samples
-from mmprobe.errors import InputError
+from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, with_ids
 
-Mentions = Callable[
-    [str], Sequence[tuple[str, tuple[int, int]]]
-]  # each category named, and where: start, end
+FindMentions = Callable[[str], Sequence[tuple[str, tuple[int, int]]]]
+"""Takes a text and returns the category and the span (start, end) of each object that it names."""
 
-
-# Counts of a caption: mentions, hallucinated ones, whether it has one, captions, true objects named, true
-# objects, and whether it names any object.
-_MENTIONS, _FALSE, _HAS_FALSE, _CAPTIONS, _FOUND, _TRUE, _NAMES = range(7)
+# Columns of a caption's counts: mentions; hallucinated mentions; 1 if there are any; captions; shown objects
+# that are named; shown objects; 1 if the caption names any object.
+_MENTIONS, _HALLUCINATED, _HAS_HALLUCINATED, _CAPTIONS, _NAMED_OBJECTS, _OBJECTS, _NAMES_OBJECTS = range(7)
 
 
-def _share(over: int, under: int) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda counts: counts[..., over] / counts[..., under]
+def _share(numerator: int, denominator: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda counts: counts[..., numerator] / counts[..., denominator]
 
 
 _METRICS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Direction]] = {
-    "chair_s": (_share(_HAS_FALSE, _CAPTIONS), "lower"),
-    "chair_i": (_share(_FALSE, _MENTIONS), "lower"),
-    "recall": (_share(_FOUND, _TRUE), "higher"),
-    "names_objects": (_share(_NAMES, _CAPTIONS), "neither"),
+    "chair_s": (_share(_HAS_HALLUCINATED, _CAPTIONS), "lower"),
+    "chair_i": (_share(_HALLUCINATED, _MENTIONS), "lower"),
+    "recall": (_share(_NAMED_OBJECTS, _OBJECTS), "higher"),
+    "names_objects": (_share(_NAMES_OBJECTS, _CAPTIONS), "neither"),
 }
 
 
-def score_chair(
-    captions: Mapping[str, str], truth: Mapping[str, Collection[str]], mentions: Mentions
-) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
-    """CHAIR_s, CHAIR_i and the recall of objects, each with an interval over captions.
-
-    - chair_s: captions that name an object which is not there / captions.
-    - chair_i: mentions of objects that are not there / mentions. An object named twice is two mentions, as in
-      the authors' code. Undefined (None) where no caption names any object.
-    - recall: true objects named / true objects, summed over pictures first (micro).
-    - names_objects: share of captions that name any object at all; what says nothing hallucinates nothing.
+def make_record(
+    name: str, caption: str | None, objects: Collection[str], find_mentions: FindMentions
+) -> dict[str, Any]:
+    """Return the record of an image: its caption, its objects, and the mentions and hallucinated ones.
 
     Args:
-        captions: by picture's or sample's id.
-        truth: the objects that each picture shows, by the same id. One without a caption lowers the coverage.
-        mentions: from a text to the objects it names.
+        name: id of the sample.
+        caption: the caption; None if it is missing.
+        objects: the objects that the image shows.
+        find_mentions: finds the objects that a text names.
+    """
+    record: dict[str, Any] = {"id": name, "answer": caption, "objects": sorted(set(objects))}
+    if caption is None:
+        return record | {"mentions": None, "hallucinated": None, "faithful": None}
+    mentions = [category for category, _ in find_mentions(caption)]
+    hallucinated = [category for category in mentions if category not in objects]
+    return record | {"mentions": mentions, "hallucinated": hallucinated, "faithful": not hallucinated}
+
+
+def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
+    """Compute CHAIR_s, CHAIR_i and the recall of objects, with intervals over captions.
+
+    - chair_s: share of captions with a hallucinated object.
+    - chair_i: share of hallucinated mentions among all mentions. An object that is named twice is two
+      mentions, as in the authors' code. None if no caption names an object.
+    - recall: share of the shown objects that are named, summed over images first (micro).
+    - names_objects: share of captions that name an object. A caption without objects cannot hallucinate.
+
+    An image without a caption lowers the coverage.
+
+    Args:
+        records: the records of `make_record`.
 
     Returns:
-        Metrics by name, and a row a picture with its mentions and the hallucinated ones among them.
-
-    Raises:
-        InputError: a caption of a picture that the truth does not hold.
-
-    Example:
-        >>> from mmprobe.benchmarks.chair.synthetic import shape_mentions
-        >>> metrics, rows = score_chair({"1": "A star and a ring."}, {"1": ["star", "heart"]}, shape_mentions)
-        >>> metrics["chair_i"].value, metrics["chair_s"].value, metrics["recall"].value, rows[0]["hallucinated"]
-        (0.5, 1.0, 0.5, ['ring'])
+        Metrics by name.
     """
-    for name in captions:
-        if name not in truth:
-            raise InputError(f"CHAIR: caption {name!r} is of no picture whose objects are known")
-    counts: list[list[int] | None] = []
-    rows = []
-    for name, objects in truth.items():
-        caption = captions.get(name)
-        row: dict[str, Any] = {"id": name, "answer": caption, "objects": sorted(set(objects))}
-        if caption is None:
-            counts.append(None)
-            rows.append(row | {"mentions": None, "hallucinated": None, "faithful": None})
-            continue
-        named = [category for category, _ in mentions(caption)]
-        false = [category for category in named if category not in objects]
-        found = set(named) & set(objects)
-        counts.append([len(named), len(false), bool(false), 1, len(found), len(set(objects)), bool(named)])
-        rows.append(row | {"mentions": named, "hallucinated": false, "faithful": not false})
-    metrics = {name: count_metric(counts, of, direction) for name, (of, direction) in _METRICS.items()}
-    return of_samples(metrics, list(truth)), rows
+    counts = [_count(record) for record in records]
+    metrics = {
+        name: count_metric(counts, combine, direction) for name, (combine, direction) in _METRICS.items()
+    }
+    return with_ids(metrics, [record["id"] for record in records])
+
+
+def _count(record: Mapping[str, Any]) -> list[int] | None:
+    mentions, hallucinated, objects = record["mentions"], record["hallucinated"], record["objects"]
+    if mentions is None:
+        return None
+    n_named_objects = len(set(mentions) & set(objects))
+    return [
+        len(mentions),
+        len(hallucinated),
+        int(bool(hallucinated)),
+        1,
+        n_named_objects,
+        len(objects),
+        int(bool(mentions)),
+    ]

@@ -1,4 +1,4 @@
-"""CHAIR over the synthetic world: its shapes are the objects."""
+"""CHAIR (arXiv:1809.02156) over the synthetic world, where shapes are the objects."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from mmprobe.samples import Sample
 _SHAPE = re.compile(rf"\b({'|'.join(SHAPES)})(?:e?s)?\b", re.IGNORECASE)
 
 
-def shape_mentions(text: str) -> list[tuple[str, tuple[int, int]]]:
-    """The shapes of the synthetic world that a text names, in order, with their spans.
+def find_shapes(text: str) -> list[tuple[str, tuple[int, int]]]:
+    """Return the shapes that a text names, in order, with their spans.
 
     Example:
-        >>> shape_mentions("Two stars and a red cross.")
+        >>> find_shapes("Two stars and a red cross.")
         [('star', (4, 9)), ('cross', (20, 25))]
     """
-    return [(found[1].lower(), found.span()) for found in _SHAPE.finditer(text)]
+    return [(match[1].lower(), match.span()) for match in _SHAPE.finditer(text)]
 
 
-def synthetic_truth(samples: Iterable[Sample]) -> dict[str, frozenset[str]]:
-    """The shapes in the picture of each sample of the synthetic world that asks for a description, by id.
+def read_described_shapes(samples: Iterable[Sample]) -> dict[str, frozenset[str]]:
+    """Return the shapes of each image that a sample asks to describe, by sample id.
 
     Raises:
-        InputError: none asks for one.
+        InputError: no sample asks for a description.
 
     Example:
-        >>> facts = {"type": "describe", "objects": [["red star B2"], []]}
-        >>> synthetic_truth([Sample(id="0", question="Describe the picture.", metadata=facts)])
+        >>> metadata = {"type": "describe", "objects": [["red star B2"], []]}
+        >>> read_described_shapes([Sample(id="0", question="Describe the picture.", metadata=metadata)])
         {'0': frozenset({'star'})}
     """
-    truth = {
-        sample.id: frozenset(thing.split()[1] for thing in sample.metadata["objects"][0])
+    shapes = {
+        sample.id: frozenset(obj.split()[1] for obj in sample.metadata["objects"][0])
         for sample in samples
         if sample.metadata.get("type") == "describe" and sample.metadata.get("objects")
     }
-    if not truth:
+    if not shapes:
         raise InputError("CHAIR: no sample of the synthetic world asks for a description")
-    return truth
+    return shapes

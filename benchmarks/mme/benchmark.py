@@ -1,4 +1,4 @@
-"""MME on the command line."""
+"""MME on the command line: its data, its questions and its scores."""
 
 from __future__ import annotations
 
@@ -7,60 +7,87 @@ from pathlib import Path
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
 from mmprobe.benchmarks.mme.data import read_mme, read_mme_answers
-from mmprobe.benchmarks.mme.metrics import score_mme
-from mmprobe.benchmarks.mme.synthetic import synthetic_mme
+from mmprobe.benchmarks.mme.metrics import compute_metrics, make_record
+from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
 
-def _read(path: Path) -> list[Sample]:
-    """The official folder, or a samples file of the synthetic world."""
-    return synthetic_mme(load_samples(path)) if path.suffix == ".jsonl" else read_mme(path)
+def read_data(path: Path) -> list[Sample]:
+    """Read the official folder, or a samples file of the synthetic world."""
+    return draw_synthetic_mme(load_samples(path)) if path.suffix == ".jsonl" else read_mme(path)
 
 
-def _draw(folder: Path, n: int, seed: int) -> list[Sample]:
-    return synthetic_mme(load_samples(make_pairs(folder, n, seed)))
+def draw_data(folder: Path, n: int, seed: int) -> list[Sample]:
+    """Draw n pairs from the synthetic world into an empty folder, and questions about their images."""
+    return draw_synthetic_mme(load_samples(make_pairs(folder, n, seed)))
 
 
-def _score(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
-    return score_mme(samples, match_responses(samples, responses, "MME"))
+def ask_questions(samples: list[Sample]) -> list[Sample]:
+    """Return the questions in order."""
+    return list(samples)
 
 
-def _answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
-    """The official form is a folder of results, in which the two questions about a picture stand in any order."""
+def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
+    """Score answers by question id.
+
+    Returns:
+        The metrics of `compute_metrics`, and one record a question.
+
+    Raises:
+        InputError: a response answers no question of the data, or an image does not have two questions.
+
+    Example:
+        >>> metadata = {"subtask": "count", "image": "a.png"}
+        >>> samples = [Sample(id=x, question="?", answer=x, metadata=metadata) for x in ("yes", "no")]
+        >>> metrics, _ = score_answers(samples, {"yes": "Yes", "no": "Yes"})
+        >>> metrics["count"].value, metrics["count_accuracy_plus"].value
+        (50.0, 0.0)
+    """
+    answers = match_responses(samples, responses, "MME")
+    records = [make_record(sample, answers.get(sample.id)) for sample in samples]
+    return compute_metrics(records), records
+
+
+def read_answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
+    """Read answers in the official form, a folder of results.
+
+    The two questions about an image may have any order.
+    """
     if not path.is_dir():
         return None
-    asked, said = read_mme_answers(path)
-    ids = {_question(sample): sample.id for sample in samples}
+    questions, responses = read_mme_answers(path)
+    ids = {_question_key(sample): sample.id for sample in samples}
     answers = {}
-    for sample in asked:
-        if _question(sample) not in ids:
-            facts = sample.metadata
+    for question in questions:
+        key = _question_key(question)
+        if key not in ids:
+            file = path / f"{question.metadata['subtask']}.txt"
             raise InputError(
-                f"{path / facts['subtask']}.txt: picture {facts['image']!r}, question {sample.question!r}: not in the "
-                "data, or with another truth"
+                f"{file}: image {question.metadata['image']!r}, question {question.question!r}: "
+                "not in the data, or with another truth"
             )
-        answers[ids[_question(sample)]] = said[sample.id]
+        answers[ids[key]] = responses[question.id]
     return answers
 
 
-def _question(sample: Sample) -> tuple[str, ...]:
-    """What tells a question from the others, however its blanks and its picture's file are written."""
-    subtask, image = sample.metadata["subtask"], Path(sample.metadata["image"]).stem
-    return subtask, image, " ".join(sample.question.split()), sample.answer or ""
+def _question_key(sample: Sample) -> tuple[str, ...]:
+    """Return what identifies a question, whatever its white space and the suffix of its image."""
+    image = Path(sample.metadata["image"]).stem
+    return sample.metadata["subtask"], image, " ".join(sample.question.split()), sample.answer or ""
 
 
 BENCHMARK = Benchmark(
     name="mme",
-    about="Two questions a picture, one of them to be denied, in fourteen subtasks (Fu et al., 2023).",
-    read_data=_read,
-    draw_data=_draw,
+    about="A yes question and a no question about each image, in fourteen subtasks (Fu et al., 2023).",
+    read_data=read_data,
+    draw_data=draw_data,
     take=take_images,
-    ask_questions=list,
-    score_answers=_score,
+    ask_questions=ask_questions,
+    score_answers=score_answers,
     headline=("perception", "cognition", "existence", "count", "position", "color", "unknown"),
-    read_answers=_answers,
+    read_answers=read_answers,
     max_new_tokens=32,
     unit="images",
 )

@@ -1,7 +1,7 @@
-"""MME: two questions a picture, one of whose answers is yes and one no, in fourteen subtasks.
+"""MME: two questions an image, one with the answer yes and one with no, in fourteen subtasks.
 
 Fu et al. (2023), "MME: A Comprehensive Evaluation Benchmark for Multimodal Large Language Models",
-arXiv 2306.13394.
+arXiv:2306.13394.
 """
 
 from __future__ import annotations
@@ -12,132 +12,127 @@ from typing import Any
 import numpy as np
 
 from mmprobe.benchmarks.answers.yes_no import parse_yes_no
-from mmprobe.benchmarks.core.results import Metric, count_metric, of_samples
+from mmprobe.benchmarks.core.results import Metric, count_metric, with_ids
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, SUBTASKS
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
-# Counts of a picture in each subtask: right answers, questions, both right, pictures, unknown answers.
-_RIGHT, _QUESTIONS, _BOTH, _PICTURES, _UNKNOWN = range(5)
-
-
-_COUNTS = 5
+# Columns of an image's counts in one subtask.
+_CORRECT, _QUESTIONS, _BOTH_CORRECT, _IMAGES, _UNKNOWN = range(5)
+_N_COLUMNS = 5
 
 
 def _accuracy(counts: np.ndarray) -> np.ndarray:
-    return counts[..., _RIGHT] / counts[..., _QUESTIONS]
+    return counts[..., _CORRECT] / counts[..., _QUESTIONS]
 
 
 def _accuracy_plus(counts: np.ndarray) -> np.ndarray:
-    return counts[..., _BOTH] / counts[..., _PICTURES]
+    return counts[..., _BOTH_CORRECT] / counts[..., _IMAGES]
 
 
 def _score(counts: np.ndarray) -> np.ndarray:
     return 100 * (_accuracy(counts) + _accuracy_plus(counts))
 
 
-def _sum(subtasks: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The sum of the subtasks' scores, from their counts side by side."""
-    return lambda counts: _score(counts.reshape(*counts.shape[:-1], subtasks, _COUNTS)).sum(-1)
+def _sum_scores(n_subtasks: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that sums the scores of subtasks whose counts are concatenated."""
+    return lambda counts: _score(counts.reshape(*counts.shape[:-1], n_subtasks, _N_COLUMNS)).sum(-1)
 
 
-def score_mme(
-    samples: Sequence[Sample], responses: Mapping[str, str]
-) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
-    """Each subtask's score, 100 (accuracy + accuracy+), and their sums perception and cognition.
+def make_record(sample: Sample, answer: str | None) -> dict[str, Any]:
+    """Return the record of a question with its answer, read as yes, no or unknown.
 
-    accuracy+ is the share of pictures both of whose questions are answered right. An answer that says neither yes
-    nor no is wrong and counted by `unknown`. Intervals are over pictures, and `n` counts pictures; one with an
-    unanswered question is left out and lowers the coverage. A sum is over the subtasks that the data has, which
-    its range tells: 0 to 200 for each, so 2000 and 800 for the whole benchmark.
+    Raises:
+        InputError: the sample has no subtask of MME, or its true answer is neither yes nor no.
+    """
+    subtask = sample.metadata.get("subtask")
+    if subtask not in SUBTASKS or sample.answer not in ("yes", "no"):
+        raise InputError(f"sample {sample.id}: not a question of MME with a subtask and the answer yes or no")
+    parsed = None if answer is None else parse_yes_no(answer)
+    return {
+        "id": sample.id,
+        "subtask": subtask,
+        "image": sample.metadata.get("image"),
+        "question": sample.question,
+        "answer": answer,
+        "label": sample.answer,
+        "said": parsed,
+        "correct": None if parsed is None else parsed == sample.answer,
+    }
+
+
+def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
+    """Compute the score of each subtask, 100 (accuracy + accuracy+), and the sums perception and cognition.
+
+    accuracy+ is the share of images with two correct answers. An answer that says neither yes nor no is
+    wrong, and is counted by `unknown`. `n` and the intervals are over images. An image with an unanswered
+    question is left out and lowers the coverage. A sum is over the subtasks in the data. Its range is 0 to
+    200 for each subtask, so 2000 and 800 for the whole benchmark.
 
     Args:
-        samples: the questions, two a picture, with `subtask` and `image` in the metadata.
-        responses: what was answered, by the sample's id.
+        records: the records of `make_record`, two an image.
 
     Returns:
         Metrics by name: `existence`, `existence_accuracy`, `existence_accuracy_plus` and so on, `perception`,
-        `cognition`, `unknown`; and a row a question.
+        `cognition`, `unknown`.
 
     Raises:
-        InputError: a response to no question of these, or a picture without two questions.
-
-    Example:
-        >>> facts = {"subtask": "count", "image": "a.png"}
-        >>> both = [Sample(id=x, question="?", answer=x, metadata=facts) for x in ("yes", "no")]
-        >>> metrics, _ = score_mme(both, {"yes": "Yes", "no": "Yes"})
-        >>> metrics["count"].value, metrics["count_accuracy_plus"].value
-        (50.0, 0.0)
+        InputError: an image does not have two questions.
     """
-    rows = _rows(samples, responses)
-    pictures: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        pictures.setdefault((row["subtask"], row["image"]), []).append(row)
-    counts: dict[str, list[list[int] | None]] = {}
-    ids: dict[str, list[str]] = {}
-    for (subtask, image), asked in pictures.items():
-        if len(asked) != 2:
-            raise InputError(f"MME: {subtask}, picture {image!r}: {len(asked)} questions; two are needed")
-        counts.setdefault(subtask, []).append(_counts(asked))
-        ids.setdefault(subtask, []).append(f"{subtask}/{image}")
+    counts, ids = _count_by_subtask(records)
     metrics: dict[str, Metric] = {}
     for subtask in (subtask for subtask in SUBTASKS if subtask in counts):
-        of_subtask = {
+        subtask_metrics = {
             subtask: count_metric(counts[subtask], _score, "higher", (0.0, 200.0)),
             f"{subtask}_accuracy": count_metric(counts[subtask], _accuracy, "higher"),
             f"{subtask}_accuracy_plus": count_metric(counts[subtask], _accuracy_plus, "higher"),
         }
-        metrics |= of_samples(of_subtask, ids[subtask])
+        metrics |= with_ids(subtask_metrics, ids[subtask])
     for name, group in (("perception", PERCEPTION), ("cognition", COGNITION)):
-        found = [subtask for subtask in group if subtask in counts]
-        if found:
-            side = _side_by_side([counts[subtask] for subtask in found])
-            total = count_metric(side, _sum(len(found)), "higher", (0.0, 200.0 * len(found)))
-            metrics |= of_samples({name: total}, [one for subtask in found for one in ids[subtask]])
-    every = [count for found in counts.values() for count in found]
-    unknown = count_metric(every, lambda sums: sums[..., _UNKNOWN] / sums[..., _QUESTIONS], "lower")
-    metrics |= of_samples({"unknown": unknown}, [one for found in ids.values() for one in found])
-    return metrics, rows
+        subtasks = [subtask for subtask in group if subtask in counts]
+        if subtasks:
+            rows = _concatenate_counts([counts[subtask] for subtask in subtasks])
+            n_subtasks = len(subtasks)
+            total = count_metric(rows, _sum_scores(n_subtasks), "higher", (0.0, 200.0 * n_subtasks))
+            metrics |= with_ids({name: total}, [image for subtask in subtasks for image in ids[subtask]])
+    all_counts = [row for rows in counts.values() for row in rows]
+    unknown = count_metric(all_counts, lambda sums: sums[..., _UNKNOWN] / sums[..., _QUESTIONS], "lower")
+    metrics |= with_ids({"unknown": unknown}, [image for images in ids.values() for image in images])
+    return metrics
 
 
-def _rows(samples: Sequence[Sample], responses: Mapping[str, str]) -> list[dict[str, Any]]:
-    known = {sample.id for sample in samples}
-    for name in responses:
-        if name not in known:
-            raise InputError(f"MME: response {name!r} answers no question of the data")
-    rows = []
-    for sample in samples:
-        subtask, answer = sample.metadata.get("subtask"), responses.get(sample.id)
-        if subtask not in SUBTASKS or sample.answer not in ("yes", "no"):
-            raise InputError(f"sample {sample.id}: is no question of MME, with a subtask, answered yes or no")
-        said = None if answer is None else parse_yes_no(answer)
-        rows.append(
-            {
-                "id": sample.id,
-                "subtask": subtask,
-                "image": sample.metadata.get("image"),
-                "question": sample.question,
-                "answer": answer,
-                "label": sample.answer,
-                "said": said,
-                "correct": None if said is None else said == sample.answer,
-            }
-        )
-    return rows
+def _count_by_subtask(
+    records: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, list[list[int] | None]], dict[str, list[str]]]:
+    """Return the counts and the ids of the images of each subtask. Unanswered images have None as counts."""
+    by_image: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in records:
+        by_image.setdefault((record["subtask"], record["image"]), []).append(record)
+    counts: dict[str, list[list[int] | None]] = {}
+    ids: dict[str, list[str]] = {}
+    for (subtask, image), image_records in by_image.items():
+        if len(image_records) != 2:
+            raise InputError(
+                f"MME: {subtask}, image {image!r}: {len(image_records)} questions; two are needed"
+            )
+        counts.setdefault(subtask, []).append(_count_image(image_records))
+        ids.setdefault(subtask, []).append(f"{subtask}/{image}")
+    return counts, ids
 
 
-def _counts(asked: Sequence[Mapping[str, Any]]) -> list[int] | None:
-    if any(row["said"] is None for row in asked):
+def _count_image(records: Sequence[Mapping[str, Any]]) -> list[int] | None:
+    if any(record["said"] is None for record in records):
         return None
-    right = sum(row["correct"] for row in asked)
-    return [right, 2, int(right == 2), 1, sum(row["said"] == "unknown" for row in asked)]
+    n_correct = sum(record["correct"] for record in records)
+    n_unknown = sum(record["said"] == "unknown" for record in records)
+    return [n_correct, 2, int(n_correct == 2), 1, n_unknown]
 
 
-def _side_by_side(parts: Sequence[Sequence[list[int] | None]]) -> list[list[int] | None]:
-    """Each picture's counts in the place of its subtask, zeros in the others'."""
-    wide: list[list[int] | None] = []
-    for place, part in enumerate(parts):
-        for count in part:
-            before, after = [0] * _COUNTS * place, [0] * _COUNTS * (len(parts) - place - 1)
-            wide.append(None if count is None else before + count + after)
-    return wide
+def _concatenate_counts(counts: Sequence[Sequence[list[int] | None]]) -> list[list[int] | None]:
+    """Return one row an image, with its counts at the place of its subtask and zeros elsewhere."""
+    rows: list[list[int] | None] = []
+    for place, subtask_counts in enumerate(counts):
+        before = [0] * _N_COLUMNS * place
+        after = [0] * _N_COLUMNS * (len(counts) - place - 1)
+        rows += [None if row is None else before + row + after for row in subtask_counts]
+    return rows

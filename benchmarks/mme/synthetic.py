@@ -1,4 +1,4 @@
-"""Build MME's questions over the synthetic world, so that it runs offline."""
+"""Make MME's questions (arXiv:2306.13394) about images of the synthetic world, so that it runs offline."""
 
 from __future__ import annotations
 
@@ -12,63 +12,63 @@ from mmprobe.benchmarks.synthetic.scene import COLOURS, COLUMNS, GRID, SHAPES
 from mmprobe.samples import Sample
 
 
-def synthetic_mme(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:
-    """MME over the pictures of the synthetic world: existence, count, position and color, two questions each.
+def draw_synthetic_mme(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:
+    """Draw two questions of existence, count, position and color about each image of the synthetic world.
 
-    The false question names a shape that is not there, a wrong number, cell or colour. Only the questions of
-    existence are of the kind that the embedded model was trained on.
+    The false question names an absent shape, or a wrong number, cell or colour. The embedded model was
+    trained only on questions of existence.
 
     Args:
-        samples: of `make-pairs`; each picture they show is asked about once.
-        seed: of all draws.
+        samples: samples of `make-pairs`. Each of their images is asked about once.
+        seed: seed of all draws.
 
     Raises:
-        InputError: a sample does not say what its pictures show.
+        InputError: the metadata of a sample lack the contents of its images.
 
     Example:
-        >>> synthetic_mme(load_samples("pairs/samples.jsonl"))[0].question          # doctest: +SKIP
+        >>> draw_synthetic_mme(load_samples("pairs/samples.jsonl"))[0].question          # doctest: +SKIP
         'Is there a circle?'
     """
-    shown = read_synthetic_objects(samples)
-    made = []
-    for index, (image, objects) in enumerate(sorted(shown.items())):
-        for subtask, texts in _questions(objects, np.random.default_rng([seed, index])).items():
+    objects_by_image = read_synthetic_objects(samples)
+    questions = []
+    for index, (image, objects) in enumerate(sorted(objects_by_image.items())):
+        for subtask, texts in _draw_texts(objects, np.random.default_rng([seed, index])).items():
             for number, (text, label) in enumerate(zip(texts, ("yes", "no"), strict=True), 1):
-                facts = {"subtask": subtask, "image": image.name}
-                made.append(
+                metadata = {"subtask": subtask, "image": image.name}
+                questions.append(
                     Sample(
                         id=f"{subtask}-{index:04d}-{number}",
                         images=[image],
                         question=text,
                         system=SYSTEM,
                         answer=label,
-                        metadata=facts,
+                        metadata=metadata,
                     )
                 )
-    return made
+    return questions
 
 
-def _questions(
+def _draw_texts(
     objects: Sequence[tuple[str, str, str]], rng: np.random.Generator
 ) -> dict[str, tuple[str, str]]:
-    """For each subtask the question whose answer is yes, and the one whose answer is no."""
+    """Return for each subtask a question with the answer yes and one with the answer no."""
     colour, shape, cell = objects[int(rng.integers(len(objects)))]
     shapes = {shape for _, shape, _ in objects}
     cells = [f"{column}{row + 1}" for column in COLUMNS for row in range(GRID)]
 
-    def other(than: set[str], pool: Sequence[str]) -> str:
-        left = [name for name in pool if name not in than]
-        return left[int(rng.integers(len(left)))]
+    def draw_other(excluded: set[str], names: Sequence[str]) -> str:
+        others = [name for name in names if name not in excluded]
+        return others[int(rng.integers(len(others)))]
 
     count = len(objects)
-    wrong = other({str(count)}, [str(number) for number in range(1, len(SHAPES))])
+    wrong_count = draw_other({str(count)}, [str(number) for number in range(1, len(SHAPES))])
     return {
-        "existence": (f"Is there a {shape}?", f"Is there a {other(shapes, SHAPES)}?"),
-        "count": (_how_many(str(count)), _how_many(wrong)),
-        "position": (f"Is the {shape} at {cell}?", f"Is the {shape} at {other({cell}, cells)}?"),
-        "color": (f"Is the {shape} {colour}?", f"Is the {shape} {other({colour}, list(COLOURS))}?"),
+        "existence": (f"Is there a {shape}?", f"Is there a {draw_other(shapes, SHAPES)}?"),
+        "count": (_ask_count(str(count)), _ask_count(wrong_count)),
+        "position": (f"Is the {shape} at {cell}?", f"Is the {shape} at {draw_other({cell}, cells)}?"),
+        "color": (f"Is the {shape} {colour}?", f"Is the {shape} {draw_other({colour}, list(COLOURS))}?"),
     }
 
 
-def _how_many(count: str) -> str:
+def _ask_count(count: str) -> str:
     return "Is there 1 shape?" if count == "1" else f"Are there {count} shapes?"

@@ -1,4 +1,4 @@
-"""POPE on the command line."""
+"""POPE on the command line: its data, its questions and its scores."""
 
 from __future__ import annotations
 
@@ -7,59 +7,82 @@ from pathlib import Path
 
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
-from mmprobe.benchmarks.pope.metrics import score_pope
-from mmprobe.benchmarks.pope.synthetic import synthetic_pope
+from mmprobe.benchmarks.pope.metrics import compute_metrics, make_record
+from mmprobe.benchmarks.pope.synthetic import draw_synthetic_pope
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
 
-def _of_world(samples: list[Sample]) -> list[Sample]:
-    return [question for setting in SETTINGS for question in synthetic_pope(samples, setting)]
-
-
-def _read(path: Path) -> list[Sample]:
-    """Official files, with their pictures in `images/` beside them; or a samples file of the synthetic world."""
+def read_data(path: Path) -> list[Sample]:
+    """Read official files with `images/` beside them, or a samples file of the synthetic world."""
     if path.suffix == ".jsonl":
         try:
-            return _of_world(load_samples(path))
-        except InputError as of_world:
+            return _make_synthetic_questions(load_samples(path))
+        except InputError as synthetic_error:
             try:
-                return read_pope(path, _pictures(path))
-            except InputError as official:
-                raise InputError(f"{official}; nor is it a samples file: {of_world}") from None
-    return read_pope(path, _pictures(path))
+                return read_pope(path, _find_images(path))
+            except InputError as official_error:
+                raise InputError(f"{official_error}; nor is it a samples file: {synthetic_error}") from None
+    return read_pope(path, _find_images(path))
 
 
-def _pictures(path: Path) -> Path | None:
+def draw_data(folder: Path, n: int, seed: int) -> list[Sample]:
+    """Draw n pairs from the synthetic world into an empty folder, and questions about their images."""
+    return _make_synthetic_questions(load_samples(make_pairs(folder, n, seed)))
+
+
+def _make_synthetic_questions(samples: list[Sample]) -> list[Sample]:
+    return [question for setting in SETTINGS for question in draw_synthetic_pope(samples, setting)]
+
+
+def _find_images(path: Path) -> Path | None:
     folder = (path if path.is_dir() else path.parent) / "images"
     return folder if folder.is_dir() else None
 
 
-def _draw(folder: Path, n: int, seed: int) -> list[Sample]:
-    return _of_world(load_samples(make_pairs(folder, n, seed)))
+def ask_questions(samples: list[Sample]) -> list[Sample]:
+    """Return the questions in order."""
+    return list(samples)
 
 
-def _score(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
-    return score_pope(samples, match_responses(samples, responses, "POPE"))
+def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
+    """Score answers by question id.
+
+    Returns:
+        The metrics of `compute_metrics`, and one record a question.
+
+    Raises:
+        InputError: a response answers no question of the data.
+
+    Example:
+        >>> samples = [Sample(id=name, question="?", answer="yes") for name in "12"]
+        >>> metrics, records = score_answers(samples, {"1": "Yes.", "2": "Perhaps"})
+        >>> metrics["accuracy"].value, metrics["accuracy_known"].value, metrics["unknown"].value
+        (0.5, 1.0, 0.5)
+    """
+    answers = match_responses(samples, responses, "POPE")
+    records = [make_record(sample, answers.get(sample.id)) for sample in samples]
+    return compute_metrics(records), records
 
 
-def _answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
-    """The official form has lines with `question` and `answer`, and no ids."""
-    head = path.read_text(encoding="utf-8-sig", errors="replace")[:2000] if path.is_file() else ""
-    return read_pope_answers(path, samples) if '"answer"' in head and '"response"' not in head else None
+def read_answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
+    """Read answers in the official form, whose lines have `question` and `answer` but no ids."""
+    beginning = path.read_text(encoding="utf-8-sig", errors="replace")[:2000] if path.is_file() else ""
+    is_official = '"answer"' in beginning and '"response"' not in beginning
+    return read_pope_answers(path, samples) if is_official else None
 
 
 BENCHMARK = Benchmark(
     name="pope",
-    about="Is there a …? Questions about objects that are there and that are not (Li et al., 2023).",
-    read_data=_read,
-    draw_data=_draw,
+    about="Is there a …? Questions about objects that an image shows or does not show (Li et al., 2023).",
+    read_data=read_data,
+    draw_data=draw_data,
     take=take_images,
-    ask_questions=list,
-    score_answers=_score,
+    ask_questions=ask_questions,
+    score_answers=score_answers,
     headline=("accuracy", "precision", "recall", "f1", "yes_ratio", "unknown"),
-    read_answers=_answers,
+    read_answers=read_answers,
     max_new_tokens=32,
     unit="images",
 )

@@ -1,4 +1,4 @@
-"""Questions and answers of POPE in their official files."""
+"""Read the official question and answer files of POPE (arXiv:2305.10355)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_image
 
 Setting = Literal["random", "popular", "adversarial"]
-
-
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
-
-
 _SETTING = re.compile("|".join(SETTINGS))
 
 
@@ -25,43 +21,48 @@ def read_pope(path: str | Path, images: str | Path | None = None) -> list[Sample
 
     Args:
         path: one file, or a folder whose `*random*`, `*popular*` and `*adversarial*` files are all read.
-        images: folder of the pictures; None leaves them out, which is enough to score answers.
+        images: folder of the images. None leaves them out; answers can be scored without them.
 
     Returns:
-        Samples with the question's id (of a folder: `random-1` and so on), the label as answer, and `setting`
-        (None where the file's name does not tell), `image` in the metadata.
+        Samples with the label as answer, and `image` and `setting` in the metadata. `setting` is None if the
+        name of the file does not hold it. The id is that of the question; for a folder it is `random-1` and
+        so on.
 
     Raises:
-        InputError: naming file and line, for what is not such a file, ids used twice, or unreadable pictures.
+        InputError: a file is malformed, an id is used twice, or an image is unreadable. The message names the
+            line.
 
     Example:
         >>> read_pope("coco_pope_random.json", images="val2014")[0].question       # doctest: +SKIP
         'Is there a snowboard in the image?'
     """
-    path, folder = Path(path), Path(images) if images else None
+    path = Path(path)
+    folder = Path(images) if images else None
     if not path.is_dir():
-        return pope_samples(_lines(path), path, folder, _setting(path), prefix="")
-    found = sorted(file for file in path.iterdir() if _setting(file) and file.suffix in (".json", ".jsonl"))
-    if not found:
+        return make_samples(_read_lines(path), path, folder, _find_setting(path), prefix="")
+    files = sorted(
+        file for file in path.iterdir() if _find_setting(file) and file.suffix in (".json", ".jsonl")
+    )
+    if not files:
         raise InputError(f"{path}: holds no file such as coco_pope_random.json")
-    settings = [_setting(file) for file in found]
-    for file, setting in zip(found, settings, strict=True):
+    settings = [_find_setting(file) for file in files]
+    for file, setting in zip(files, settings, strict=True):
         if settings.count(setting) > 1:
             raise InputError(f"{file}: the folder holds more than one file of {setting} questions")
     return [
         sample
-        for file, setting in zip(found, settings, strict=True)
-        for sample in pope_samples(_lines(file), file, folder, setting, prefix=f"{setting}-")
+        for file, setting in zip(files, settings, strict=True)
+        for sample in make_samples(_read_lines(file), file, folder, setting, prefix=f"{setting}-")
     ]
 
 
-def _setting(path: Path) -> str | None:
-    found = _SETTING.search(path.stem)
-    return found[0] if found else None
+def _find_setting(path: Path) -> str | None:
+    match = _SETTING.search(path.stem)
+    return match[0] if match else None
 
 
-def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each with its line's number."""
+def _read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """Return the objects of a file of JSON lines, each with its line number."""
     rows = list(json_lines(path))
     for number, row in rows:
         if not isinstance(row, dict):
@@ -71,7 +72,7 @@ def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     return rows
 
 
-def pope_samples(
+def make_samples(
     rows: Iterable[tuple[int, Mapping[str, Any]]],
     path: Path,
     folder: Path | None,
@@ -79,22 +80,22 @@ def pope_samples(
     prefix: str = "",
     system: str | None = None,
 ) -> list[Sample]:
-    """Samples of official rows.
+    """Return the samples of official rows.
 
     Args:
-        rows: each with its line's number.
-        path: the file they are of, for messages.
-        folder: of the pictures; None leaves them out.
+        rows: the rows with their line numbers.
+        path: the file of the rows, for error messages.
+        folder: folder of the images; None leaves them out.
         setting: random, popular, adversarial, or None.
-        prefix: of the samples' ids.
-        system: prompt of every sample.
+        prefix: prefix of the sample ids.
+        system: system prompt of every sample.
 
     Raises:
-        InputError: naming file and line.
+        InputError: a row is malformed. The message names file and line.
 
     Example:
         >>> row = {"question_id": 1, "image": "a.jpg", "text": "Is there a dog?", "label": "no"}
-        >>> pope_samples([(1, row)], Path("pope.json"), None, "random")[0].answer
+        >>> make_samples([(1, row)], Path("pope.json"), None, "random")[0].answer
         'no'
     """
     samples: dict[str, Sample] = {}
@@ -112,20 +113,20 @@ def pope_samples(
         name = f"{prefix}{row['question_id']}"
         if name in samples:
             raise InputError(f"{where}: question_id {row['question_id']!r} was used before")
-        pictures = [] if folder is None else [(folder / str(row["image"])).absolute()]
-        for picture in pictures:
-            if picture not in checked:
-                check_image(picture, where)
-                checked.add(picture)
-        facts = {"setting": setting, "image": str(row["image"])}
+        images = [] if folder is None else [(folder / str(row["image"])).absolute()]
+        for image in images:
+            if image not in checked:
+                check_image(image, where)
+                checked.add(image)
+        metadata = {"setting": setting, "image": str(row["image"])}
         try:
             samples[name] = Sample(
                 id=name,
-                images=pictures,
+                images=images,
                 question=str(row["text"]),
                 system=system,
                 answer=label,
-                metadata=facts,
+                metadata=metadata,
             )
         except ValueError:
             raise InputError(f"{where}: question_id {row['question_id']!r} cannot name a sample") from None
@@ -133,22 +134,24 @@ def pope_samples(
 
 
 def read_pope_answers(path: str | Path, samples: Sequence[Sample]) -> dict[str, str]:
-    """Read the answers in the official form: `{"question": …, "answer": …}` a line, in the questions' order.
+    """Read answers in the official form, lines of `{"question": …, "answer": …}`.
+
+    The lines have the order of the questions.
 
     Raises:
-        InputError: the lines are not those of the samples, one for one.
+        InputError: the lines do not match the samples one to one.
 
     Example:
         >>> read_pope_answers("answers.json", samples)["1"]                        # doctest: +SKIP
         'Yes, there is.'
     """
-    rows = _lines(Path(path))
+    rows = _read_lines(Path(path))
     if len(rows) != len(samples):
         raise InputError(f"{path}: holds {len(rows)} answers to {len(samples)} questions; they must match")
     answers = {}
     for (number, row), sample in zip(rows, samples, strict=True):
         if not isinstance(row.get("answer"), str):
-            raise InputError(f"{path}, line {number}: has no 'answer' that is a text")
+            raise InputError(f"{path}, line {number}: has no 'answer', or it is not a text")
         if row.get("question", sample.question) != sample.question:
             raise InputError(f"{path}, line {number}: answers another question than {sample.question!r}")
         answers[sample.id] = row["answer"]

@@ -1,30 +1,29 @@
-"""POPE: yes-or-no questions about objects that are, or are not, in a picture.
+"""POPE: yes-or-no questions about objects that an image shows or does not show.
 
-Li et al. (2023), "Evaluating Object Hallucination in Large Vision-Language Models", arXiv 2305.10355. Each
-picture gets three questions about objects it shows and three about objects it does not show, which are drawn
-at random, or the most frequent ones of all pictures (popular), or those that most often stand beside the
-objects it does show (adversarial).
+Li et al. (2023), "Evaluating Object Hallucination in Large Vision-Language Models", arXiv:2305.10355. Each
+image gets three questions about objects that it shows, and three about absent objects. The absent objects are
+drawn at random, or are the most frequent objects of all images (popular), or the objects that most often
+share an image with the shown objects (adversarial).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress
 from typing import Any
 
 import numpy as np
 
 from mmprobe.benchmarks.answers.yes_no import parse_yes_no
-from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, of_samples
+from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, with_ids
 from mmprobe.benchmarks.pope.data import SETTINGS
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
-# Counts of a question, one of them 1: what it was answered, and whether that is right.
+# Columns of a question's counts. Exactly one of them is 1.
 _TP, _FP, _TN, _FN, _UNKNOWN_YES, _UNKNOWN_NO = range(6)
-
-
-_CELLS = {
+_ALL = (_TP, _FP, _TN, _FN, _UNKNOWN_YES, _UNKNOWN_NO)
+_KNOWN = (_TP, _FP, _TN, _FN)
+_COLUMNS = {  # (answer, label) -> column
     ("yes", "yes"): _TP,
     ("yes", "no"): _FP,
     ("no", "no"): _TN,
@@ -34,11 +33,8 @@ _CELLS = {
 }
 
 
-def _share(over: Sequence[int], under: Sequence[int]) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda counts: counts[..., list(over)].sum(-1) / counts[..., list(under)].sum(-1)
-
-
-_ALL, _KNOWN = (0, 1, 2, 3, 4, 5), (0, 1, 2, 3)
+def _share(numerator: Sequence[int], denominator: Sequence[int]) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda counts: counts[..., list(numerator)].sum(-1) / counts[..., list(denominator)].sum(-1)
 
 
 _METRICS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Direction]] = {
@@ -55,64 +51,60 @@ _METRICS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Direction]] = {
 }
 
 
-def score_pope(
-    samples: Sequence[Sample], responses: Mapping[str, str]
-) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
-    """Accuracy, precision, recall and F1 (positive = yes), and the share of answers that say yes.
-
-    An answer that says neither yes nor no is unknown: it is wrong in `accuracy`, `recall` and `f1`, left out of
-    `accuracy_known`, `recall_known` and `f1_known`, and counted by `unknown`. `yes_ratio` is the share of all
-    answers, `yes_ratio_known` of those that say yes or no. A question without an answer lowers the coverage.
-
-    Args:
-        samples: the questions, their answers yes or no.
-        responses: what was answered, by the sample's id.
-
-    Returns:
-        Metrics by name, and again for each setting (`accuracy_random`) if there are several; and a row a
-        question with what was said and whether it is right.
+def make_record(sample: Sample, answer: str | None) -> dict[str, Any]:
+    """Return the record of a question with its answer, read as yes, no or unknown.
 
     Raises:
-        InputError: a response to no question of these.
-
-    Example:
-        >>> questions = [Sample(id=name, question="?", answer="yes") for name in "12"]
-        >>> metrics, rows = score_pope(questions, {"1": "Yes.", "2": "Perhaps"})
-        >>> metrics["accuracy"].value, metrics["accuracy_known"].value, metrics["unknown"].value, rows[1]["said"]
-        (0.5, 1.0, 0.5, 'unknown')
+        InputError: the true answer of the sample is neither yes nor no.
     """
-    known = {sample.id for sample in samples}
-    for name in responses:
-        if name not in known:
-            raise InputError(f"POPE: response {name!r} answers no question of the data")
-    counts: list[list[int] | None] = []
-    rows = []
-    for sample in samples:
-        answer, label = responses.get(sample.id), (sample.answer or "").lower()
-        if label not in ("yes", "no"):
-            raise InputError(f"sample {sample.id}: its answer is neither yes nor no")
-        said = None if answer is None else parse_yes_no(answer)
-        counts.append(None if said is None else [int(_CELLS[said, label] == cell) for cell in range(6)])
-        rows.append(
-            {
-                "id": sample.id,
-                "question": sample.question,
-                "answer": answer,
-                "label": label,
-                "said": said,
-                "correct": None if said is None else said == label,
-                "setting": sample.metadata.get("setting"),
-            }
-        )
-    metrics = _measured(counts, rows)
-    settings = [setting for setting in SETTINGS if any(row["setting"] == setting for row in rows)]
-    for setting in settings if len(settings) > 1 else []:
-        of_setting = [row["setting"] == setting for row in rows]
-        part = _measured(list(compress(counts, of_setting)), list(compress(rows, of_setting)))
-        metrics |= {f"{name}_{setting}": metric for name, metric in part.items()}
-    return metrics, rows
+    label = (sample.answer or "").lower()
+    if label not in ("yes", "no"):
+        raise InputError(f"sample {sample.id}: its answer is neither yes nor no")
+    parsed = None if answer is None else parse_yes_no(answer)
+    return {
+        "id": sample.id,
+        "question": sample.question,
+        "answer": answer,
+        "label": label,
+        "said": parsed,
+        "correct": None if parsed is None else parsed == label,
+        "setting": sample.metadata.get("setting"),
+    }
 
 
-def _measured(counts: Sequence[list[int] | None], rows: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
-    metrics = {name: count_metric(counts, of, direction) for name, (of, direction) in _METRICS.items()}
-    return of_samples(metrics, [row["id"] for row in rows])
+def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
+    """Compute accuracy, precision, recall, F1 (positive = yes) and the share of answers that say yes.
+
+    An answer that says neither yes nor no is unknown. It is wrong in `accuracy`, `recall` and `f1`, is left
+    out of `accuracy_known`, `recall_known` and `f1_known`, and is counted by `unknown`. `yes_ratio` is a
+    share of all answers, and `yes_ratio_known` of the answers that say yes or no. A missing answer lowers the
+    coverage.
+
+    Args:
+        records: the records of `make_record`.
+
+    Returns:
+        Metrics by name. If there are several settings, they are repeated for each one, such as
+        `accuracy_random`.
+    """
+    metrics = _compute_group(records)
+    settings = [setting for setting in SETTINGS if any(record["setting"] == setting for record in records)]
+    if len(settings) > 1:
+        for setting in settings:
+            group = _compute_group([record for record in records if record["setting"] == setting])
+            metrics |= {f"{name}_{setting}": metric for name, metric in group.items()}
+    return metrics
+
+
+def _compute_group(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
+    counts = [_count(record) for record in records]
+    metrics = {
+        name: count_metric(counts, combine, direction) for name, (combine, direction) in _METRICS.items()
+    }
+    return with_ids(metrics, [record["id"] for record in records])
+
+
+def _count(record: Mapping[str, Any]) -> list[int] | None:
+    if record["said"] is None:
+        return None
+    return [int(_COLUMNS[record["said"], record["label"]] == column) for column in _ALL]

@@ -1,4 +1,4 @@
-"""Build POPE's questions from what pictures show: COCO's annotations, or the synthetic world."""
+"""Make POPE's questions (arXiv:2305.10355) from COCO's annotations or the synthetic world."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from mmprobe.benchmarks.answers.objects import read_synthetic_objects
-from mmprobe.benchmarks.pope.data import SETTINGS, Setting, pope_samples
+from mmprobe.benchmarks.pope.data import SETTINGS, Setting, make_samples
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
 TEMPLATE = "Is there a {} in the image?"
-SYNTHETIC_TEMPLATE = "Is there a {}?"  # the one that the embedded model was trained on
-PER_IMAGE = 3  # questions of each answer, in the paper
+SYNTHETIC_TEMPLATE = "Is there a {}?"  # the embedded model was trained on this one
+PER_IMAGE = 3  # positive questions, and as many negative ones; from the paper
 
 
-def build_pope(
+def draw_pope(
     objects: Mapping[str, Collection[str]],
     setting: Setting,
     per_image: int = PER_IMAGE,
@@ -28,35 +28,38 @@ def build_pope(
     seed: int = 0,
     template: str = TEMPLATE,
 ) -> list[dict[str, Any]]:
-    """Questions about pictures in the official form, as many with yes as with no.
+    """Draw questions about images in the official form, with as many yes as no.
 
-    A negative follows each positive, as in the authors' code. The popular one is the most frequent object of
-    all pictures that this picture lacks and was not asked for; the adversarial one is that which shares most
-    pictures with the positive before it. Equal counts go by name; where no object shares a picture with the
-    positive, one is drawn. All settings ask about the same pictures and the same positives, which is ours.
+    A negative question follows each positive one, as in the authors' code. It asks for an absent object that
+    the image was not asked about yet. In the popular setting this is the most frequent object of all images.
+    In the adversarial setting it is the object that shares most images with the object of the positive
+    question. Ties are broken by name. If no object shares an image with the positive one, an object is drawn.
+    All settings ask about the same images and positive objects (ours).
 
     Args:
-        objects: what each picture shows.
-        setting: how the objects that are not there are chosen.
-        per_image: positives, and negatives, of a picture.
-        limit: pictures, drawn from those that show and lack `per_image` objects; None takes all (paper: 500).
-        seed: of all draws.
-        template: with `{}` for the object; its `a` becomes `an` before a vowel.
+        objects: the objects that each image shows.
+        setting: how absent objects are chosen.
+        per_image: number of positive questions, and of negative ones, about an image.
+        limit: number of images, drawn from those that show and lack `per_image` objects. None takes all
+            (paper: 500).
+        seed: seed of all draws.
+        template: the question with `{}` for the object. Its `a` becomes `an` before a vowel.
 
     Returns:
         Rows with question_id (from 1), image, text and label.
 
     Raises:
-        InputError: no picture shows and lacks enough objects.
+        InputError: no image shows and lacks enough objects.
 
     Example:
-        >>> pictures = {"1.jpg": ["dog", "cat"], "2.jpg": ["dog", "orange"], "3.jpg": ["cat"]}
-        >>> [row["text"] for row in build_pope(pictures, "popular", per_image=1, limit=1, template="Is there a {}?")]
+        >>> objects = {"1.jpg": ["dog", "cat"], "2.jpg": ["dog", "orange"], "3.jpg": ["cat"]}
+        >>> rows = draw_pope(objects, "popular", per_image=1, limit=1, template="Is there a {}?")
+        >>> [row["text"] for row in rows]
         ['Is there a cat?', 'Is there a dog?']
     """
     if setting not in SETTINGS:
-        raise InputError(f"POPE setting {setting!r}: choose {', '.join(SETTINGS)}")
-    frequency = Counter(thing for shown in objects.values() for thing in set(shown))
+        raise InputError(f"setting {setting!r}: must be one of {', '.join(SETTINGS)}")
+    frequency = Counter(name for shown in objects.values() for name in set(shown))
     usable = sorted(
         name
         for name, shown in objects.items()
@@ -64,75 +67,75 @@ def build_pope(
     )
     if not usable:
         raise InputError(
-            f"POPE: no picture shows {per_image} objects and lacks {per_image} that others show; it takes more pictures"
+            f"POPE: no image shows {per_image} objects and lacks {per_image} others; give more images"
         )
     rng = np.random.default_rng(seed)
-    chosen = usable if limit is None else sorted(rng.permutation(usable).tolist()[:limit])
-    beside = _beside(objects)
+    selected = usable if limit is None else sorted(rng.permutation(usable).tolist()[:limit])
+    neighbours = _count_neighbours(objects)
     rows: list[dict[str, Any]] = []
-    for index, name in enumerate(chosen):
+    for index, name in enumerate(selected):
         shown = set(objects[name])
         positives = np.random.default_rng([seed, index]).permutation(sorted(shown)).tolist()[:per_image]
-        draws = np.random.default_rng([seed, index, 1])
-        asked: set[str] = set()
+        rng = np.random.default_rng([seed, index, 1])
+        used: set[str] = set()
         for positive in positives:
-            absent = [thing for thing in sorted(frequency) if thing not in shown | asked]
-            negative = _negative(setting, absent, frequency, beside[positive], draws)
-            asked.add(negative)
-            for thing, label in ((positive, "yes"), (negative, "no")):
-                text = _text(template, thing)
+            absent = [obj for obj in sorted(frequency) if obj not in shown | used]
+            negative = _choose_negative(setting, absent, frequency, neighbours[positive], rng)
+            used.add(negative)
+            for obj, label in ((positive, "yes"), (negative, "no")):
+                text = _fill_template(template, obj)
                 rows.append({"question_id": len(rows) + 1, "image": name, "text": text, "label": label})
     return rows
 
 
-def _beside(objects: Mapping[str, Collection[str]]) -> dict[str, Counter[str]]:
-    """For each object, in how many pictures each other one stands beside it."""
-    beside: dict[str, Counter[str]] = {}
+def _count_neighbours(objects: Mapping[str, Collection[str]]) -> dict[str, Counter[str]]:
+    """Return for each object the number of images that it shares with each other object."""
+    neighbours: dict[str, Counter[str]] = {}
     for shown in objects.values():
-        for thing in set(shown):
-            beside.setdefault(thing, Counter()).update(set(shown) - {thing})
-    return beside
+        for obj in set(shown):
+            neighbours.setdefault(obj, Counter()).update(set(shown) - {obj})
+    return neighbours
 
 
-def _negative(
+def _choose_negative(
     setting: Setting,
     absent: Sequence[str],
     frequency: Counter[str],
-    beside: Counter[str],
+    neighbours: Counter[str],
     rng: np.random.Generator,
 ) -> str:
-    counts = {"random": Counter[str](), "popular": frequency, "adversarial": beside}[setting]
-    most = min(absent, key=lambda thing: (-counts[thing], thing))
-    return most if counts[most] else absent[int(rng.integers(len(absent)))]
+    counts = {"random": Counter[str](), "popular": frequency, "adversarial": neighbours}[setting]
+    most_frequent = min(absent, key=lambda obj: (-counts[obj], obj))
+    return most_frequent if counts[most_frequent] else absent[int(rng.integers(len(absent)))]
 
 
-def _text(template: str, thing: str) -> str:
-    if thing[0].lower() in "aeiou":
+def _fill_template(template: str, obj: str) -> str:
+    if obj[0].lower() in "aeiou":
         template = template.replace(" a {}", " an {}")
-    return template.replace("{}", thing)
+    return template.replace("{}", obj)
 
 
-def synthetic_pope(
+def draw_synthetic_pope(
     samples: Sequence[Sample],
     setting: Setting,
     per_image: int = PER_IMAGE,
     limit: int | None = None,
     seed: int = 0,
 ) -> list[Sample]:
-    """POPE over the pictures of the synthetic world, in words that the embedded model knows.
+    """Draw POPE's questions about images of the synthetic world, in words that the embedded model knows.
 
     Args:
-        samples: of `make-pairs`; each picture they show is asked about once.
-        setting, per_image, limit, seed: as in `build_pope`.
+        samples: samples of `make-pairs`. Each of their images is asked about once.
+        setting, per_image, limit, seed: see `draw_pope`.
 
     Raises:
-        InputError: no picture shows and lacks enough shapes; there are eight.
+        InputError: no image shows and lacks enough of the eight shapes.
 
     Example:
-        >>> synthetic_pope(load_samples("pairs/samples.jsonl"), "random")[0].question     # doctest: +SKIP
+        >>> draw_synthetic_pope(load_samples("pairs/samples.jsonl"), "random")[0].question  # doctest: +SKIP
         'Is there a circle?'
     """
     scenes = read_synthetic_objects(samples)
-    shown = {str(picture): [shape for _, shape, _ in things] for picture, things in scenes.items()}
-    rows = build_pope(shown, setting, per_image, limit, seed, SYNTHETIC_TEMPLATE)
-    return pope_samples(enumerate(rows, 1), Path("POPE"), Path(), setting, f"{setting}-", SYSTEM)
+    shapes = {str(image): [shape for _, shape, _ in objects] for image, objects in scenes.items()}
+    rows = draw_pope(shapes, setting, per_image, limit, seed, SYNTHETIC_TEMPLATE)
+    return make_samples(enumerate(rows, 1), Path("POPE"), Path(), setting, f"{setting}-", SYSTEM)

@@ -1,4 +1,4 @@
-"""CHAIR: hand-counted captions, over shapes and over words of one's own."""
+"""CHAIR: captions counted by hand, with shapes, COCO's categories and other words."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import re
 
 import pytest
 
-from mmprobe.benchmarks.answers.coco import mentions as coco_mentions
-from mmprobe.benchmarks.chair.benchmark import BENCHMARK
+from mmprobe.benchmarks.answers.coco import find_objects
+from mmprobe.benchmarks.chair.benchmark import BENCHMARK, ChairTruth, score_answers
 from mmprobe.benchmarks.chair.data import add_reference_captions, read_captions
-from mmprobe.benchmarks.chair.metrics import score_chair
-from mmprobe.benchmarks.chair.synthetic import shape_mentions, synthetic_truth
+from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
 
-def pets(text):
-    """Dogs and cats, whose synonyms are puppy and kitten."""
+def score(captions, objects, find_mentions):
+    samples = [Sample(id=name, question="?") for name in objects]
+    return score_answers(ChairTruth(samples, objects, find_mentions), captions)
+
+
+def find_pets(text):
+    """Find dogs, cats and their synonyms puppy and kitten."""
     names = {"dog": "dog", "puppy": "dog", "cat": "cat", "kitten": "cat", "bus": "bus"}
-    return [(names[found[0]], found.span()) for found in re.finditer("|".join(names), text)]
+    return [(names[match[0]], match.span()) for match in re.finditer("|".join(names), text)]
 
 
 def test_scores_by_hand():
@@ -32,7 +36,7 @@ def test_scores_by_hand():
         "3": "A bus and a bus.",  # both false
         "4": "Nothing to be seen.",
     }
-    metrics, rows = score_chair(captions, truth, pets)
+    metrics, rows = score(captions, truth, find_pets)
     by_hand = {"chair_s": 2 / 4, "chair_i": 3 / 7, "recall": 3 / 4, "names_objects": 3 / 4}
     assert {name: metric.value for name, metric in metrics.items()} == pytest.approx(by_hand)
     assert metrics["chair_i"].n == 4 and metrics["chair_i"].coverage == 1
@@ -43,31 +47,31 @@ def test_scores_by_hand():
 
 
 def test_nothing_named_is_undefined_and_no_crash():
-    metrics, _ = score_chair({"1": "", "2": "Hmm."}, {"1": ["dog"], "2": []}, pets)
+    metrics, _ = score({"1": "", "2": "Hmm."}, {"1": ["dog"], "2": []}, find_pets)
     assert metrics["chair_i"].value is None
     assert (metrics["chair_s"].value, metrics["recall"].value, metrics["names_objects"].value) == (0, 0, 0)
-    metrics, _ = score_chair({"2": "A dog."}, {"2": []}, pets)
+    metrics, _ = score({"2": "A dog."}, {"2": []}, find_pets)
     assert (metrics["chair_i"].value, metrics["recall"].value) == (1, None)
 
 
 def test_missing_and_unknown_captions():
-    metrics, rows = score_chair({"1": "A dog."}, {"1": ["dog"], "2": ["cat"]}, pets)
+    metrics, rows = score({"1": "A dog."}, {"1": ["dog"], "2": ["cat"]}, find_pets)
     assert (metrics["chair_i"].n, metrics["chair_i"].coverage, metrics["recall"].value) == (1, 0.5, 1)
     assert rows[1]["mentions"] is None
-    with pytest.raises(InputError, match="'3' is of no picture"):
-        score_chair({"3": "A dog."}, {"1": ["dog"]}, pets)
-    assert {metric.value for metric in score_chair({}, {}, pets)[0].values()} == {None}
+    with pytest.raises(InputError, match="'3' answers no question"):
+        score({"3": "A dog."}, {"1": ["dog"]}, find_pets)
+    assert {metric.value for metric in score({}, {}, find_pets)[0].values()} == {None}
 
 
 def test_shapes_are_words_not_parts_of_words():
     text = "Stars, RINGS and crosses start a squared heartbeat; a circle."
-    assert [name for name, _ in shape_mentions(text)] == ["star", "ring", "cross", "circle"]
-    assert [text[start:end] for _, (start, end) in shape_mentions(text)][:2] == ["Stars", "RINGS"]
+    assert [name for name, _ in find_shapes(text)] == ["star", "ring", "cross", "circle"]
+    assert [text[start:end] for _, (start, end) in find_shapes(text)][:2] == ["Stars", "RINGS"]
 
 
 def test_the_synonyms_of_coco_work_here():
-    metrics, rows = score_chair(
-        {"1": "A man walks two puppies past a couch."}, {"1": ["person", "dog"]}, coco_mentions
+    metrics, rows = score(
+        {"1": "A man walks two puppies past a couch."}, {"1": ["person", "dog"]}, find_objects
     )
     assert rows[0]["hallucinated"] == ["couch"]
     assert metrics["recall"].value == 1
@@ -77,14 +81,14 @@ def test_reads_captions(tmp_path):
     path = tmp_path / "captions.json"
     path.write_text(json.dumps([{"image_id": 42, "caption": "A dog."}, {"image_id": 43, "caption": ""}]))
     assert read_captions(path) == {"42": "A dog.", "43": ""}
-    for broken, told in (
+    for broken, message in (
         ("{}", "not a JSON list"),
-        ("oops", "not a JSON file"),
+        ("oops", "not a valid JSON file"),
         ('[{"image_id": 1}]', "entry 1: has no"),
-        ('[{"image_id": 1, "caption": "a"}, {"image_id": 1, "caption": "b"}]', "entry 2: picture 1 has"),
+        ('[{"image_id": 1, "caption": "a"}, {"image_id": 1, "caption": "b"}]', "entry 2: image 1 has"),
     ):
         path.write_text(broken)
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             read_captions(path)
     with pytest.raises(InputError, match="no such file"):
         read_captions(tmp_path / "none.json")
@@ -94,21 +98,24 @@ def test_reference_captions_add_to_the_truth(tmp_path):
     path = tmp_path / "captions.json"
     annotations = [{"image_id": 1, "caption": "A kitten."}, {"image_id": 9, "caption": "A bus."}]
     path.write_text(json.dumps({"annotations": annotations}))
-    assert add_reference_captions({"1": {"dog"}, "2": set()}, path, pets) == {"1": {"dog", "cat"}, "2": set()}
+    assert add_reference_captions({"1": {"dog"}, "2": set()}, path, find_pets) == {
+        "1": {"dog", "cat"},
+        "2": set(),
+    }
     path.write_text("[]")
     with pytest.raises(InputError, match="not a COCO captions file"):
-        add_reference_captions({}, path, pets)
+        add_reference_captions({}, path, find_pets)
 
 
 def test_the_synthetic_world(tmp_path):
     samples = load_samples(make_pairs(tmp_path / "pairs", n=6, seed=2))
-    truth = synthetic_truth(samples)
+    truth = read_described_shapes(samples)
     true = {sample.id: sample.answer for sample in samples if sample.id in truth}
     assert len(truth) == 6
-    metrics, _ = score_chair(true, truth, shape_mentions)
+    metrics, _ = score(true, truth, find_shapes)
     assert (metrics["chair_s"].value, metrics["chair_i"].value, metrics["recall"].value) == (0, 0, 1)
     with pytest.raises(InputError, match="asks for a description"):
-        synthetic_truth([Sample(id="1", question="?")])
+        read_described_shapes([Sample(id="1", question="?")])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +128,7 @@ def test_the_synthetic_world(tmp_path):
         ([(-3, "a.jpg")], "an image's id '-3' must be"),
     ],
 )
-def test_instances_whose_pictures_cannot_be_told_apart_or_named(images, message, tmp_path):
+def test_instances_whose_images_cannot_be_told_apart_or_named(images, message, tmp_path):
     content = {"images": [{"id": name, "file_name": file} for name, file in images]}
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(content | {"annotations": [], "categories": []}))

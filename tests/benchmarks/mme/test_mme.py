@@ -5,45 +5,44 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.mme.benchmark import BENCHMARK
+from mmprobe.benchmarks.mme.benchmark import BENCHMARK, score_answers
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, read_mme, read_mme_answers
-from mmprobe.benchmarks.mme.metrics import score_mme
-from mmprobe.benchmarks.mme.synthetic import synthetic_mme
+from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
 
-def ask(subtask, *pictures):
-    """Two questions about each picture, the first true."""
+def make_questions(subtask, *images):
+    """Return two questions about each image. The answer to the first is yes."""
     return [
         Sample(
-            id=f"{subtask}-{picture}-{number}",
+            id=f"{subtask}-{image}-{number}",
             question="?",
             answer=label,
-            metadata={"subtask": subtask, "image": picture},
+            metadata={"subtask": subtask, "image": image},
         )
-        for picture in pictures
+        for image in images
         for number, label in ((1, "yes"), (2, "no"))
     ]
 
 
-def picture(path):
+def write_image(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (4, 4)).save(path)
 
 
-def text(path, content="Is it so? Please answer yes or no.\tYes\nIs it not?\tNo\n"):
+def write_text(path, content="Is it so? Please answer yes or no.\tYes\nIs it not?\tNo\n"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
 
 
 def test_reads_both_layouts(tmp_path):
-    picture(tmp_path / "existence" / "0001.jpg")
-    text(tmp_path / "existence" / "0001.txt")
-    picture(tmp_path / "posters" / "images" / "tt00 (1).png")
-    text(tmp_path / "posters" / "questions_answers_YN" / "tt00 (1).txt")
-    text(tmp_path / "eval_tool" / "readme.txt", "not a question")
+    write_image(tmp_path / "existence" / "0001.jpg")
+    write_text(tmp_path / "existence" / "0001.txt")
+    write_image(tmp_path / "posters" / "images" / "tt00 (1).png")
+    write_text(tmp_path / "posters" / "questions_answers_YN" / "tt00 (1).txt")
+    write_text(tmp_path / "eval_tool" / "readme.txt", "not a question")
     samples = read_mme(tmp_path)
     assert [sample.id for sample in samples] == [
         "existence-0001-1",
@@ -57,7 +56,7 @@ def test_reads_both_layouts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("Is it?\tYes\n", "holds 1 questions"),
         ("Is it?\tYes\nIs it?\tNo\nIs it?\tNo\n", "holds 3 questions"),
@@ -65,19 +64,19 @@ def test_reads_both_layouts(tmp_path):
         ("Is it?\tYes\nIs it?\tMaybe\n", "line 2: the truth 'Maybe'"),
     ],
 )
-def test_bad_questions(tmp_path, content, told):
-    picture(tmp_path / "OCR" / "1.jpg")
-    text(tmp_path / "OCR" / "1.txt", content)
-    with pytest.raises(InputError, match=told) as caught:
+def test_bad_questions(tmp_path, content, message):
+    write_image(tmp_path / "OCR" / "1.jpg")
+    write_text(tmp_path / "OCR" / "1.txt", content)
+    with pytest.raises(InputError, match=message) as caught:
         read_mme(tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_missing_and_unreadable_pictures(tmp_path):
+def test_missing_and_unreadable_images(tmp_path):
     with pytest.raises(InputError, match="holds no questions"):
         read_mme(tmp_path)
-    text(tmp_path / "OCR" / "1.txt")
-    with pytest.raises(InputError, match="picture .* is missing"):
+    write_text(tmp_path / "OCR" / "1.txt")
+    with pytest.raises(InputError, match="image .* is missing"):
         read_mme(tmp_path)
     (tmp_path / "OCR" / "1.jpg").write_text("no picture")
     with pytest.raises(InputError, match="not a readable image"):
@@ -85,11 +84,15 @@ def test_missing_and_unreadable_pictures(tmp_path):
 
 
 def test_scores_by_hand():
-    """Existence: 4 of 6 right, 1 of 3 pictures both; count: all right; code: one of two, no picture both."""
-    samples = ask("existence", "a", "b", "c") + ask("count", "d") + ask("code_reasoning", "e")
+    """Existence: 4 of 6 right, both of 1 of 3 images; count: all right; code: one of two, both of no image."""
+    samples = (
+        make_questions("existence", "a", "b", "c")
+        + make_questions("count", "d")
+        + make_questions("code_reasoning", "e")
+    )
     answers = ["Yes", "No", "Yes", "Yes", "Yes", "I cannot tell", "yes.", "NO!", "No", "No"]
-    said = {sample.id: answer for sample, answer in zip(samples, answers, strict=True)}
-    metrics, rows = score_mme(samples, said)
+    answers = {sample.id: answer for sample, answer in zip(samples, answers, strict=True)}
+    metrics, rows = score_answers(samples, answers)
     assert metrics["existence_accuracy"].value == pytest.approx(4 / 6)
     assert metrics["existence_accuracy_plus"].value == pytest.approx(1 / 3)
     assert metrics["existence"].value == pytest.approx(100)
@@ -104,67 +107,71 @@ def test_scores_by_hand():
 
 
 def test_the_whole_benchmark_goes_to_2000_and_800():
-    samples = [sample for subtask in (*PERCEPTION, *COGNITION) for sample in ask(subtask, "a", "b")]
-    metrics, _ = score_mme(samples, {sample.id: sample.answer for sample in samples})
+    samples = [
+        sample for subtask in (*PERCEPTION, *COGNITION) for sample in make_questions(subtask, "a", "b")
+    ]
+    metrics, _ = score_answers(samples, {sample.id: sample.answer for sample in samples})
     assert (metrics["perception"].value, metrics["cognition"].value) == (2000, 800)
     assert (metrics["perception"].range, metrics["cognition"].range) == ((0, 2000), (0, 800))
 
 
 def test_the_interval_of_a_sum_covers_its_spread():
-    """Half of 40 pictures right: a score of 100 in each of two subtasks, whose sum varies by the square root of two."""
-    samples = ask("existence", *map(str, range(40))) + ask("color", *map(str, range(40)))
-    said = {sample.id: sample.answer if int(sample.metadata["image"]) % 2 else "?" for sample in samples}
-    metrics, _ = score_mme(samples, said)
-    one, both = metrics["existence"], metrics["perception"]
-    assert (one.value, both.value) == (100, 200)
-    assert (one.high - one.low) == pytest.approx(2 * 1.96 * 200 * (0.25 / 40) ** 0.5, rel=0.2)
-    assert (both.high - both.low) == pytest.approx((one.high - one.low) * 2**0.5, rel=0.2)
+    """Half of 40 images right: a score of 100 in each of two subtasks, whose sum varies by the square root of two."""
+    samples = make_questions("existence", *map(str, range(40))) + make_questions(
+        "color", *map(str, range(40))
+    )
+    answers = {sample.id: sample.answer if int(sample.metadata["image"]) % 2 else "?" for sample in samples}
+    metrics, _ = score_answers(samples, answers)
+    subtask, total = metrics["existence"], metrics["perception"]
+    assert (subtask.value, total.value) == (100, 200)
+    assert (subtask.high - subtask.low) == pytest.approx(2 * 1.96 * 200 * (0.25 / 40) ** 0.5, rel=0.2)
+    assert (total.high - total.low) == pytest.approx((subtask.high - subtask.low) * 2**0.5, rel=0.2)
 
 
 def test_unanswered_and_unknown():
-    samples = ask("scene", "a", "b")
-    metrics, _ = score_mme(samples, {"scene-a-1": "Yes", "scene-a-2": "No", "scene-b-1": "Yes"})
+    samples = make_questions("scene", "a", "b")
+    metrics, _ = score_answers(samples, {"scene-a-1": "Yes", "scene-a-2": "No", "scene-b-1": "Yes"})
     assert (metrics["scene"].value, metrics["scene"].n, metrics["scene"].coverage) == (200, 1, 0.5)
-    assert score_mme(samples, {})[0]["scene"].value is None
+    assert score_answers(samples, {})[0]["scene"].value is None
     with pytest.raises(InputError, match="'x' answers no question"):
-        score_mme(samples, {"x": "Yes"})
+        score_answers(samples, {"x": "Yes"})
     with pytest.raises(InputError, match="1 questions; two are needed"):
-        score_mme(samples[:3], {})
-    with pytest.raises(InputError, match="is no question of MME"):
-        score_mme([Sample(id="x", question="?", answer="yes")], {})
+        score_answers(samples[:3], {})
+    with pytest.raises(InputError, match="not a question of MME"):
+        score_answers([Sample(id="x", question="?", answer="yes")], {})
 
 
 def test_reads_official_results(tmp_path):
-    text(tmp_path / "count.txt", "1.jpg\tTwo?\tYes\tYes, two\n1.jpg\tThree?\tNo\tYes\tor no\n")
+    write_text(tmp_path / "count.txt", "1.jpg\tTwo?\tYes\tYes, two\n1.jpg\tThree?\tNo\tYes\tor no\n")
     samples, responses = read_mme_answers(tmp_path)
     assert responses == {"count-1-1": "Yes, two", "count-1-2": "Yes\tor no"}
-    assert score_mme(samples, responses)[0]["count"].value == pytest.approx(50)
-    for content, told in (
-        ("1.jpg\tTwo?\tYes\tYes\n2.jpg\tTwo?\tNo\tYes\n", "line 1: picture '1.jpg' has one question"),
-        ("1.jpg\tTwo?\tYes\tYes\n", "line 1: picture '1.jpg' has one question"),
-        ("1.jpg\tTwo?\tYes\n", "line 1: not picture, question"),
-        ("1.jpg\tA\tYes\tYes\n1.jpg\tB\tNo\tNo\n" * 2, "line 3: picture '1.jpg' was asked about before"),
+    assert score_answers(samples, responses)[0]["count"].value == pytest.approx(50)
+    for content, message in (
+        ("1.jpg\tTwo?\tYes\tYes\n2.jpg\tTwo?\tNo\tYes\n", "line 1: image '1.jpg' has one question"),
+        ("1.jpg\tTwo?\tYes\tYes\n", "line 1: image '1.jpg' has one question"),
+        ("1.jpg\tTwo?\tYes\n", "line 1: not image, question"),
+        ("1.jpg\tA\tYes\tYes\n1.jpg\tB\tNo\tNo\n" * 2, "line 3: image '1.jpg' was asked about before"),
     ):
-        text(tmp_path / "count.txt", content)
-        with pytest.raises(InputError, match=told):
+        write_text(tmp_path / "count.txt", content)
+        with pytest.raises(InputError, match=message):
             read_mme_answers(tmp_path)
     with pytest.raises(InputError, match="holds no results"):
         read_mme_answers(tmp_path / "nowhere")
 
 
-def test_official_results_are_told_by_their_questions(tmp_path):
+def test_official_results_are_matched_by_question(tmp_path):
     """The second question stands first in the results; both are answered rightly."""
-    picture(tmp_path / "data" / "count" / "1.jpg")
-    text(tmp_path / "data" / "count" / "1.txt", "Two?  Say yes or no.\tYes\nThree?\tNo\n")
+    write_image(tmp_path / "data" / "count" / "1.jpg")
+    write_text(tmp_path / "data" / "count" / "1.txt", "Two?  Say yes or no.\tYes\nThree?\tNo\n")
     samples = BENCHMARK.read_data(tmp_path / "data")
     results = tmp_path / "results"
-    text(results / "count.txt", "1.png\tThree?\tNo\tNo.\n1.png\tTwo? Say yes or no.\tYes\tYes.\n")
+    write_text(results / "count.txt", "1.png\tThree?\tNo\tNo.\n1.png\tTwo? Say yes or no.\tYes\tYes.\n")
     responses = BENCHMARK.read_answers(results, samples)
     assert responses == {"count-1-1": "Yes.", "count-1-2": "No."}
     assert BENCHMARK.score_answers(samples, responses)[0]["count"].value == 200
     for content in ("1.jpg\tFour?\tNo\tNo\n1.jpg\tThree?\tNo\tNo\n", "1.jpg\tThree?\tYes\tNo\n" * 2):
-        text(results / "count.txt", content)
-        with pytest.raises(InputError, match=r"count.txt: picture '1.jpg', question .*: not in the data"):
+        write_text(results / "count.txt", content)
+        with pytest.raises(InputError, match=r"count.txt: image '1.jpg', question .*: not in the data"):
             BENCHMARK.read_answers(results, samples)
 
 
@@ -175,20 +182,20 @@ def test_the_synthetic_world(tmp_path):
         for sample in made
         for image, objects in zip(sample.images, sample.metadata["objects"], strict=False)
     }
-    samples = synthetic_mme(made)
+    samples = draw_synthetic_mme(made)
     assert len(samples) == 16 * 4 * 2
     for sample in samples:
-        things = [thing.split() for thing in shown[sample.images[0]]]
+        objects = [obj.split() for obj in shown[sample.images[0]]]
         words = sample.question.rstrip("?").split()
         true = {
-            "existence": lambda words, things: words[-1] in [shape for _, shape, _ in things],
-            "count": lambda words, things: int(words[2]) == len(things),
-            "position": lambda words, things: (words[2], words[4]) in [(s, cell) for _, s, cell in things],
-            "color": lambda words, things: (words[2], words[3]) in [(s, colour) for colour, s, _ in things],
-        }[sample.metadata["subtask"]](words, things)
+            "existence": lambda words, objects: words[-1] in [shape for _, shape, _ in objects],
+            "count": lambda words, objects: int(words[2]) == len(objects),
+            "position": lambda words, objects: (words[2], words[4]) in [(s, cell) for _, s, cell in objects],
+            "color": lambda words, objects: (words[2], words[3]) in [(s, colour) for colour, s, _ in objects],
+        }[sample.metadata["subtask"]](words, objects)
         assert true == (sample.answer == "yes"), sample.question
-    metrics, _ = score_mme(samples, {sample.id: "Yes." for sample in samples})
+    metrics, _ = score_answers(samples, {sample.id: "Yes." for sample in samples})
     assert {metrics[name].value for name in ("existence", "count", "position", "color")} == {50}
-    assert synthetic_mme(made, seed=1) != samples == synthetic_mme(made)
-    with pytest.raises(InputError, match="does not say what its pictures show"):
-        synthetic_mme([Sample(id="1", images=["a.png"], question="?")])
+    assert draw_synthetic_mme(made, seed=1) != samples == draw_synthetic_mme(made)
+    with pytest.raises(InputError, match="has no objects of its images"):
+        draw_synthetic_mme([Sample(id="1", images=["a.png"], question="?")])

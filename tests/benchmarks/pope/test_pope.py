@@ -1,4 +1,4 @@
-"""POPE: official files, questions built by hand-checked rules, and scores counted by hand."""
+"""POPE: official files, questions by hand-checked rules, and scores computed by hand."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
 from mmprobe.benchmarks.answers.objects import read_coco_objects, read_synthetic_objects
+from mmprobe.benchmarks.pope.benchmark import score_answers
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
-from mmprobe.benchmarks.pope.metrics import score_pope
-from mmprobe.benchmarks.pope.synthetic import build_pope, synthetic_pope
+from mmprobe.benchmarks.pope.synthetic import draw_pope, draw_synthetic_pope
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -23,7 +23,7 @@ ROWS = [
     {"question_id": 1, "image": "a.jpg", "text": "Is there a dog in the image?", "label": "yes"},
     {"question_id": 2, "image": "a.jpg", "text": "Is there an oven in the image?", "label": "no"},
 ]
-PICTURES = {
+OBJECTS = {
     "1.jpg": ["dog", "cat", "sofa", "dog"],
     "2.jpg": ["dog", "cat", "bus"],
     "3.jpg": ["dog", "car"],
@@ -51,7 +51,7 @@ def test_reads_an_official_file(tmp_path):
     assert samples[0].images == []
 
 
-def test_reads_a_folder_of_all_settings_with_pictures(tmp_path):
+def test_reads_a_folder_of_all_settings_with_images(tmp_path):
     for setting in SETTINGS:
         lines(tmp_path / f"coco_pope_{setting}.json", ROWS)
     Image.new("RGB", (4, 4)).save(tmp_path / "a.jpg")
@@ -63,7 +63,7 @@ def test_reads_a_folder_of_all_settings_with_pictures(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "holds no lines"),
         ("[1]\n", "line 1: not a JSON object"),
@@ -74,16 +74,16 @@ def test_reads_a_folder_of_all_settings_with_pictures(tmp_path):
         (json.dumps(ROWS[0] | {"question_id": "../x"}), "cannot name a sample"),
     ],
 )
-def test_bad_files_are_told_in_one_line(tmp_path, text, told):
+def test_bad_files_are_told_in_one_line(tmp_path, text, message):
     path = tmp_path / "pope_random.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=told) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_pope(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
 
 
-def test_missing_files_and_pictures(tmp_path):
+def test_missing_files_and_images(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read_pope(tmp_path / "nothing.json")
     with pytest.raises(InputError, match="holds no file such as"):
@@ -107,74 +107,74 @@ def test_official_answers_go_by_order(tmp_path):
         read_pope_answers(lines(tmp_path / "a.json", [answers[0], {"answer": 3}]), samples)
 
 
-def asked(rows, image):
-    """Positives and negatives of a picture, in order."""
-    mine = [row for row in rows if row["image"] == image]
-    things = [row["text"].removeprefix("Is there a").removeprefix("n").strip(" ?") for row in mine]
-    assert [row["label"] for row in mine] == ["yes", "no"] * (len(mine) // 2)
-    return things[::2], things[1::2]
+def objects_asked(rows, image):
+    """Return the positives and the negatives of an image, in order."""
+    image_rows = [row for row in rows if row["image"] == image]
+    objects = [row["text"].removeprefix("Is there a").removeprefix("n").strip(" ?") for row in image_rows]
+    assert [row["label"] for row in image_rows] == ["yes", "no"] * (len(image_rows) // 2)
+    return objects[::2], objects[1::2]
 
 
 def test_popular_negatives_by_hand():
-    """Pictures that show a thing: dog 3, bus 2, car 2, cat 2, sofa 1 (the dog told twice counts once)."""
-    rows = build_pope(PICTURES, "popular", per_image=2, template="Is there a {}?")
+    """Number of images that show an object: dog 3, bus 2, car 2, cat 2, sofa 1 (a repeated dog counts once)."""
+    rows = draw_pope(OBJECTS, "popular", per_image=2, template="Is there a {}?")
     assert [row["question_id"] for row in rows] == list(range(1, len(rows) + 1))
     assert {row["image"] for row in rows} == {"1.jpg", "2.jpg", "3.jpg", "4.jpg"}
-    assert asked(rows, "1.jpg")[1] == ["bus", "car"]
-    assert asked(rows, "2.jpg")[1] == ["car", "sofa"]
-    assert asked(rows, "3.jpg")[1] == ["bus", "cat"]
-    assert asked(rows, "4.jpg")[1] == ["dog", "cat"]
+    assert objects_asked(rows, "1.jpg")[1] == ["bus", "car"]
+    assert objects_asked(rows, "2.jpg")[1] == ["car", "sofa"]
+    assert objects_asked(rows, "3.jpg")[1] == ["bus", "cat"]
+    assert objects_asked(rows, "4.jpg")[1] == ["dog", "cat"]
 
 
 def test_adversarial_negatives_by_hand():
-    """Beside the car stand dog 1 and bus 1, beside the bus cat 1, dog 1 and car 1."""
-    rows = build_pope(PICTURES, "adversarial", per_image=2, template="Is there a {}?")
-    positives, negatives = asked(rows, "4.jpg")
+    """The car shares images with dog 1 and bus 1; the bus with cat 1, dog 1 and car 1."""
+    rows = draw_pope(OBJECTS, "adversarial", per_image=2, template="Is there a {}?")
+    positives, negatives = objects_asked(rows, "4.jpg")
     assert set(positives) == {"bus", "car"}
     after = {("bus", "car"): ["cat", "dog"], ("car", "bus"): ["dog", "cat"]}
     assert negatives == after[tuple(positives)]
-    rows = build_pope(PICTURES, "adversarial", per_image=1, template="Is there a {}?")
+    rows = draw_pope(OBJECTS, "adversarial", per_image=1, template="Is there a {}?")
     for image, expected in {"1.jpg": {"dog": {"bus"}, "cat": {"bus"}, "sofa": {"bus", "car"}}}.items():
-        (positive,), (negative,) = asked(rows, image)
-        assert negative in expected[positive]  # nothing absent stands beside the sofa: one is drawn
+        (positive,), (negative,) = objects_asked(rows, image)
+        assert negative in expected[positive]  # no absent object shares an image with the sofa: one is drawn
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_questions_are_true_balanced_and_repeatable(setting):
     rng = np.random.default_rng(0)
     names = [f"thing{number}" for number in range(12)]
-    pictures = {f"{k}.jpg": rng.permutation(names)[: rng.integers(0, 11)].tolist() for k in range(60)}
-    rows = build_pope(pictures, setting, seed=3, template="Is there a {}?")
+    objects = {f"{k}.jpg": rng.permutation(names)[: rng.integers(0, 11)].tolist() for k in range(60)}
+    rows = draw_pope(objects, setting, seed=3, template="Is there a {}?")
     by_image = Counter(row["image"] for row in rows)
     assert set(by_image.values()) == {6}
-    assert set(by_image) == {name for name, shown in pictures.items() if 3 <= len(shown) <= 9}
+    assert set(by_image) == {name for name, shown in objects.items() if 3 <= len(shown) <= 9}
     for image in by_image:
-        positives, negatives = asked(rows, image)
+        positives, negatives = objects_asked(rows, image)
         assert len({*positives, *negatives}) == 6
-        assert set(positives) <= set(pictures[image])
-        assert not set(negatives) & set(pictures[image])
-    assert rows == build_pope(pictures, setting, seed=3, template="Is there a {}?")
-    assert rows != build_pope(pictures, setting, seed=4, template="Is there a {}?")
-    assert len(build_pope(pictures, setting, limit=5)) == 30
-    random = build_pope(pictures, "random", seed=3, template="Is there a {}?")
+        assert set(positives) <= set(objects[image])
+        assert not set(negatives) & set(objects[image])
+    assert rows == draw_pope(objects, setting, seed=3, template="Is there a {}?")
+    assert rows != draw_pope(objects, setting, seed=4, template="Is there a {}?")
+    assert len(draw_pope(objects, setting, limit=5)) == 30
+    random = draw_pope(objects, "random", seed=3, template="Is there a {}?")
     assert [row["text"] for row in rows[::2]] == [row["text"] for row in random[::2]]
 
 
 def test_random_negatives_are_spread_evenly():
-    pictures = {f"{k}.jpg": ["a", "b", "c"] for k in range(2000)} | {"all.jpg": list("defgh")}
-    rows = build_pope(pictures, "random", template="Is there a {}?")
-    counts = Counter(thing for image in pictures if image != "all.jpg" for thing in asked(rows, image)[1])
+    objects = {f"{k}.jpg": ["a", "b", "c"] for k in range(2000)} | {"all.jpg": list("defgh")}
+    rows = draw_pope(objects, "random", template="Is there a {}?")
+    counts = Counter(obj for image in objects if image != "all.jpg" for obj in objects_asked(rows, image)[1])
     assert set(counts) == set("defgh")
     assert max(abs(count - 1200) for count in counts.values()) < 5 * math.sqrt(2000 * 0.24)
 
 
 def test_articles_and_bad_settings():
-    texts = {row["text"] for row in build_pope({"1": ["oven"], "2": ["dog"]}, "random", per_image=1)}
+    texts = {row["text"] for row in draw_pope({"1": ["oven"], "2": ["dog"]}, "random", per_image=1)}
     assert texts == {"Is there an oven in the image?", "Is there a dog in the image?"}
-    with pytest.raises(InputError, match="choose random, popular, adversarial"):
-        build_pope(PICTURES, "hard")
-    with pytest.raises(InputError, match="no picture shows 3 objects"):
-        build_pope({"1": ["dog"]}, "random")
+    with pytest.raises(InputError, match="must be one of random, popular, adversarial"):
+        draw_pope(OBJECTS, "hard")
+    with pytest.raises(InputError, match="no image shows 3 objects"):
+        draw_pope({"1": ["dog"]}, "random")
 
 
 def test_objects_of_coco(tmp_path):
@@ -200,12 +200,12 @@ def test_objects_of_coco(tmp_path):
 
 # 3 true positives, 1 false positive, 2 true negatives, 1 false negative, one unknown of each label
 LABELS = ["yes", "yes", "yes", "no", "no", "no", "yes", "yes", "no"]
-SAID = ["Yes.", "yes", "**YES**, clearly", "Yes", "No.", "no", "No", "Perhaps", ""]
+ANSWERS = ["Yes.", "yes", "**YES**, clearly", "Yes", "No.", "no", "No", "Perhaps", ""]
 
 
 def test_scores_by_hand():
     samples = [question(str(place), label) for place, label in enumerate(LABELS)]
-    metrics, rows = score_pope(samples, {str(place): said for place, said in enumerate(SAID)})
+    metrics, rows = score_answers(samples, {str(place): answer for place, answer in enumerate(ANSWERS)})
     by_hand = {
         "accuracy": 5 / 9,
         "precision": 3 / 4,
@@ -229,7 +229,9 @@ def test_scores_agree_with_scikit_learn():
     rng = np.random.default_rng(1)
     labels, said = rng.random(200) < 0.5, rng.random(200) < 0.7
     samples = [question(str(place), "yes" if label else "no") for place, label in enumerate(labels)]
-    metrics, _ = score_pope(samples, {str(place): "Yes" if yes else "No" for place, yes in enumerate(said)})
+    metrics, _ = score_answers(
+        samples, {str(place): "Yes" if yes else "No" for place, yes in enumerate(said)}
+    )
     for name, function in (
         ("accuracy", accuracy_score),
         ("precision", precision_score),
@@ -242,19 +244,19 @@ def test_scores_agree_with_scikit_learn():
 
 def test_what_is_not_answered_or_not_defined():
     samples = [question("a", "yes"), question("b", "no")]
-    metrics, rows = score_pope(samples, {"a": "No"})
+    metrics, rows = score_answers(samples, {"a": "No"})
     assert (metrics["accuracy"].value, metrics["accuracy"].n, metrics["accuracy"].coverage) == (0, 1, 0.5)
     assert metrics["precision"].value is None  # nothing was answered with yes
     assert (metrics["f1"].value, metrics["recall"].value) == (0, 0)
     assert rows[1]["said"] is None and rows[1]["correct"] is None
-    metrics, _ = score_pope(samples, {})
+    metrics, _ = score_answers(samples, {})
     assert {metric.value for metric in metrics.values()} == {None}
-    metrics, _ = score_pope(samples, {"a": "?", "b": "?"})
+    metrics, _ = score_answers(samples, {"a": "?", "b": "?"})
     assert (metrics["accuracy"].value, metrics["accuracy_known"].value) == (0, None)
     with pytest.raises(InputError, match="'c' answers no question"):
-        score_pope(samples, {"c": "Yes"})
+        score_answers(samples, {"c": "Yes"})
     with pytest.raises(InputError, match="neither yes nor no"):
-        score_pope([question("a", "red")], {})
+        score_answers([question("a", "red")], {})
 
 
 def test_settings_are_scored_apart_too():
@@ -263,25 +265,25 @@ def test_settings_are_scored_apart_too():
         question("b", "yes", "popular"),
         question("c", "no", "popular"),
     ]
-    metrics, _ = score_pope(samples, {"a": "Yes", "b": "No", "c": "No"})
+    metrics, _ = score_answers(samples, {"a": "Yes", "b": "No", "c": "No"})
     assert metrics["accuracy"].value == pytest.approx(2 / 3)
     assert (metrics["accuracy_random"].value, metrics["accuracy_popular"].value) == (1, 0.5)
     assert "accuracy_adversarial" not in metrics
-    assert "accuracy_random" not in score_pope(samples[:1], {})[0]
+    assert "accuracy_random" not in score_answers(samples[:1], {})[0]
 
 
 def test_the_synthetic_world(tmp_path):
-    made = load_samples(make_pairs(tmp_path / "pairs", n=12, seed=5))
-    shown = read_synthetic_objects(made)
-    assert len(shown) == 24
+    scenes = load_samples(make_pairs(tmp_path / "pairs", n=12, seed=5))
+    objects = read_synthetic_objects(scenes)
+    assert len(objects) == 24
     for setting in SETTINGS:
-        samples = synthetic_pope(made, setting)
+        samples = draw_synthetic_pope(scenes, setting)
         assert samples and len(samples) % 6 == 0
         for sample in samples:
             shape = sample.question.removeprefix("Is there a ").removesuffix("?")
-            assert (shape in {name for _, name, _ in shown[sample.images[0]]}) == (sample.answer == "yes")
-            assert sample.system == made[0].system and sample.images[0].is_file()
-        metrics, _ = score_pope(samples, {sample.id: f"{sample.answer}." for sample in samples})
+            assert (shape in {name for _, name, _ in objects[sample.images[0]]}) == (sample.answer == "yes")
+            assert sample.system == scenes[0].system and sample.images[0].is_file()
+        metrics, _ = score_answers(samples, {sample.id: f"{sample.answer}." for sample in samples})
         assert metrics["f1"].value == 1 and metrics["yes_ratio"].value == 0.5
-    with pytest.raises(InputError, match="does not say what its pictures show"):
-        synthetic_pope([Sample(id="1", images=["a.png"], question="?")], "random")
+    with pytest.raises(InputError, match="has no objects of its images"):
+        draw_synthetic_pope([Sample(id="1", images=["a.png"], question="?")], "random")
