@@ -1,4 +1,4 @@
-"""How long the analyses take against reading what they read, and what memory they need, for 100 and 1,000 traces.
+"""Time of each analysis against reading the same data, and peak memory, for 100 and 1,000 traces.
 
 python perf/analyses.py
 """
@@ -27,64 +27,61 @@ from mmprobe.errors import NotApplicable
 HEADER = """\
 | analysis | s, {few} traces | s, {many} | growth | reading alone, s | times reading | goal |
 |---|---|---|---|---|---|---|"""
-QUESTIONS = ("same", "different", "steps")
+QUESTION_TYPES = ("same", "different", "steps")
 
 
-def make_run(folder: Path, count: int) -> None:
-    """Full traces of tiny-spd; beyond the first thirty they are copies under other names, in pairs of their own."""
-    samples = mp.load_samples(make_pairs(folder.with_suffix(".pairs"), 10, 1_800_000, (1, 3), "hard"))
-    asked = [sample for sample in samples if sample.metadata["type"] in QUESTIONS]
-    mp.trace(
-        mp.load_model("tiny-spd", device="cpu"),
-        asked,
-        folder,
-        capture="full",
-        max_new_tokens=128,
-        batch_size=8,
-    )
+def make_run(folder: Path, n_traces: int, n_pairs: int) -> None:
+    """Write a run of full traces of tiny-spd.
+
+    Only three answers a pair are generated. The other traces are copies under other names, in pairs of their own.
+    """
+    samples = mp.load_samples(make_pairs(folder.with_suffix(".pairs"), n_pairs, 1_800_000, (1, 3), "hard"))
+    samples = [sample for sample in samples if sample.metadata["type"] in QUESTION_TYPES]
+    model = mp.load_model("tiny-spd", device="cpu")
+    mp.trace(model, samples, folder, capture="full", max_new_tokens=128, batch_size=8)
     label_run(mp.open_run(folder))
     run = mp.open_run(folder)
-    config, order = json.loads((folder / "run.json").read_text()), []
-    labels = []
-    for number in range(count):
-        source = run.ids[number % len(run)]
-        name = f"c{number:05}"
-        copied = folder / "samples" / f"{name}.h5"
-        shutil.copyfile(folder / "samples" / f"{source}.h5", copied)
-        again = number // len(run)
+    names, labels = [], []
+    for number in range(n_traces):
+        source, name = run.ids[number % len(run)], f"c{number:05}"
+        copy = folder / "samples" / f"{name}.h5"
+        shutil.copyfile(folder / "samples" / f"{source}.h5", copy)
         sample = run.sample(source)
-        pair = {"pair_id": f"{again}-{sample.pair_id}"} if sample.pair_id else {}
-        with h5py.File(copied, "r+") as file:
-            file.attrs["sample"] = sample.model_copy(update={"id": name} | pair).model_dump_json()
-        order.append(name)
+        fields = {"id": name}
+        if sample.pair_id:
+            fields["pair_id"] = f"{number // len(run)}-{sample.pair_id}"
+        with h5py.File(copy, "r+") as file:
+            file.attrs["sample"] = sample.model_copy(update=fields).model_dump_json()
+        names.append(name)
         labels.append({"id": name, "faithful": number % 3 > 0})
     for name in run.ids:
         (folder / "samples" / f"{name}.h5").unlink()
-    (folder / "run.json").write_text(json.dumps(config | {"order": order}))
+    config = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(config | {"order": names}))
     (folder / "labels.jsonl").write_text("".join(json.dumps(label) + "\n" for label in labels))
 
 
-def measure(folder: Path) -> dict[str, tuple[float, float]]:
-    """Seconds by analysis: of its own, and of reading the same data sets and nothing else."""
-    asked: list[tuple[str, str]] = []
+def measure_times(folder: Path) -> dict[str, tuple[float, float]]:
+    """Return for each analysis its seconds, and the seconds of reading the same data sets and nothing else."""
+    reads: list[tuple[str, str]] = []
     array, dataset = Trace.array, Trace.dataset
 
-    def noted_array(trace: Trace, path: str):
-        asked.append((trace.id, path))
+    def note_array(trace: Trace, path: str):
+        reads.append((trace.id, path))
         return array(trace, path)
 
-    def noted_dataset(trace: Trace, name: str):
-        asked.append((trace.id, name))
+    def note_dataset(trace: Trace, name: str):
+        reads.append((trace.id, name))
         return dataset(trace, name)
 
-    found = {}
+    times = {}
     for name, analyse in ANALYSES.items():
-        asked.clear()
-        Trace.array, Trace.dataset = noted_array, noted_dataset  # type: ignore[method-assign]
+        reads.clear()
+        Trace.array, Trace.dataset = note_array, note_dataset  # type: ignore[method-assign]
         try:
             began = time.perf_counter()
             analyse(mp.open_run(folder))
-            took = time.perf_counter() - began
+            seconds = time.perf_counter() - began
         except NotApplicable as error:
             print(f"{name} left out: {error}", file=sys.stderr)
             continue
@@ -92,44 +89,44 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
             Trace.array, Trace.dataset = array, dataset  # type: ignore[method-assign]
         began = time.perf_counter()
         run = mp.open_run(folder)
-        for trace_id, paths in by_trace(asked).items():
-            with run[trace_id].keep_open() as trace:
+        for trace_id, paths in group_by_trace(reads).items():
+            with run[trace_id].held_open() as trace:
                 for path in paths:
                     (trace.array(path) if "/" in path else trace.dataset(path)).load()
-        found[name] = (took, time.perf_counter() - began)
-    return found
+        times[name] = (seconds, time.perf_counter() - began)
+    return times
 
 
-def by_trace(asked: list[tuple[str, str]]) -> dict[str, list[str]]:
-    """What was asked of each trace, each once."""
-    found: dict[str, list[str]] = {}
-    for trace, path in dict.fromkeys(asked):
-        found.setdefault(trace, []).append(path)
-    return found
+def group_by_trace(reads: list[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the paths that were read of each trace, each path once."""
+    paths: dict[str, list[str]] = {}
+    for trace, path in dict.fromkeys(reads):
+        paths.setdefault(trace, []).append(path)
+    return paths
 
 
-def peak(folder: Path) -> float:
-    """Largest memory in MB of a process that does nothing but run every analysis."""
+def measure_peak(folder: Path) -> float:
+    """Run every analysis and return the peak memory of this process in MB."""
     for analyse in ANALYSES.values():
         with suppress(NotApplicable):
             analyse(mp.open_run(folder))
-    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    return int(found[1]) / 1024 if found else float("nan")
+    peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    return int(peak[1]) / 1024 if peak else float("nan")
 
 
-MEASURES = {"times": measure, "peak": peak}
+MEASURES = {"times": measure_times, "peak": measure_peak}
 
 
 def table(quick: bool = False) -> str:
-    few, many = (60, 120) if quick else (100, 1000)
+    (few, many), n_pairs = ((30, 60), 4) if quick else ((100, 1000), 10)
     results = {}
     with tempfile.TemporaryDirectory() as root:
         for count in (few, many):
             folder = Path(root) / str(count)
-            make_run(folder, count)
+            make_run(folder, count, n_pairs)
             results[count] = {}
-            for name in MEASURES:  # each in a process of its own
-                command = [sys.executable, __file__, "--one", name, str(folder)]
+            for name in MEASURES:  # each in a process of its own, so that its peak is its own
+                command = [sys.executable, __file__, "--measure", name, str(folder)]
                 output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                 results[count][name] = json.loads(output.splitlines()[-1])
     rows = [HEADER.format(few=few, many=many)]
@@ -156,7 +153,7 @@ def table(quick: bool = False) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
+    if sys.argv[1:2] == ["--measure"]:
         print(json.dumps(MEASURES[sys.argv[2]](Path(sys.argv[3]))))
     else:
         from toys import parser  # imports torch, which the analyses do without

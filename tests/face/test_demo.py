@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.command_line import read_result, run_in_process, run_subprocess
 
 import mmprobe as mp
 
-
-def run_demo(out: Path) -> dict:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "mmprobe", "demo", "--out", str(out), "--json"],
-        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demo") / "demo"
-    run_demo(out)
+    read_result(run_subprocess("demo", "--out", out, "--json"))
     return out
 
 
@@ -36,11 +26,11 @@ def test_the_run_is_whole_and_labelled(demo):
     assert len(run) == 120
     labels = [run.faithful(name) for name in run.ids]
     assert labels.count(True) > 90
-    assert labels.count(False) >= 1, "the embedded model errs now and then, and the demo is to show it"
+    assert labels.count(False) >= 1, "the demo needs an error to show"
 
 
 def test_the_model_sees_in_the_demo(demo):
-    """It describes most pictures word for word, which it cannot without looking."""
+    """It describes most images word for word, which it cannot do without looking."""
     run = mp.open_run(demo / "run")
     described = [run[name] for name in run.ids if name.endswith("describe")]
     exact = [trace.answer == trace.sample.answer for trace in described]
@@ -55,5 +45,5 @@ def test_report_and_analyses_are_there(demo):
 
 def test_a_second_call_keeps_what_was_traced(demo):
     before = {file.name: file.stat().st_mtime_ns for file in (demo / "run" / "samples").iterdir()}
-    assert run_demo(demo)["samples"] == len(before)
+    assert read_result(run_in_process("demo", "--out", demo, "--json"))["samples"] == len(before)
     assert {file.name: file.stat().st_mtime_ns for file in (demo / "run" / "samples").iterdir()} == before

@@ -1,19 +1,19 @@
-"""What the documents say works: their commands, the examples in docstrings, and no traces of one machine."""
+"""The documents are true: their commands and the examples in docstrings work, and generated pages are current."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
 import importlib.util
-import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from helpers.command_line import run_in_process
 
 import mmprobe
 
@@ -26,11 +26,13 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 def offline(text: str) -> str:
-    """The same with the embedded model, and short."""
+    """Replace the model that needs the network by the embedded one."""
     return text.replace(NEEDS_NETWORK, "tiny-spd").replace("mine.jsonl", "pairs/samples.jsonl")
 
 
-def test_shell_commands_of_the_readme(tmp_path):
+@pytest.mark.slow
+def test_shell_commands_of_the_readme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     commands = [
         line.split("#")[0].strip()
         for block in blocks(ROOT / "README.md", "sh")
@@ -38,14 +40,12 @@ def test_shell_commands_of_the_readme(tmp_path):
         if line.startswith("mmprobe ")
     ]
     assert len(commands) >= 4
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     for command in commands:
         arguments = shlex.split(offline(command))[1:]
         if arguments[0] == "demo":
             continue  # test_demo.py
-        done = subprocess.run([sys.executable, "-P", "-m", "mmprobe", *arguments], cwd=tmp_path, env=environment,
-                              capture_output=True, text=True)  # fmt: skip
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        finished = run_in_process(*arguments)
+        assert finished.code == 0, f"{command}: {finished.stderr}"
 
 
 def test_python_of_the_readme(tmp_path, monkeypatch):
@@ -55,13 +55,13 @@ def test_python_of_the_readme(tmp_path, monkeypatch):
     monkeypatch.setattr("plotly.graph_objects.Figure.show", lambda self: None)
     make_pairs("pairs", n=1, seed=3)
     (tmp_path / "runs").mkdir()
-    found = blocks(ROOT / "README.md", "python")
-    assert found
-    exec("\n".join(offline(block) for block in found), {})
+    code = blocks(ROOT / "README.md", "python")
+    assert code
+    exec("\n".join(offline(block) for block in code), {})
 
 
 def modules() -> list[str]:
-    """Every module of every folder that pyproject.toml maps to a package."""
+    """Name every module of every folder that pyproject.toml maps to a package."""
     folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
     return [
         ".".join([package, *file.relative_to(ROOT / folder).with_suffix("").parts]).removesuffix(".__init__")
@@ -76,36 +76,35 @@ def test_examples_in_docstrings(name):
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
 
 
-def test_nothing_speaks_of_one_machine():
-    """Paths of one machine and registries' hosts have no place in a repository."""
-    listed = subprocess.run(
+def test_no_file_names_paths_of_one_machine():
+    files = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     personal = re.compile(r"(?<![\w./:])/(?:home|root|work|opt)/\w")
-    for name in listed:
+    for name in files:
         if not name.endswith((".safetensors", ".png")) and name != "tests/face/test_docs.py":
             assert not personal.search((ROOT / name).read_text(errors="ignore")), name
 
 
-def script(name: str):
-    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
-def test_the_format_page_is_that_of_the_schema():
-    module = script("write_format_doc")
+def test_the_format_page_is_current():
+    module = load_script("write_format_doc")
     assert module.PAGE.read_text() == module.page(), "run make docs"
 
 
-def test_the_readmes_families_are_those_declared():
-    module = script("write_families_doc")
+def test_the_families_in_the_readme_are_current():
+    module = load_script("write_families_doc")
     assert module.MARKS.search(module.README.read_text())[0] == module.table(), "run make docs"
 
 
-def test_the_analyses_page_is_that_of_the_docstrings():
-    module = script("write_analyses_doc")
+def test_the_analyses_page_is_current():
+    module = load_script("write_analyses_doc")
     assert module.PAGE.read_text() == module.page(), "run make docs"
 
 

@@ -1,0 +1,64 @@
+"""Time of `mmprobe demo` beside a process that keeps one core busy, against the same demo alone.
+
+python perf/threads.py                           # two CPU cores: about eight minutes
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from paired import in_turn
+from toys import parser
+
+HEADER = """\
+| command | alone, s | beside a busy process, s | ratio | middle half | rounds | goal |
+|---|---|---|---|---|---|---|"""
+GOAL = 1.3
+BUSY = "while True: pass"
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Keep one core busy within the block."""
+    process = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def run_command(arguments: list[str]) -> None:
+    """Run an mmprobe command in a new folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-P", "-m", "mmprobe", *arguments]
+        subprocess.run(command, check=True, cwd=Path(folder), stdout=subprocess.DEVNULL)
+
+
+def run_beside_busy_process(arguments: list[str]) -> None:
+    with busy_process():
+        run_command(arguments)
+
+
+def table(quick: bool = False) -> str:
+    arguments, rounds = (["--version"], 1) if quick else (["demo", "--out", "demo"], 3)
+    times = in_turn(
+        {"alone": partial(run_command, arguments), "beside": partial(run_beside_busy_process, arguments)},
+        rounds,
+    )
+    alone, beside = times["alone"], times["beside"]
+    ratio = f"{beside.ratio:.2f} | {beside.low:.2f}-{beside.high:.2f} | {beside.rounds}"
+    row = f"| mmprobe {arguments[0]} | {alone.seconds:.1f} | {beside.seconds:.1f} | {ratio} | {GOAL} |"
+    text = f"{HEADER}\n{row}"
+    print(text, flush=True)
+    return text
+
+
+if __name__ == "__main__":
+    table(parser(__doc__).parse_args().quick)
