@@ -66,20 +66,20 @@ def make_run(tmp_path, write_trace):
 
 @pytest.fixture(scope="session")
 def chunk_ranges():
-    """Where the bytes of each chunked data set lie in a file: (name, first byte, number of bytes)."""
+    """Return the chunks of each data set in a file: (name, first byte, number of bytes)."""
 
     def find(path: Path) -> list[tuple[str, int, int]]:
-        found = []
+        ranges = []
 
         def visit(name: str, item: object) -> None:
             if isinstance(item, h5py.Dataset) and item.chunks:
                 for index in range(item.id.get_num_chunks()):
                     chunk = item.id.get_chunk_info(index)
-                    found.append((name, chunk.byte_offset, chunk.size))
+                    ranges.append((name, chunk.byte_offset, chunk.size))
 
         with h5py.File(path, "r") as file:
             file.visititems(visit)
-        return found
+        return ranges
 
     return find
 

@@ -1,4 +1,4 @@
-"""Residual streams handed over to TransformerLens."""
+"""Residual streams as a TransformerLens `ActivationCache`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_streams_are_those_of_the_trace(run):
     trace, cache = run["a"], run["a"].to_activation_cache()
     for name in ("pre", "mid", "post"):
         for layer in range(3):
-            wanted = trace.array(f"residual/{name}").values[:, layer]
-            np.testing.assert_array_equal(cache[f"resid_{name}", layer].numpy(), wanted)
+            expected = trace.array(f"residual/{name}").values[:, layer]
+            np.testing.assert_array_equal(cache[f"resid_{name}", layer].numpy(), expected)
 
 
 def test_transformer_lens_computes_with_it(run):

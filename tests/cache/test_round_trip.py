@@ -1,4 +1,4 @@
-"""What TraceWriter writes is what Trace reads, whatever the shapes, blocks, values and texts."""
+"""Trace reads what TraceWriter wrote, for any shapes, blocks, values and texts."""
 
 from __future__ import annotations
 
@@ -17,40 +17,39 @@ from mmprobe.cache.hdf5 import chunk_shape
 from mmprobe.cache.schema import GROUP_NAMES, VARIABLES
 from mmprobe.samples import Sample
 
-HALF_MAX = 65504.0
-ODD_HALVES = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, HALF_MAX, -HALF_MAX, 6e-8], "f4")
+FLOAT16_MAX = 65504.0
+SPECIAL_FLOAT16 = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, FLOAT16_MAX, -FLOAT16_MAX, 6e-8], "f4")
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 QUICK = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 
 
 @st.composite
 def blocks_of_steps(draw: st.DrawFn) -> list[int]:
-    """How many steps each block has, at most 40 in all."""
+    """Draw the number of steps of each block, at most 40 in all."""
     steps = draw(st.integers(0, 40))
     cuts = draw(st.lists(st.integers(0, steps), max_size=4))
     edges = [0, *sorted(cuts), steps]
     return [end - start for start, end in zip(edges, edges[1:], strict=False) if end > start]
 
 
-def random_halves(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """float32 values that float16 holds exactly, odd ones among them."""
+def random_float16(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Return float32 values that float16 represents exactly, with some special ones."""
     values = rng.normal(size=shape).astype("f2").astype("f4")
-    odd = rng.random(shape) < 0.1
-    values[odd] = rng.choice(ODD_HALVES, odd.sum()).astype("f2").astype("f4")
+    special = rng.random(shape) < 0.1
+    values[special] = rng.choice(SPECIAL_FLOAT16, special.sum()).astype("f2").astype("f4")
     return values
 
 
-def written_by(fill) -> Path:
-    """A file in a folder of its own, which is gone at the end of the process."""
+def write_file(fill) -> Path:
+    """Fill a file in a temporary folder and return its path."""
     folder = tempfile.TemporaryDirectory()
     path = Path(folder.name) / "t.h5"
     fill(path)
-    written_by.kept.append(folder)
-    del written_by.kept[:-1]
+    _folders[:] = [folder]
     return path
 
 
-written_by.kept = []
+_folders: list[tempfile.TemporaryDirectory] = []  # keeps the newest folder until the next one
 
 
 @QUICK
@@ -77,14 +76,14 @@ def test_arrays_come_back_as_they_were_appended(blocks, seed, layers, heads, gri
                     ("steps/id", rng.integers(0, 2**31 - 1, steps, dtype="i4")),
                     ("steps/logprob", -rng.random(steps).astype("f4")),
                     ("attention/mass", rng.random((steps, layers, heads, 5)).astype("f4")),
-                    ("attention/visual", random_halves(rng, (steps, layers, visual))),
-                    ("residual/post", random_halves(rng, (steps, layers, 7))),
+                    ("attention/visual", random_float16(rng, (steps, layers, visual))),
+                    ("residual/post", random_float16(rng, (steps, layers, 7))),
                 ):
                     writer.append(name, block)
                     expected.setdefault(name, []).append(block)
             writer.write("images/grid", np.reshape(grids, (-1, 2)))
 
-    trace = Trace(written_by(fill))
+    trace = Trace(write_file(fill))
     assert trace.images["grid"].values.tolist() == [list(grid) for grid in grids]
     assert set(trace.captured) == {"images/grid", *expected}
     for name, parts in expected.items():
@@ -108,7 +107,7 @@ def test_arrays_come_back_as_they_were_appended(blocks, seed, layers, heads, gri
 def test_what_overflows_float16_comes_back_as_float32_unclipped(blocks, seed, big, data):
     rng = np.random.default_rng(seed)
     which = data.draw(st.integers(0, len(blocks) - 1))
-    parts = [random_halves(rng, (steps, 2, 3)) for steps in blocks]
+    parts = [random_float16(rng, (steps, 2, 3)) for steps in blocks]
     parts[which][-1, 1, 2] = big
     for part in parts[which + 1 :]:
         part += np.float32(1e-4)  # what float16 would round is exact from the overflow on
@@ -118,14 +117,14 @@ def test_what_overflows_float16_comes_back_as_float32_unclipped(blocks, seed, bi
             for part in parts:
                 writer.append("residual/mid", part)
 
-    read = Trace(written_by(fill)).residual_mid
+    read = Trace(write_file(fill)).residual_mid
     assert read.dtype == np.float32
     np.testing.assert_array_equal(read.values, np.concatenate(parts))
     assert np.float32(big) in read.values
 
 
 def test_infinities_alone_do_not_widen_a_data_set(tmp_path):
-    values = np.array([[np.inf, -np.inf, np.nan, HALF_MAX]], "f4")
+    values = np.array([[np.inf, -np.inf, np.nan, FLOAT16_MAX]], "f4")
     with TraceWriter(tmp_path / "t.h5", {}) as writer:
         writer.write("tam/prompt", values)
     read = Trace(tmp_path / "t.h5").tam_prompt
@@ -152,7 +151,7 @@ def test_texts_come_back_character_by_character(texts, answer, question):
             writer.write("tokens/text", np.array(texts, dtype=object))
             writer.set_attributes({"answer": answer})
 
-    trace = Trace(written_by(fill))
+    trace = Trace(write_file(fill))
     assert trace.tokens["text"].values.tolist() == texts
     assert (trace.answer, trace.sample) == (answer, sample)
 
@@ -181,7 +180,7 @@ def test_growing_rows_are_nan_beyond_their_end(blocks, prompt, seed, wide):
                 done += block
             writer.write("tokens/id", np.arange(prompt + steps))
 
-    read = Trace(written_by(fill)).tam_logit
+    read = Trace(write_file(fill)).tam_logit
     assert read.shape == expected.shape
     assert read.dtype == (np.float32 if wide else np.float16)
     np.testing.assert_array_equal(read.values, expected)
@@ -237,12 +236,12 @@ def test_every_dimension_has_its_scale(tmp_path, write_trace):
 @pytest.mark.parametrize("group", ["tokens", "images", "steps", "attention", "residual", "ffn", "tam"])
 def test_xarray_opens_every_group_by_itself(tmp_path, write_trace, group):
     arrays = write_trace(tmp_path / "t.h5")
-    with xr.open_dataset(tmp_path / "t.h5", group=group, engine="h5netcdf") as found:
+    with xr.open_dataset(tmp_path / "t.h5", group=group, engine="h5netcdf") as dataset:
         names = [name.split("/")[1] for name in arrays if name.startswith(f"{group}/")]
-        assert sorted(found.variables) == sorted(names)
+        assert sorted(dataset.variables) == sorted(names)
         for name in names:
-            assert found[name].dims == VARIABLES[f"{group}/{name}"].dims
-            np.testing.assert_array_equal(found[name].values, arrays[f"{group}/{name}"])
+            assert dataset[name].dims == VARIABLES[f"{group}/{name}"].dims
+            np.testing.assert_array_equal(dataset[name].values, arrays[f"{group}/{name}"])
 
 
 @pytest.mark.parametrize(

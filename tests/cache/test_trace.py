@@ -1,4 +1,4 @@
-"""Reading is lazy, labelled, and damage is an InputError of one line."""
+"""Reading is lazy and labelled; damage raises an InputError with a one-line message."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_only_the_chunks_that_are_asked_for_are_read(tmp_path, chunk_ranges, fli
 def test_a_damaged_array_is_an_input_error_of_one_line(tmp_path, write_trace, chunk_ranges, flip, name):
     path = tmp_path / "a.h5"
     write_trace(path)
-    flip(path, next(start for found, start, _ in chunk_ranges(path) if found == name))
+    flip(path, next(start for dataset, start, _ in chunk_ranges(path) if dataset == name))
     trace = Trace(path)
     with pytest.raises(InputError) as error:
         trace.array(name).mean().item()
@@ -139,8 +139,8 @@ def test_active_neurons_come_back_as_booleans(tmp_path, write_trace):
 
 def test_layers_and_groups_are_selected_by_name(make_run):
     trace = open_run(make_run())["a"]
-    chosen = trace.attention_mass.sel(layer=4, group="visual")
-    np.testing.assert_array_equal(chosen.values, trace.attention_mass.values[:, 2, :, 2])
+    visual = trace.attention_mass.sel(layer=4, group="visual")
+    np.testing.assert_array_equal(visual.values, trace.attention_mass.values[:, 2, :, 2])
 
 
 def test_a_run_iterates_in_sample_order_over_what_is_finished(make_run):
@@ -154,14 +154,14 @@ def test_a_run_iterates_in_sample_order_over_what_is_finished(make_run):
         run["gone"]
 
 
-def test_unfinished_and_foreign_files_are_no_samples(make_run):
+def test_unfinished_and_other_files_are_no_samples(make_run):
     folder = make_run()
     (folder / "samples" / "c.h5.part").write_bytes(b"half")
     (folder / "samples" / "stranger.h5").write_bytes(b"")
     assert open_run(folder).ids == ["a", "b"]
 
 
-def test_labels_win_over_the_samples_own(make_run):
+def test_labels_take_precedence_over_the_samples(make_run):
     run = open_run(make_run(labels=[{"id": "a", "faithful": True}]))
     assert (run.faithful("a"), run.faithful("b")) == (True, False)
 
@@ -201,7 +201,7 @@ def test_a_bad_label_is_an_input_error(make_run, label):
     one_line(error)
 
 
-def test_labels_that_are_no_json_are_an_input_error(make_run):
+def test_labels_that_are_not_json_are_an_input_error(make_run):
     folder = make_run(labels=[{"id": "b", "faithful": None}])
     with open(folder / "labels.jsonl", "a", encoding="utf-8") as file:
         file.write('\n{"id": "a", "faithful": True}\n')

@@ -1,4 +1,4 @@
-"""verify names what is wrong; pack changes nothing but the number of files."""
+"""`verify` names every problem; a packed run equals its folder."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from mmprobe.cache import open_run, pack, verify
 from mmprobe.errors import InputError
 
 
-def contents(run):
-    """Everything that can be read of a run, as plain values."""
-    found = {}
+def read_contents(run):
+    """Return everything that can be read from a run, as plain values."""
+    values_by_trace = {}
     for trace in run:
-        found[trace.id] = {"answer": trace.answer, "sample": trace.sample.model_dump_json()}
+        values_by_trace[trace.id] = {"answer": trace.answer, "sample": trace.sample.model_dump_json()}
         for path in trace.captured:
             array = trace.array(path)
-            found[trace.id][path] = (
+            values_by_trace[trace.id][path] = (
                 array.dims,
                 str(array.dtype),
                 array.values.tobytes() if array.dtype != object else array.values.tolist(),
             )
-            found[trace.id][f"{path}, attributes"] = dict(array.attrs)
+            values_by_trace[trace.id][f"{path}, attributes"] = dict(array.attrs)
             for dim, values in array.coords.items():
                 if dim != array.name:
-                    found[trace.id][f"{path}, {dim}"] = values.values.tolist()
-    return found
+                    values_by_trace[trace.id][f"{path}, {dim}"] = values.values.tolist()
+    return values_by_trace
 
 
 def test_an_undamaged_run_has_no_problems(make_run):
@@ -45,7 +45,7 @@ def test_a_missing_sample_is_named_and_a_failed_one_is_not(make_run):
 def test_a_flipped_bit_in_any_data_set_is_found(make_run, chunk_ranges, flip):
     folder = make_run(names=("a",))
     file = folder / "samples" / "a.h5"
-    whole, rng = file.read_bytes(), random.Random(1)
+    content, rng = file.read_bytes(), random.Random(1)
     ranges = chunk_ranges(file)
     assert {name for name, *_ in ranges} > {"attention/mass", "residual/pre", "tam/logit", "tokens/id"}
     for _, start, size in ranges:
@@ -54,33 +54,33 @@ def test_a_flipped_bit_in_any_data_set_is_found(make_run, chunk_ranges, flip):
         assert len(problems) == 1
         assert "damaged" in problems[0]
         assert "\n" not in problems[0]
-        file.write_bytes(whole)
+        file.write_bytes(content)
 
 
 def test_a_flipped_bit_anywhere_is_found_or_harmless(make_run, flip):
     folder = make_run(names=("a",))
     file = folder / "samples" / "a.h5"
-    whole, rng, good = file.read_bytes(), random.Random(2), contents(open_run(folder))
-    found = 0
+    content, rng, expected = file.read_bytes(), random.Random(2), read_contents(open_run(folder))
+    n_found = 0
     for _ in range(60):
-        flip(file, rng.randrange(len(whole)), rng.randrange(8))
+        flip(file, rng.randrange(len(content)), rng.randrange(8))
         if verify(folder):
-            found += 1
+            n_found += 1
         else:
-            assert contents(open_run(folder)) == good
-        file.write_bytes(whole)
-    assert found > 50
+            assert read_contents(open_run(folder)) == expected
+        file.write_bytes(content)
+    assert n_found > 50
 
 
 def test_a_changed_text_is_found(make_run):
     folder = make_run(names=("a",))
     file = folder / "samples" / "a.h5"
     for text in (b" word7", b"because a", b"Why?", b"visual"):
-        whole = file.read_bytes()
-        assert text in whole
-        file.write_bytes(whole.replace(text, text[:-1] + b"X"))
+        content = file.read_bytes()
+        assert text in content
+        file.write_bytes(content.replace(text, text[:-1] + b"X"))
         assert len(verify(folder)) == 1
-        file.write_bytes(whole)
+        file.write_bytes(content)
     assert verify(folder) == []
 
 
@@ -125,19 +125,19 @@ def test_a_packed_run_equals_its_folder(make_run, tmp_path):
     assert packed.ids == folder.ids == ["b", "a"]
     assert (packed.config, packed.failures) == (folder.config, folder.failures)
     assert [packed.faithful(name) for name in packed.ids] == [False, True]
-    assert contents(packed) == contents(folder)
+    assert read_contents(packed) == read_contents(folder)
     assert verify(packed.path) == []
-    with xr.open_dataset(packed.path, group="samples/a/attention", engine="h5netcdf") as found:
-        assert found["mass"].dims == ("step", "layer", "head", "group")
+    with xr.open_dataset(packed.path, group="samples/a/attention", engine="h5netcdf") as dataset:
+        assert dataset["mass"].dims == ("step", "layer", "head", "group")
 
 
 def test_a_flipped_bit_in_a_packed_run_is_found(make_run, tmp_path, chunk_ranges, flip):
     file = pack(make_run(), tmp_path / "run.h5")
-    whole = file.read_bytes()
+    content = file.read_bytes()
     for name, start, size in chunk_ranges(file)[::4]:
         flip(file, start + size // 2)
         assert any("damaged" in problem for problem in verify(file)), name
-        file.write_bytes(whole)
+        file.write_bytes(content)
     assert verify(file) == []
 
 

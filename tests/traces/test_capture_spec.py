@@ -22,7 +22,8 @@ def load(tmp_path):
     return write_and_load
 
 
-def refused(load, content):
+def load_error(load, content):
+    """Return the message of the error that loading a file with this content raises."""
     with pytest.raises(InputError) as error:
         load(content)
     message = str(error.value)
@@ -61,7 +62,7 @@ def test_a_file_picks_data_sets_and_layers(load):
 
 
 @pytest.mark.parametrize(
-    ("prefixes", "wanted"),
+    ("prefixes", "expected"),
     [
         (("residual/",), True),
         (("tam/", "residual/"), True),
@@ -69,8 +70,8 @@ def test_a_file_picks_data_sets_and_layers(load):
         (("residual/midd",), False),
     ],
 )
-def test_wants_asks_by_prefix(prefixes, wanted):
-    assert CaptureSpec(datasets=["residual/mid"]).wants(*prefixes) is wanted
+def test_wants_asks_by_prefix(prefixes, expected):
+    assert CaptureSpec(datasets=["residual/mid"]).wants(*prefixes) is expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,9 @@ def test_layers_count_from_either_end_and_come_ascending_and_once(layers, indice
 
 @pytest.mark.parametrize("axis", ["layers", "heads"])
 def test_a_list_of_no_layers_or_heads_is_refused(load, axis):
-    assert f"{axis}: List should have at least 1 item" in refused(load, f"datasets: [update/kl]\n{axis}: []")
+    assert f"{axis}: List should have at least 1 item" in load_error(
+        load, f"datasets: [update/kl]\n{axis}: []"
+    )
 
 
 @pytest.mark.parametrize("layer", [4, -5, 1000])
@@ -104,7 +107,7 @@ def test_an_unknown_name_is_refused_and_the_known_ones_are_named(name, tmp_path,
 
 @pytest.mark.parametrize("name", ["attention/maps", "attention", "", "tokens/id", "steps/id", "images/grid"])
 def test_a_data_set_that_cannot_be_picked_is_refused(load, name):
-    message = refused(load, f"datasets: [update/kl, '{name}']")
+    message = load_error(load, f"datasets: [update/kl, '{name}']")
     assert f"datasets: {name!r} is not one of attention/mass, " in message
     with pytest.raises(ValidationError):
         CaptureSpec(datasets=[name])
@@ -136,7 +139,7 @@ def test_a_data_set_that_cannot_be_picked_is_refused(load, name):
     ],
 )
 def test_a_wrong_field_is_named(load, content, named):
-    assert f"mine.yaml: {named}" in refused(load, content)
+    assert f"mine.yaml: {named}" in load_error(load, content)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +158,8 @@ def test_a_wrong_field_is_named(load, content, named):
     ],
 )
 def test_malformed_yaml_is_refused(load, content):
-    assert "mine.yaml: not YAML (" in refused(load, content)
+    assert "mine.yaml: not YAML (" in load_error(load, content)
 
 
 def test_a_file_that_is_not_utf8_is_refused(load):
-    assert "nor a readable YAML file" in refused(load, b"datasets: [\xff\xfe]")
+    assert "nor a readable YAML file" in load_error(load, b"datasets: [\xff\xfe]")

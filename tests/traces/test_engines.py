@@ -37,13 +37,13 @@ def runs(request, samples, tmp_path_factory) -> dict[str, mp.Run]:
     spec = spec.model_copy(update={"datasets": [*spec.datasets, "attention/row"]})
     folder = tmp_path_factory.mktemp("engines")
     before = [weight.clone() for weight in model.hf.parameters()]
-    made = {
+    runs_by_engine = {
         engine: mp.trace(model, samples, folder / engine, capture=spec, engine=engine, max_new_tokens=STEPS)
         for engine in ("native", "nnsight", "transformer_lens")
     }
     assert all(torch.equal(old, new) for old, new in zip(before, model.hf.parameters(), strict=True))
     assert model.hf.config.get_text_config()._attn_implementation == "sdpa"
-    return made
+    return runs_by_engine
 
 
 def test_rows_that_a_model_rounded_sum_to_one_again():
@@ -52,41 +52,41 @@ def test_rows_that_a_model_rounded_sum_to_one_again():
     assert abs(float(row.bfloat16().float().sum()) - 1) > 1e-3
     weights = pad_rows([row.bfloat16()], 2003).weights
     assert abs(float(weights.sum()) - 1) < 1e-6 and weights.shape == (1, 1, 2003)
-    assert torch.equal(pad_rows([row], 2001).weights[:, 0], row), "others are left to the last digit"
+    assert torch.equal(pad_rows([row], 2001).weights[:, 0], row), "float32 rows stay as they are"
 
 
 @pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
 def test_every_data_set_is_the_same(runs, engine):
-    for one, other in zip(runs["native"], runs[engine], strict=True):
-        assert one.captured == other.captured
-        assert one.answer == other.answer
-        for name in one.captured:
-            wanted, found = one.array(name).values, other.array(name).values
-            if wanted.dtype.kind != "f":
+    for native, other in zip(runs["native"], runs[engine], strict=True):
+        assert native.captured == other.captured
+        assert native.answer == other.answer
+        for name in native.captured:
+            expected, actual = native.array(name).values, other.array(name).values
+            if expected.dtype.kind != "f":
                 if name != "ffn/active":  # the sign of a number next to 0 is rounding; gate_sum is compared
-                    np.testing.assert_array_equal(found, wanted, err_msg=name)
+                    np.testing.assert_array_equal(actual, expected, err_msg=name)
                 continue
-            np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted), err_msg=name)
-            wanted, found = np.nan_to_num(wanted), np.nan_to_num(found)
-            largest = np.abs(wanted).max(-1, keepdims=True, initial=1)
+            np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected), err_msg=name)
+            expected, actual = np.nan_to_num(expected), np.nan_to_num(actual)
+            largest = np.abs(expected).max(-1, keepdims=True, initial=1)
             tolerance = 1e-4 if name in ("update/kl", "steps/entropy", "steps/logprob") else 2e-5
-            assert (np.abs(found - wanted) <= tolerance * largest).all(), name
+            assert (np.abs(actual - expected) <= tolerance * largest).all(), name
 
 
 @pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
 def test_settings_that_change_between_two_runs_count(random_qwen, samples, tmp_path, monkeypatch, engine):
     """Both keep a copy of the model, which had the settings of the first run."""
 
-    def traced(name: str) -> list[int]:
-        made = mp.trace(random_qwen, samples[1:2], tmp_path / name, engine=engine, max_new_tokens=8)
-        return made["one"].steps["id"].values.tolist()
+    def trace_token_ids(name: str) -> list[int]:
+        run = mp.trace(random_qwen, samples[1:2], tmp_path / name, engine=engine, max_new_tokens=8)
+        return run["one"].steps["id"].values.tolist()
 
-    whole = traced("whole")
-    assert len(whole) == 8
+    token_ids = trace_token_ids("whole")
+    assert len(token_ids) == 8
     settings = copy.deepcopy(random_qwen.hf.generation_config)
-    settings.eos_token_id = whole[3]
+    settings.eos_token_id = token_ids[3]
     monkeypatch.setattr(random_qwen.hf, "generation_config", settings)
-    assert traced("ended") == whole[: whole.index(whole[3]) + 1]
+    assert trace_token_ids("ended") == token_ids[: token_ids.index(token_ids[3]) + 1]
 
 
 def test_what_an_engine_cannot_do_is_said_before_the_run(random_qwen, samples, tmp_path):
@@ -115,13 +115,13 @@ def test_a_remote_run_gives_the_same_numbers(tiny_spd, samples, tmp_path):
         remote="local",
     )
     assert not run.failures
-    here = mp.trace(
+    local_run = mp.trace(
         tiny_spd, samples[:2], tmp_path / "here", capture=spec, engine="nnsight", max_new_tokens=9
     )
-    for one, other in zip(here, run, strict=True):
-        assert one.captured == other.captured
+    for local, remote in zip(local_run, run, strict=True):
+        assert local.captured == remote.captured
         for name in ("steps/id", "attention/mass", "residual/post", "ffn/gate_sum", "tam/logit"):
-            np.testing.assert_array_equal(other.array(name).values, one.array(name).values)
+            np.testing.assert_array_equal(remote.array(name).values, local.array(name).values)
 
 
 def test_a_remote_run_needs_nnsight(tiny_spd, samples, tmp_path):

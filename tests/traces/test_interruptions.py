@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted or out of room: what was finished stays, and the rest can be done."""
+"""Runs that are killed, interrupted or out of space keep finished samples and can be resumed."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def trace(model: Model, samples: list[Sample], out: Path, **options) -> mp.Run:
     return mp.trace(model, samples, out, capture="full", max_new_tokens=8, batch_size=BATCH, **options)
 
 
-def datasets(path: Path) -> dict[str, bytes]:
-    """Every data set of a trace as raw bytes, with its type and shape."""
-    found = {}
+def read_datasets(path: Path) -> dict[str, bytes]:
+    """Return every data set of a trace as bytes, with its type and shape."""
+    contents = {}
     with h5py.File(path) as file:
 
         def visit(name: str, item: object) -> None:
             if isinstance(item, h5py.Dataset):
                 value = item.asstr()[...] if item.dtype == object else item[...]
                 content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
-                found[name] = f"{item.dtype} {item.shape}".encode() + content
+                contents[name] = f"{item.dtype} {item.shape}".encode() + content
 
         file.visititems(visit)
-    return found
+    return contents
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def undisturbed(random_qwen, samples, tmp_path_factory) -> mp.Run:
     return trace(random_qwen, samples, tmp_path_factory.mktemp("undisturbed") / "run")
 
 
-def started(target, *arguments) -> multiprocessing.process.BaseProcess:
-    """A process that has the model already, and needs no seconds to begin."""
+def start_process(target, *arguments) -> multiprocessing.process.BaseProcess:
+    """Start a process that shares the loaded model."""
     process = multiprocessing.get_context("fork").Process(target=target, args=arguments)
     process.start()
     return process
@@ -78,9 +78,9 @@ def test_a_run_killed_at_thirty_moments_ends_as_if_undisturbed(random_qwen, samp
     trace(random_qwen, samples[:4], tmp_path / "timing")
     per_sample = (time.perf_counter() - began) / 4
     while killed < KILLS:
-        process = started(go_on)
+        process = start_process(go_on)
         process.join(rng.uniform(0, 3 * BATCH * per_sample))
-        if process.exitcode is not None:  # it was done before it could be killed: begin again
+        if process.exitcode is not None:  # it finished before it was killed: start again
             assert process.exitcode == 0
             for path in list((out / "samples").iterdir())[::2]:
                 path.unlink()
@@ -96,7 +96,7 @@ def test_a_run_killed_at_thirty_moments_ends_as_if_undisturbed(random_qwen, samp
     assert run.ids == undisturbed.ids and not run.failures
     assert mp.verify(out) == []
     for name in run.ids:
-        assert datasets(out / "samples" / f"{name}.h5") == datasets(
+        assert read_datasets(out / "samples" / f"{name}.h5") == read_datasets(
             undisturbed.path / "samples" / f"{name}.h5"
         )
     assert not list(out.glob("samples/*.part"))
@@ -140,15 +140,15 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_torn_file(random_qwen, samp
 
 
 def test_a_full_disk_is_one_line_and_keeps_what_was_finished(random_qwen, samples, tmp_path):
-    """A limit on the size of files stands for the full disk: the system refuses the same calls."""
+    """A limit on the size of files stands for a full disk: the same system calls fail."""
     out, limit = tmp_path / "run", 2_500_000
     long = Sample(id="long", question="Is there a star? " * 150)
     spec = mp.CaptureSpec(datasets=["attention/row"], positions="all", dtype="float32")
     receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
 
     def trace_all(resume: bool = False) -> mp.Run:
-        chosen = [*samples[:3], long, *samples[3:5]]
-        return mp.trace(random_qwen, chosen, out, capture=spec, max_new_tokens=8, resume=resume)
+        with_long = [*samples[:3], long, *samples[3:5]]
+        return mp.trace(random_qwen, with_long, out, capture=spec, max_new_tokens=8, resume=resume)
 
     def fill_up() -> None:
         torch.set_num_threads(1)
@@ -159,7 +159,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_finished(random_qwen, sample
         except OSError as error:
             sender.send((error.errno, str(error)))
 
-    process = started(fill_up)
+    process = start_process(fill_up)
     errno, message = receiver.recv()
     process.join()
     assert process.exitcode == 0
@@ -168,12 +168,12 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_finished(random_qwen, sample
     assert run.ids == [sample.id for sample in samples[:3]]
     assert [run[name].steps.sizes["step"] for name in run.ids] == [8, 8, 8]
     assert not list((out / "samples").glob("*.part"))
-    whole = trace_all(resume=True)
-    assert len(whole) == 6 and (out / "samples" / "long.h5").stat().st_size > limit
+    resumed = trace_all(resume=True)
+    assert len(resumed) == 6 and (out / "samples" / "long.h5").stat().st_size > limit
 
 
 def test_a_folder_that_goes_away_is_one_line(random_qwen, samples, tmp_path, monkeypatch):
-    """As lost permissions do, which root, who may run this, cannot lose."""
+    """It stands for lost permissions, since root keeps its permissions."""
     original, calls = batch_module.build_batch, []
 
     def build(*arguments):
@@ -189,7 +189,7 @@ def test_a_folder_that_goes_away_is_one_line(random_qwen, samples, tmp_path, mon
     assert len(list((tmp_path / "elsewhere").glob("*.h5"))) >= BATCH
 
 
-def test_a_sample_that_fails_is_noted_and_the_others_go_on(random_qwen, samples, image_paths, tmp_path):
+def test_a_sample_that_fails_is_listed_and_the_others_go_on(random_qwen, samples, image_paths, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(image_paths[0].read_bytes()[:2000])
     bad = Sample(id="bad", images=[broken], question="?")
@@ -222,13 +222,13 @@ def test_memory_that_runs_out_halves_the_batch(random_qwen, samples, tmp_path, m
 
 
 def test_a_failure_of_the_disk_leaves_no_half_file(random_qwen, samples, tmp_path, monkeypatch):
-    def full(writer, attributes):
+    def raise_full(writer, attributes):
         raise OSError(28, "No space left on device", str(writer.path))
 
-    attributes = TraceWriter.set_attributes
+    original = TraceWriter.set_attributes
 
-    def set_attributes(writer, given):
-        (full if "answer" in given else attributes)(writer, given)
+    def set_attributes(writer, attributes):
+        (raise_full if "answer" in attributes else original)(writer, attributes)
 
     monkeypatch.setattr(TraceWriter, "set_attributes", set_attributes)
     with pytest.raises(OSError, match="finished samples are kept"):
@@ -237,11 +237,11 @@ def test_a_failure_of_the_disk_leaves_no_half_file(random_qwen, samples, tmp_pat
 
 
 def test_room_for_what_is_finished_is_not_asked_for_again(random_qwen, samples, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr("mmprobe.traces.run.check_space", lambda out, needed: asked.append(needed))
+    bytes_needed = []
+    monkeypatch.setattr("mmprobe.traces.run.check_space", lambda out, needed: bytes_needed.append(needed))
     trace(random_qwen, samples[:2], tmp_path / "run")
     trace(random_qwen, samples[:2], tmp_path / "run", resume=True)
-    assert asked[0] > 0 and asked[1] == 0
+    assert bytes_needed[0] > 0 and bytes_needed[1] == 0
 
 
 def test_one_that_is_too_large_alone_fails_alone(random_qwen, samples, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Traces of answers that a method took part in."""
+"""Traces of answers that a method changes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TOKENS = 24
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs") / "p"
-    asked = mp.load_samples(make_pairs(folder, n=2, seed=11, differences=(1, 3)))
-    return [sample for sample in asked if sample.metadata["type"] in ("same", "steps")]
+    samples = mp.load_samples(make_pairs(folder, n=2, seed=11, differences=(1, 3)))
+    return [sample for sample in samples if sample.metadata["type"] in ("same", "steps")]
 
 
 @pytest.mark.parametrize(("method", "parameters"), [("sage", {"alpha": 0.5}), ("vcd", {"alpha": 2.0})])
@@ -32,23 +32,22 @@ def test_a_trace_holds_the_answer_that_the_method_gives(tiny_spd, samples, tmp_p
         method=method,
         **parameters,
     )
-    assert (
-        json.loads((tmp_path / "run" / "run.json").read_text())["generate"]["methods"][method]["alpha"]
-        == (parameters["alpha"])
-    )
+    config = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert config["generate"]["methods"][method]["alpha"] == parameters["alpha"]
     for sample in samples:
         alone = mp.generate(tiny_spd, sample, method, max_new_tokens=TOKENS, **parameters)
         assert run[sample.id].steps["id"].values.tolist() == alone.token_ids
 
 
 def test_it_shows_what_the_method_did(tiny_spd, samples, tmp_path):
-    """See makes every layer look more at the pictures, at the first step by just its factor."""
+    """See raises every layer's attention to the images; at the first step its factor is known."""
     plain = mp.trace(tiny_spd, samples, tmp_path / "plain", max_new_tokens=TOKENS)
     only_see = {"alpha": 1.0, "analyze": False, "generate": False, "shallow": 1.0}
-    seen = mp.trace(tiny_spd, samples, tmp_path / "see", max_new_tokens=TOKENS, method="sage", **only_see)
+    changed = mp.trace(tiny_spd, samples, tmp_path / "see", max_new_tokens=TOKENS, method="sage", **only_see)
     for name in plain.ids:
         before, after = (
-            run[name].attention_mass.sel(group="visual").isel(step=0, layer=0).values for run in (plain, seen)
+            run[name].attention_mass.sel(group="visual").isel(step=0, layer=0).values
+            for run in (plain, changed)
         )
         np.testing.assert_allclose(after, 2 * before / (1 + before), rtol=1e-4)
 

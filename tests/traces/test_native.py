@@ -22,7 +22,7 @@ SYSTEM = "You answer questions about pictures of coloured shapes."
 STEPS = 37
 
 
-def sample_of(images: list[Path], name: str = "a") -> Sample:
+def make_sample(images: list[Path], name: str = "a") -> Sample:
     return Sample(id=name, images=images, system=SYSTEM, question="Compare the two pictures step by step.")
 
 
@@ -34,22 +34,22 @@ def eager_reference(model: Model, sample: Sample, answer: torch.Tensor) -> dict[
     inputs["input_ids"] = torch.cat([inputs["input_ids"], answer[None]], 1)
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     inputs["mm_token_type_ids"] = torch.nn.functional.pad(inputs["mm_token_type_ids"], (0, len(answer)))
-    seen: dict[str, list[torch.Tensor]] = {"mid": [], "gate": [], "pre": [], "post": []}
+    recorded: dict[str, list[torch.Tensor]] = {"mid": [], "gate": [], "pre": [], "post": []}
     for layer in hf.model.language_model.layers:
         layer.register_forward_pre_hook(
-            lambda m, a, k: seen["pre"].append(a[0] if a else k["hidden_states"]), with_kwargs=True
+            lambda m, a, k: recorded["pre"].append(a[0] if a else k["hidden_states"]), with_kwargs=True
         )
-        layer.post_attention_layernorm.register_forward_pre_hook(lambda m, a: seen["mid"].append(a[0]))
-        layer.mlp.act_fn.register_forward_hook(lambda m, a, out: seen["gate"].append(out))
+        layer.post_attention_layernorm.register_forward_pre_hook(lambda m, a: recorded["mid"].append(a[0]))
+        layer.mlp.act_fn.register_forward_hook(lambda m, a, out: recorded["gate"].append(out))
         layer.register_forward_hook(
-            lambda m, a, out: seen["post"].append(out[0] if isinstance(out, tuple) else out)
+            lambda m, a, out: recorded["post"].append(out[0] if isinstance(out, tuple) else out)
         )
     with torch.no_grad():
         out = hf(**inputs, output_attentions=True, output_hidden_states=True)
     prompt = inputs["input_ids"].shape[1] - len(answer)
     queries = slice(prompt - 1, prompt - 1 + len(answer))
     stacked = {
-        name: torch.stack(values)[:, 0, queries].transpose(0, 1).numpy() for name, values in seen.items()
+        name: torch.stack(values)[:, 0, queries].transpose(0, 1).numpy() for name, values in recorded.items()
     }
     return stacked | {
         "attention": torch.stack(out.attentions)[:, 0, :, queries].permute(2, 0, 1, 3).numpy(),
@@ -60,7 +60,7 @@ def eager_reference(model: Model, sample: Sample, answer: torch.Tensor) -> dict[
 
 @pytest.fixture(scope="module", autouse=True)
 def short_blocks():
-    """Two whole blocks and a part of one in what is traced here."""
+    """An answer then has two whole blocks and a part of a third."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmprobe.traces.engines.native.BLOCK_STEPS", 16)
         yield
@@ -78,7 +78,7 @@ def traced(
     image_paths: list[Path],
     tmp_path_factory: pytest.TempPathFactory,
 ):
-    sample = sample_of(image_paths[1 : 1 + request.param])
+    sample = make_sample(image_paths[1 : 1 + request.param])
     out = tmp_path_factory.mktemp("run") / "run"
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
     run = mp.trace(model, [sample], out, capture=spec, max_new_tokens=STEPS)
@@ -98,40 +98,40 @@ def test_tokens_are_those_of_plain_generate(traced):
 def test_attention_mass_equals_eager(traced):
     _, _, trace, eager = traced
     group = trace.tokens["group"].values
-    wanted = np.stack([eager["attention"][..., group == code].sum(-1) for code in range(5)], -1)
-    np.testing.assert_allclose(trace.attention_mass.values, wanted, atol=1e-5)
+    expected = np.stack([eager["attention"][..., group == code].sum(-1) for code in range(5)], -1)
+    np.testing.assert_allclose(trace.attention_mass.values, expected, atol=1e-5)
     np.testing.assert_allclose(trace.attention_mass.sum("group"), 1, atol=1e-5)
 
 
 def test_leading_attention_equals_eager(traced):
     _, _, trace, eager = traced
     visual = np.flatnonzero(trace.tokens["group"].values == 2)
-    wanted = eager["attention"][..., : visual[0] if len(visual) else 0].sum(-1)
-    np.testing.assert_allclose(trace.attention_leading.values, wanted, atol=1e-5)
+    expected = eager["attention"][..., : visual[0] if len(visual) else 0].sum(-1)
+    np.testing.assert_allclose(trace.attention_leading.values, expected, atol=1e-5)
 
 
 def test_visual_attention_equals_eager(traced):
     _, _, trace, eager = traced
-    wanted = eager["attention"][..., trace.tokens["group"].values == 2]
-    np.testing.assert_allclose(trace.attention_visual_head.values, wanted, atol=1e-5)
-    np.testing.assert_allclose(trace.attention_visual.values, wanted.mean(2), atol=1e-5)
+    expected = eager["attention"][..., trace.tokens["group"].values == 2]
+    np.testing.assert_allclose(trace.attention_visual_head.values, expected, atol=1e-5)
+    np.testing.assert_allclose(trace.attention_visual.values, expected.mean(2), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["pre", "mid", "post"])
 def test_residuals_equal_eager(traced, name):
     """Within 1e-5 of the largest number of the same residual: kernels add up in another order."""
     _, _, trace, eager = traced
-    off = np.abs(trace.array(f"residual/{name}").values - eager[name]).max(-1)
-    assert (off / np.abs(eager[name]).max(-1)).max() < 1e-5
+    error = np.abs(trace.array(f"residual/{name}").values - eager[name]).max(-1)
+    assert (error / np.abs(eager[name]).max(-1)).max() < 1e-5
 
 
 def test_half_precision_rounds_and_nothing_else(random_qwen, image_paths, tmp_path):
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
     single = mp.trace(
-        random_qwen, [sample_of(image_paths)], tmp_path / "single", capture=spec, max_new_tokens=5
+        random_qwen, [make_sample(image_paths)], tmp_path / "single", capture=spec, max_new_tokens=5
     )["a"]
     half = mp.trace(
-        random_qwen, [sample_of(image_paths)], tmp_path / "half", capture="full", max_new_tokens=5
+        random_qwen, [make_sample(image_paths)], tmp_path / "half", capture="full", max_new_tokens=5
     )["a"]
     for name in (
         "attention/visual",
@@ -147,9 +147,9 @@ def test_half_precision_rounds_and_nothing_else(random_qwen, image_paths, tmp_pa
 
 def test_gates_equal_eager(traced):
     _, _, trace, eager = traced
-    wanted = eager["gate"].sum(0)
-    off = np.abs(trace.ffn_gate_sum.values - wanted).max(-1)
-    assert (off / np.abs(wanted).max(-1)).max() < 1e-5, (
+    expected = eager["gate"].sum(0)
+    error = np.abs(trace.ffn_gate_sum.values - expected).max(-1)
+    assert (error / np.abs(expected).max(-1)).max() < 1e-5, (
         "of the layer's largest sum: float32 adds up in another order"
     )
     clear = np.abs(eager["gate"]) > 1e-6  # the sign of a number that close to 0 is rounding
@@ -178,10 +178,10 @@ def test_logprob_and_entropy_equal_eager(traced):
     _, _, trace, eager = traced
     first = int(eager["prompt"]) - 1
     logits = torch.from_numpy(eager["logits"][first:-1])
-    spread = torch.distributions.Categorical(logits=logits)
-    chosen = torch.from_numpy(trace.steps["id"].values)
-    np.testing.assert_allclose(trace.steps["logprob"].values, spread.log_prob(chosen), atol=1e-4)
-    np.testing.assert_allclose(trace.steps["entropy"].values, spread.entropy(), atol=1e-4)
+    distribution = torch.distributions.Categorical(logits=logits)
+    token_ids = torch.from_numpy(trace.steps["id"].values)
+    np.testing.assert_allclose(trace.steps["logprob"].values, distribution.log_prob(token_ids), atol=1e-4)
+    np.testing.assert_allclose(trace.steps["entropy"].values, distribution.entropy(), atol=1e-4)
 
 
 def test_tam_logits_equal_eager_logits(traced):
@@ -191,9 +191,9 @@ def test_tam_logits_equal_eager_logits(traced):
     stored = trace.tam_logit.values
     for step, token in enumerate(ids):
         query = prompt - 1 + step
-        wanted = eager["logits"][: query + 1, token]
+        expected = eager["logits"][: query + 1, token]
         np.testing.assert_allclose(
-            stored[step, : query + 1], wanted, rtol=0, atol=1e-5 * np.abs(wanted).max()
+            stored[step, : query + 1], expected, rtol=0, atol=1e-5 * np.abs(expected).max()
         )
         assert np.isnan(stored[step, query + 1 :]).all()
 
@@ -201,20 +201,20 @@ def test_tam_logits_equal_eager_logits(traced):
 def test_tam_prompt_logits_equal_eager_logits(traced):
     _, _, trace, eager = traced
     group, ids = trace.tokens["group"].values, trace.tokens["id"].values
-    wanted = eager["logits"][np.flatnonzero(group == 2)][:, ids[group == 3]].T
-    largest = np.abs(wanted).max(initial=0)
-    np.testing.assert_allclose(trace.tam_prompt.values, wanted, rtol=0, atol=1e-5 * largest)
+    expected = eager["logits"][np.flatnonzero(group == 2)][:, ids[group == 3]].T
+    largest = np.abs(expected).max(initial=0)
+    np.testing.assert_allclose(trace.tam_prompt.values, expected, rtol=0, atol=1e-5 * largest)
 
 
 def test_sampling_draws_the_same_tokens_as_generate(random_qwen, image_paths, tmp_path):
-    sample = sample_of(image_paths[:2])
+    sample = make_sample(image_paths[:2])
     run = mp.trace(random_qwen, [sample], tmp_path / "run", max_new_tokens=STEPS, temperature=0.9, seed=11)
     torch.manual_seed(11)
     inputs = random_qwen.prepare(sample)
     output = random_qwen.hf.generate(**inputs, max_new_tokens=STEPS, do_sample=True, temperature=0.9)
     np.testing.assert_array_equal(run["a"].tokens["id"].values, output[0].numpy())
     greedy = random_qwen.hf.generate(**inputs, max_new_tokens=STEPS, do_sample=False)
-    assert not torch.equal(output, greedy), "sampling should differ from greedy here, or this shows nothing"
+    assert not torch.equal(output, greedy), "sampling must differ from greedy here, or the test shows nothing"
 
 
 def test_pictures_are_found_from_another_folder(random_qwen, image_paths, tmp_path, monkeypatch):
@@ -228,7 +228,7 @@ def test_pictures_are_found_from_another_folder(random_qwen, image_paths, tmp_pa
 
 @pytest.mark.parametrize("method", ["plain", "sage"])
 @pytest.mark.parametrize(
-    "asked",
+    "settings",
     [
         {"num_beams": 3},
         {"num_beams": 2, "num_return_sequences": 2},
@@ -237,58 +237,61 @@ def test_pictures_are_found_from_another_folder(random_qwen, image_paths, tmp_pa
         {"prefill_chunk_size": 16},
         {"return_dict_in_generate": True},
     ],
-    ids=lambda asked: next(iter(asked)),
+    ids=lambda settings: next(iter(settings)),
 )
-def test_what_a_checkpoint_asks_of_generate_changes_nothing(
-    random_qwen, image_paths, tmp_path, monkeypatch, asked, method
+def test_generation_settings_of_a_checkpoint_change_nothing(
+    random_qwen, image_paths, tmp_path, monkeypatch, settings, method
 ):
-    """Without a cache, say, the whole answer is read again at each step, and TAM would count its prompt twice."""
-    sample, other = sample_of(image_paths[:1]), copy.deepcopy(random_qwen.hf.generation_config)
-    for name, value in asked.items():
-        setattr(other, name, value)
-    wanted = mp.trace(random_qwen, [sample], tmp_path / "a", capture="full", max_new_tokens=6, method=method)[
-        "a"
-    ]
-    monkeypatch.setattr(random_qwen.hf, "generation_config", other)
+    """Without a cache, for example, each step reads the whole answer, and TAM would count the prompt twice."""
+    sample = make_sample(image_paths[:1])
+    config = copy.deepcopy(random_qwen.hf.generation_config)
+    for name, value in settings.items():
+        setattr(config, name, value)
+    expected = mp.trace(
+        random_qwen, [sample], tmp_path / "a", capture="full", max_new_tokens=6, method=method
+    )["a"]
+    monkeypatch.setattr(random_qwen.hf, "generation_config", config)
     run = mp.trace(random_qwen, [sample], tmp_path / "b", capture="full", max_new_tokens=6, method=method)
     assert not run.failures, run.failures
-    for name in wanted.captured:
-        np.testing.assert_array_equal(run["a"].array(name).values, wanted.array(name).values, name)
+    for name in expected.captured:
+        np.testing.assert_array_equal(run["a"].array(name).values, expected.array(name).values, name)
 
 
 def test_nothing_is_left_behind(random_qwen, image_paths, tmp_path):
-    """transformers' own hooks stay once its hidden states were asked for, as other tests of this model do."""
+    """Hooks of transformers itself may stay: another test of this model may have asked for hidden states."""
     hf = random_qwen.hf
 
     def hooks() -> list[tuple[list[int], list[int]]]:
-        return [(list(one._forward_hooks), list(one._forward_pre_hooks)) for one in hf.modules()]
+        return [(list(part._forward_hooks), list(part._forward_pre_hooks)) for part in hf.modules()]
 
     before = hooks()
-    mp.trace(random_qwen, [sample_of(image_paths[:1])], tmp_path / "run", capture="full", max_new_tokens=3)
+    mp.trace(random_qwen, [make_sample(image_paths[:1])], tmp_path / "run", capture="full", max_new_tokens=3)
     assert hf.config.get_text_config()._attn_implementation == "sdpa"
     assert hooks() == before
     assert not any("forward" in vars(module) for module in hf.modules())
     assert not len(_observers)
 
 
-def test_what_others_hooked_still_runs_and_stays(random_qwen, image_paths, tmp_path):
-    """A user's own hook, and a forward that another library put in place, as accelerate does."""
-    assert random_qwen.has_plain_logits  # found out once, by a forward pass of its own
+def test_hooks_of_others_still_run_and_stay(random_qwen, image_paths, tmp_path):
+    """They are a user's hook, and a forward that another library replaced, as accelerate does."""
+    assert random_qwen.has_plain_logits  # computed once, with a forward pass that the hook would count
     layer, calls = random_qwen.hf.model.language_model.layers[1], []
     handle = layer.register_forward_hook(lambda *_: calls.append("hook"))
     original = layer.forward
-    layer.forward = theirs = lambda *args, **options: calls.append("forward") or original(*args, **options)
+    layer.forward = replaced_forward = lambda *args, **options: (
+        calls.append("forward") or original(*args, **options)
+    )
     try:
-        mp.trace(random_qwen, [sample_of(image_paths[:1])], tmp_path / "run", max_new_tokens=2)
-        assert vars(layer)["forward"] is theirs
+        mp.trace(random_qwen, [make_sample(image_paths[:1])], tmp_path / "run", max_new_tokens=2)
+        assert vars(layer)["forward"] is replaced_forward
     finally:
         handle.remove()
         del layer.forward
     assert calls == ["forward", "hook"] * 2
 
 
-def test_only_the_layers_asked_for_are_recorded(random_qwen, image_paths, tmp_path):
-    sample = sample_of(image_paths[:1])
+def test_only_the_captured_layers_are_recorded(random_qwen, image_paths, tmp_path):
+    sample = make_sample(image_paths[:1])
     spec = mp.CaptureSpec(datasets=["attention/mass", "residual/mid", "ffn/gate_sum"], layers=[0, -1])
     some = mp.trace(random_qwen, [sample], tmp_path / "some", capture=spec, max_new_tokens=5)["a"]
     every = mp.trace(random_qwen, [sample], tmp_path / "every", capture="full", max_new_tokens=5)["a"]
@@ -304,15 +307,17 @@ def test_only_the_layers_asked_for_are_recorded(random_qwen, image_paths, tmp_pa
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17])
 def test_answers_around_a_block_are_whole(random_qwen, image_paths, tmp_path, tokens):
-    trace = mp.trace(random_qwen, [sample_of(image_paths[:1])], tmp_path / "run", max_new_tokens=tokens)["a"]
+    trace = mp.trace(random_qwen, [make_sample(image_paths[:1])], tmp_path / "run", max_new_tokens=tokens)[
+        "a"
+    ]
     assert trace.attention_mass.sizes["step"] == tokens == trace.steps.sizes["step"]
     assert trace.tam_logit.shape == (tokens, trace.tokens.sizes["token"])
     assert not np.isnan(trace.attention_mass.values).any()
 
 
 def test_a_step_beyond_the_end_is_dropped(random_qwen, image_paths, tmp_path, monkeypatch):
-    """Where transformers looks a step late whether it is to stop, as on Apple's GPUs, also at the end of a block."""
-    sample = sample_of(image_paths[:2])
+    """On Apple's GPUs transformers stops one step late, which can be at the end of a block."""
+    sample = make_sample(image_paths[:2])
     with torch.inference_mode():
         out = random_qwen.hf.generate(**random_qwen.prepare(sample), max_new_tokens=12, do_sample=False)
     tokens = out[0, len(random_qwen.prompt(sample).ids) :].tolist()

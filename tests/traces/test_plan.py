@@ -1,4 +1,4 @@
-"""Plans against what then happens, on the tiny models."""
+"""Plans compared with real runs of the tiny models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.answering import tiny
+from helpers.answering import build_tiny
 
 import mmprobe as mp
 from mmprobe.models import load_shapes
@@ -46,13 +46,13 @@ def test_disk_is_predicted_within_a_fifth(random_qwen, image_paths, tmp_path, ca
         Sample(id=str(index), images=image_paths[:index], question="Is there a star?") for index in range(4)
     ]
     sizes = mean_prompt_size(random_qwen, samples)
-    made = plan(random_qwen, spec, len(samples), 40, prompt=sizes)
+    predicted = plan(random_qwen, spec, len(samples), 40, prompt=sizes)
     mp.trace(random_qwen, samples, tmp_path / "run", capture=spec, max_new_tokens=40)
     written = sum(path.stat().st_size for path in (tmp_path / "run" / "samples").iterdir())
-    assert made.disk == pytest.approx(written, rel=0.2)
-    tried = dry_run(random_qwen, spec, samples[::2], len(samples), 40)
-    assert tried.disk == pytest.approx(written, rel=0.2)
-    assert tried.seconds > 0 and made.seconds is None
+    assert predicted.disk == pytest.approx(written, rel=0.2)
+    measured = dry_run(random_qwen, spec, samples[::2], len(samples), 40)
+    assert measured.disk == pytest.approx(written, rel=0.2)
+    assert measured.seconds > 0 and predicted.seconds is None
 
 
 VISION = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision/place"])
@@ -61,8 +61,8 @@ VISION = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision
 @pytest.mark.parametrize("capture", ["full", VISION], ids=["full", "vision"])
 @pytest.mark.parametrize("family", ["qwen2_vl", "llava", "llava_next", "internvl", "mllama"])
 def test_arrays_are_predicted_to_the_byte(family, image_paths, tmp_path, capture):
-    """Of families with cross-attention, class tokens, tiles, and an encoder narrower than what it hands over."""
-    model, sample = tiny(family), Sample(id="a", images=image_paths[:2], question="Is there a star?")
+    """The families have cross-attention, class tokens, tiles, or an encoder narrower than its output."""
+    model, sample = build_tiny(family), Sample(id="a", images=image_paths[:2], question="Is there a star?")
     spec = resolve_capture(load_capture(capture), model)
     trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=7)["a"]
     written = sum(trace.array(name).values.nbytes for name in spec.stored)
@@ -70,14 +70,14 @@ def test_arrays_are_predicted_to_the_byte(family, image_paths, tmp_path, capture
 
 
 def test_memory_is_predicted_within_a_fifth(tmp_path):
-    def said(program: str, *arguments: str) -> int:
+    def run_program(program: str, *arguments: str) -> int:
         return int(
             subprocess.run(
                 [sys.executable, "-P", "-c", program, *arguments], capture_output=True, check=True
             ).stdout
         )
 
-    assert said(PLANNED) == pytest.approx(said(MEMORY, str(tmp_path / "run")), rel=0.2)
+    assert run_program(PLANNED) == pytest.approx(run_program(MEMORY, str(tmp_path / "run")), rel=0.2)
 
 
 def test_shapes_alone_plan_like_the_loaded_model(tiny_spd):
@@ -101,8 +101,8 @@ def test_the_command_says_what_it_assumes(tmp_path):
         "100",
         "--json",
     ]
-    said = subprocess.run([*command, "--max-new-tokens", "64"], capture_output=True, check=True, text=True)
-    result = json.loads(said.stdout)
+    done = subprocess.run([*command, "--max-new-tokens", "64"], capture_output=True, check=True, text=True)
+    result = json.loads(done.stdout)
     assert result["disk"] > 10**6 and result["seconds"] is None
     assert result["assumed"] == "prompts of 1024 tokens, 768 of them visual, answers of 64 tokens"
     failed = subprocess.run(

@@ -1,4 +1,4 @@
-"""What is captured on the side of the prompt, of chosen heads, and compressed."""
+"""Captures of the prompt, of chosen heads, and with compression."""
 
 from __future__ import annotations
 
@@ -65,22 +65,27 @@ def test_rows_of_the_prompt_equal_eager(traced):
 def test_masses_of_the_prompt_equal_eager(traced):
     trace, attention, _, _ = traced
     group = trace.tokens["group"].values[: attention.shape[-1]]
-    wanted = np.stack([attention[..., group == code].sum(-1) for code in range(5)], -1)
-    np.testing.assert_allclose(trace.array("prompt/attention_mass").values, wanted, atol=1e-5)
+    expected = np.stack([attention[..., group == code].sum(-1) for code in range(5)], -1)
+    np.testing.assert_allclose(trace.array("prompt/attention_mass").values, expected, atol=1e-5)
 
 
 def test_residuals_of_the_prompt_equal_eager(traced):
     trace, _, hidden, mids = traced
     layers = mids.shape[1]
-    for name, wanted in (("pre", hidden[:, :layers]), ("mid", mids), ("post", hidden[:, 1:layers])):
-        found = trace.array(f"prompt/residual_{name}").values[:, : wanted.shape[1]]
-        assert (np.abs(found - wanted).max(-1) / np.abs(wanted).max(-1)).max() < 1e-5
+    for name, expected in (("pre", hidden[:, :layers]), ("mid", mids), ("post", hidden[:, 1:layers])):
+        actual = trace.array(f"prompt/residual_{name}").values[:, : expected.shape[1]]
+        assert (np.abs(actual - expected).max(-1) / np.abs(expected).max(-1)).max() < 1e-5
 
 
 def test_the_last_token_of_the_prompt_is_the_first_query(traced):
     trace = traced[0]
-    for side, other in (("attention/mass", "prompt/attention_mass"), ("residual/mid", "prompt/residual_mid")):
-        np.testing.assert_allclose(trace.array(side).values[0], trace.array(other).values[-1], atol=1e-5)
+    for name, prompt_name in (
+        ("attention/mass", "prompt/attention_mass"),
+        ("residual/mid", "prompt/residual_mid"),
+    ):
+        np.testing.assert_allclose(
+            trace.array(name).values[0], trace.array(prompt_name).values[-1], atol=1e-5
+        )
 
 
 def test_the_prompt_alone(random_qwen, image_paths, tmp_path, traced):
@@ -99,9 +104,9 @@ def test_chosen_heads_are_those_of_all(random_qwen, image_paths, tmp_path, trace
     trace = mp.trace(random_qwen, [sample], tmp_path / "run", capture=spec, max_new_tokens=5)["a"]
     assert trace.attention_mass["head"].values.tolist() == [1, 3]
     for name in ("attention/mass", "attention/visual_head", "attention/row", "prompt/attention_row"):
-        wanted = traced[0].array(name).sel(head=[1, 3], layer=[0, 2]).values
-        # sums over fewer heads may be in another order, which is the processor's affair
-        np.testing.assert_allclose(trace.array(name).values, wanted, rtol=1e-6, atol=1e-7)
+        expected = traced[0].array(name).sel(head=[1, 3], layer=[0, 2]).values
+        # the processor may sum fewer heads in another order
+        np.testing.assert_allclose(trace.array(name).values, expected, rtol=1e-6, atol=1e-7)
     by_head = trace.array("attention/visual_head").mean("head").values
     np.testing.assert_allclose(trace.attention_visual.values, by_head, atol=1e-6)
     with pytest.raises(mp.InputError, match="head 4 is not one of the model's 4"):
