@@ -95,7 +95,7 @@ def _attend(
     options: dict[str, Any],
     active: bool,
 ) -> Tensor:
-    """Return the output [batch, position, head, dim]; if `active`, block, bias and observe the module's call."""
+    """Return the output [batch, position, head, dim]; if `active`, block, bias and observe the call."""
     if not active:
         return sdpa_attention_forward(module, query, key, value, mask, **options)[0]
     blocked = list(_blocked_keys.get(module, {}).values())
@@ -128,7 +128,7 @@ def _attend(
 def _mask_blocked_keys(
     module: nn.Module, query: Tensor, mask: Tensor | None, blocked: Tensor, options: dict[str, Any]
 ) -> Tensor:
-    """Return the call's mask, written out where the kernel needs none, without the blocked [query, key] pairs."""
+    """Return the mask with the blocked [query, key] pairs; a call without a mask gets one."""
     if mask is None:
         mask = torch.ones_like(blocked)
         causal = options.get("is_causal")
@@ -187,13 +187,13 @@ def block_attention(
 ) -> AbstractContextManager[None]:
     """Within the block, hide keys from queries of attention modules.
 
-    Their scores are -inf before the softmax, so the other keys of a row share its weight. Biases are added to what
-    is left, and observers see the blocked rows.
+    Their scores are -inf before the softmax, so the other keys of a row share its weight. Biases are added to
+    what is left, and observers see the blocked rows.
 
     Args:
         configs: the configs whose `_attn_implementation` the modules read.
-        blocked: by attention module, bool [query, key], as large as the module's calls; True where a query must
-            not see a key.
+        blocked: by attention module, bool [query, key], as large as the module's calls; True where a query
+            must not see a key.
     """
     return _use_kernel(configs, _blocked_keys, blocked)
 

@@ -1,8 +1,9 @@
 """Attention with biases added to its scores, on the fast kernel and without a matrix of queries by keys.
 
-To multiply the softmax weights of some keys by w and renormalise is to add log(w) to their scores. The row of a single
-query is cheap, so a bias of the last query may depend on the query and on the head. A bias of all queries must not.
-It becomes one more dimension of the keys, in which every query is 1, and the kernel keeps its causal form.
+To multiply the softmax weights of some keys by w and renormalise is to add log(w) to their scores. The row of
+a single query is cheap, so a bias of the last query may depend on the query and on the head. A bias of all
+queries must not. It becomes one more dimension of the keys, in which every query is 1, and the kernel keeps
+its causal form.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class AttentionBias(NamedTuple):
 
     Attributes:
         bias: added to the scores before the softmax, [batch, 1 or head, 1, key].
-        all_queries: whether all queries get the bias, and not only the last. It is then the same for all heads.
+        all_queries: whether all queries get the bias, and not only the last. Then all heads get the same.
         gain: factor of the last query's output, [batch, head, 1], or None.
     """
 

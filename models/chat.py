@@ -31,8 +31,8 @@ class Group(IntEnum):
 
 
 Message = dict[str, Any]
-"""A chat message in the form of transformers: `role`, and `content`, a list of parts `{"type": "text", "text": …}` and
-`{"type": "image"}` in any order."""
+"""A chat message in the form of transformers: its `role`, and as `content` a list of parts in any order, each
+`{"type": "text", "text": …}` or `{"type": "image"}`."""
 
 
 class Chat(NamedTuple):
@@ -147,8 +147,8 @@ def _replace_texts(messages: list[Message], replace: Callable[[str], str]) -> li
 def _render_messages(model: Model, messages: list[Message], images: list[Image.Image]) -> RenderedChat:
     """Render messages, and find their texts in the result.
 
-    The template is rendered twice: with the texts, and with a placeholder for each text. All that stands around the
-    placeholders is template.
+    The template is rendered twice: with the texts, and with a placeholder for each text. All that stands
+    around the placeholders is template.
     """
     texts = [
         (part["text"], Group.SYSTEM if message["role"] == "system" else Group.USER)
@@ -172,7 +172,7 @@ def _render_messages(model: Model, messages: list[Message], images: list[Image.I
         prefix += content
     if prefix + remainder != layout:
         raise InputError(
-            f"{model.name}: its chat template changes the texts of messages, so tokens cannot be assigned to groups"
+            f"{model.name}: its chat template changes the texts of messages, so groups cannot be assigned"
         )
     return RenderedChat(text, layout, spans)
 

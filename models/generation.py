@@ -1,4 +1,4 @@
-"""Arguments of transformers' `generate`, the same whether a model answers plainly, traced or with a method."""
+"""Arguments of transformers' `generate`, the same for plain answers, traces and methods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mmprobe.errors import InputError
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
 
-# Recording and methods rely on these, whatever a checkpoint sets: each answer is one row; the prompt is read in one
-# pass, and then one token in each step, with a cache that grows.
+# Recording and methods rely on these, whatever a checkpoint sets: each answer is one row; the prompt is read
+# in one pass, and then one token in each step, with a cache that grows.
 _STEPWISE: dict[str, Any] = {
     "num_beams": 1,
     "num_return_sequences": 1,
@@ -40,10 +40,10 @@ def check_generation_arguments(max_new_tokens: int, temperature: float, seed: in
 
 
 def build_generation_kwargs(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
-    """Return the arguments of `generate`: greedy at temperature 0, else sampling from the 50 most likely tokens.
+    """Return the arguments of `generate`: greedy at temperature 0, else sampling from 50 tokens.
 
-    50 is the default of transformers. The settings of a checkpoint are not used: Qwen2-VL's, for one, sample from
-    a single token, which is greedy.
+    These are the 50 most likely tokens, the default of transformers. The settings of a checkpoint are not
+    used: those of one Qwen2-VL sample from a single token, which is greedy.
 
     Args:
         max_new_tokens: the longest answer.

@@ -16,7 +16,7 @@ Forward = Callable[..., Any]
 
 
 class PrimaryRows(NamedTuple):
-    """The rows of a joint batch that belong to the answer. No hook sees the other rows, which are a second path.
+    """The rows of a joint batch that belong to the answer. Hooks do not see the rows of the second path.
 
     Attributes:
         rows: number of rows of the answer, which come first.
@@ -84,7 +84,7 @@ def current_primary_rows() -> PrimaryRows | None:
 def wrap_forward(module: nn.Module, wrap: Callable[[Forward], Forward]) -> Iterator[None]:
     """Within the block, replace a module's forward by what a function makes of it.
 
-    Setting the forward of an instance costs a third of torch's hooks, which would be most of the cost of recording.
+    This costs a third of torch's hooks, which would be most of the cost of recording.
 
     Example:
         >>> import torch
@@ -137,7 +137,7 @@ def observe(
 def replace(
     module: nn.Module, inputs: Change | None = None, outputs: Change | None = None
 ) -> AbstractContextManager[None]:
-    """Within the block, replace a module's first argument by `inputs` of it, and its first result by `outputs` of it.
+    """Within the block, apply `inputs` to a module's first argument and `outputs` to its first result.
 
     Example:
         >>> import torch

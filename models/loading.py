@@ -104,7 +104,7 @@ class Model:
 
     @contextmanager
     def freeze(self) -> Iterator[None]:
-        """Within the block, compute no gradients of the weights, which saves the memory of the weights' inputs.
+        """Within the block, compute no gradients of the weights, which saves the memory of their inputs.
 
         Example:
             >>> model = load_model("tiny-spd")
@@ -161,7 +161,7 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         revision: branch, tag or commit on the hub.
 
     Returns:
-        The model in evaluation mode. `models/self_check.py` has checked that it fits its family's declaration.
+        The model in evaluation mode. It has been checked against its family's declaration.
 
     Raises:
         InputError: the name or the family is unknown; an extra, the network, the device or the dtype is not
@@ -281,7 +281,8 @@ def load_pretrained(name: str, load: Callable[..., Any], path: str, **options: A
         InputError: `load` failed.
 
     Example:
-        >>> load_pretrained("tiny-spd", transformers.AutoConfig.from_pretrained, locate("tiny-spd")[1]).model_type
+        >>> _, path = locate("tiny-spd")
+        >>> load_pretrained("tiny-spd", transformers.AutoConfig.from_pretrained, path).model_type
         'qwen2_5_vl'
     """
     if not sys.stderr.isatty():

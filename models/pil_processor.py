@@ -1,4 +1,4 @@
-"""A Qwen2.5-VL processor without torchvision: it has the PIL image processor and a tokenizer, but no video."""
+"""A Qwen2.5-VL processor without torchvision: PIL image processor and tokenizer, but no video."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 class PilQwenProcessor(Qwen2_5_VLProcessor):
     """A processor of images and chat messages for Qwen2.5-VL models.
 
-    The processor of transformers also builds a video processor, which cannot be imported without torchvision. This
-    one has no video and is otherwise the same.
+    The processor of transformers also builds a video processor, which cannot be imported without torchvision.
+    This one has no video and is otherwise the same.
 
     Example:
         >>> from mmprobe.models import load_model

@@ -79,7 +79,7 @@ class _Tokens(NamedTuple):
     Attributes:
         ids: int32 [token].
         offsets: int [token, 2], start and end of each token in the string that was tokenised.
-        replacements: what the processor put into that string in place of images, as transformers describes it.
+        replacements: what the processor put into that string in place of images, in transformers' form.
     """
 
     ids: np.ndarray
@@ -90,8 +90,9 @@ class _Tokens(NamedTuple):
 def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
     """Render chats, tokenise them and pad them on the left.
 
-    Images may stand anywhere between the texts. The tokens of a prefill belong to the group template: the user did not
-    write them and the model did not generate them, so they count neither as question nor as answer.
+    Images may stand anywhere between the texts. The tokens of a prefill belong to the group template: the
+    user did not write them and the model did not generate them, so they count neither as question nor as
+    answer.
 
     Args:
         chats: all of them with images, or none.
@@ -124,10 +125,8 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
 
 
 def decode_tokens(model: Model, ids: np.ndarray) -> list[str]:
-    """Return each token's own text. A token that is part of a character shows as the replacement character."""
-    unique_ids, indices = np.unique(
-        ids, return_inverse=True
-    )  # most of a prompt is one visual token many times
+    """Return each token's own text. Parts of characters show as the replacement character."""
+    unique_ids, indices = np.unique(ids, return_inverse=True)  # one visual token is most of a prompt
     texts = model.tokenizer.batch_decode(unique_ids[:, None].tolist(), skip_special_tokens=False)
     return [texts[index] for index in indices]
 
@@ -224,7 +223,7 @@ def _shift_offset(offset: int, replacements: list[dict[str, Any]]) -> int:
 
 
 def _fill_grid(view: View, index: int) -> np.ndarray:
-    """Return `index` for each token that shows a cell of the view, and -1 for its other tokens, int16 [token]."""
+    """Return `index` for each token of the view that shows a cell, else -1; int16 [token]."""
     rows, columns = view.grid
     cells = np.full((rows, columns + view.row_end_tokens), -1, np.int16)
     cells[:, :columns] = index

@@ -21,8 +21,8 @@ N_TOKENS = 6
 def find_numeric_errors(hf: Any, family: Family) -> list[str]:
     """Return what does not fit the declaration in a forward pass over a few tokens of text, by layer.
 
-    Softmax rows times values must equal the output of the attention kernel. resid_pre plus the attention's update
-    must equal resid_mid.
+    Softmax rows times values must equal the output of the attention kernel. resid_pre plus the attention's
+    update must equal resid_mid.
 
     Example:
         >>> from mmprobe.models import load_model

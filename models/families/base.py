@@ -14,11 +14,11 @@ class View(NamedTuple):
 
     Attributes:
         grid: rows and columns of the visual tokens, which come row by row.
-        box: x, y, width and height of the part of the image that the grid shows, in pixels of the image's file.
+        box: the part of the image that the grid shows: x, y, width and height in pixels of the image's file.
         row_end_tokens: number of tokens after each row that show no part of the image (learned line breaks).
         end_tokens: number of such tokens after the last row.
-        first_key: for families that see images by cross-attention, the index of the first cell among the keys of
-            a cross-attention layer. None where visual tokens are in the prompt.
+        first_key: for families that see images by cross-attention, the index of the first cell among the
+            keys of a cross-attention layer. None where visual tokens are in the prompt.
     """
 
     grid: tuple[int, int]
@@ -54,9 +54,9 @@ class VisionEncoder(NamedTuple):
     Attributes:
         layers: returns the encoder's layers, given the transformers model.
         attention: path, within a layer, of the module that calls transformers' attention registry.
-        patch_positions: returns int32 [patch, 3], given the processor's output and the transformers model: the
-            image (or tile) that each position of the encoder's sequences shows, and its row and column there;
-            -1 where a position shows none.
+        patch_positions: returns int32 [patch, 3], given the processor's output and the transformers model:
+            the image (or tile) that each position of the encoder's sequences shows, and its row and column
+            there; -1 where a position shows none.
     """
 
     layers: Callable[[Any], Sequence[Any]]
@@ -103,9 +103,9 @@ class Family:
     Attributes:
         name: the family's name, as its module in transformers.
         model_types: the values of `config.model_type` that it covers.
-        views: returns the views of each image, in the order of their tokens. Its arguments are the processor's
-            output for a batch, the size in pixels (height, width) of each image of the batch, the processor and
-            the model's config.
+        views: returns the views of each image, in the order of their tokens. Its arguments are the
+            processor's output for a batch, the size in pixels (height, width) of each image of the batch, the
+            processor and the model's config.
         extras: extras of mmprobe that the processor needs.
         image_token_id: returns the id of a visual token, given the model's config.
         parts: returns the modules of a decoder layer.

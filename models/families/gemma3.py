@@ -1,4 +1,4 @@
-"""Gemma 3: each image is stretched to one square; long images get crops as well if the processor pans and scans."""
+"""Gemma 3: each image is stretched to one square; long images get crops as well (pan and scan)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build_views(
 
 
 def _find_crops(processor: Any, height: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Return the box of each crop: the processor crops an image whose pixel values are their own coordinates."""
+    """Return the box of each crop, by cropping an image whose pixel values are their own coordinates."""
     image_processor, settings = processor.image_processor, processor.images_kwargs
     pan_and_scan = getattr(image_processor, "pan_and_scan", None) or image_processor.pan_and_scan_batched
     options = {name: value for name, value in settings.items() if name.startswith("pan_and_scan")}

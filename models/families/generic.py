@@ -53,8 +53,8 @@ def build_views(
     if pixels.ndim != 4 or len(pixels) != len(sizes) or pixels.shape[-1] != pixels.shape[-2]:
         raise _undeclared(
             config,
-            f"its processor does not make one square of each image (pixel_values of {len(sizes)} have the shape "
-            f"{list(pixels.shape)})",
+            f"its processor does not make one square of each image: pixel_values have the shape "
+            f"{list(pixels.shape)} for {len(sizes)} images",
         )
     n_tokens = int((inputs["input_ids"] == Family.image_token_id(config)).sum())
     side = math.isqrt(n_tokens // len(sizes))
@@ -72,7 +72,7 @@ def build_views(
 
 
 def find_structure_errors(hf: Any, family: Family) -> list[str]:
-    """Return what keeps a model from being traced, by its config and modules; nothing if it is built like most.
+    """Return the reasons in a model's config and modules why it cannot be traced.
 
     Example:
         >>> from mmprobe.models import load_model

@@ -15,7 +15,7 @@ from mmprobe.models.families.tiles import build_patch_positions, split_into_tile
 def build_views(
     inputs: Mapping[str, Any], sizes: Sequence[tuple[int, int]], processor: Any, config: Any
 ) -> list[list[View]]:
-    """Return the tiles of each image, row by row, then the whole; their arrangement is closest to its shape."""
+    """Return the tiles of each image, in the arrangement closest to its shape, then the whole."""
     image_processor, vision = processor.image_processor, config.vision_config
     tile = image_processor.size["height"], image_processor.size["width"]
     min_tiles, max_tiles = image_processor.min_patches, image_processor.max_patches

@@ -28,7 +28,7 @@ def build_views(
 
 
 def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """Return tile, row and column of each patch; the tiles of an image are the whole, then its parts row by row."""
+    """Return tile, row and column of each patch; an image's first tile shows it as a whole."""
     n_tiles = 0
     for height, width in inputs["image_sizes"]:
         rows, columns = count_tiles((int(height), int(width)), hf.config)

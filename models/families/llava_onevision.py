@@ -23,8 +23,8 @@ def build_views(
 ) -> list[list[View]]:
     """Return the views of each image.
 
-    The only image of a prompt has two: the stretched whole, and its joined tiles, scaled down to the limit that
-    `anyres_max_N` sets. Each of several images has one, a padded square with one more token at its end.
+    The only image of a prompt has two: the stretched whole, and its joined tiles, scaled down to the limit
+    that `anyres_max_N` sets. Each of several images has one, a padded square with one more token at its end.
     """
     side = config.vision_config.image_size // config.vision_config.patch_size
     views = []
@@ -55,7 +55,8 @@ def _find_only_images(inputs: Mapping[str, Any]) -> Iterator[bool]:
 def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
     """Return tile, row and column of each patch.
 
-    The tiles of an image are the whole, and after it its parts, row by row, if it is the only image of its prompt.
+    The tiles of an image are the whole, and after it its parts, row by row, if it is the only image of its
+    prompt.
     """
     n_tiles = 0
     for (height, width), is_alone in zip(inputs["image_sizes"], _find_only_images(inputs), strict=True):

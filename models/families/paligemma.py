@@ -32,5 +32,5 @@ PALIGEMMA = Family(
     views=build_views,
     vision=VisionEncoder(layers=get_tower_layers, attention="self_attn", patch_positions=find_tile_positions),
     chat_template=IMAGES_THEN_TEXT,
-    notes="Needs an image; all tokens of its prompt see each other. Not PaliGemma 2, whose Gemma 2 has no sdpa.",
+    notes="Needs an image; tokens of its prompt all see each other. Not PaliGemma 2: its Gemma 2 has no sdpa.",
 )

@@ -17,7 +17,7 @@ from mmprobe.models.families.patches import (
 
 
 def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
-    """Return image, row and column of each patch; the encoder sorts its patches by the windows they attend in."""
+    """Return image, row and column of each patch; the encoder sorts its patches by attention window."""
     vision = hf.config.vision_config
     windows, _ = get_vision_window_index(
         inputs["image_grid_thw"],

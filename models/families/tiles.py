@@ -61,17 +61,17 @@ def split_into_tiles(size: Size, rows: int, columns: int, side: int) -> list[Vie
 
 
 def count_tiles(size: Size, config: Any) -> Size:
-    """Return rows and columns of tiles of the resolution in `image_grid_pinpoints` that suits an image best."""
+    """Return rows and columns of tiles in the resolution of `image_grid_pinpoints` that suits an image."""
     height, width = select_best_resolution(size, config.image_grid_pinpoints)
     edge = config.vision_config.image_size
     return height // edge, width // edge
 
 
 def build_unpadded_view(size: Size, config: Any) -> View:
-    """Return the view of an image's joined tiles, without the rows or columns of padding; a token ends each row.
+    """Return the view of an image's joined tiles without padding; one more token ends each row.
 
-    A patch at the edge may show both padding and image, and is kept or dropped as a whole. So the box may be a little
-    larger or smaller than the image.
+    A patch at the edge may show both padding and image, and is kept or dropped as a whole. So the box may be
+    a little larger or smaller than the image.
     """
     height, width = size
     side = config.vision_config.image_size // config.vision_config.patch_size

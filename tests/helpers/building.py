@@ -31,7 +31,7 @@ Built = tuple[Any, Any]  # a transformers model and its processor
 
 
 def build_tokenizer(*tokens: str, **named: str) -> Any:
-    """Return the embedded model's tokenizer with special tokens; `named` ones become attributes, for processors."""
+    """Return the embedded model's tokenizer with special tokens; processors read `named` ones as attributes."""
     folder = resources.files("mmprobe.models") / "tiny_spd"
     tokenizer = tf.PreTrainedTokenizerFast.from_pretrained(str(folder))
     tokenizer.add_tokens([tf.AddedToken(token, special=True) for token in (*tokens, *named.values())])

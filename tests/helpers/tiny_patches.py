@@ -1,4 +1,4 @@
-"""Tiny random models and their processors: images as merged patches, as one square, or seen by cross-attention."""
+"""Tiny random models and their processors: images as merged patches, one square, or by cross-attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random models and their processors: images cropped or cut into tiles; some families are not declared."""
+"""Tiny random models and their processors: images cropped or cut into tiles; some are not declared."""
 
 from __future__ import annotations
 

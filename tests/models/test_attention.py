@@ -1,4 +1,4 @@
-"""Blocked keys, biases and observers together, against an eager copy of the model with masks written by hand."""
+"""Blocked keys, biases and observers together, against eager attention with masks written by hand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def attention_modules(hf: Any) -> list[torch.nn.Module]:
 
 
 def eager_rows(model: Model, sample: Sample, blocked: Tensor, bias: Tensor | None = None) -> np.ndarray:
-    """Softmax rows [position, layer, head, key], with blocked pairs and a bias [key] of the last query in the masks."""
+    """Return softmax rows [position, layer, head, key]; the masks hold blocked pairs and the bias [key]."""
     hf = copy.deepcopy(model.hf)
     hf.set_attn_implementation("eager")
 

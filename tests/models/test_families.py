@@ -173,7 +173,7 @@ def test_padded_batches_equal_single_samples(model, image_paths, tmp_path):
 
 
 def test_the_vision_encoder_equals_eager(model, image_paths, tmp_path):
-    """Residual streams by plain hooks; attention where the module returns eager weights, else only its sum."""
+    """Residual streams equal; attention equals where the module returns eager weights, else it sums to 1."""
     vision = model.family.vision
     spec = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision/place"], dtype="float32")
     sample = make_sample(image_paths[:2])
