@@ -23,7 +23,7 @@ def load_engine(name: str) -> ModuleType:
     """Return an engine's module, which has `record`, and `unsupported_reason` unless it supports every model.
 
     Raises:
-        InputError: there is no such engine.
+        InputError: there is no such engine, or its library cannot be imported.
 
     Example:
         >>> load_engine("native").record.__name__
@@ -31,7 +31,12 @@ def load_engine(name: str) -> ModuleType:
     """
     if name not in ENGINES:
         raise InputError(f"engine {name!r}: choose {', '.join(ENGINES)}")
-    return import_module(ENGINES[name])
+    try:
+        return import_module(ENGINES[name])
+    except ImportError as error:
+        if name == "native":
+            raise
+        raise InputError(f"engine {name}: cannot be imported ({error}); install it again, or use native") from None
 
 
 def resolve_capture(
