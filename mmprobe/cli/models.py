@@ -14,15 +14,15 @@ def models(as_json: AsJson = False) -> None:
     Example:
       mmprobe models --json
     """
-    from mmprobe.models.aliases import aliases
+    from mmprobe.models.aliases import load_aliases
     from mmprobe.models.families import FAMILIES
 
     rows = [
         {"name": alias.name, "source": alias.source, "family": alias.family, "description": alias.description}
-        for alias in aliases().values()
+        for alias in load_aliases().values()
     ]
     families = [
-        {"name": family.name, "model_types": family.model_types, "needs": family.needs, "notes": family.notes}
+        {"name": family.name, "model_types": family.model_types, "needs": family.extras, "notes": family.notes}
         for family in sorted(FAMILIES, key=lambda family: family.name)
     ]
     lines = [
@@ -30,7 +30,7 @@ def models(as_json: AsJson = False) -> None:
     ]
     lines += ["", "Families, and the extras that their real checkpoints need:"]
     for family in FAMILIES:
-        extras = f"mmprobe[{','.join(family.needs)}]" if family.needs else "-"
+        extras = f"mmprobe[{','.join(family.extras)}]" if family.extras else "-"
         lines.append(f"{family.name:<21} {extras:<16} {family.notes}".rstrip())
     lines.append(f"{'(others)':<21} {'-':<16} Works where each image is one square grid of tokens.")
     say({"models": rows, "families": families}, "\n".join(lines), as_json)
