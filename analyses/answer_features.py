@@ -77,10 +77,13 @@ def read_series(trace: Trace) -> dict[str, np.ndarray]:
 
 
 def _measure_visual(trace: Trace, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entropy of attention over the visual tokens, and its share on the mask `inside`, both [step].
+    """Return the entropy [step] of attention over the visual tokens and its share [step] on a mask.
 
-    They are means over the layers that attend to the images. They are NaN if no layer does or if a weight is not
-    finite.
+    Args:
+        inside: bool [visual].
+
+    They are means over the layers that attend to the images. They are NaN if no layer does or if a weight is
+    not finite.
     """
     weights, blocks = trace.attention_visual, []
     for start in range(0, len(weights), BLOCK_STEPS):

@@ -19,8 +19,8 @@ AUTHORS_GROUPS = ("system", "visual", "user")
 def attention_decay(run: Run) -> xr.Dataset:
     """Return attention by token group, layer and step, averaged over samples, with intervals.
 
-    A row is the softmax of the query that produced a step's token, summed over each token group. Answers differ
-    in length: the mean at step t is over the samples that reach step t, and `n` is their number.
+    A row is the softmax of the query that produced a step's token, summed over each token group. Answers
+    differ in length: the mean at step t is over the samples that reach step t, and `n` is their number.
 
     Args:
         run: traces with `attention/mass`; `attention/leading` for the authors' form.
@@ -28,26 +28,27 @@ def attention_decay(run: Run) -> xr.Dataset:
     Returns:
         A data set with dimensions `step`, `layer`, `group`, `label` (all, faithful, unfaithful):
 
-        - mass (layer, step, group): attention summed over the group, mean over heads and samples; rows sum to 1
+        - mass (layer, step, group): attention summed over the group, mean over heads and samples; sums to 1
         - mass_per_token: the same, divided by the number of tokens in the group at that step
-        - mass_authors (layer, step, authors_group): the authors' form. `system` is everything before the first
-          image, `user` the rest of the prompt; the three groups sum to 1, so generated tokens are left out. Only
-          samples with an image; NaN without `attention/leading`
-        - visual_share (layer), with _low, _high: share of attention on visual tokens, mean over steps, then samples
+        - mass_authors (layer, step, authors_group): the authors' form. `system` is everything before the
+          first image, `user` the rest of the prompt; the three groups sum to 1, so generated tokens are left
+          out. Only samples with an image; NaN without `attention/leading`
+        - visual_share (layer), with _low, _high: share of attention on visual tokens, mean over steps, then
+          samples
         - slope (layer), with _low, _high: least-squares slope of that share over steps, mean over samples
         - visual_by_label (label, layer, step), slope_by_label (label, layer) with _low, _high
-        - decay (label), with _low, _high: that slope, mean over layers; below 0 if attention to the images falls
+        - decay (label), with _low, _high: that slope, mean over layers; below 0 if attention falls
         - early_suppression (label), with _low, _high: visual share in the first third of the layers minus the
           share in the other layers; below 0 if early layers attend less to the images
-        - share_of_sample, slope_of_sample (sample, layer): share and slope of each sample. Both are NaN for samples
-          without images, and the slope is NaN for fewer than two steps.
-        - n (step), n_label (label): numbers of samples. n_by_label (label, step) and n_share (label) count samples
-          with images only, n_slope (label) those of two steps or more.
+        - share_of_sample, slope_of_sample (sample, layer): share and slope of each sample. Both are NaN for
+          samples without images, and the slope is NaN for fewer than two steps.
+        - n (step), n_label (label): numbers of samples. n_by_label (label, step) and n_share (label) count
+          samples with images only, n_slope (label) those of two steps or more.
         - mass_head (layer, head, step, group): mass of each head
 
-        Intervals are 95 % percentile bootstraps over samples, NaN for fewer than two samples. Samples with values
-        that are not finite are left out: attrs["left_out"] names them and n_left_out counts them. A layer that
-        did not run is NaN throughout and leaves no sample out.
+        Intervals are 95 % percentile bootstraps over samples, NaN for fewer than two samples. Samples with
+        values that are not finite are left out: attrs["left_out"] names them and n_left_out counts them. A
+        layer that did not run is NaN throughout and leaves no sample out.
 
     Raises:
         InputError: the run is empty.
@@ -165,9 +166,9 @@ def _average_steps(means: dict[str, StepMean], mass: xr.DataArray) -> xr.Dataset
 
 
 def _measure_sample(trace: Trace) -> dict[str, np.ndarray] | None:
-    """Return a sample's mass, mass_per_token, mass_authors [step, layer, head, group] and visual [step, layer].
+    """Return a sample's masses [step, layer, head, group] and its `visual` [step, layer].
 
-    Return None if a value is not finite. A layer that did not run may be NaN throughout.
+    The masses are `mass`, `mass_per_token` and `mass_authors`. Return None if a value is not finite. A layer that did not run may be NaN throughout.
     """
     mass = trace.attention_mass.values.astype(float)
     if not (np.isfinite(mass) | np.isnan(mass).all((0, 2, 3))[:, None, None]).all():

@@ -26,11 +26,11 @@ DRAWS = 100
 
 
 def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = MINIMUM) -> xr.Dataset:
-    """Return the attention on the changed regions relative to the other places, a ranking of heads, and sinks.
+    """Return the attention on the changed regions relative to other places, a ranking of heads, and sinks.
 
     The ratio is the mean attention on the visual tokens of a sample's regions over the mean attention on its
-    other visual tokens, both averaged over the answer's steps. A ratio of 1 means that the regions get as much
-    as any place. Random regions of the same size, anywhere on the same views, show the ratio by chance.
+    other visual tokens, both averaged over the answer's steps. A ratio of 1 means that the regions get as
+    much as any place. Random regions of the same size, anywhere on the same views, show the ratio by chance.
 
     Args:
         run: traces with `attention/visual`; `attention/visual_head` for the heads; `attention/mass` and
@@ -43,19 +43,20 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
 
         - ratio (sample, layer); ratio_random (sample, layer): mean over random regions
         - ratio_by_label (label, layer) with _low, _high, random_by_label with _low, _high; n_label (label)
-        - difference (layer): unfaithful minus faithful, with _low, _high, effect, p, p_holm (`compare_groups`)
+        - difference (layer): unfaithful minus faithful, with _low, _high, effect, p, p_holm
+          (`compare_groups`)
         - head_ratio (layer, head) with _low, _high: mean over samples; only with `attention/visual_head`
         - head_layer, head_number (rank): the heads in descending order of head_ratio
-        - head_stability: Spearman's correlation of the heads' ratios between two halves of the data that share no
-          image, with _low, _high over twenty halvings
-        - border_share (layer) with _low, _high: share of visual attention on the outermost cells of the views;
-          border_area: share of the cells that are outermost
+        - head_stability: Spearman's correlation of the heads' ratios between two halves of the data that
+          share no image, with _low, _high over twenty halvings
+        - border_share (layer) with _low, _high: share of visual attention on the outermost cells of the
+          views; border_area: share of the cells that are outermost
         - leading_share (layer) with _low, _high: share of all attention on the tokens before the first image,
           mean over heads; only with `attention/leading`
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite, or with no
-        attention beside their regions, are left out: attrs["left_out"] names them and n_left_out counts them.
-        n_without_regions counts the samples without regions.
+        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite, or
+        with no attention beside their regions, are left out: attrs["left_out"] names them and n_left_out
+        counts them. n_without_regions counts the samples without regions.
 
     Raises:
         NotApplicable: no sample has regions on its images.

@@ -43,8 +43,9 @@ def attention_vs_activation(
 ) -> xr.Dataset:
     """Return the overlap of each step's attention map and token activation map, and of both with the regions.
 
-    The attention map is the attention on the visual tokens, mean over heads and layers. The activation map is the
-    full map of `token_activation`. The maps are compared over all cells of all views of a sample together.
+    The attention map is the attention on the visual tokens, mean over heads and layers. The activation map is
+    the full map of `token_activation`. The maps are compared over all cells of all views of a sample
+    together.
 
     Args:
         run: traces with `attention/visual`, `tam/logit` and `tam/prompt`.
@@ -55,18 +56,18 @@ def attention_vs_activation(
         minimum: samples that each group of a comparison needs; the default 5 is our choice.
 
     Returns:
-        A data set with dimensions `sample`, `step`, `measure`, `label`. These variables are by sample and step, NaN
-        beyond an answer's end and where a map is 0 everywhere:
+        A data set with dimensions `sample`, `step`, `measure`, `label`. These variables are by sample and
+        step, NaN beyond an answer's end and where a map is 0 everywhere:
 
-        - iou: intersection over union of the two maps' top cells. Top cells are above 0 and not below the k-th
-          largest cell.
+        - iou: intersection over union of the two maps' top cells. Top cells are above 0 and not below the
+          k-th largest cell.
         - rank_correlation: Spearman's, over all cells; NaN where a map is constant
-        - region_mass_attention, region_mass_activation: share of the map's sum that lies on the regions; NaN for
-          samples without regions
+        - region_mass_attention, region_mass_activation: share of the map's sum that lies on the regions; NaN
+          for samples without regions
         - random_mass_…: mean share on random places of the same size; region_mass_lift_…: region_mass minus
           random_mass
-        - pointing_attention, pointing_activation: 1 if the largest cell lies on a region, else 0. If several cells
-          are largest, it is the share of them on a region. random_pointing_…: the same on random places
+        - pointing_attention, pointing_activation: 1 if the largest cell lies on a region, else 0. If several
+          cells are largest, it is the share of them on a region. random_pointing_…: the same on random places
 
         These variables are of each measure's mean over an answer's steps:
 
@@ -74,8 +75,8 @@ def attention_vs_activation(
         - difference (measure): unfaithful minus faithful, with _low, _high, effect, p, p_holm over measures
           (`compare_groups`). They are NaN if a group is too small, and attrs["note"] says so.
 
-        Samples with values that are not finite are left out: attrs["left_out"] names them and n_left_out counts
-        them. n_imageless counts the samples without images.
+        Samples with values that are not finite are left out: attrs["left_out"] names them and n_left_out
+        counts them. n_imageless counts the samples without images.
 
     Raises:
         NotApplicable: no sample has images whose tokens stand for patches.

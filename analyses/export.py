@@ -17,8 +17,8 @@ from mmprobe.errors import InputError
 def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
     """Write `NAME.nc`, `NAME.csv` and `NAME.json`, and return their paths.
 
-    A row of the CSV file is one number: its variable, its coordinates, its value. The JSON file holds xarray's
-    dictionary of the data set, with null for NaN and infinity.
+    A row of the CSV file is one number: its variable, its coordinates, its value. The JSON file holds
+    xarray's dictionary of the data set, with null for NaN and infinity.
 
     Raises:
         InputError: the folder cannot be made or written.

@@ -45,9 +45,9 @@ def failure_modes(
 ) -> xr.Dataset:
     """Return the failure mode of each unfaithful sample, with the evidence.
 
-    A map is *on* the sample's regions if its share there, mean over the answer's steps, is larger than on all but a
-    share `alpha` of random places of the same size. So a map that is unrelated to the regions is on them in at
-    most a share `alpha` of the samples.
+    A map is *on* the sample's regions if its share there, mean over the answer's steps, is larger than on all
+    but a share `alpha` of random places of the same size. So a map that is unrelated to the regions is on
+    them in at most a share `alpha` of the samples.
 
     | attention | activation | mode |
     |---|---|---|
@@ -60,8 +60,8 @@ def failure_modes(
 
     Args:
         run: traces with `attention/visual`, `tam/logit` and `tam/prompt`; samples with regions and labels.
-        alpha: the default 0.1 is our choice. With few places for a region, p cannot be small: one region of one
-            cell on a grid of 16 cells has p = 1/16 at best.
+        alpha: the default 0.1 is our choice. With few places for a region, p cannot be small: one region of
+            one cell on a grid of 16 cells has p = 1/16 at best.
         layers: layers of the attention; the default, all captured layers, is our choice.
         top: share of cells that `iou` compares; the default 0.2 is our choice.
         draws, seed: of the random places; the defaults 200 and 0 are our choice.
@@ -70,15 +70,15 @@ def failure_modes(
         A data set with dimensions `sample` (unfaithful samples with regions), `kind`, `name`:
 
         - mode (sample): one of `MODES`
-        - evidence (sample, name): attention_mass and activation_mass, the share on the regions; …_random, the mean
-          share on random places; …_p, the share of places with at least that share, the true place counted; iou
-          and rank_correlation of the two maps, mean over steps
+        - evidence (sample, name): attention_mass and activation_mass, the share on the regions; …_random, the
+          mean share on random places; …_p, the share of places with at least that share, the true place
+          counted; iou and rank_correlation of the two maps, mean over steps
         - share (kind), with _low, _high: share of the samples with each mode; count (kind)
         - share_faithful (kind), with _low, _high: the same for the run's faithful samples with regions
         - n_unfaithful, n_faithful: numbers of samples; n_without_regions: unfaithful samples without regions
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are left
-        out: attrs["left_out"] names them and n_left_out counts them.
+        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are
+        left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
         NotApplicable: no sample is labelled unfaithful, or none of them has regions.

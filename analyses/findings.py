@@ -41,11 +41,11 @@ class Finding(NamedTuple):
 def findings(run: Run, datasets: Iterable[xr.Dataset]) -> xr.Dataset:
     """Test the paper's claims on a run by its analyses.
 
-    A claim holds if the 95 % interval of its measure lies on the side of 0 that the claim predicts. It does not
-    hold if the interval lies on the other side. It is undecided if the interval includes 0 or if there are too few
-    answers for an interval. Each claim is tested on its own, without correction for their number. Differences are
-    unfaithful minus faithful answers over all types of questions. If the types differ in how often their answers
-    are unfaithful, the differences may be due to the types.
+    A claim holds if the 95 % interval of its measure lies on the side of 0 that the claim predicts. It does
+    not hold if the interval lies on the other side. It is undecided if the interval includes 0 or if there
+    are too few answers for an interval. Each claim is tested on its own, without correction for their number.
+    Differences are unfaithful minus faithful answers over all types of questions. If the types differ in how
+    often their answers are unfaithful, the differences may be due to the types.
 
     Args:
         run: with labels, for the claims on unfaithful answers.
@@ -53,8 +53,8 @@ def findings(run: Run, datasets: Iterable[xr.Dataset]) -> xr.Dataset:
             `attention_vs_activation`. Claims without their data set are left out.
 
     Returns:
-        A data set with dimension `finding`: claim, source (in the paper), measure, value, low, high, n (in words),
-        verdict. The numbers of a claim are NaN if a group is too small.
+        A data set with dimension `finding`: claim, source (in the paper), measure, value, low, high, n (in
+        words), verdict. The numbers of a claim are NaN if a group is too small.
 
     Example:
         >>> ds = findings(run, [mp.analyses.residual_drift(run)])              # doctest: +SKIP

@@ -18,8 +18,8 @@ _BLOCK = 100  # resamples in memory at a time
 def image_groups(samples: Sequence[Sample]) -> np.ndarray:
     """Return the number of each sample's group, int [sample].
 
-    Samples that share an image or a `pair_id` are in one group. If a shares an image with b, and b with c, then
-    all three are in one group.
+    Samples that share an image or a `pair_id` are in one group. If a shares an image with b, and b with c,
+    then all three are in one group.
 
     Example:
         >>> pairs = [Sample(id=name, question="?", pair_id=pair) for name, pair in zip("abc", "xyx")]
@@ -83,8 +83,9 @@ def shuffle_within_folds(
 ) -> np.ndarray:
     """Return the labels shuffled within each fold, mostly in blocks of a group.
 
-    The groups of a fold are shuffled, and the samples of each group. The labels in that order are given to the
-    fold's samples group by group. So groups with one label keep one label if all groups have the same size.
+    The groups of a fold are shuffled, and the samples of each group. The labels in that order are given to
+    the fold's samples group by group. So groups with one label keep one label if all groups have the same
+    size.
 
     Example:
         >>> labels, groups = np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])

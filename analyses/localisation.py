@@ -54,26 +54,28 @@ def localisation(
 ) -> xr.Dataset:
     """Return the metrics of TAM (Li et al., 2025): how well token activation maps show the objects.
 
-    The map of a generated noun should lie on its object. Its Obj-IoU is the intersection over union of the map,
-    thresholded by Otsu's method, and the sample's regions. The map of a function word should be dark. Its Func-IoU
-    is the share of the map below the mean threshold of the answer's nouns. F1-IoU is their harmonic mean.
+    The map of a generated noun should lie on its object. Its Obj-IoU is the intersection over union of the
+    map, thresholded by Otsu's method, and the sample's regions. The map of a function word should be dark.
+    Its Func-IoU is the share of the map below the mean threshold of the answer's nouns. F1-IoU is their
+    harmonic mean.
 
     Args:
         run: traces with `tam/logit` and `tam/prompt`; samples with regions.
-        nouns: function that returns the words for the objects in a sample's regions; the default, which reads the
-            metadata, is our choice.
+        nouns: function that returns the words for the objects in a sample's regions; the default, which reads
+            the metadata, is our choice.
         function_words: the default, 37 English words, is our choice.
         seed: of the bootstrap.
 
     Returns:
         A data set with dimensions `map` (tam, raw) and `sample`:
 
-        - obj_iou, func_iou, f1_iou (map), each with _low, _high: means over samples of their means over tokens
+        - obj_iou, func_iou, f1_iou (map), each with _low, _high: means over samples of their means over
+          tokens
         - obj_iou_sample, func_iou_sample (sample, map), NaN where a sample has no such token
         - n_obj: samples with regions and a noun in the answer; n_func: those of them with a function word too
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are left
-        out: attrs["left_out"] names them and n_left_out counts them.
+        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are
+        left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
         NotApplicable: no answer holds a noun of a region.
@@ -198,8 +200,8 @@ def _score(means: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return Obj-IoU, Func-IoU and F1-IoU, [draw, map] each.
 
     Args:
-        means: [draw, map, term], the means over samples of three terms: Obj-IoU, Func-IoU (0 where there is no
-            function word), and 1 where there is a function word, else 0.
+        means: [draw, map, term], the means over samples of three terms: Obj-IoU, Func-IoU (0 where there is
+            no function word), and 1 where there is a function word, else 0.
     """
     object_iou, function_sum, function_share = np.moveaxis(means, -1, 0)
     function_iou = np.full(object_iou.shape, np.nan)

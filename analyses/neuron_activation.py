@@ -24,13 +24,13 @@ THIRDS = ("early", "middle", "deep")
 
 
 def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: int = MINIMUM) -> xr.Dataset:
-    """Return the share of active FFN neurons by layer, its difference between labels, and the most different neurons.
+    """Return the share of active FFN neurons by layer, and the difference between the labels.
 
-    Neuron i of layer l is active in an answer if the sum of its gate SiLU(w_i h_t) over the generated tokens is
-    above 0 (equation 20). The ratio r^l is the share of a layer's neurons that are active (equation 21). The
-    difference is the mean of r^l over unfaithful samples minus the mean over faithful ones (equation 22). SiLU
-    goes down to -0.278, so a neuron whose gate is above 0 at some token may have a negative sum. Two other rules
-    for `active` count the steps with a gate above 0.
+    Neuron i of layer l is active in an answer if the sum of its gate SiLU(w_i h_t) over the generated tokens
+    is above 0 (equation 20). The ratio r^l is the share of a layer's neurons that are active (equation 21).
+    The difference is the mean of r^l over unfaithful samples minus the mean over faithful ones (equation 22).
+    SiLU goes down to -0.278, so a neuron whose gate is above 0 at some token may have a negative sum. Two
+    other rules for `active` count the steps with a gate above 0.
 
     Args:
         run: traces with `ffn/gate_sum`; `ffn/active` for the rules `any` and `mean`.
@@ -46,19 +46,20 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         - ratio (sample, layer): equation 21; ratio_any, ratio_mean: by the other rules, if `ffn/active` was
           captured
         - ratio_by_label (label, layer), with _low, _high; the same for each rule; n_label (label)
-        - difference (layer), with _low, _high, effect, p, p_holm: equation 22 (`compare_groups`); with `_any` and
-          `_mean` for the other rules; n_faithful, n_unfaithful. They are NaN if a group has fewer than `minimum`
-          samples, and attrs["note"] says so.
-        - ratio_third (sample, third): mean ratio over the first, second and last third of the captured layers;
-          ratio_third_by_label (label, third); difference_third (third) with its interval and test. Only for three
-          layers or more
-        - top_layer, top_neuron (rank): the neurons with the largest difference between unfaithful and faithful
-          samples, by equation 20; top_faithful, top_unfaithful: share of the samples in which they are active;
-          top_difference: unfaithful minus faithful; top_h: Cohen's h (`cohens_h`). Absent if a group is too small.
-          They are the largest of many, so new samples would show smaller differences. They carry no test.
+        - difference (layer), with _low, _high, effect, p, p_holm: equation 22 (`compare_groups`); with `_any`
+          and `_mean` for the other rules; n_faithful, n_unfaithful. They are NaN if a group has fewer than
+          `minimum` samples, and attrs["note"] says so.
+        - ratio_third (sample, third): mean ratio over the first, second and last third of the captured
+          layers; ratio_third_by_label (label, third); difference_third (third) with its interval and test.
+          Only for three layers or more
+        - top_layer, top_neuron (rank): the neurons with the largest difference between unfaithful and
+          faithful samples, by equation 20; top_faithful, top_unfaithful: share of the samples in which they
+          are active; top_difference: unfaithful minus faithful; top_h: Cohen's h (`cohens_h`). Absent if a
+          group is too small. They are the largest of many, so new samples would show smaller differences.
+          They carry no test.
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with a sum that is not finite are left out:
-        attrs["left_out"] names them and n_left_out counts them.
+        Intervals are 95 % percentile bootstraps over samples. Samples with a sum that is not finite are left
+        out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
         InputError: the run is empty, no sample has finite values, or threshold or top is out of range.

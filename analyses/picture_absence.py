@@ -1,7 +1,7 @@
 """Change inside a model when the images of a question are taken away.
 
-"The mirage effect" (arXiv:2603.21687), section 2.2, compares the answers. Comparing what lies behind the answers
-is our own addition.
+"The mirage effect" (arXiv:2603.21687), section 2.2, compares the answers. Comparing what lies behind the
+answers is our own addition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPANS = ("first", "answer")
 
 
 class _Answer(NamedTuple):
-    """One answer: states [span, layer, hidden], attention [layer, group] or None, entropy of the first token."""
+    """States [span, layer, hidden], attention [layer, group] and first token's entropy of an answer."""
 
     states: np.ndarray
     mass: np.ndarray | None
@@ -42,22 +42,22 @@ class _Answer(NamedTuple):
 def picture_absence(run: Run) -> xr.Dataset:
     """Compare the states, attention and certainty of a question with its images and without them.
 
-    A pair is a sample without images whose `metadata` holds `with_picture`: the id of the sample with the same
-    question and its images. `mmprobe bench mirage-effect --trace` writes such pairs.
+    A pair is a sample without images whose `metadata` holds `with_picture`: the id of the sample with the
+    same question and its images. `mmprobe bench mirage-effect --trace` writes such pairs.
 
     Args:
         run: traces with `residual/post`; `attention/mass` for the attention.
 
     Returns:
-        A data set with dimensions `pair` (id of the sample with images), `layer`, `picture` (present, absent),
-        `group`. A state is the residual stream after a layer: `first` at the query of the first token, `answer` the
-        mean over the answer's steps.
+        A data set with dimensions `pair` (id of the sample with images), `layer`, `picture` (present,
+        absent), `group`. A state is the residual stream after a layer: `first` at the query of the first
+        token, `answer` the mean over the answer's steps.
 
         - distance_first, distance_answer (pair, layer): 1 - cosine of the states with and without images
-        - norm_first, norm_answer (pair, layer): length of the state without images over the length with images,
-          minus 1
-        - distance_others (pair, layer): 1 - cosine of the first states of two different questions with images, for
-          scale. The other question is half the run further on. NaN for a single pair
+        - norm_first, norm_answer (pair, layer): length of the state without images over the length with
+          images, minus 1
+        - distance_others (pair, layer): 1 - cosine of the first states of two different questions with
+          images, for scale. The other question is half the run further on. NaN for a single pair
         - entropy (pair, picture): entropy of the first token's distribution, in nat
         - each of these with `_mean`, without `pair`: mean over pairs
         - mass (picture, layer, group): attention by group, mean over heads, steps and pairs; only with
@@ -65,10 +65,10 @@ def picture_absence(run: Run) -> xr.Dataset:
         - mass_difference (layer, group), entropy_difference: absent minus present, mean over pairs
         - n: number of pairs
 
-        Every mean over pairs has `_low` and `_high`: 95 % percentile bootstraps over pairs, NaN for a single pair.
-        Pairs with values that are not finite are left out: attrs["left_out"] names them and n_left_out counts
-        them. attrs["unpaired"] names the samples without images whose twin is not in the run; n_unpaired counts
-        them.
+        Every mean over pairs has `_low` and `_high`: 95 % percentile bootstraps over pairs, NaN for a single
+        pair. Pairs with values that are not finite are left out: attrs["left_out"] names them and n_left_out
+        counts them. attrs["unpaired"] names the samples without images whose twin is not in the run;
+        n_unpaired counts them.
 
     Raises:
         NotApplicable: the run has no such pair, or none with finite values.
@@ -134,8 +134,8 @@ def _find_pairs(run: Run) -> tuple[dict[str, str], list[str]]:
             unpaired.append(name)
     if not pairs:
         raise NotApplicable(
-            f"{run.path}: no question with and without its images; a sample without images names the one with them "
-            "in metadata as 'with_picture' (mmprobe bench mirage-effect --trace)"
+            f"{run.path}: no question with and without its images; a sample without images names the sample "
+            "with images in metadata as 'with_picture' (mmprobe bench mirage-effect --trace)"
         )
     return pairs, unpaired
 

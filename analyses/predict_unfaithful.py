@@ -31,18 +31,18 @@ REFITS = 200  # of the model, for the intervals of its weights; our choice
 def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: int = 0) -> xr.Dataset:
     """Return how well a linear model separates unfaithful from faithful answers by numbers of their traces.
 
-    Each answer is a few numbers (`FEATURES`). They are standardised and go into a logistic regression (L2, C = 1,
-    balanced class weights; our choice). An answer is scored by a model fitted on the folds without it. Samples
-    that share an image or a `pair_id` are in one fold. AUC is the probability that an unfaithful answer has a
-    higher score than a faithful one; ties count half. It is 0.5 by chance and 1 at best.
+    Each answer is a few numbers (`FEATURES`). They are standardised and go into a logistic regression (L2, C
+    = 1, balanced class weights; our choice). An answer is scored by a model fitted on the folds without it.
+    Samples that share an image or a `pair_id` are in one fold. AUC is the probability that an unfaithful
+    answer has a higher score than a faithful one; ties count half. It is 0.5 by chance and 1 at best.
 
     The features are means over steps, and over layers if not stated otherwise:
 
     - visual_share: attention on visual tokens; _early and _late in the first and the last third of the layers
     - visual_slope: slope of visual_share per step
     - visual_entropy: entropy (nat) of attention over the visual tokens, in layers that attend to them
-    - region_ratio: share of that attention on the sample's regions over their share of the visual tokens; 1 is
-      as much as elsewhere. Only if every labelled sample has regions
+    - region_ratio: share of that attention on the sample's regions over their share of the visual tokens; 1
+      is as much as elsewhere. Only if every labelled sample has regions
     - cos_mha, cos_ffn_late (last third of the layers), kl: as in `sublayer_transitions`
     - active_neurons: share of the neurons with a gate sum above 0
     - logprob, logprob_min, entropy (nat): of the generated tokens
@@ -58,24 +58,26 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         A data set with dimensions `sample` (labelled samples, sorted), `feature`, `upto`.
 
         - auc, with _low, _high: of the held-out scores of all folds together
-        - auc_shuffled, with _low, _high: mean, 2.5 % and 97.5 % quantile over 100 shuffles of the labels; p: share
-          of shuffles with at least that AUC, (k + 1) / (shuffles + 1). Labels are shuffled within folds, mostly
-          in blocks of the same images (`shuffle_within_folds`).
+        - auc_shuffled, with _low, _high: mean, 2.5 % and 97.5 % quantile over 100 shuffles of the labels; p:
+          share of shuffles with at least that AUC, (k + 1) / (shuffles + 1). Labels are shuffled within
+          folds, mostly in blocks of the same images (`shuffle_within_folds`).
         - weight (feature), with _low, _high: coefficient of the fit on all samples, in log odds per standard
           deviation. It is shrunken by L2, and similar features share it.
-        - auc_feature (feature), with _low, _high: of the feature alone, without a fit; below 0.5 if the feature is
-          lower in unfaithful answers
-        - auc_by_step (upto), with _low, _high: of the first 1, 2, 4, ... steps, without features that need the
-          answer's end. Shorter answers count as a whole. n_by_step (upto): answers that are at least that long
+        - auc_feature (feature), with _low, _high: of the feature alone, without a fit; below 0.5 if the
+          feature is lower in unfaithful answers
+        - auc_by_step (upto), with _low, _high: of the first 1, 2, 4, ... steps, without features that need
+          the answer's end. Shorter answers count as a whole. n_by_step (upto): answers that are at least that
+          long
         - n, n_unfaithful, n_faithful: numbers of samples; n_pictures: number of sets of images
-        - score (sample): held-out score in log odds; unfaithful (sample): 0 or 1; fold (sample): number of the
-          fold; pictures (sample): number of the set of images; value (sample, feature)
+        - score (sample): held-out score in log odds; unfaithful (sample): 0 or 1; fold (sample): number of
+          the fold; pictures (sample): number of the set of images; value (sample, feature)
 
-        Intervals are 95 % percentile bootstraps over sets of images, each drawn with all its samples. Models are
-        not fitted again, except for the weights (200 times). The interval of an AUC of 1 has no width. The best
-        of many features or steps looks better than it is. Labelled samples with a value that is not finite are
-        left out (a slope needs two steps): attrs["left_out"] names them and n_left_out counts them.
-        attrs["features_left_out"] names the features that no sample has, or that a trace was not captured for.
+        Intervals are 95 % percentile bootstraps over sets of images, each drawn with all its samples. Models
+        are not fitted again, except for the weights (200 times). The interval of an AUC of 1 has no width.
+        The best of many features or steps looks better than it is. Labelled samples with a value that is not
+        finite are left out (a slope needs two steps): attrs["left_out"] names them and n_left_out counts
+        them. attrs["features_left_out"] names the features that no sample has, or that a trace was not
+        captured for.
 
     Raises:
         InputError: the run is empty, or minimum or folds is under 2.
@@ -144,7 +146,8 @@ def _check_classes(run: Run, unfaithful: Iterable[int], needed: int, left_out: S
         excluded = f" without the {len(left_out)} with values that are not finite" if left_out else ""
         raise NotApplicable(
             f"{run.path}: {counts[1]} unfaithful and {counts[0]} faithful samples{excluded}, "
-            f"{needed} of each are needed; labels come from `faithful` in the samples file or from labels.jsonl in the run's folder"
+            f"{needed} of each are needed; labels come from `faithful` in the samples file or from labels.jsonl "
+            "in the run's folder"
         )
 
 

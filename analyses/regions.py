@@ -22,8 +22,8 @@ class Patch(NamedTuple):
 def find_patches(trace: Trace) -> list[Patch]:
     """Return the cells that each of a sample's regions covers.
 
-    A region covers the cells whose centres lie in it, and at least one row and one column. A region that several
-    views show gives several patches; a region that no view shows gives none.
+    A region covers the cells whose centres lie in it, and at least one row and one column. A region that
+    several views show gives several patches; a region that no view shows gives none.
 
     Example:
         >>> find_patches(run["0001"])                               # doctest: +SKIP

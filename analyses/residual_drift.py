@@ -29,9 +29,10 @@ POLARITIES = ("same", "different")
 def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr.Dataset:
     """Return the cosine of the residual streams of paired answers, by layer.
 
-    S^l = cos(mean_t h_t^l(same), mean_t h_t^l(different)), where h_t is the residual stream at the query of step
-    t. A pair is two samples with the same `pair_id` and the polarities `same` and `different`. A pair is unfaithful
-    if either answer is unfaithful, and faithful if both are faithful. Other pairs count only among all.
+    S^l = cos(mean_t h_t^l(same), mean_t h_t^l(different)), where h_t is the residual stream at the query of
+    step t. A pair is two samples with the same `pair_id` and the polarities `same` and `different`. A pair is
+    unfaithful if either answer is unfaithful, and faithful if both are faithful. Other pairs count only among
+    all.
 
     Args:
         run: traces with `residual/STREAM`.
@@ -51,9 +52,9 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
           (`compare_groups`); with `_aligned` the same of cosine_aligned; n_faithful, n_unfaithful: numbers of
           pairs. They are NaN if a group has fewer than `minimum` pairs, and attrs["note"] says so.
 
-        Intervals are 95 % percentile bootstraps over pairs. attrs["left_out"] names the samples with values that
-        are not finite, attrs["unpaired"] the pairs with one answer; n_left_out and n_unpaired count them. No mean
-        includes them.
+        Intervals are 95 % percentile bootstraps over pairs. attrs["left_out"] names the samples with values
+        that are not finite, attrs["unpaired"] the pairs with one answer; n_left_out and n_unpaired count
+        them. No mean includes them.
 
     Raises:
         NotApplicable: the run has no pair, or a pair has one polarity twice.
@@ -155,8 +156,8 @@ def _measure_pair(
         same, different: residual streams [step, layer, hidden], read a block of steps at a time.
 
     Returns:
-        The cosine of the mean states [layer], the mean cosine at the same step [layer], the number of steps that
-        both have, and for each answer whether a value is not finite.
+        The cosine of the mean states [layer], the mean cosine at the same step [layer], the number of steps
+        that both have, and for each answer whether a value is not finite.
     """
     streams = (same, different)
     total = np.zeros((2, *same.shape[1:]))

@@ -103,14 +103,14 @@ def compare_groups(
     - effect: Hedges' g, NaN where no value differs from its group's mean (`hedges_g`).
     - p: two-sided permutation test of the difference, (k + 1) / (permutations + 1), where k counts the
       shuffles of the labels with a difference at least as large. All values of a sample share the shuffles.
-    - p_holm: p adjusted by Holm's step-down rule over the last axis (the layers). It equals p if a sample has a
-      single value.
+    - p_holm: p adjusted by Holm's step-down rule over the last axis (the layers). It equals p if a sample has
+      a single value.
 
     Args:
         values: [sample, ...], finite in the two groups.
         first, second: bool [sample], without a sample in common.
-        minimum: samples that each group needs, 2 or more. If a group has fewer, all numbers are NaN and `note`
-            gives the reason.
+        minimum: samples that each group needs, 2 or more. If a group has fewer, all numbers are NaN and
+            `note` gives the reason.
         names: names of the groups in the note.
         resamples, permutations, confidence, seed: the defaults 2000, 9999, 0.95 and 0 are our choice.
 
@@ -226,7 +226,7 @@ def label_masks(faithful: Sequence[bool | None]) -> dict[str, np.ndarray]:
 def means_by_label(
     name: str, values: np.ndarray, masks: Mapping[str, np.ndarray], dims: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return the variables `name`, `name_low`, `name_high`: the means of each label's samples, with intervals.
+    """Return the mean of each label's samples as `name`, and its interval as `name_low` and `name_high`.
 
     Args:
         values: [sample, ...], without NaN.
@@ -265,7 +265,8 @@ def compare_labels(
         suffix: end of the names `difference`, `effect`, `p` and `p_holm`.
 
     Returns:
-        The variables `difference`, `difference_low`, `difference_high`, `effect`, `p` and `p_holm`, and the note.
+        The variables `difference`, `difference_low`, `difference_high`, `effect`, `p` and `p_holm`, and the
+        note.
 
     Example:
         >>> masks = label_masks([True, False, None])

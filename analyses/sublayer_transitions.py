@@ -28,9 +28,10 @@ _STREAMS = ("residual/pre", "residual/mid", "residual/post")
 def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
     """Return how much each sublayer turns the residual stream, and how far attention and FFN disagree.
 
-    x, x' and x'' are the residual stream before attention, after attention and after the FFN (equations 1 and 2),
-    at the query of each step. The transitions are cos_mha = cos(x, x') and cos_ffn = cos(x', x''). The conflict
-    of equations 5 and 23 is kl = KL(softmax(x' - x) || softmax(x'' - x')) over the hidden axis, in nat.
+    x, x' and x'' are the residual stream before attention, after attention and after the FFN (equations 1 and
+    2), at the query of each step. The transitions are cos_mha = cos(x, x') and cos_ffn = cos(x', x''). The
+    conflict of equations 5 and 23 is kl = KL(softmax(x' - x) || softmax(x'' - x')) over the hidden axis, in
+    nat.
 
     Args:
         run: traces with `update/cos_mha`, `update/cos_ffn` and `update/kl`.
@@ -42,15 +43,15 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
         - cos_mha, cos_ffn, kl (sample, layer): means over the steps of each answer
         - NAME_by_label (label, layer), with _low, _high: means of these over samples; n_label (label)
         - NAME_by_step (label, layer, step): means over the samples that reach a step; n_by_step (label, step)
-        - norm_mha, norm_ffn (sample, layer), and _by_label: mean lengths of x' - x and x'' - x', in units of the
-          residual stream; only if pre, mid and post were all captured. By default the streams are stored in
-          half precision, so an update much smaller than its stream is rounded.
+        - norm_mha, norm_ffn (sample, layer), and _by_label: mean lengths of x' - x and x'' - x', in units of
+          the residual stream; only if pre, mid and post were all captured. By default the streams are stored
+          in half precision, so an update much smaller than its stream is rounded.
         - difference, with _low, _high, effect, p, p_holm (measure, layer): unfaithful minus faithful
-          (`compare_groups`; Holm over the layers of a measure); n_faithful, n_unfaithful. They are NaN if a group
-          has fewer than `minimum` samples, and attrs["note"] says so.
+          (`compare_groups`; Holm over the layers of a measure); n_faithful, n_unfaithful. They are NaN if a
+          group has fewer than `minimum` samples, and attrs["note"] says so.
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are left
-        out: attrs["left_out"] names them and n_left_out counts them.
+        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are
+        left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
         InputError: the run is empty, or no sample has finite values.
@@ -139,7 +140,10 @@ def _add_measures(
 
 
 def _measure_norms(trace: Trace) -> np.ndarray:
-    """Return the mean length over steps of x' - x and x'' - x', [2, layer]; empty if a stream was not captured."""
+    """Return the mean length over steps of x' - x and x'' - x', [2, layer].
+
+    It is empty if a stream was not captured.
+    """
     if not set(_STREAMS) <= set(trace.captured):
         return np.zeros(0)
     streams = [trace.array(path) for path in _STREAMS]

@@ -26,19 +26,20 @@ def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Datas
     (equation 18). The full map is made from it in three steps:
 
     1. Estimated causal inference subtracts the part that earlier words explain.
-    2. The map is scaled together with the token's scores at the text, so that maps of different tokens compare.
+    2. The map is scaled together with the token's scores at the text, so that maps of different tokens
+        compare.
     3. A rank-Gaussian filter smooths it on each image's own grid.
 
-    The algorithm is TAM, "Token activation map to visually explain multimodal LLMs". It works on token ids. Where
-    the published code differs from the paper, this function follows the paper.
+    The algorithm is TAM, "Token activation map to visually explain multimodal LLMs". It works on token ids.
+    Where the published code differs from the paper, this function follows the paper.
 
     Args:
         source: a trace with `tam/logit` and `tam/prompt`, or a run.
         sample: id of a sample of the run; the default is the first unfaithful sample, or the first of all.
 
     Returns:
-        A data set with dimensions `step`, `image` (views), `y`, `x`, NaN beyond a view's own grid. Without images
-        the last three dimensions have size 0.
+        A data set with dimensions `step`, `image` (views), `y`, `x`, NaN beyond a view's own grid. Without
+        images the last three dimensions have size 0.
 
         - tam: the full map, 0 to 1, not rounded to 8 bits
         - raw: the map of equation 18, in logits, 0 or more
@@ -70,7 +71,7 @@ def token_activation(source: Trace | Run, sample: str | None = None) -> xr.Datas
 
 
 class VisualPositions(NamedTuple):
-    """Positions int [visual] of the views' tokens, view by view and row by row, and the views' grids (h, w)."""
+    """Positions int [visual] of the views' tokens, view by view, row by row, and the views' grids (h, w)."""
 
     positions: np.ndarray
     grids: list[tuple[int, int]]
@@ -83,8 +84,8 @@ class Logits(NamedTuple):
         user: [user, visual], logit of each user token's own id at the visual positions.
         generated: [step, visual], logit of each generated token's id at the visual positions.
         user_scores: [step, user], logit of each generated token's id at the user tokens.
-        generated_scores: [step, step], logit of each generated token's id at the queries of the earlier steps; 0
-            at its own query and later ones.
+        generated_scores: [step, step], logit of each generated token's id at the queries of the earlier
+            steps; 0 at its own query and later ones.
         user_ids: int [user].
         generated_ids: int [step].
         prompt: number of tokens of the prompt.
@@ -202,9 +203,9 @@ def joint_minmax(values: np.ndarray, others: np.ndarray) -> np.ndarray:
 def rank_gaussian(maps: np.ndarray) -> np.ndarray:
     """Smooth maps [..., y, x], whose values are 0 or more, by a rank-Gaussian filter.
 
-    The nine values of each 3 x 3 window are sorted and weighted by a Gaussian over their ranks. The Gaussian is
-    centred on the median; its sigma is the coefficient of variation of the nine values. Edges are reflected. A
-    grid with a side of 1 has its edges repeated.
+    The nine values of each 3 x 3 window are sorted and weighted by a Gaussian over their ranks. The Gaussian
+    is centred on the median; its sigma is the coefficient of variation of the nine values. Edges are
+    reflected. A grid with a side of 1 has its edges repeated.
 
     Example:
         >>> rank_gaussian(np.full((2, 2), 3.0)).tolist()

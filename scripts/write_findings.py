@@ -1,9 +1,10 @@
 """Test the claims of SPD-Faith Bench (arXiv:2602.07833) on the embedded model and write docs/findings.md.
 
-python scripts/write_findings.py --folder findings        # about half an hour on two CPU cores; resumes if stopped
+python scripts/write_findings.py --folder findings        # half an hour on two CPU cores; resumes if stopped
 
-The folder keeps pairs and runs. Types of questions differ in length and difficulty, so answers are compared within
-one type: the opposite questions `same` and `different` are one run, the step-by-step comparisons another.
+The folder keeps pairs and runs. Types of questions differ in length and difficulty, so answers are compared
+within one type: the opposite questions `same` and `different` are one run, the step-by-step comparisons
+another.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
 
 
 def measure_attributions(model: Model, run: Run) -> dict[str, np.ndarray]:
-    """Return each answer's share of attribution on the regions minus their share of the cells, [sample] by method."""
+    """Return the share of attribution on the regions minus their share of the cells, [sample] by method."""
     names = run.ids[:: max(1, len(run) // ATTRIBUTED)][:ATTRIBUTED]
     lifts: dict[str, list[float]] = {"occlusion": [], "integrated_gradients": []}
     for name in tqdm(names, desc="attribution", unit="answer", disable=None):

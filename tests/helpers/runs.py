@@ -24,8 +24,8 @@ def write_trace(
     """Write one trace.
 
     Args:
-        trace: arrays by the name of their data set, such as `attention/mass`, and fields of the sample, such as
-            `faithful`. The sample's id is the name of the file.
+        trace: arrays by the name of their data set, such as `attention/mass`, and fields of the sample, such
+            as `faithful`. The sample's id is the name of the file.
         layers, heads: their numbers; the default counts from 0.
     """
     arrays = {name: np.asarray(values) for name, values in trace.items() if "/" in name}
