@@ -94,7 +94,7 @@ def check_trace(trace: Trace) -> list[str]:
                     problems.append(f"{name}: {dim} is {size}, elsewhere {sizes[dim]}")
             if name in ("attention/mass", "prompt/attention_mass") and values.size:
                 ran = ~np.isnan(values).all((0, 2, 3))  # cross-attention layers do not run without images
-                error = np.abs(values[:, ran].sum(-1) - 1).max(initial=0)
-                if not error <= MASS_TOLERANCE:
-                    problems.append(f"{name}: rows should sum to 1 but are off by up to {error:.2g}")
+                deviation = np.abs(values[:, ran].sum(-1) - 1).max(initial=0)
+                if not deviation <= MASS_TOLERANCE:
+                    problems.append(f"{name}: rows should sum to 1 but are off by up to {deviation:.2g}")
     return problems

@@ -21,7 +21,7 @@ RECORDABLE = tuple(name for name in VARIABLES if name.split("/")[0] not in (*ALW
 
 
 class CaptureSpec(BaseModel):
-    """What to record. Tokens, images and steps are always recorded.
+    """The data sets to record. Tokens, images and steps are always recorded.
 
     Attributes:
         datasets: paths of the trace format, such as `residual/mid`.

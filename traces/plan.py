@@ -55,7 +55,7 @@ class Plan(NamedTuple):
 def plan(
     model: Model,
     spec: CaptureSpec,
-    samples: int,
+    n_samples: int,
     max_new_tokens: int,
     batch_size: int = 1,
     prompt: PromptSize | None = None,
@@ -65,7 +65,7 @@ def plan(
 
     Args:
         model: the model; it may be on the meta device, without weights.
-        samples: number of samples.
+        n_samples: number of samples.
         prompt: sizes of a typical prompt.
         on_gpu: whether the model will run on a GPU.
 
@@ -82,7 +82,7 @@ def plan(
     loaded = weights if model.hf.device.type == "cpu" else 0  # part of the process's peak already
     visual = "visual ones beside them" if model.has_cross_attention else "of them visual"
     return Plan(
-        disk=samples * trace_bytes,
+        disk=n_samples * trace_bytes,
         host=peak_bytes()
         + weights
         - loaded

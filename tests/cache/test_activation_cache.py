@@ -23,7 +23,7 @@ def run(random_qwen, tmp_path_factory) -> mp.Run:
     )
 
 
-def test_streams_are_those_of_the_trace(run):
+def test_residuals_equal_those_of_the_trace(run):
     trace, cache = run["a"], run["a"].to_activation_cache()
     for name in ("pre", "mid", "post"):
         for layer in range(3):

@@ -60,7 +60,7 @@ _folders: list[tempfile.TemporaryDirectory] = []  # keeps the newest folder unti
     heads=st.integers(1, 3),
     grids=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=3),
 )
-def test_arrays_come_back_as_they_were_appended(blocks, seed, layers, heads, grids):
+def test_arrays_are_read_as_they_were_appended(blocks, seed, layers, heads, grids):
     rng, visual = np.random.default_rng(seed), sum(height * width for height, width in grids)
     expected: dict[str, list[np.ndarray]] = {}
 
@@ -104,13 +104,13 @@ def test_arrays_come_back_as_they_were_appended(blocks, seed, layers, heads, gri
     big=st.sampled_from([65504.01, 65519.0, 65520.0, 70000.0, -1e30, 3e38]),
     data=st.data(),
 )
-def test_what_overflows_float16_comes_back_as_float32_unclipped(blocks, seed, big, data):
+def test_values_that_overflow_float16_are_read_as_float32(blocks, seed, big, data):
     rng = np.random.default_rng(seed)
     which = data.draw(st.integers(0, len(blocks) - 1))
     parts = [random_float16(rng, (steps, 2, 3)) for steps in blocks]
     parts[which][-1, 1, 2] = big
     for part in parts[which + 1 :]:
-        part += np.float32(1e-4)  # what float16 would round is exact from the overflow on
+        part += np.float32(1e-4)  # float16 would round this; it is exact from the overflow on
 
     def fill(path):
         with TraceWriter(path, {"layer": np.arange(2)}) as writer:
@@ -143,7 +143,7 @@ def test_a_whole_data_set_that_overflows_is_float32(tmp_path):
 
 @QUICK
 @given(texts=st.lists(TEXT, max_size=30), answer=TEXT, question=TEXT)
-def test_texts_come_back_character_by_character(texts, answer, question):
+def test_texts_are_read_as_they_were_written(texts, answer, question):
     sample = Sample(id="s", question=question, metadata={"deep": [{"text": answer}]})
 
     def fill(path):
@@ -187,7 +187,7 @@ def test_growing_rows_are_nan_beyond_their_end(blocks, prompt, seed, wide):
 
 
 @pytest.mark.parametrize("when", ["at once", "after a block", "after everything"])
-def test_nothing_is_left_when_the_block_raises(tmp_path, when):
+def test_no_file_is_left_when_the_block_raises(tmp_path, when):
     def fill():
         with TraceWriter(tmp_path / "t.h5", {"layer": np.arange(2)}) as writer:
             if when != "at once":
@@ -204,7 +204,7 @@ def test_nothing_is_left_when_the_block_raises(tmp_path, when):
 @pytest.mark.parametrize(
     ("name", "shape"), [("update/kl", (5, 3)), ("steps/id", (4,)), ("attention/leading", (2, 2, 1))]
 )
-def test_lengths_that_disagree_are_refused_and_leave_nothing(tmp_path, name, shape):
+def test_lengths_that_disagree_are_refused_and_leave_no_file(tmp_path, name, shape):
     def fill():
         with TraceWriter(tmp_path / "t.h5", {"layer": np.arange(2)}) as writer:
             writer.append("update/cos_mha", np.zeros((5, 2), "f4"))
@@ -215,7 +215,7 @@ def test_lengths_that_disagree_are_refused_and_leave_nothing(tmp_path, name, sha
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_appears_only_when_it_is_whole(tmp_path):
+def test_a_file_appears_only_when_it_is_complete(tmp_path):
     with TraceWriter(tmp_path / "t.h5", {}) as writer:
         writer.write("tokens/id", np.arange(3))
         assert [entry.name for entry in tmp_path.iterdir()] == ["t.h5.part"]

@@ -19,7 +19,7 @@ def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
 
 @pytest.fixture
 def damaged_residual(tmp_path, write_trace, chunk_ranges, flip):
-    """A trace in which only a page of residual/pre is damaged, and what was written."""
+    """Return a trace with one damaged page, of residual/pre, and the arrays that were written."""
     path = tmp_path / "a.h5"
     arrays = write_trace(path, residual__pre=np.zeros((9, 3, 4096), np.float16))
     start, size = next((start, size) for name, start, size in chunk_ranges(path) if name == "residual/pre")
@@ -42,7 +42,7 @@ def test_an_array_is_not_read_before_it_is_used(damaged_residual):
         lazy.values  # noqa: B018
 
 
-def test_only_the_chunks_that_are_asked_for_are_read(tmp_path, chunk_ranges, flip):
+def test_only_the_needed_chunks_are_read(tmp_path, chunk_ranges, flip):
     path, values = tmp_path / "a.h5", np.random.default_rng(0).random((40, 2, 4096)).astype(np.float16)
     with TraceWriter(path, {"layer": np.arange(2)}, {"sample": "{}"}) as writer:
         for start in range(0, 40, 16):
@@ -92,7 +92,7 @@ def test_a_truncated_trace_is_an_input_error_of_one_line(make_run, size):
         one_line(error)
 
 
-def test_a_trace_that_is_gone_is_an_input_error(make_run):
+def test_a_missing_trace_is_an_input_error(make_run):
     folder = make_run()
     trace = open_run(folder)["a"]
     (folder / "samples" / "a.h5").unlink()
@@ -118,14 +118,14 @@ def test_another_format_is_refused(tmp_path, write_trace):
         Trace(tmp_path / "a.h5").answer  # noqa: B018
 
 
-def test_what_was_not_captured_says_so(make_run):
+def test_a_data_set_that_was_not_captured_is_named(make_run):
     trace = open_run(make_run())["a"]
     for path in ("residual/post", "nonsense", "a/b/c", "layer", "attention"):
         with pytest.raises(InputError, match=f"{path} was not captured"):
             trace.array(path)
 
 
-def test_active_neurons_come_back_as_booleans(tmp_path, write_trace):
+def test_active_neurons_are_read_as_booleans(tmp_path, write_trace):
     bits = np.zeros((9, 3, 2), "u1")
     bits[0, 0] = [0b10000001, 0b01000000]  # neurons 0, 7 and 9 of 11
     write_trace(tmp_path / "a.h5", ffn__active=bits)
@@ -143,7 +143,7 @@ def test_layers_and_groups_are_selected_by_name(make_run):
     np.testing.assert_array_equal(visual.values, trace.attention_mass.values[:, 2, :, 2])
 
 
-def test_a_run_iterates_in_sample_order_over_what_is_finished(make_run):
+def test_a_run_iterates_over_finished_samples_in_order(make_run):
     run = open_run(make_run(names=("z", "a", "m"), order=["m", "gone", "z", "a"]))
     assert run.ids == ["m", "z", "a"] == [trace.id for trace in run]
     assert len(run) == 3
@@ -166,7 +166,7 @@ def test_labels_take_precedence_over_the_samples(make_run):
     assert (run.faithful("a"), run.faithful("b")) == (True, False)
 
 
-def test_a_torn_last_line_of_failures_is_dropped(make_run):
+def test_a_cut_last_line_of_failures_is_dropped(make_run):
     folder = make_run(failures=[{"id": "c", "error": "E", "message": "m"}])
     with open(folder / "failures.jsonl", "a", encoding="utf-8") as file:
         file.write('{"id": "d", "err')
@@ -209,7 +209,7 @@ def test_labels_that_are_not_json_are_an_input_error(make_run):
         open_run(folder)
 
 
-def test_a_file_that_is_no_packed_run_is_an_input_error(tmp_path, write_trace):
+def test_a_file_that_is_not_a_packed_run_is_an_input_error(tmp_path, write_trace):
     (tmp_path / "text.h5").write_text(json.dumps({"format": 1}))
     write_trace(tmp_path / "trace.h5")
     for name in ("text.h5", "trace.h5"):

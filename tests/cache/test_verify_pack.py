@@ -105,13 +105,13 @@ def test_attention_rows_that_do_not_sum_to_one_are_found(make_run, write_trace, 
     assert problems[0].startswith("b: attention/mass: rows should sum to 1")
 
 
-def test_attention_rows_that_sum_to_one_but_for_rounding_pass(make_run, write_trace):
+def test_attention_rows_may_be_off_by_rounding(make_run, write_trace):
     folder = make_run()
     write_trace(folder / "samples" / "b.h5", "b", attention__mass=np.full((9, 3, 2, 5), 0.20001, "f4"))
     assert verify(folder) == []
 
 
-def test_verify_of_no_run_is_an_input_error(tmp_path):
+def test_verify_without_a_run_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="no run here"):
         verify(tmp_path / "nothing")
 
@@ -141,7 +141,7 @@ def test_a_flipped_bit_in_a_packed_run_is_found(make_run, tmp_path, chunk_ranges
     assert verify(file) == []
 
 
-def test_pack_refuses_a_damaged_trace_and_leaves_nothing(make_run, tmp_path, chunk_ranges, flip):
+def test_pack_refuses_a_damaged_trace_and_leaves_no_file(make_run, tmp_path, chunk_ranges, flip):
     folder = make_run()
     file = folder / "samples" / "b.h5"
     flip(file, chunk_ranges(file)[0][1])
@@ -158,7 +158,7 @@ def test_pack_overwrites_nothing(make_run, tmp_path):
     assert out.read_text() == "precious"
 
 
-def test_pack_wants_a_folder_that_exists_and_a_run_that_is_not_packed(make_run, tmp_path):
+def test_pack_needs_an_existing_folder_and_an_unpacked_run(make_run, tmp_path):
     folder = make_run()
     with pytest.raises(InputError, match="no such folder"):
         pack(folder, tmp_path / "nowhere" / "run.h5")

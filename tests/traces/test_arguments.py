@@ -1,4 +1,4 @@
-"""The arguments of `trace`: samples or their file, keywords only, and errors that name a wrong keyword."""
+"""The arguments of `trace`: a samples file, keyword-only options, and errors that name a wrong argument."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def test_everything_after_out_is_a_keyword(random_qwen, samples_file, tmp_path):
         ({"batch_size": 0}, "batch_size 0: must be 1 or more"),
     ],
 )
-def test_a_wrong_argument_is_named_before_anything_is_made(
-    random_qwen, samples_file, tmp_path, arguments, message
-):
+def test_a_wrong_argument_is_named_before_the_run(random_qwen, samples_file, tmp_path, arguments, message):
     with pytest.raises(InputError) as error:
         mp.trace(random_qwen, samples_file, tmp_path / "run", **arguments)
     assert message in str(error.value) and "\n" not in str(error.value)
@@ -80,7 +78,7 @@ def test_two_samples_with_the_same_id_are_refused(random_qwen, tmp_path):
         mp.trace(random_qwen, [Sample(id="a", question="?")] * 2, tmp_path / "run")
 
 
-def test_a_run_that_is_there_is_neither_replaced_nor_finished_unasked(random_qwen, samples_file, tmp_path):
+def test_an_earlier_run_is_kept_unless_resume_or_overwrite_is_set(random_qwen, samples_file, tmp_path):
     mp.trace(random_qwen, samples_file, tmp_path / "run", max_new_tokens=TOKENS)
     with pytest.raises(InputError, match="use resume=True to finish it or overwrite=True to replace it"):
         mp.trace(random_qwen, samples_file, tmp_path / "run", max_new_tokens=TOKENS)

@@ -1,4 +1,4 @@
-"""Captures by name and from a file; each mistake is an InputError of one line that names it."""
+"""Captures by name and from a file. Every mistake raises an InputError of one line that names it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def load_error(load, content):
     return message
 
 
-def test_full_records_all_of_the_answer_but_what_grows_with_its_square():
+def test_full_records_everything_about_the_answer_except_whole_rows():
     left_out = (*ALWAYS, "prompt", "vision")
     recordable = {name for name in VARIABLES if name.split("/")[0] not in left_out} - {"attention/row"}
     assert sorted(load_capture("full").datasets) == sorted(recordable)
     assert load_capture("full").layers is None
 
 
-def test_default_leaves_out_only_what_is_large():
+def test_default_leaves_out_only_large_data_sets():
     left_out = set(load_capture("full").datasets) - set(load_capture("default").datasets)
     assert left_out == {
         "attention/visual_head",
@@ -51,7 +51,7 @@ def test_default_leaves_out_only_what_is_large():
     assert set(load_capture("default").datasets) < set(load_capture("full").datasets)
 
 
-def test_a_spec_is_its_own_capture():
+def test_a_spec_is_returned_as_it_is():
     spec = CaptureSpec(datasets=["update/kl"])
     assert load_capture(spec) is spec
 
@@ -70,7 +70,7 @@ def test_a_file_picks_data_sets_and_layers(load):
         (("residual/midd",), False),
     ],
 )
-def test_wants_asks_by_prefix(prefixes, expected):
+def test_wants_compares_prefixes(prefixes, expected):
     assert CaptureSpec(datasets=["residual/mid"]).wants(*prefixes) is expected
 
 
@@ -78,7 +78,7 @@ def test_wants_asks_by_prefix(prefixes, expected):
     ("layers", "indices"),
     [(None, [0, 1, 2, 3]), ([2, 0], [0, 2]), ([-1], [3]), ([-4, 3, -1, 0], [0, 3]), ([1, 1], [1])],
 )
-def test_layers_count_from_either_end_and_come_ascending_and_once(layers, indices):
+def test_layers_are_unique_and_ascending(layers, indices):
     assert CaptureSpec(datasets=["update/kl"], layers=layers).layer_indices(4) == indices
 
 
@@ -106,7 +106,7 @@ def test_an_unknown_name_is_refused_and_the_known_ones_are_named(name, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["attention/maps", "attention", "", "tokens/id", "steps/id", "images/grid"])
-def test_a_data_set_that_cannot_be_picked_is_refused(load, name):
+def test_an_unknown_data_set_is_refused(load, name):
     message = load_error(load, f"datasets: [update/kl, '{name}']")
     assert f"datasets: {name!r} is not one of attention/mass, " in message
     with pytest.raises(ValidationError):

@@ -1,4 +1,4 @@
-"""Three engines, independent of each other, and every data set of the same samples compared."""
+"""Every data set of the other two engines equals the native engine's."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def runs(request, samples, tmp_path_factory) -> dict[str, mp.Run]:
     return runs_by_engine
 
 
-def test_rows_that_a_model_rounded_sum_to_one_again():
-    """One large weight and two thousand small ones, all rounded up by bfloat16."""
+def test_rounded_rows_sum_to_one_again():
+    """The row has one large weight and two thousand small ones, which bfloat16 all rounds up."""
     row = torch.tensor([[0.6] + [0.4 / 2000] * 2000])
     assert abs(float(row.bfloat16().float().sum()) - 1) > 1e-3
     weights = pad_rows([row.bfloat16()], 2003).weights
@@ -56,14 +56,14 @@ def test_rows_that_a_model_rounded_sum_to_one_again():
 
 
 @pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
-def test_every_data_set_is_the_same(runs, engine):
+def test_every_data_set_equals_the_native_engine(runs, engine):
     for native, other in zip(runs["native"], runs[engine], strict=True):
         assert native.captured == other.captured
         assert native.answer == other.answer
         for name in native.captured:
             expected, actual = native.array(name).values, other.array(name).values
             if expected.dtype.kind != "f":
-                if name != "ffn/active":  # the sign of a number next to 0 is rounding; gate_sum is compared
+                if name != "ffn/active":  # signs near 0 depend on rounding; gate_sum is compared
                     np.testing.assert_array_equal(actual, expected, err_msg=name)
                 continue
             np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected), err_msg=name)
@@ -74,8 +74,10 @@ def test_every_data_set_is_the_same(runs, engine):
 
 
 @pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
-def test_settings_that_change_between_two_runs_count(random_qwen, samples, tmp_path, monkeypatch, engine):
-    """Both keep a copy of the model, which had the settings of the first run."""
+def test_settings_that_change_between_two_runs_take_effect(
+    random_qwen, samples, tmp_path, monkeypatch, engine
+):
+    """Both engines keep a copy of the model, which was made with the settings of the first run."""
 
     def trace_token_ids(name: str) -> list[int]:
         run = mp.trace(random_qwen, samples[1:2], tmp_path / name, engine=engine, max_new_tokens=8)
@@ -89,7 +91,7 @@ def test_settings_that_change_between_two_runs_count(random_qwen, samples, tmp_p
     assert trace_token_ids("ended") == token_ids[: token_ids.index(token_ids[3]) + 1]
 
 
-def test_what_an_engine_cannot_do_is_said_before_the_run(random_qwen, samples, tmp_path):
+def test_a_run_that_an_engine_does_not_support_is_refused(random_qwen, samples, tmp_path):
     with pytest.raises(mp.InputError, match="engine nnsight: takes one sample at a time"):
         mp.trace(random_qwen, samples, tmp_path / "a", engine="nnsight", batch_size=2)
     spec = mp.CaptureSpec(datasets=["residual/mid"], positions="all")
@@ -103,7 +105,7 @@ def test_what_an_engine_cannot_do_is_said_before_the_run(random_qwen, samples, t
 
 
 def test_a_remote_run_gives_the_same_numbers(tiny_spd, samples, tmp_path):
-    """As if on a cluster: nnsight serialises the request and runs what comes out of it."""
+    """nnsight serialises the request and runs the deserialised one, as a cluster does."""
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
     run = mp.trace(
         tiny_spd,

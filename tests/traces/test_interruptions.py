@@ -65,7 +65,7 @@ def start_process(target, *arguments) -> multiprocessing.process.BaseProcess:
     return process
 
 
-def test_a_run_killed_at_thirty_moments_ends_as_if_undisturbed(random_qwen, samples, undisturbed, tmp_path):
+def test_a_run_killed_thirty_times_equals_an_undisturbed_run(random_qwen, samples, undisturbed, tmp_path):
     out, rng = tmp_path / "run", np.random.default_rng(5)
 
     def go_on() -> None:
@@ -121,7 +121,9 @@ def test_ctrl_c_stops_after_the_current_batch(
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_second_ctrl_c_stops_at_once_and_leaves_no_torn_file(random_qwen, samples, tmp_path, monkeypatch):
+def test_a_second_ctrl_c_stops_at_once_and_leaves_no_partial_file(
+    random_qwen, samples, tmp_path, monkeypatch
+):
     original, calls = batch_module.build_batch, []
 
     def build(*arguments):
@@ -139,7 +141,7 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_torn_file(random_qwen, samp
     assert not list((tmp_path / "run" / "samples").glob("*.part"))
 
 
-def test_a_full_disk_is_one_line_and_keeps_what_was_finished(random_qwen, samples, tmp_path):
+def test_a_full_disk_raises_one_line_and_keeps_finished_samples(random_qwen, samples, tmp_path):
     """A limit on the size of files stands for a full disk: the same system calls fail."""
     out, limit = tmp_path / "run", 2_500_000
     long = Sample(id="long", question="Is there a star? " * 150)
@@ -172,8 +174,8 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_finished(random_qwen, sample
     assert len(resumed) == 6 and (out / "samples" / "long.h5").stat().st_size > limit
 
 
-def test_a_folder_that_goes_away_is_one_line(random_qwen, samples, tmp_path, monkeypatch):
-    """It stands for lost permissions, since root keeps its permissions."""
+def test_a_folder_that_disappears_raises_one_line(random_qwen, samples, tmp_path, monkeypatch):
+    """The missing folder stands for lost permissions, which root cannot lose."""
     original, calls = batch_module.build_batch, []
 
     def build(*arguments):
@@ -201,7 +203,7 @@ def test_a_sample_that_fails_is_listed_and_the_others_go_on(random_qwen, samples
     assert len(mended) == 5 and not mended.failures
 
 
-def test_memory_that_runs_out_halves_the_batch(random_qwen, samples, tmp_path, monkeypatch, caplog):
+def test_a_batch_is_halved_when_memory_runs_out(random_qwen, samples, tmp_path, monkeypatch, caplog):
     forward, most = random_qwen.hf.forward, 2
 
     def scarce(*arguments, **options):
@@ -221,7 +223,7 @@ def test_memory_that_runs_out_halves_the_batch(random_qwen, samples, tmp_path, m
     monkeypatch.setattr(random_qwen.hf, "forward", forward)
 
 
-def test_a_failure_of_the_disk_leaves_no_half_file(random_qwen, samples, tmp_path, monkeypatch):
+def test_a_disk_error_leaves_no_partial_file(random_qwen, samples, tmp_path, monkeypatch):
     def raise_full(writer, attributes):
         raise OSError(28, "No space left on device", str(writer.path))
 
@@ -236,7 +238,7 @@ def test_a_failure_of_the_disk_leaves_no_half_file(random_qwen, samples, tmp_pat
     assert not list((tmp_path / "run" / "samples").iterdir())
 
 
-def test_room_for_what_is_finished_is_not_asked_for_again(random_qwen, samples, tmp_path, monkeypatch):
+def test_finished_samples_need_no_space_when_resuming(random_qwen, samples, tmp_path, monkeypatch):
     bytes_needed = []
     monkeypatch.setattr("mmprobe.traces.run.check_space", lambda out, needed: bytes_needed.append(needed))
     trace(random_qwen, samples[:2], tmp_path / "run")
@@ -244,7 +246,7 @@ def test_room_for_what_is_finished_is_not_asked_for_again(random_qwen, samples, 
     assert bytes_needed[0] > 0 and bytes_needed[1] == 0
 
 
-def test_one_that_is_too_large_alone_fails_alone(random_qwen, samples, tmp_path, monkeypatch):
+def test_a_sample_too_large_for_memory_fails_alone(random_qwen, samples, tmp_path, monkeypatch):
     forward = random_qwen.hf.forward
     longest = len(random_qwen.prompt(samples[2]).ids)
 

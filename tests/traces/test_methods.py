@@ -39,8 +39,8 @@ def test_a_trace_holds_the_answer_that_the_method_gives(tiny_spd, samples, tmp_p
         assert run[sample.id].steps["id"].values.tolist() == alone.token_ids
 
 
-def test_it_shows_what_the_method_did(tiny_spd, samples, tmp_path):
-    """See raises every layer's attention to the images; at the first step its factor is known."""
+def test_a_trace_shows_the_effect_of_the_method(tiny_spd, samples, tmp_path):
+    """With alpha = 1, See doubles the odds of attention to the images in the first layer of the first step."""
     plain = mp.trace(tiny_spd, samples, tmp_path / "plain", max_new_tokens=TOKENS)
     only_see = {"alpha": 1.0, "analyze": False, "generate": False, "shallow": 1.0}
     changed = mp.trace(tiny_spd, samples, tmp_path / "see", max_new_tokens=TOKENS, method="sage", **only_see)
@@ -70,7 +70,9 @@ def test_neutral_parameters_change_nothing(tiny_spd, samples, tmp_path):
         ({"method": "sage", "eeta": 1}, "eta"),
     ],
 )
-def test_what_cannot_be_traced_is_said_before_anything_is_made(tiny_spd, samples, tmp_path, options, message):
+def test_a_method_that_cannot_be_traced_is_refused_before_the_run(
+    tiny_spd, samples, tmp_path, options, message
+):
     with pytest.raises(InputError, match=message):
         mp.trace(tiny_spd, samples, tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()

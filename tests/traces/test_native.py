@@ -1,4 +1,4 @@
-"""The native engine against eager transformers: the same tokens, and every number recomputed the slow way."""
+"""The native engine gives the tokens and the numbers of eager transformers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_sample(images: list[Path], name: str = "a") -> Sample:
 
 
 def eager_reference(model: Model, sample: Sample, answer: torch.Tensor) -> dict[str, np.ndarray]:
-    """One eager forward pass over prompt and answer, with transformers' own outputs and plain hooks."""
+    """Return the internals of one eager forward pass, from transformers' outputs and plain hooks."""
     hf = copy.deepcopy(model.hf)
     hf.set_attn_implementation("eager")
     inputs = model.prepare(sample)
@@ -60,7 +60,7 @@ def eager_reference(model: Model, sample: Sample, answer: torch.Tensor) -> dict[
 
 @pytest.fixture(scope="module", autouse=True)
 def short_blocks():
-    """An answer then has two whole blocks and a part of a third."""
+    """Shorten blocks, so that an answer has two whole blocks and a part of a third."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mmprobe.traces.engines.native.BLOCK_STEPS", 16)
         yield
@@ -119,13 +119,13 @@ def test_visual_attention_equals_eager(traced):
 
 @pytest.mark.parametrize("name", ["pre", "mid", "post"])
 def test_residuals_equal_eager(traced, name):
-    """Within 1e-5 of the largest number of the same residual: kernels add up in another order."""
+    """The tolerance is 1e-5 of the vector's largest number, since kernels sum in another order."""
     _, _, trace, eager = traced
     error = np.abs(trace.array(f"residual/{name}").values - eager[name]).max(-1)
     assert (error / np.abs(eager[name]).max(-1)).max() < 1e-5
 
 
-def test_half_precision_rounds_and_nothing_else(random_qwen, image_paths, tmp_path):
+def test_float16_only_rounds(random_qwen, image_paths, tmp_path):
     spec = load_capture("full").model_copy(update={"dtype": "float32"})
     single = mp.trace(
         random_qwen, [make_sample(image_paths)], tmp_path / "single", capture=spec, max_new_tokens=5
@@ -152,12 +152,12 @@ def test_gates_equal_eager(traced):
     assert (error / np.abs(expected).max(-1)).max() < 1e-5, (
         "of the layer's largest sum: float32 adds up in another order"
     )
-    clear = np.abs(eager["gate"]) > 1e-6  # the sign of a number that close to 0 is rounding
+    clear = np.abs(eager["gate"]) > 1e-6  # closer to 0, signs depend on rounding
     np.testing.assert_array_equal(trace.ffn_active.values[clear], (eager["gate"] > 0)[clear])
 
 
 def test_updates_equal_their_formulas(traced):
-    """cos and KL of eq. (5), by numpy in double precision."""
+    """The formulas are those of SPD-Faith Bench, equation 5, computed by numpy in double precision."""
     _, _, trace, eager = traced
     pre, mid, post = (eager[name].astype(float) for name in ("pre", "mid", "post"))
 
@@ -185,7 +185,7 @@ def test_logprob_and_entropy_equal_eager(traced):
 
 
 def test_tam_logits_equal_eager_logits(traced):
-    """The logit of each step's token at every position up to its query, and NaN after it."""
+    """The values after a step's query are NaN."""
     _, _, trace, eager = traced
     ids, prompt = trace.steps["id"].values, int(eager["prompt"])
     stored = trace.tam_logit.values
@@ -217,7 +217,7 @@ def test_sampling_draws_the_same_tokens_as_generate(random_qwen, image_paths, tm
     assert not torch.equal(output, greedy), "sampling must differ from greedy here, or the test shows nothing"
 
 
-def test_pictures_are_found_from_another_folder(random_qwen, image_paths, tmp_path, monkeypatch):
+def test_images_are_found_from_another_folder(random_qwen, image_paths, tmp_path, monkeypatch):
     monkeypatch.chdir(image_paths[0].parent)
     sample = Sample(id="a", images=[image_paths[0].name], question="?")
     run = mp.trace(random_qwen, [sample], tmp_path / "run", max_new_tokens=1)
@@ -242,7 +242,7 @@ def test_pictures_are_found_from_another_folder(random_qwen, image_paths, tmp_pa
 def test_generation_settings_of_a_checkpoint_change_nothing(
     random_qwen, image_paths, tmp_path, monkeypatch, settings, method
 ):
-    """Without a cache, for example, each step reads the whole answer, and TAM would count the prompt twice."""
+    """Without a cache, for example, each step reads the whole answer, and TAM counts the prompt twice."""
     sample = make_sample(image_paths[:1])
     config = copy.deepcopy(random_qwen.hf.generation_config)
     for name, value in settings.items():
@@ -257,7 +257,7 @@ def test_generation_settings_of_a_checkpoint_change_nothing(
         np.testing.assert_array_equal(run["a"].array(name).values, expected.array(name).values, name)
 
 
-def test_nothing_is_left_behind(random_qwen, image_paths, tmp_path):
+def test_no_hook_is_left_behind(random_qwen, image_paths, tmp_path):
     """Hooks of transformers itself may stay: another test of this model may have asked for hidden states."""
     hf = random_qwen.hf
 
@@ -306,7 +306,7 @@ def test_only_the_captured_layers_are_recorded(random_qwen, image_paths, tmp_pat
 
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17])
-def test_answers_around_a_block_are_whole(random_qwen, image_paths, tmp_path, tokens):
+def test_answers_of_about_one_block_are_complete(random_qwen, image_paths, tmp_path, tokens):
     trace = mp.trace(random_qwen, [make_sample(image_paths[:1])], tmp_path / "run", max_new_tokens=tokens)[
         "a"
     ]

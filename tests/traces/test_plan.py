@@ -80,7 +80,7 @@ def test_memory_is_predicted_within_a_fifth(tmp_path):
     assert run_program(PLANNED) == pytest.approx(run_program(MEMORY, str(tmp_path / "run")), rel=0.2)
 
 
-def test_shapes_alone_plan_like_the_loaded_model(tiny_spd):
+def test_a_model_without_weights_gives_the_same_plan(tiny_spd):
     spec = load_capture("full")
     shapes = load_shapes("tiny-spd", device="cpu")
     assert plan(shapes, spec, 10, 64).disk == plan(tiny_spd, spec, 10, 64).disk
@@ -88,7 +88,7 @@ def test_shapes_alone_plan_like_the_loaded_model(tiny_spd):
     assert on_gpu.device > sum(weight.nbytes for weight in tiny_spd.hf.parameters())
 
 
-def test_the_command_says_what_it_assumes(tmp_path):
+def test_the_command_prints_its_assumptions(tmp_path):
     command = [
         sys.executable,
         "-P",

@@ -25,7 +25,7 @@ NAMES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def short_blocks():
-    """The prompt's queries come in several blocks."""
+    """Make several blocks of the prompt's queries."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_rows, "PROMPT_QUERIES", 16)
         yield
@@ -88,7 +88,7 @@ def test_the_last_token_of_the_prompt_is_the_first_query(traced):
         )
 
 
-def test_the_prompt_alone(random_qwen, image_paths, tmp_path, traced):
+def test_a_capture_of_the_prompt_alone(random_qwen, image_paths, tmp_path, traced):
     sample = Sample(id="a", images=image_paths[:2], question="Compare the two pictures.")
     spec = mp.CaptureSpec(datasets=["residual/mid"], positions="prompt", dtype="float32")
     trace = mp.trace(random_qwen, [sample], tmp_path / "run", capture=spec, max_new_tokens=5)["a"]
@@ -98,7 +98,7 @@ def test_the_prompt_alone(random_qwen, image_paths, tmp_path, traced):
     )
 
 
-def test_chosen_heads_are_those_of_all(random_qwen, image_paths, tmp_path, traced):
+def test_chosen_heads_equal_the_same_heads_of_a_full_capture(random_qwen, image_paths, tmp_path, traced):
     sample = Sample(id="a", images=image_paths[:2], question="Compare the two pictures.")
     spec = mp.CaptureSpec(datasets=NAMES, positions="all", dtype="float32", heads=[-1, 1], layers=[2, 0])
     trace = mp.trace(random_qwen, [sample], tmp_path / "run", capture=spec, max_new_tokens=5)["a"]

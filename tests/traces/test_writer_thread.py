@@ -18,7 +18,7 @@ from mmprobe.traces import malloc_trim, writer_thread
 from mmprobe.traces.writer_thread import BackgroundWriter, WriterThread, WritingFailed
 
 
-def test_jobs_are_done_in_order_by_another_thread():
+def test_another_thread_makes_the_calls_in_order():
     calls = []
     with WriterThread() as thread:
         for number in range(100):
@@ -46,7 +46,7 @@ def test_the_queue_is_bounded(monkeypatch):
     assert waiting <= 3 and len(produced) == 10
 
 
-def test_a_tensor_arrives_as_it_was():
+def test_a_tensor_arrives_unchanged():
     received = []
     values = torch.arange(3.0)
     with WriterThread() as thread:
@@ -54,7 +54,7 @@ def test_a_tensor_arrives_as_it_was():
     assert torch.equal(received[0], torch.arange(3.0))
 
 
-def test_a_full_disk_is_raised_as_such():
+def test_a_full_disk_is_raised_as_an_oserror():
     def full() -> None:
         raise OSError(28, "No space left on device", "a.h5")
 
@@ -64,7 +64,7 @@ def test_a_full_disk_is_raised_as_such():
         thread.submit(print, "not reached")
 
 
-def test_any_other_failure_is_no_samples_fault(capsys):
+def test_another_error_is_raised_as_writing_failed(capsys):
     def broken() -> None:
         raise ValueError("shape")
 
@@ -74,7 +74,7 @@ def test_any_other_failure_is_no_samples_fault(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_what_was_queued_behind_a_failure_is_never_done():
+def test_calls_queued_behind_a_failure_are_never_made():
     """Calls queued before the failure was known must not finish a sample that lacks a block."""
     release, calls = threading.Event(), []
 
@@ -96,7 +96,7 @@ def test_what_was_queued_behind_a_failure_is_never_done():
     assert calls == []
 
 
-def test_a_system_that_does_not_tell_its_peak_is_left_alone(monkeypatch):
+def test_memory_is_not_trimmed_where_the_peak_is_unknown(monkeypatch):
     trimmed = []
     monkeypatch.setattr(malloc_trim, "_trim", trimmed.append)
     monkeypatch.setattr(malloc_trim.Path, "read_text", lambda path: "VmSize:\t 10 kB\nVmRSS:\t 5 kB\n")
@@ -123,7 +123,7 @@ print(before - resident(), all(small == b"x" * 1024 for small in kept))
 
 
 @pytest.mark.skipif(malloc_trim._trim is None, reason="needs glibc")
-def test_what_lay_between_small_blocks_goes_back_to_the_system():
+def test_memory_between_small_blocks_goes_back_to_the_system():
     process = subprocess.run(
         [sys.executable, "-P", "-c", FREE_AROUND_SMALL_BLOCKS], capture_output=True, text=True, check=True
     )
@@ -138,15 +138,15 @@ def test_memory_is_given_back_while_nothing_is_written(monkeypatch):
         assert returned.wait(30)
 
 
-def test_systems_without_trimming_go_without(monkeypatch):
+def test_systems_without_glibc_are_left_alone(monkeypatch):
     monkeypatch.setattr(malloc_trim.ctypes, "CDLL", lambda name: object())
     monkeypatch.setattr(malloc_trim, "_trim", malloc_trim._find_malloc_trim())
     malloc_trim.give_back_memory()
     assert malloc_trim._trim is None
 
 
-def test_float16_is_the_nearest(tmp_path):
-    """All numbers of float16, those halfway between two, and their neighbours; ties go to the even one."""
+def test_values_are_rounded_to_the_nearest_float16(tmp_path):
+    """The values are all float16 numbers, the middles between them, and their neighbours. Ties go to even."""
     float16_values = np.arange(0x7C00, dtype="u2").view("f2").astype("f4")
     halfway = (float16_values[:-1] + float16_values[1:]) / 2
     values = np.concatenate(
@@ -160,13 +160,13 @@ def test_float16_is_the_nearest(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_float16_cannot_hold_stays(tmp_path, dtype):
+def test_values_too_large_for_float16_are_stored_as_float32(tmp_path, dtype):
     values = torch.tensor([1 / 3, -1e5], dtype=dtype)
     stored = write_and_read(tmp_path, values)
     assert stored.dtype == np.float32 and np.array_equal(stored, values.float().numpy())
 
 
-def test_infinities_do_not_need_more_than_float16(tmp_path):
+def test_infinities_are_stored_as_float16(tmp_path):
     stored = write_and_read(tmp_path, torch.tensor([1.0, np.inf, -np.inf, np.nan]))
     assert stored.dtype == np.float16 and np.array_equal(stored, [1, np.inf, -np.inf, np.nan], equal_nan=True)
 
@@ -186,7 +186,7 @@ def write_and_read(folder: Path, values: torch.Tensor, float16: bool = True) -> 
     return Trace(folder / "a.h5").residual_mid.values.ravel()
 
 
-def test_once_a_number_was_too_large_all_that_follow_are_stored_as_they_are(tmp_path):
+def test_blocks_after_an_overflow_are_not_rounded(tmp_path):
     blocks = torch.full((3, 2, 1, 4), 1 / 3)
     blocks[1, 0] = 1e5
     with TraceWriter(tmp_path / "a.h5", {"layer": np.arange(1)}) as writer, WriterThread() as thread:

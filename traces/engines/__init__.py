@@ -36,7 +36,9 @@ def load_engine(name: str) -> ModuleType:
     except ImportError as error:
         if name == "native":
             raise
-        raise InputError(f"engine {name}: cannot be imported ({error}); install it again, or use native") from None
+        raise InputError(
+            f"engine {name}: cannot be imported ({error}); install it again, or use native"
+        ) from None
 
 
 def resolve_capture(
