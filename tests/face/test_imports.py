@@ -1,33 +1,38 @@
-"""Who may import whom: the table of docs/architecture.md, kept true."""
+"""Folders import only what the table in docs/architecture.md allows, and slow libraries only when used."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from helpers.command_line import ENVIRONMENT, assert_fails, run_in_process
+
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 
 ROOT = Path(__file__).parent.parent.parent
 NEED_TORCH = {
-    Path("cache/activation_cache.py"),
-    Path("benchmarks/core/cost.py"),
-}  # TransformerLens; GPU memory
-SHARED = {"errors", "samples"}  # what every folder speaks: the errors a user can mend, and the sample
+    Path("cache/activation_cache.py"),  # TransformerLens
+    Path("benchmarks/core/cost.py"),  # GPU memory
+}
+SHARED = {"errors", "samples"}  # every folder may import them
 
 
-def allowed() -> dict[str, set[str]]:
-    """The table's rows: folder, and the folders it may import."""
+def read_table() -> dict[str, set[str]]:
+    """Return for each folder of the table the folders that it may import."""
     rows = re.findall(
         r"^\| `(\w+)/` \|[^|]*\|([^|]*)\|$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE
     )
     return {folder: set(re.findall(r"`(\w+)`", cell)) for folder, cell in rows}
 
 
-def imported(path: Path) -> set[str]:
-    """Top-level folders of mmprobe, and torch, that a file imports, lazily or not."""
-    found = set()
+def read_imports(path: Path) -> set[str]:
+    """Return the folders of mmprobe that a file imports anywhere, and torch and transformers."""
+    folders = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.ImportFrom):
@@ -38,31 +43,67 @@ def imported(path: Path) -> set[str]:
         for name in names:
             parts = name.split(".")
             if parts[0] == "mmprobe" and len(parts) > 1:
-                found.add(parts[1])
+                folders.add(parts[1])
             if parts[0] in ("torch", "transformers"):
-                found.add(parts[0])
-    return found
+                folders.add(parts[0])
+    return folders
 
 
-@pytest.mark.parametrize("folder", sorted(allowed()))
+@pytest.mark.parametrize("folder", sorted(read_table()))
 def test_a_folder_imports_only_what_the_table_says(folder):
     files = list((ROOT / folder).rglob("*.py"))
     assert files, "the table names a folder that holds no code"
-    may = allowed()[folder] | SHARED | {folder}
-    may |= {"torch", "transformers"} if folder in ("models", "traces", "probes", "interventions") else set()
+    allowed = read_table()[folder] | SHARED | {folder}
+    allowed |= (
+        {"torch", "transformers"} if folder in ("models", "traces", "probes", "interventions") else set()
+    )
     for file in files:
         needs_torch = {"torch"} if file.relative_to(ROOT) in NEED_TORCH else set()
-        assert imported(file) <= may | needs_torch, file
+        assert read_imports(file) <= allowed | needs_torch, file
 
 
 def test_every_code_folder_is_in_the_table():
     code = {file.parent.name for file in ROOT.glob("*/__init__.py")} - {"mmprobe"}
-    assert code == set(allowed())
+    assert code == set(read_table())
 
 
 @pytest.mark.parametrize("name", ["mmprobe", "mmprobe.models", "mmprobe.interventions", "mmprobe.probes"])
-def test_what_is_imported_when_used_can_be_completed(name):
+def test_lazy_names_can_be_completed_and_imported(name):
     module = import_module(name)
     assert set(module.__all__) <= set(dir(module))
     for public in module.__all__:
         assert getattr(module, public) is not None
+
+
+PEERS = ("captum", "nnsight", "transformer_lens")
+TRACE_WITHOUT_PEERS = f"""
+import sys
+import mmprobe.probes, mmprobe.traces
+print([name for name in {PEERS} if name in sys.modules])
+sys.modules.update(dict.fromkeys({PEERS}))  # an import of them fails from here on
+from mmprobe.cli import main
+main()
+"""
+
+
+def test_trace_works_without_libraries_that_it_does_not_need(tmp_path):
+    data = make_pairs(tmp_path / "pairs", n=1, seed=5)
+    options = ["--model", "tiny-spd", "--data", data, "--out", tmp_path / "run", "--limit", "1"]
+    command = [sys.executable, "-P", "-c", TRACE_WITHOUT_PEERS, "trace", *options, "--max-new-tokens", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    imported_peers, result = done.stdout.splitlines()
+    assert imported_peers == "[]"
+    assert result.startswith("1 of 1 samples traced")
+
+
+@pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
+def test_an_engine_without_its_library_is_one_line(engine, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"mmprobe.traces.engines.{engine}", raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == engine]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, engine, None)
+    data = make_pairs(tmp_path / "pairs", n=1, seed=5)
+    arguments = ("--model", "tiny-spd", "--data", data, "--out", tmp_path / "run", "--engine", engine)
+    assert_fails(run_in_process("trace", *arguments), f"engine {engine}: cannot be imported")
+    assert not (tmp_path / "run").exists()
