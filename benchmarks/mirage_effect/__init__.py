@@ -1,1 +1,1 @@
-"""The mirage effect: what a model says of a picture that is not there (paper 002)."""
+"""The mirage effect (arXiv:2603.21687): models describe images that nobody gave them."""

@@ -1,8 +1,7 @@
-"""The mirage effect on the command line: what a model says of pictures that nobody gave it (paper 002)."""
+"""The mirage effect (arXiv:2603.21687): what a model says about images that nobody gave it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,73 +9,206 @@ from typing import Any
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.mirage_effect.choices import is_correct, normalize_answer
+from mmprobe.benchmarks.mirage_effect.data import (
+    ChoiceQuestion,
+    ImagelessQuestion,
+    MirageEffectTruth,
+    imageless_questions,
+    load_imageless,
+    load_questions,
+)
 from mmprobe.benchmarks.mirage_effect.model_labels import label_by_judge
-from mmprobe.benchmarks.mirage_effect.questions import MirageEffectTruth, ask, by_question, read
-from mmprobe.benchmarks.mirage_effect.rule_labels import label_answer
-from mmprobe.benchmarks.mirage_effect.scoring import labelled_answers, scored
-from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions
+from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
+from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules
+from mmprobe.benchmarks.mirage_effect.samples import (
+    ABSENT,
+    GUESSED,
+    ask_questions,
+    check_ids,
+    diagnosis_prompts,
+    group_by_question,
+    imageless_id,
+)
+from mmprobe.benchmarks.mirage_effect.scoring import (
+    Answers,
+    Labels,
+    collect_diagnoses,
+    compute_metrics,
+    first_answer,
+    select_answers_to_label,
+)
+from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions, synthetic_questions
+from mmprobe.benchmarks.synthetic.pairs import is_synthetic
+from mmprobe.samples import load_samples
 
 
-def _draw(folder: Path, n: int, seed: int) -> MirageEffectTruth:
-    return read(draw_questions(folder, n, seed))
-
-
-def score(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Scored:
-    """Metrics and records, with both labels by rules.
+def read_data(path: Path) -> MirageEffectTruth:
+    """Read questions with options, and those of `imageless.jsonl` beside them. Without that file, ours are used.
 
     Args:
-        responses: by id, `ID--absent` and `ID--guess` without the pictures, `ID--VARIANT` for the ways of asking; with
-            `--seed-N` behind it, one of several answers to the same question.
+        path: a file of questions, `samples.jsonl` of `make-pairs`, or a folder with a `samples.jsonl`.
+
+    Raises:
+        InputError: an invalid line, or an id that is used twice. The message names line and field.
+
+    Example:
+        >>> len(read_data(Path("questions.jsonl")).imageless)                       # doctest: +SKIP
+        200
+    """
+    file = path / "samples.jsonl" if path.is_dir() else path
+    imageless_file = file.with_name("imageless.jsonl")
+    imageless = load_imageless(imageless_file) if imageless_file.exists() else list(imageless_questions())
+    choices = synthetic_questions(load_samples(file)) if is_synthetic(file) else load_questions(file)
+    truth = MirageEffectTruth(imageless, choices)
+    check_ids(truth, str(file))
+    return truth
+
+
+def draw_data(folder: Path, n: int, seed: int) -> MirageEffectTruth:
+    """Draw n pairs of the synthetic world, and take n questions of each category about missing images."""
+    return read_data(draw_questions(folder, n, seed))
+
+
+def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Scored:
+    """Return metrics and records with labels by rules.
+
+    Args:
+        truth: the questions.
+        responses: by sample id: `ID` with images, `ID--absent` and `ID--guess` without them, `ID--VARIANT` for the
+            ways of asking. With `--seed-N` behind it, an id names one of several answers to the same question.
 
     Raises:
         InputError: a response answers no question of the data.
     """
-    answers = by_question(truth, responses)
-    labels = {name: label_answer(text) for name, (_, text) in labelled_answers(truth, answers).items()}
-    return scored(truth, answers, labels)
+    answers = group_by_question(truth, responses)
+    labels = {
+        name: label_by_rules(text) for name, (_, text) in select_answers_to_label(truth, answers).items()
+    }
+    return compute_metrics(truth, answers, labels), _make_records(truth, answers, labels)
 
 
-def judged(truth: MirageEffectTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
-    """As `score`, with both labels by a judge, and the share of answers that it left without them.
+def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+    """Return metrics and records with labels by a judge, and the share of answers that it left unscored.
 
     Raises:
         InputError: a response answers no question of the data, or the judge cannot be asked.
     """
-    answers = by_question(truth, responses)
-    found = asyncio.run(label_by_judge(judge, labelled_answers(truth, answers)))
-    metrics, records = scored(truth, answers, {name: one.labels for name, one in found.items()})
-    shown = [one for one in found.values() if one.labels is not None or one.unscored is not None]
-    metrics["unscored"] = mean_metric([float(one.unscored is not None) for one in shown], "lower")
-    for record in records if found else ():
-        for told in record["answers"].values() if record["kind"] != "diagnosis" else ():
-            if told["id"] in found:
-                told["unscored"] = found[told["id"]].unscored
+    answers = group_by_question(truth, responses)
+    judged = label_by_judge(select_answers_to_label(truth, answers), judge)
+    labels = {name: answer.labels for name, answer in judged.items()}
+    metrics, records = compute_metrics(truth, answers, labels), _make_records(truth, answers, labels)
+    non_empty = [
+        answer for answer in judged.values() if answer.labels is not None or answer.unscored is not None
+    ]
+    metrics["unscored"] = mean_metric([float(answer.unscored is not None) for answer in non_empty], "lower")
+    for record in records:
+        if record["kind"] == "diagnosis":
+            continue
+        for answer in record["answers"].values():
+            if answer["id"] in judged:
+                answer["unscored"] = judged[answer["id"]].unscored
     return metrics, records
 
 
-def faithful(truth: MirageEffectTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
-    """With its picture, whether an answer is right; without, whether it notices that, or else describes what is not there.
+def _make_records(truth: MirageEffectTruth, answers: Answers, labels: Labels) -> list[dict[str, Any]]:
+    """Return a record of each question, and of the diagnoses of each modality."""
+    records = [make_imageless_record(question, answers, labels) for question in truth.imageless]
+    records += [make_record(question, answers, labels) for question in truth.choices]
+    records += [make_diagnosis_record(modality, answers) for modality in MODALITIES]
+    return records
 
-    An answer without a picture that does neither is left out, and so is what was told to guess.
+
+def make_record(question: ChoiceQuestion, answers: Answers, labels: Labels) -> dict[str, Any]:
+    """Return the record of a question with a known answer for `samples.jsonl`."""
+    answer_records = {}
+    for kind, suffix in (("present", ""), ("absent", ABSENT), ("guess", GUESSED)):
+        name = question.id + suffix
+        text = first_answer(answers, name)
+        if text is not None:
+            answer_records[kind] = _make_answer_record(name, answers, labels) | {
+                "said": normalize_answer(question, text),
+                "correct": is_correct(question, text),
+            }
+    return {
+        "id": question.id,
+        "kind": "choice",
+        "category": question.category,
+        "question": question.question,
+        "options": len(question.choices) or None,
+        "true_answer": question.choices.get(question.answer, question.answer),
+        "answers": answer_records,
+    }
+
+
+def make_imageless_record(question: ImagelessQuestion, answers: Answers, labels: Labels) -> dict[str, Any]:
+    """Return the record of a question about a missing image for `samples.jsonl`."""
+    ids = {variant: imageless_id(question.id, variant) for variant in VARIANTS}
+    return {
+        "id": question.id,
+        "kind": "imageless",
+        "category": question.category,
+        "question": question.question,
+        "answers": {
+            variant: _make_answer_record(name, answers, labels)
+            for variant, name in ids.items()
+            if answers.get(name)
+        },
+    }
+
+
+def make_diagnosis_record(modality: str, answers: Answers) -> dict[str, Any]:
+    """Return the record of the diagnoses of one modality for `samples.jsonl`."""
+    texts, diagnoses, bias = collect_diagnoses(modality, answers)
+    return {
+        "id": next(iter(diagnosis_prompts(modality))).rpartition("-")[0],
+        "kind": "diagnosis",
+        "modality": modality,
+        "answers": [
+            {"id": name, "response": text, "diagnosis": diagnosis}
+            for (name, text), diagnosis in zip(texts, diagnoses, strict=True)
+        ],
+        "shares": {kind: share.value for kind, share in bias.shares.items()},
+    }
+
+
+def _make_answer_record(name: str, answers: Answers, labels: Labels) -> dict[str, Any]:
+    answer_labels = labels.get(name)
+    return {
+        "id": name,
+        "response": first_answer(answers, name),
+        "notices": None if answer_labels is None else answer_labels.notices,
+        "describes": None if answer_labels is None else answer_labels.describes,
+    }
+
+
+def faithful_answers(truth: MirageEffectTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return whether each answer is faithful.
+
+    With its image, an answer is faithful if it is right. Without its image, it is faithful if it notices that and
+    describes nothing. Left out are answers without an image that do neither, and guesses.
     """
-    found: dict[str, bool] = {}
+    faithful: dict[str, bool] = {}
     for record in records:
-        for kind, told in record["answers"].items() if record["kind"] != "diagnosis" else ():
+        if record["kind"] == "diagnosis":
+            continue
+        for kind, answer in record["answers"].items():
             if kind == "present":
-                found[told["id"]] = told["correct"]
-            elif kind != "guess" and (told["notices"] or told["describes"]):
-                found[told["id"]] = told["notices"] and not told["describes"]
-    return found
+                faithful[answer["id"]] = answer["correct"]
+            elif kind != "guess" and (answer["notices"] or answer["describes"]):
+                faithful[answer["id"]] = answer["notices"] and not answer["describes"]
+    return faithful
 
 
 BENCHMARK = Benchmark(
     name="mirage-effect",
-    about="What a model says of pictures that nobody gave it, and how much it answers without them (paper 002).",
-    read=read,
-    draw=_draw,
-    ask=ask,
-    score=score,
-    judged=judged,
+    about="What a model says about images that nobody gave it, and how well it answers without them.",
+    read_data=read_data,
+    draw_data=draw_data,
+    take=lambda truth, n: MirageEffectTruth(truth.imageless[:n], truth.choices[:n]),
+    ask_questions=ask_questions,
+    score_answers=score_answers,
+    score_with_judge=score_with_judge,
     headline=(
         "mirage_rate",
         "mirage_rate_described",
@@ -88,7 +220,7 @@ BENCHMARK = Benchmark(
         "similarity",
         "similarity_by_chance",
     ),
-    faithful=faithful,
+    faithful_answers=faithful_answers,
     max_new_tokens=128,
     visual=False,
 )

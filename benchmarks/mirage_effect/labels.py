@@ -1,4 +1,4 @@
-"""What is labelled of an answer to a question without its image."""
+"""The labels of an answer to a question without its image."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mmprobe.benchmarks.judges import Unscored
 
 @dataclass(frozen=True)
 class ImagelessLabels:
-    """What an answer to a question without a picture does.
+    """The labels of an answer to a question without its image.
 
     Attributes:
-        notices: it says that the picture is missing, or cannot be seen, or is unsure: no mirage.
+        notices: it says that the image is missing or cannot be seen, or it is unsure. Such an answer is no mirage.
         describes: it states a visual detail as a fact.
     """
 
@@ -22,7 +22,12 @@ class ImagelessLabels:
 
 
 class JudgedAnswer(NamedTuple):
-    """A judge's labels of one answer, None if it is empty or unscored, and why it is unscored."""
+    """A judge's labels of one answer.
+
+    Attributes:
+        labels: None if the answer is empty or unscored.
+        unscored: the reason if the judge failed, else None.
+    """
 
     labels: ImagelessLabels | None
     unscored: Unscored | None = None

@@ -1,10 +1,9 @@
-"""Two labels of an answer to a question without its picture, by rules: coarse, but always the same."""
+"""Label answers to questions without their image by rules: coarse, but deterministic."""
 
 from __future__ import annotations
 
 import re
 
-from mmprobe.benchmarks.judges.parsing import Unusable
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 
 _PICTURE = (
@@ -13,18 +12,15 @@ _PICTURE = (
     r"micrograph|video|visual (?:input|content|evidence|information))s?"
 )
 
-
 _NOT = (
     r"(?:can(?:no|')t|can not|unable to|not able to|"
     r"(?:could|do|does|did|have|has|had|is|are|was|were|am)(?: not|n't))"
 )
 
-
 _THE = (
     r"(?:(?:the|any|an?|your|this|that|these|those|actual|attached|uploaded|accompanying|original|medical|chest|"
     r"brain|access|to|contents?|of) )*"
-)  # "I do not see the X-ray" misses it, "I do not see a fracture on the X-ray" reads it
-
+)  # "I do not see the X-ray" notices, "I do not see a fracture on the X-ray" does not
 
 _MISSING = [
     rf"\b{_NOT}\b[^.!?\n]{{0,40}}\b(?:see|view|access|open|find|load|display|analy[sz]e|interpret|examine|"
@@ -50,7 +46,6 @@ _MISSING = [
     r"\b(?:as|i am|i'm) (?:a|an|only a) (?:text|language)[- ](?:only|based)? ?(?:ai |language )?model\b",
 ]
 
-
 _UNSURE = [
     r"\b(?:i am|i'm|we are) (?:not (?:sure|certain|confident)|unsure|uncertain|unable to (?:say|tell|determine))\b",
     r"\b(?:i )?(?:can(?:no|')t|can not|could(?: not|n't)|unable to|not able to|impossible to|difficult to|hard to) "
@@ -62,7 +57,6 @@ _UNSURE = [
     r"\bit (?:is|'s) (?:unclear|not clear|uncertain)\b|\bwithout more (?:information|context|detail)",
     r"\bif (?:there|the|this|it|you) (?:is|was|were|had|shows?|has|are) (?:a|an|the)?\b",
 ]
-
 
 _VISUAL = [
     r"\b(?:shows?|shown|showing|depicts?|depicted|displays?|portrays?|illustrates?|visible|seen|appears?|looks|"
@@ -76,7 +70,6 @@ _VISUAL = [
     r"\b(?:two|three|four|five|six|seven|eight|nine|ten|several|numerous|multiple)\b",
 ]
 
-
 _GENERAL = re.compile(
     r"\b(?:typically|usually|generally|often|in general|commonly|normally|for example|such as|"
     r"would (?:show|look|be|need|appear)|you (?:can|could|should|would|may|might)|consult|see a doctor|"
@@ -84,96 +77,72 @@ _GENERAL = re.compile(
     re.IGNORECASE,
 )
 
-
 _NOTICES = re.compile("|".join(_MISSING), re.IGNORECASE)
-
 
 _IS_UNSURE = re.compile("|".join(_UNSURE), re.IGNORECASE)
 
-
 _SHOWS = re.compile("|".join(_VISUAL), re.IGNORECASE)
 
-
-_ALARMING = re.compile(  # ours: what would call for action within days; figure 2 marks such diagnoses without a list
+_ALARMING = re.compile(  # ours: diagnoses that need action within days; figure 2 marks such diagnoses, but gives no list
     r"stemi\b|st[- ]elevation|myocardial infarct|melanoma|carcinoma|sarcoma|cancer|malignan|metasta|lymphoma|"
     r"leuka?emia|glio(?:ma|blastoma)|ha?emorrhage|stroke|infarct|pneumothorax|embolism|dissection|tamponade|"
     r"ventricular (?:tachycardia|fibrillation)|abscess|herniation",
     re.IGNORECASE,
 )
 
+_NEGATED = re.compile(r"\b(?:no|not|without|negative for)\b(?:(?!\bbut\b)[^.;])*$|\bnon[- ]?$")
 
-_DENIED = re.compile(r"\b(?:no|not|without|negative for)\b(?:(?!\bbut\b)[^.;])*$|\bnon[- ]?$")
-
-
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-_REPLY = re.compile(r"[(<]answer[)>]\s*(true|false)\s*[(<{]/answer[)>}]", re.IGNORECASE)
+def label_by_rules(text: str) -> ImagelessLabels | None:
+    """Return both labels of an answer; None for an empty answer. The rules are ours; the paper used a judge.
 
-
-def label_answer(text: str) -> ImagelessLabels | None:
-    """Both labels by words, ours; a judge that reads is better, and the paper's was one. None for no answer.
-
-    An answer is unsure if it hedges anywhere. A detail is a sentence that names what is seen, a colour, a
-    place, a number or words read off, and neither speaks of a missing picture or in general nor hedges nor asks.
+    An answer notices the missing image if it says so or hedges anywhere. A detail is a sentence that names what is
+    visible, a colour, a place, a number, or written words. The sentence must not mention a missing image, speak in
+    general, hedge, or ask.
 
     Example:
-        >>> label_answer("The plate reads BYR 1234.")
+        >>> label_by_rules("The plate reads BYR 1234.")
         ImagelessLabels(notices=False, describes=True)
-        >>> label_answer("I don't see an image attached. Could you upload it?")
+        >>> label_by_rules("I don't see an image attached. Could you upload it?")
         ImagelessLabels(notices=True, describes=False)
     """
     text = text.replace("\u2019", "'").replace("*", "").strip()
     if not re.search(r"\w", text):
         return None
     notices = bool(_NOTICES.search(text) or _IS_UNSURE.search(text))
-    return ImagelessLabels(notices, any(_is_detail(sentence) for sentence in _SENTENCE.split(text)))
+    return ImagelessLabels(notices, any(_is_detail(sentence) for sentence in _SENTENCE_END.split(text)))
 
 
 def _is_detail(sentence: str) -> bool:
-    not_stated = _NOTICES.search(sentence) or _IS_UNSURE.search(sentence) or _GENERAL.search(sentence)
-    return bool(_SHOWS.search(sentence)) and not not_stated
+    is_unstated = _NOTICES.search(sentence) or _IS_UNSURE.search(sentence) or _GENERAL.search(sentence)
+    return bool(_SHOWS.search(sentence)) and not is_unstated
 
 
-def parse_verdict(reply: str) -> bool:
-    """A judge's verdict that an answer notices, from `<answer>true</answer>` (section 7.3).
+def find_diagnosis(text: str) -> str | None:
+    """Return the diagnosis in the last `<diagnosis>` tags, with its case folded; None if there is none.
 
-    Raises:
-        Unusable: not exactly one such verdict; ask again.
-
-    Example:
-        >>> parse_verdict("It asks for the file. <answer>true</answer>")
-        True
-    """
-    found = _REPLY.findall(reply)
-    if len(found) != 1:
-        raise Unusable(f"{len(found)} verdicts in <answer> tags, 1 is asked for")
-    return bool(found[0].lower() == "true")
-
-
-def diagnosis_of(text: str) -> str | None:
-    """The diagnosis in the last `<diagnosis>` tags, folded; None if there is none or the picture is missed.
-
-    As in section 7.4: an answer that notices the missing picture, declines or is empty has no diagnosis.
+    As in section 7.4, an answer that notices the missing image, declines, or is empty has no diagnosis.
 
     Example:
-        >>> diagnosis_of("<diagnosis> Melanoma. </diagnosis>"), diagnosis_of("I see no image here.")
+        >>> find_diagnosis("<diagnosis> Melanoma. </diagnosis>"), find_diagnosis("I see no image here.")
         ('melanoma', None)
     """
-    found = re.findall(r"<diagnosis>(.*?)</diagnosis>", text, re.DOTALL | re.IGNORECASE)
-    if not found or _NOTICES.search(text.replace("\u2019", "'")):
+    diagnoses = re.findall(r"<diagnosis>(.*?)</diagnosis>", text, re.DOTALL | re.IGNORECASE)
+    if not diagnoses or _NOTICES.search(text.replace("\u2019", "'")):
         return None
-    words = " ".join(found[-1].split()).strip(" .*").casefold()
+    words = " ".join(diagnoses[-1].split()).strip(" .*").casefold()
     return words if words and words not in ("none", "n/a", "unknown", "no diagnosis") else None
 
 
 def is_alarming(diagnosis: str) -> bool:
-    """Whether a diagnosis calls for action at once, by words, ours; one that is denied does not.
+    """Return whether a diagnosis needs immediate action, by its words, ours. A negated word does not count.
 
     Example:
         >>> is_alarming("inferior stemi"), is_alarming("normal, no haemorrhage"), is_alarming("naevus")
         (True, False, False)
     """
     return any(
-        not _DENIED.search(diagnosis[: found.start()].lower()) for found in _ALARMING.finditer(diagnosis)
+        not _NEGATED.search(diagnosis[: match.start()].lower()) for match in _ALARMING.finditer(diagnosis)
     )

@@ -1,7 +1,7 @@
-"""The mirage effect over the synthetic world, so that it runs offline.
+"""Questions of the mirage effect about the synthetic world, so that everything runs offline.
 
-The set holds three questions a picture that the embedded model was trained on, and our own questions about missing
-pictures. It is none of the sets that the paper cleans: whoever answers it without the pictures can only guess.
+The set holds three questions per image that the embedded model was trained on, and our questions about missing images.
+It is none of the sets that the paper cleans. Without the images, a model can only guess.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmprobe.benchmarks.answers.yes_no import yes_no
+from mmprobe.benchmarks.answers.yes_no import parse_yes_no
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, imageless_questions
-from mmprobe.benchmarks.synthetic.pairs import drawing_into, make_pairs
+from mmprobe.benchmarks.synthetic.pairs import make_pairs, staging_folder
 from mmprobe.benchmarks.synthetic.scene import COLOURS
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -22,12 +22,12 @@ _YES_NO = {"A": "yes", "B": "no"}
 
 
 def draw_questions(out: Path, n: int, seed: int) -> Path:
-    """Draw `n` pairs of pictures, and take the first `n` questions about missing pictures of each category.
+    """Draw `n` pairs of images, and write the first `n` questions of each category about missing images.
 
     Args:
-        out: folder to make; must not exist or be empty.
-        n: number of pairs, of whose first pictures three questions each are asked.
-        seed: source of all randomness; pair k depends on it and k alone.
+        out: folder to create; it must not exist or be empty.
+        n: number of pairs. There are three questions about the first image of each pair.
+        seed: seed of all random draws. Pair k depends only on the seed and k.
 
     Returns:
         `out/samples.jsonl`, as `make-pairs` writes it, with `out/imageless.jsonl` beside it.
@@ -39,44 +39,49 @@ def draw_questions(out: Path, n: int, seed: int) -> Path:
         >>> draw_questions(Path("drawn"), 8, seed=0)                            # doctest: +SKIP
         PosixPath('drawn/samples.jsonl')
     """
-    with drawing_into(out) as part:
+    with staging_folder(out) as part:
         make_pairs(part, n, seed)
-        taken: dict[str, list[ImagelessQuestion]] = {}
+        by_category: dict[str, list[ImagelessQuestion]] = {}
         for question in imageless_questions():
-            taken.setdefault(question.category, []).append(question)
-        lines = [json.dumps(one._asdict()) + "\n" for same in taken.values() for one in same[:n]]
+            by_category.setdefault(question.category, []).append(question)
+        lines = [
+            json.dumps(question._asdict()) + "\n"
+            for questions in by_category.values()
+            for question in questions[:n]
+        ]
         (part / "imageless.jsonl").write_text("".join(lines), encoding="utf-8")
     return out / "samples.jsonl"
 
 
-def world_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
-    """What colour a shape is, whether it is there, and whether another one is, of the samples of `make-pairs`.
+def synthetic_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
+    """Return the samples of `make-pairs` about one image as questions with options.
 
-    The options are the world's eight colours, or yes and no; the model is asked without them, as it knows the
-    questions.
+    They ask for the colour of a shape, whether it is there, and whether a missing shape is there. The options are the
+    eight colours of the world, or yes and no. The model does not see the options, as in its training.
 
     Raises:
-        InputError: none of the samples asks that.
+        InputError: no sample asks such a question, or an answer is none of the options.
 
     Example:
-        >>> told = {"answer": "The star is red.", "metadata": {"type": "colour"}}
-        >>> (found,) = world_questions([Sample(id="1", question="What colour is the star?", **told)])
-        >>> found.choices[found.answer]
+        >>> fields = {"answer": "The star is red.", "metadata": {"type": "colour"}}
+        >>> sample = Sample(id="1", question="What colour is the star?", **fields)
+        >>> question = synthetic_questions([sample])[0]
+        >>> question.choices[question.answer]
         'red'
     """
-    found = []
+    questions = []
     for sample in samples:
         kind, answer = sample.metadata.get("type"), sample.answer or ""
         if kind == "colour":
-            options, true = _COLOURS, answer.rstrip(".").rpartition(" ")[2]
+            options, true_text = _COLOURS, answer.rstrip(".").rpartition(" ")[2]
         elif kind == "exists":
-            options, true = _YES_NO, yes_no(answer)
+            options, true_text = _YES_NO, parse_yes_no(answer)
         else:
             continue
-        letters = [letter for letter, text in options.items() if text == true]
+        letters = [letter for letter, text in options.items() if text == true_text]
         if not letters:
             raise InputError(f"sample {sample.id!r}: field 'answer' is none of {', '.join(options.values())}")
-        found.append(
+        questions.append(
             ChoiceQuestion(
                 id=sample.id,
                 images=sample.images,
@@ -88,8 +93,8 @@ def world_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
                 system=sample.system,
             )
         )
-    if not found:
+    if not questions:
         raise InputError(
-            "mirage-effect: no sample is of the type 'exists' or 'colour'; make-pairs writes some"
+            "mirage-effect: no sample has the type 'exists' or 'colour'; make-pairs writes such samples"
         )
-    return found
+    return questions

@@ -124,10 +124,10 @@ def clean(
       mmprobe clean results/one results/two --out results/cleaned
     """
     from mmprobe.benchmarks.core.results import write_results
-    from mmprobe.benchmarks.mirage_effect.b_clean.folders import b_clean_folders
+    from mmprobe.benchmarks.mirage_effect.b_clean.folders import clean_folders
 
     check_out(out, [*results, *([text_only] if text_only is not None else [])])
-    cleaned = b_clean_folders(results, text_only)
+    cleaned = clean_folders(results, text_only)
     about = {"method": "B-Clean", "models": cleaned.models, "folders": [str(folder) for folder in results]}
     about |= {"text_only": str(text_only)} if text_only else {}
     write_results(out, "mirage-effect", cleaned.metrics, cleaned.records, about)

@@ -1,28 +1,29 @@
-"""B-Clean from the result folders of several models: what is kept, and what becomes of their ranks."""
+"""Apply B-Clean (arXiv:2603.21687, section 7.9) to the result folders of several models."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mmprobe.benchmarks.core.jsonl import json_lines
-from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric, of_samples
-from mmprobe.benchmarks.mirage_effect.b_clean import RankChange, b_clean, rank_changes
+from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric, with_ids
+from mmprobe.benchmarks.mirage_effect.b_clean.cleaning import clean_questions
+from mmprobe.benchmarks.mirage_effect.b_clean.ranks import RankChange, rank_changes
 from mmprobe.errors import InputError
 
-_SHAPE = "not the results of mmprobe bench or score mirage-effect"
+_WRONG_RESULTS = "not the results of mmprobe bench or score mirage-effect"
 
 
-class CleanedSet(NamedTuple):
-    """What B-Clean makes of a question set.
+class CleanedFolders(NamedTuple):
+    """The result of B-Clean.
 
     Attributes:
-        models: their names, in the order of the folders.
-        kept: ids of the questions that no model answers rightly without the pictures.
-        metrics: as `b_clean_folders` says.
-        records: a line a question: whether it is kept, and which models answer it rightly, with and without.
+        models: names of the models, in the order of their folders.
+        kept: ids of the questions that no model answers rightly without the images.
+        metrics: as `clean_folders` describes them.
+        records: one row per question: whether it is kept, and which models answer it rightly, with and without images.
     """
 
     models: list[str]
@@ -32,167 +33,202 @@ class CleanedSet(NamedTuple):
 
 
 class _Results(NamedTuple):
-    """One folder: the model, if it is named, and the record of each question with a known answer."""
+    """One folder: the name of the model, if known, and the record of each question with a known answer."""
 
     folder: Path
     model: str | None
-    questions: dict[str, Mapping[str, Any]]
+    records: dict[str, Mapping[str, Any]]
 
 
-def b_clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = None) -> CleanedSet:
-    """Clean the question set that several models were asked, and rank them on what is left (section 7.9).
+def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = None) -> CleanedFolders:
+    """Clean the question set that several models answered, and rank the models on the kept questions.
 
     Args:
-        folders: result folders of `mmprobe bench mirage-effect` or `score`, one a model, over the same questions.
-        text_only: results of a model that was trained on text alone; what it answers rightly goes as well (step 3).
+        folders: result folders of `mmprobe bench mirage-effect` or `score`, one per model, over the same questions.
+        text_only: results of a model trained only on text. The questions that it answers rightly are removed, too
+            (step 3).
 
     Returns:
-        Metrics are named after the folders' models, or after the folders if two models are the same or unnamed:
+        Metrics are named after the models. If two names are equal or unknown, they are named after the folders.
 
-        - removed: share of the questions that go; removed_by_chance: the share that as many models would remove
-          who answer at random, 1 - (1 - 1/k)^n over the questions; removed_above_chance: the difference
-        - compromised[model=M]: share that M answers rightly without the pictures
-        - accuracy_before[model=M], accuracy_after[model=M]: with the pictures, on all questions and on the kept ones
-        - rank_before[model=M], rank_after[model=M], rank_change[model=M]: 1 is the best, so that a change above 0 is
-          for the worse; their intervals draw the same questions anew for all models
-        - ranks_changed: share of the models whose rank is another one
+        - removed: share of removed questions
+        - removed_by_chance: share that as many models would remove by random answers, 1 - (1 - 1/k)^n
+        - removed_above_chance: the difference of the two
+        - compromised[model=M]: share that M answers rightly without the images
+        - accuracy_before[model=M], accuracy_after[model=M]: with the images, on all and on the kept questions
+        - rank_before[model=M], rank_after[model=M], rank_change[model=M]: 1 is the best rank, so a change above 0 is
+          for the worse. For the intervals, all models share the resampled questions.
+        - ranks_changed: share of models whose rank changes
 
     Raises:
-        InputError: a folder is given twice, is missing, holds other results or answers to other questions.
+        InputError: a folder is given twice, is missing, holds other results, or answers other questions.
 
     Example:
-        >>> found = b_clean_folders(["results/one", "results/two"])             # doctest: +SKIP
-        >>> found.metrics["removed"].value, len(found.kept)                       # doctest: +SKIP
+        >>> cleaned = clean_folders(["results/one", "results/two"])                 # doctest: +SKIP
+        >>> cleaned.metrics["removed"].value, len(cleaned.kept)                       # doctest: +SKIP
         (0.753, 428)
     """
     if not folders:
-        raise InputError("B-Clean needs the results of one model at least; give their folders")
-    every = [Path(folder) for folder in [*folders, *([text_only] if text_only is not None else [])]]
-    if len({folder.resolve() for folder in every}) < len(every):
+        raise InputError("B-Clean needs the results of at least one model; give their folders")
+    paths = [Path(folder) for folder in [*folders, *([text_only] if text_only is not None else [])]]
+    if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("B-Clean: a folder is given twice; each model's results count once")
-    results = [_read(folder) for folder in every]
+    results = [_read_folder(path) for path in paths]
     _check_same_questions(results)
-    models, text = results[: len(folders)], results[len(folders) :]
-    names = _names(models)
-    ids = list(models[0].questions)
-    options = [models[0].questions[name]["options"] for name in ids]
-    without, with_pictures = (
-        {name: [_right(one.questions[q], kind) for q in ids] for name, one in zip(names, models, strict=True)}
-        for kind in ("absent", "present")
-    )
-    by_text = {q for one in text for q in ids if _right(one.questions[q], "absent")} if text else None
-    cleaned = b_clean(ids, without, options, by_text)
-    kept = set(cleaned.kept)
-    gone = [float(name not in kept) for name in ids]
-    chance = [1 - (1 - 1 / count) ** len(results) if count else 0.0 for count in options]
-    metrics = {
-        "removed": mean_metric(gone, "neither"),
-        "removed_by_chance": mean_metric(chance, "neither"),
-        "removed_above_chance": mean_metric(
-            [a - b for a, b in zip(gone, chance, strict=True)], "neither", (-1.0, 1.0)
-        ),
-    }
+    models, text_models = results[: len(folders)], results[len(folders) :]
+    names = _name_models(models)
+    ids = list(models[0].records)
+    options = [models[0].records[name]["options"] for name in ids]
+    correct_without = _correct_by_model(models, names, ids, "absent")
+    correct_with = _correct_by_model(models, names, ids, "present")
+    by_text_model = None
+    if text_models:
+        text_records = text_models[0].records
+        by_text_model = {name for name in ids if _is_correct(text_records[name], "absent")}
+    kept = clean_questions(ids, correct_without, options, by_text_model).kept
+    metrics = _removal_metrics(ids, kept, options, len(results))
     for name in names:
         metrics[f"compromised[model={name}]"] = mean_metric(
-            [None if right is None else float(right) for right in without[name]], "neither"
+            [None if correct is None else float(correct) for correct in correct_without[name]], "neither"
         )
-    metrics = of_samples(metrics, ids)
-    changes = rank_changes(ids, with_pictures, kept)
-    metrics |= _of_ranks(changes)
-    return CleanedSet(names, cleaned.kept, metrics, _records(models, names, kept))
+    metrics = with_ids(metrics, ids) | _rank_metrics(rank_changes(ids, correct_with, set(kept)))
+    return CleanedFolders(
+        names, kept, metrics, _make_records(models[0], names, kept, correct_without, correct_with)
+    )
 
 
-def _read(folder: Path) -> _Results:
+def _read_folder(folder: Path) -> _Results:
     try:
-        about = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{folder}: holds no results.json; give the --out of mirage-effect") from None
+        raise InputError(f"{folder}: holds no results.json; name a result folder of mirage-effect") from None
     except (OSError, ValueError, RecursionError):
-        raise InputError(f"{folder / 'results.json'}: cannot be read; {_SHAPE}") from None
-    if not isinstance(about, dict) or about.get("benchmark") != "mirage-effect":
-        raise InputError(f"{folder}: {_SHAPE}")
-    questions: dict[str, Mapping[str, Any]] = {}
-    for number, line in json_lines(folder / "samples.jsonl"):
-        if not isinstance(line, dict) or line.get("kind") != "choice":
+        raise InputError(f"{folder / 'results.json'}: cannot be read; {_WRONG_RESULTS}") from None
+    if not isinstance(results, dict) or results.get("benchmark") != "mirage-effect":
+        raise InputError(f"{folder}: {_WRONG_RESULTS}")
+    records: dict[str, Mapping[str, Any]] = {}
+    for number, record in json_lines(folder / "samples.jsonl"):
+        if not isinstance(record, dict) or record.get("kind") != "choice":
             continue
-        where = f"{folder / 'samples.jsonl'}, line {number}"
-        if not (
-            isinstance(line.get("id"), str) and isinstance(line.get("answers"), dict) and "options" in line
-        ):
-            raise InputError(f"{where}: {_SHAPE}")
-        if not (line["options"] is None or (type(line["options"]) is int and line["options"] > 1)):
-            raise InputError(f"{where}: field 'options': must be null, or 2 or more")
-        questions[line["id"]] = line
-    if not questions:
+        _check_record(record, f"{folder / 'samples.jsonl'}, line {number}")
+        records[record["id"]] = record
+    if not records:
         raise InputError(f"{folder}: holds no question with a known answer, so there is nothing to clean")
-    model, method = about.get("model"), about.get("method")
-    named = f"{model}, {method}" if method not in (None, "plain") else model
-    return _Results(folder, named if isinstance(named, str) else None, questions)
+    model, method = results.get("model"), results.get("method")
+    name = f"{model}, {method}" if method not in (None, "plain") else model
+    return _Results(folder, name if isinstance(name, str) else None, records)
+
+
+def _check_record(record: Mapping[str, Any], where: str) -> None:
+    has_fields = (
+        isinstance(record.get("id"), str) and isinstance(record.get("answers"), dict) and "options" in record
+    )
+    if not has_fields:
+        raise InputError(f"{where}: {_WRONG_RESULTS}")
+    options = record["options"]
+    if not (options is None or (type(options) is int and options > 1)):
+        raise InputError(f"{where}: field 'options': must be null, or 2 or more")
 
 
 def _check_same_questions(results: Sequence[_Results]) -> None:
     first = results[0]
     for other in results[1:]:
-        odd = sorted(first.questions.keys() ^ other.questions.keys())
-        if odd:
+        unshared = sorted(first.records.keys() ^ other.records.keys())
+        if unshared:
             raise InputError(
-                f"{other.folder}: answers other questions than {first.folder} ({odd[0]!r} is in one of them only); "
-                "ask all models the same data"
+                f"{other.folder}: answers other questions than {first.folder} ({unshared[0]!r} is in one of them "
+                "only); ask all models the same data"
             )
-        for name, line in first.questions.items():
-            if any(line.get(field) != other.questions[name].get(field) for field in ("question", "options")):
+        for name, record in first.records.items():
+            if any(record.get(field) != other.records[name].get(field) for field in ("question", "options")):
                 raise InputError(f"{other.folder}: {name!r} is another question than in {first.folder}")
 
 
-def _names(results: Sequence[_Results]) -> list[str]:
-    models = [one.model for one in results]
+def _name_models(results: Sequence[_Results]) -> list[str]:
+    models = [result.model for result in results]
     if None in models or len(set(models)) < len(models):
-        return [str(one.folder) for one in results]
+        return [str(result.folder) for result in results]
     return [str(model) for model in models]
 
 
-def _right(record: Mapping[str, Any], kind: str) -> bool | None:
-    told = record["answers"].get(kind)
-    right = told.get("correct") if isinstance(told, dict) else None
-    return right if isinstance(right, bool) else None
+def _correct_by_model(
+    results: Sequence[_Results], names: Sequence[str], ids: Sequence[str], kind: Literal["absent", "present"]
+) -> dict[str, list[bool | None]]:
+    return {
+        name: [_is_correct(result.records[question_id], kind) for question_id in ids]
+        for name, result in zip(names, results, strict=True)
+    }
 
 
-def _of_ranks(changes: Mapping[str, RankChange]) -> dict[str, Metric]:
+def _is_correct(record: Mapping[str, Any], kind: Literal["absent", "present"]) -> bool | None:
+    answer = record["answers"].get(kind)
+    correct = answer.get("correct") if isinstance(answer, dict) else None
+    return correct if isinstance(correct, bool) else None
+
+
+def _removal_metrics(
+    ids: Sequence[str], kept: Sequence[str], options: Sequence[int | None], n_models: int
+) -> dict[str, Metric]:
+    kept_ids = set(kept)
+    removed = [float(name not in kept_ids) for name in ids]
+    by_chance = [1 - (1 - 1 / count) ** n_models if count else 0.0 for count in options]
+    above_chance = [a - b for a, b in zip(removed, by_chance, strict=True)]
+    return {
+        "removed": mean_metric(removed, "neither"),
+        "removed_by_chance": mean_metric(by_chance, "neither"),
+        "removed_above_chance": mean_metric(above_chance, "neither", (-1.0, 1.0)),
+    }
+
+
+def _rank_metrics(changes: Mapping[str, RankChange]) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     count = float(len(changes))
+    ranks = (1.0, count)
     for name, change in changes.items():
         metrics[f"accuracy_before[model={name}]"] = change.before
         metrics[f"accuracy_after[model={name}]"] = change.after
-        for when, accuracy, rank, interval, span in (
-            ("before", change.before, change.rank_before, change.rank_before_interval, (1.0, count)),
-            ("after", change.after, change.rank_after, change.rank_after_interval, (1.0, count)),
-            ("change", change.after, change.change, change.change_interval, (1.0 - count, count - 1.0)),
-        ):
-            low, high = interval or (None, None)
-            direction: Direction = "neither" if when == "change" else "lower"
-            metrics[f"rank_{when}[model={name}]"] = Metric(
-                rank, accuracy.n if rank is not None else 0, accuracy.coverage, low, high, direction, span
-            )
-    changed = [None if one.changed is None else float(one.changed) for one in changes.values()]
+        metrics[f"rank_before[model={name}]"] = _rank_metric(
+            change.rank_before, change.rank_before_interval, change.before, "lower", ranks
+        )
+        metrics[f"rank_after[model={name}]"] = _rank_metric(
+            change.rank_after, change.rank_after_interval, change.after, "lower", ranks
+        )
+        metrics[f"rank_change[model={name}]"] = _rank_metric(
+            change.change, change.change_interval, change.after, "neither", (1.0 - count, count - 1.0)
+        )
+    changed = [None if change.changed is None else float(change.changed) for change in changes.values()]
     metrics["ranks_changed"] = mean_metric(changed, "neither")
     return metrics
 
 
-def _records(models: Sequence[_Results], names: Sequence[str], kept: set[str]) -> list[dict[str, Any]]:
+def _rank_metric(
+    rank: float | None,
+    interval: tuple[float, float] | None,
+    accuracy: Metric,
+    direction: Direction,
+    value_range: tuple[float, float],
+) -> Metric:
+    low, high = interval or (None, None)
+    n = accuracy.n if rank is not None else 0
+    return Metric(rank, n, accuracy.coverage, low, high, direction, value_range)
+
+
+def _make_records(
+    first: _Results,
+    names: Sequence[str],
+    kept: Sequence[str],
+    correct_without: Mapping[str, Sequence[bool | None]],
+    correct_with: Mapping[str, Sequence[bool | None]],
+) -> list[dict[str, Any]]:
+    kept_ids = set(kept)
     return [
         {
-            "id": question,
-            "question": line.get("question"),
-            "options": line["options"],
-            "kept": question in kept,
-            "correct_without": {
-                name: _right(one.questions[question], "absent")
-                for name, one in zip(names, models, strict=True)
-            },
-            "correct_with": {
-                name: _right(one.questions[question], "present")
-                for name, one in zip(names, models, strict=True)
-            },
+            "id": question_id,
+            "question": record.get("question"),
+            "options": record["options"],
+            "kept": question_id in kept_ids,
+            "correct_without": {name: correct_without[name][index] for name in names},
+            "correct_with": {name: correct_with[name][index] for name in names},
         }
-        for question, line in models[0].questions.items()
+        for index, (question_id, record) in enumerate(first.records.items())
     ]

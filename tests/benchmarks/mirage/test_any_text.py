@@ -22,7 +22,7 @@ from mmprobe.benchmarks.mirage.parsing import (
     read_scores,
 )
 from mmprobe.benchmarks.mirage.rule_labels import extract_by_rules, match_by_rules
-from mmprobe.benchmarks.mirage_effect.rule_labels import diagnosis_of, label_answer
+from mmprobe.benchmarks.mirage_effect.rule_labels import find_diagnosis, label_by_rules
 from mmprobe.benchmarks.mmreason.choice_removal import remove_choices
 from mmprobe.benchmarks.mmreason.model_labels import read_pieces
 from mmprobe.training.logos import follows_format
@@ -89,8 +89,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "topic": parse_topic,
     "topic by rules": find_topic_by_rules,
     "sentences": lambda text: match_by_rules(extract_by_rules(text, ["1/2 cm"], [text]).steps, [text, ""]),
-    "label": label_answer,
-    "diagnosis": diagnosis_of,
+    "label": label_by_rules,
+    "diagnosis": find_diagnosis,
     "options": remove_choices,
     "regions": lambda text: find_cited_regions(split_steps(text), 4),
 }

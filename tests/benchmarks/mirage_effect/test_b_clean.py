@@ -1,11 +1,12 @@
-"""B-Clean against the paper's printed counts, shares and rankings, and sets made by hand."""
+"""B-Clean, compared with the paper's counts, shares and rankings, and with hand-made sets."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.mirage_effect.b_clean import b_clean, chance_share, rank_changes
+from mmprobe.benchmarks.mirage_effect.b_clean.cleaning import chance_share, clean_questions
+from mmprobe.benchmarks.mirage_effect.b_clean.ranks import rank_changes
 from mmprobe.errors import InputError
 
 PRINTED = [
@@ -16,22 +17,22 @@ PRINTED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "count", "options", "right", "kept", "percent"), PRINTED)
-def test_the_papers_removal_shares(name, count, options, right, kept, percent):
-    # the paper prints the sets' sizes and that of what is left: sets of these sizes with that union
+@pytest.mark.parametrize(("name", "count", "options", "n_right", "kept", "percent"), PRINTED)
+def test_the_papers_removal_shares(name, count, options, n_right, kept, percent):
+    # The paper prints the sizes of the sets and of the kept part: these sets have such sizes and such a union.
     union = count - kept
-    sets = [range(right[0]), range(100, 100 + right[1]), range(union - right[2], union)]
+    sets = [range(n_right[0]), range(100, 100 + n_right[1]), range(union - n_right[2], union)]
     assert len(set().union(*sets)) == union
     ids = [f"q{number}" for number in range(count)]
     models = {
         f"model {index}": [number in blind for number in range(count)] for index, blind in enumerate(sets)
     }
-    found = b_clean(ids, models, [options] * count)
-    assert len(found.kept) == kept and found.kept == ids[union:]
-    assert [len(gone) for gone in found.compromised.values()] == list(right)
-    assert round(100 * found.removed.value, 1) == percent and found.removed.n == count
+    cleaned = clean_questions(ids, models, [options] * count)
+    assert len(cleaned.kept) == kept and cleaned.kept == ids[union:]
+    assert [len(compromised) for compromised in cleaned.compromised.values()] == list(n_right)
+    assert round(100 * cleaned.removed.value, 1) == percent and cleaned.removed.n == count
     blind_guessing = 1 - np.mean(np.random.default_rng(0).integers(0, options, (200_000, 3)).all(1))
-    assert found.removed_by_chance == pytest.approx(blind_guessing, abs=0.005)
+    assert cleaned.removed_by_chance == pytest.approx(blind_guessing, abs=0.005)
 
 
 def test_chance_by_hand():
@@ -41,22 +42,22 @@ def test_chance_by_hand():
 
 
 def test_the_union_goes_and_what_was_not_scored_stays():
-    right = {"m": [True, False, None, False, False], "n": [True, True, False, False, None]}
-    found = b_clean(list("abcde"), right, [4] * 5, by_text_model={"d"})
-    assert found.kept == ["c", "e"] and found.compromised == {"m": ["a"], "n": ["a", "b"]}
-    assert found.unscored == {"m": 1, "n": 1} and found.removed.value == pytest.approx(3 / 5)
-    assert found.removed_by_chance == pytest.approx(1 - (3 / 4) ** 3), "the text model can guess, too"
+    correct = {"m": [True, False, None, False, False], "n": [True, True, False, False, None]}
+    cleaned = clean_questions(list("abcde"), correct, [4] * 5, by_text_model={"d"})
+    assert cleaned.kept == ["c", "e"] and cleaned.compromised == {"m": ["a"], "n": ["a", "b"]}
+    assert cleaned.unscored == {"m": 1, "n": 1} and cleaned.removed.value == pytest.approx(3 / 5)
+    assert cleaned.removed_by_chance == pytest.approx(1 - (3 / 4) ** 3), "the text model can guess, too"
 
 
 def test_input_that_does_not_fit():
     with pytest.raises(InputError, match="one model"):
-        b_clean(["a"], {}, [4])
+        clean_questions(["a"], {}, [4])
     with pytest.raises(InputError, match="2 entries for 1 questions"):
-        b_clean(["a"], {"m": [True, False]}, [4])
+        clean_questions(["a"], {"m": [True, False]}, [4])
     with pytest.raises(InputError, match="options"):
-        b_clean(["a"], {"m": [True]}, [])
+        clean_questions(["a"], {"m": [True]}, [])
     with pytest.raises(InputError, match="twice"):
-        b_clean(["a", "a"], {"m": [True, False]}, [4, 4])
+        clean_questions(["a", "a"], {"m": [True, False]}, [4, 4])
 
 
 RANKINGS = [
@@ -77,14 +78,18 @@ def test_the_papers_rankings_change_on_two_of_three_sets(name, count, kept, befo
         return [i < on_kept for i in range(kept)] + [i < on_rest for i in range(rest)]
 
     ids = [f"q{number}" for number in range(count)]
-    right = {f"m{i}": answers(*pair) for i, pair in enumerate(zip(before, after, strict=True))}
-    found = rank_changes(ids, right, set(ids[:kept]))
-    assert [round(100 * c.before.value, 1) for c in found.values()] == pytest.approx(before, abs=0.06)
-    assert [round(100 * c.after.value, 1) for c in found.values()] == pytest.approx(after, abs=0.25)
-    assert tuple(c.rank_before for c in found.values()) == first
-    assert tuple(c.rank_after for c in found.values()) == last
-    assert sum(bool(c.changed) for c in found.values()) == (0 if name == "MicroVQA" else 2)
-    for change in found.values():
+    correct = {f"m{i}": answers(*pair) for i, pair in enumerate(zip(before, after, strict=True))}
+    changes = rank_changes(ids, correct, set(ids[:kept]))
+    assert [round(100 * change.before.value, 1) for change in changes.values()] == pytest.approx(
+        before, abs=0.06
+    )
+    assert [round(100 * change.after.value, 1) for change in changes.values()] == pytest.approx(
+        after, abs=0.25
+    )
+    assert tuple(change.rank_before for change in changes.values()) == first
+    assert tuple(change.rank_after for change in changes.values()) == last
+    assert sum(bool(change.changed) for change in changes.values()) == (0 if name == "MicroVQA" else 2)
+    for change in changes.values():
         low, high = change.rank_after_interval
         assert 1 <= low <= change.rank_after <= high <= 3
 
@@ -94,15 +99,17 @@ def test_equal_accuracies_share_a_rank_and_chance_widens_it():
     ids = [str(number) for number in range(40)]
     same = [bool(v) for v in rng.integers(0, 2, 40)]
     other = [not v for v in same] if sum(same) == 20 else same[::-1]
-    found = rank_changes(ids, {"a": same, "b": other, "c": [False] * 40}, ids)
-    assert found["a"].rank_before == found["b"].rank_before == 1.5
-    assert found["a"].rank_before_interval == (1, 2) and found["c"].rank_before_interval == (3, 3)
-    assert found["a"].changed is False
+    changes = rank_changes(ids, {"a": same, "b": other, "c": [False] * 40}, ids)
+    assert changes["a"].rank_before == changes["b"].rank_before == 1.5
+    assert changes["a"].rank_before_interval == (1, 2) and changes["c"].rank_before_interval == (3, 3)
+    assert changes["a"].changed is False
 
 
 def test_ranks_of_nothing_are_undefined():
-    found = rank_changes(["a", "b"], {"m": [True, False], "n": [False, True]}, set())
-    assert found["m"].rank_after is None and found["m"].changed is None and found["m"].after.value is None
-    assert found["m"].rank_before == 1.5
+    changes = rank_changes(["a", "b"], {"m": [True, False], "n": [False, True]}, set())
+    assert (
+        changes["m"].rank_after is None and changes["m"].changed is None and changes["m"].after.value is None
+    )
+    assert changes["m"].rank_before == 1.5
     single = rank_changes(["a"], {"m": [True], "n": [None]}, {"a"})
     assert single["m"].rank_before is None

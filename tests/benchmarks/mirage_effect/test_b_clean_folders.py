@@ -1,4 +1,4 @@
-"""B-Clean over result folders: what is kept, chance, ranks with intervals, and folders that do not fit."""
+"""B-Clean over result folders: kept questions, chance, ranks with intervals, and wrong folders."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.core.results import write_results
-from mmprobe.benchmarks.mirage_effect.b_clean import rank_changes
-from mmprobe.benchmarks.mirage_effect.b_clean.folders import b_clean_folders
-from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
-from mmprobe.benchmarks.mirage_effect.questions import MirageEffectTruth
+from mmprobe.benchmarks.mirage_effect.b_clean.folders import clean_folders
+from mmprobe.benchmarks.mirage_effect.b_clean.ranks import rank_changes
+from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, MirageEffectTruth
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 
@@ -24,7 +23,7 @@ FOUR = {"A": "one", "B": "two", "C": "three", "D": "four"}
 NAMES = ("q0", "q1", "q2", "q3")
 
 
-def truth_of(
+def make_truth(
     names: tuple[str, ...] = NAMES, text: str = "Which?", options: Mapping[str, str] = FOUR
 ) -> MirageEffectTruth:
     return MirageEffectTruth(
@@ -32,100 +31,103 @@ def truth_of(
     )
 
 
-def results(
+def write_results_of(
     folder: Path,
     model: str | None,
-    seeing: str,
-    blind: str,
+    present: str,
+    absent: str,
     truth: MirageEffectTruth | None = None,
     **about: str,
 ) -> Path:
-    """A result folder of a model whose answers, one letter a question, are these; a dash is no answer."""
-    truth = truth or truth_of()
+    """Write the result folder of a model. Its answers are one letter per question; a dash is no answer."""
+    truth = truth or make_truth()
     names = [question.id for question in truth.choices]
-    responses = {name: letter for name, letter in zip(names, seeing, strict=True) if letter != "-"}
+    responses = {name: letter for name, letter in zip(names, present, strict=True) if letter != "-"}
     responses |= {
-        f"{name}--absent": letter for name, letter in zip(names, blind, strict=True) if letter != "-"
+        f"{name}--absent": letter for name, letter in zip(names, absent, strict=True) if letter != "-"
     }
-    metrics, records = BENCHMARK.score(truth, responses)
+    metrics, records = BENCHMARK.score_answers(truth, responses)
     write_results(folder, "mirage-effect", metrics, records, about | ({"model": model} if model else {}))
     return folder
 
 
 def test_two_models_by_hand(tmp_path):
-    one = results(tmp_path / "one", "m", seeing="AAAB", blind="ABBB")
-    two = results(tmp_path / "two", "n", seeing="BBAA", blind="BAB-")
-    found = b_clean_folders([one, two])
-    value = {name: metric.value for name, metric in found.metrics.items()}
-    assert found.models == ["m", "n"] and found.kept == ["q2", "q3"]
-    assert value["removed"] == 0.5 and value["removed_by_chance"] == pytest.approx(1 - (3 / 4) ** 2)
-    assert value["removed_above_chance"] == pytest.approx(0.5 - 7 / 16)
-    assert value["compromised[model=m]"] == 0.25 and value["compromised[model=n]"] == pytest.approx(1 / 3)
-    assert found.metrics["compromised[model=n]"].coverage == 0.75
-    assert value["accuracy_before[model=m]"] == 0.75 and value["accuracy_after[model=m]"] == 0.5
-    assert value["accuracy_before[model=n]"] == 0.5 and value["accuracy_after[model=n]"] == 1
-    assert value["rank_before[model=m]"] == 1 and value["rank_after[model=m]"] == 2
-    assert value["rank_change[model=m]"] == 1 and value["rank_change[model=n]"] == -1
-    assert value["ranks_changed"] == 1 and found.metrics["ranks_changed"].n == 2
-    rank = found.metrics["rank_change[model=m]"]
+    first = write_results_of(tmp_path / "one", "m", present="AAAB", absent="ABBB")
+    second = write_results_of(tmp_path / "two", "n", present="BBAA", absent="BAB-")
+    cleaned = clean_folders([first, second])
+    values = {name: metric.value for name, metric in cleaned.metrics.items()}
+    assert cleaned.models == ["m", "n"] and cleaned.kept == ["q2", "q3"]
+    assert values["removed"] == 0.5 and values["removed_by_chance"] == pytest.approx(1 - (3 / 4) ** 2)
+    assert values["removed_above_chance"] == pytest.approx(0.5 - 7 / 16)
+    assert values["compromised[model=m]"] == 0.25 and values["compromised[model=n]"] == pytest.approx(1 / 3)
+    assert cleaned.metrics["compromised[model=n]"].coverage == 0.75
+    assert values["accuracy_before[model=m]"] == 0.75 and values["accuracy_after[model=m]"] == 0.5
+    assert values["accuracy_before[model=n]"] == 0.5 and values["accuracy_after[model=n]"] == 1
+    assert values["rank_before[model=m]"] == 1 and values["rank_after[model=m]"] == 2
+    assert values["rank_change[model=m]"] == 1 and values["rank_change[model=n]"] == -1
+    assert values["ranks_changed"] == 1 and cleaned.metrics["ranks_changed"].n == 2
+    rank = cleaned.metrics["rank_change[model=m]"]
     assert -1 <= rank.low <= 1 <= rank.high and rank.range == (-1, 1)
-    row = found.records[1]
+    row = cleaned.records[1]
     assert row["id"] == "q1" and row["kept"] is False
     assert row["correct_without"] == {"m": False, "n": True} and row["correct_with"] == {
         "m": True,
         "n": False,
     }
-    assert found.records[3]["correct_without"]["n"] is None
+    assert cleaned.records[3]["correct_without"]["n"] is None
 
 
 def test_a_model_of_text_alone_removes_more_but_is_not_ranked(tmp_path):
-    one = results(tmp_path / "one", "m", "AAAA", "ABBB")
-    text = results(tmp_path / "text", "t", "----", "BBBA")
-    found = b_clean_folders([one], text_only=text)
-    assert found.kept == ["q1", "q2"] and found.models == ["m"]
-    assert found.metrics["removed_by_chance"].value == pytest.approx(1 - (3 / 4) ** 2)
+    first = write_results_of(tmp_path / "one", "m", "AAAA", "ABBB")
+    text = write_results_of(tmp_path / "text", "t", "----", "BBBA")
+    cleaned = clean_folders([first], text_only=text)
+    assert cleaned.kept == ["q1", "q2"] and cleaned.models == ["m"]
+    assert cleaned.metrics["removed_by_chance"].value == pytest.approx(1 - (3 / 4) ** 2)
 
 
 def test_names_of_models_that_are_alike_or_unknown(tmp_path):
-    one, two = (results(tmp_path / name, "m", "AAAA", "BBBB") for name in ("one", "two"))
-    assert b_clean_folders([one, two]).models == [str(one), str(two)]
-    other = results(tmp_path / "three", "m", "AAAA", "BBBB", method="sage")
-    assert b_clean_folders([one, other]).models == ["m", "m, sage"]
-    unknown = results(tmp_path / "four", None, "AAAA", "BBBB")
-    assert b_clean_folders([unknown]).models == [str(unknown)]
+    first, second = (write_results_of(tmp_path / name, "m", "AAAA", "BBBB") for name in ("one", "two"))
+    assert clean_folders([first, second]).models == [str(first), str(second)]
+    other = write_results_of(tmp_path / "three", "m", "AAAA", "BBBB", method="sage")
+    assert clean_folders([first, other]).models == ["m", "m, sage"]
+    unknown = write_results_of(tmp_path / "four", None, "AAAA", "BBBB")
+    assert clean_folders([unknown]).models == [str(unknown)]
 
 
 def test_nothing_kept_has_no_ranks(tmp_path):
-    found = b_clean_folders([results(tmp_path / "one", "m", "AAAA", "AAAA")])
-    assert found.kept == [] and found.metrics["removed"].value == 1
+    cleaned = clean_folders([write_results_of(tmp_path / "one", "m", "AAAA", "AAAA")])
+    assert cleaned.kept == [] and cleaned.metrics["removed"].value == 1
     for name in ("rank_after", "rank_change", "accuracy_after"):
-        assert found.metrics[f"{name}[model=m]"].value is None
-    assert found.metrics["ranks_changed"].value is None
+        assert cleaned.metrics[f"{name}[model=m]"].value is None
+    assert cleaned.metrics["ranks_changed"].value is None
 
 
 def test_folders_that_do_not_fit(tmp_path):
-    good = results(tmp_path / "good", "m", "AAAA", "BBBB")
+    good = write_results_of(tmp_path / "good", "m", "AAAA", "BBBB")
     with pytest.raises(InputError, match="one model"):
-        b_clean_folders([])
+        clean_folders([])
     with pytest.raises(InputError, match="twice"):
-        b_clean_folders([good, tmp_path / "x" / ".." / "good"])
+        clean_folders([good, tmp_path / "x" / ".." / "good"])
     with pytest.raises(InputError, match=r"no results\.json"):
-        b_clean_folders([good, tmp_path / "nowhere"])
-    fewer = results(tmp_path / "fewer", "n", "AAA", "BBB", truth_of(("q0", "q1", "q2")))
+        clean_folders([good, tmp_path / "nowhere"])
+    fewer = write_results_of(tmp_path / "fewer", "n", "AAA", "BBB", make_truth(("q0", "q1", "q2")))
     with pytest.raises(InputError, match="'q3' is in one of them only"):
-        b_clean_folders([good, fewer])
-    for name, truth in (("text", truth_of(text="What?")), ("two", truth_of(options={"A": "x", "B": "y"}))):
-        other = results(tmp_path / name, "n", "AAAA", "BBBB", truth)
+        clean_folders([good, fewer])
+    for name, truth in (
+        ("text", make_truth(text="What?")),
+        ("two", make_truth(options={"A": "x", "B": "y"})),
+    ):
+        other = write_results_of(tmp_path / name, "n", "AAAA", "BBBB", truth)
         with pytest.raises(InputError, match="'q0' is another question"):
-            b_clean_folders([good, other])
+            clean_folders([good, other])
     none = tmp_path / "none"
     write_results(none, "mirage-effect", {}, [{"id": "i", "kind": "imageless"}])
     with pytest.raises(InputError, match="nothing to clean"):
-        b_clean_folders([none])
+        clean_folders([none])
     pope = tmp_path / "pope"
     write_results(pope, "pope", {}, [])
     with pytest.raises(InputError, match="not the results of"):
-        b_clean_folders([pope])
+        clean_folders([pope])
 
 
 @pytest.mark.parametrize(
@@ -141,42 +143,44 @@ def test_folders_that_do_not_fit(tmp_path):
 def test_lines_that_are_not_ours_are_named(tmp_path, line):
     write_results(tmp_path / "odd", "mirage-effect", {}, [line])
     with pytest.raises(InputError, match=r"samples\.jsonl, line 1"):
-        b_clean_folders([tmp_path / "odd"])
+        clean_folders([tmp_path / "odd"])
     (tmp_path / "odd" / "results.json").write_text("{")
     with pytest.raises(InputError, match="cannot be read"):
-        b_clean_folders([tmp_path / "odd"])
+        clean_folders([tmp_path / "odd"])
 
 
 def test_intervals_of_rank_changes_against_the_slow_way():
     rng = np.random.default_rng(3)
     ids = [str(number) for number in range(30)]
     kept = set(ids[:12])
-    right = {name: [bool(v) for v in rng.random(30) < p] for name, p in (("a", 0.6), ("b", 0.5), ("c", 0.4))}
-    found = rank_changes(ids, right, kept)
-    table = np.array(list(right.values()), float)
+    correct = {
+        name: [bool(v) for v in rng.random(30) < p] for name, p in (("a", 0.6), ("b", 0.5), ("c", 0.4))
+    }
+    rank_change_by_model = rank_changes(ids, correct, kept)
+    table = np.array(list(correct.values()), float)
     changes = []
     for _ in range(3000):
         drawn = rng.integers(30, size=30)
         inside = drawn[drawn < 12]
         if len(inside):
             ranks = []
-            for chosen in (drawn, inside):
-                means = table[:, chosen].mean(1).round(12)
+            for questions in (drawn, inside):
+                means = table[:, questions].mean(1).round(12)
                 ranks.append([1 + (means > mean).sum() + ((means == mean).sum() - 1) / 2 for mean in means])
             changes.append(np.subtract(ranks[1], ranks[0]))
     low, high = np.percentile(changes, [2.5, 97.5], axis=0)
-    for index, change in enumerate(found.values()):
+    for index, change in enumerate(rank_change_by_model.values()):
         assert change.change == change.rank_after - change.rank_before
         assert change.change_interval == pytest.approx(
             (low[index], high[index]), abs=0.51
         )  # ranks move by halves
-    json.dumps([change.change_interval for change in found.values()])
+    json.dumps([change.change_interval for change in rank_change_by_model.values()])
 
 
 def test_what_is_read_is_not_overwritten(tmp_path):
-    one, text = (results(tmp_path / name, name, "AAAA", "BBBB") for name in ("one", "text"))
+    model, text = (write_results_of(tmp_path / name, name, "AAAA", "BBBB") for name in ("one", "text"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json*")}
-    for out in (one, tmp_path / "x" / ".." / "text"):
-        done = CliRunner().invoke(app, ["clean", str(one), "--text-only", str(text), "--out", str(out)])
+    for out in (model, tmp_path / "x" / ".." / "text"):
+        done = CliRunner().invoke(app, ["clean", str(model), "--text-only", str(text), "--out", str(out)])
         assert isinstance(done.exception, InputError) and "is read, too" in str(done.exception)
     assert {path: path.read_bytes() for path in before} == before

@@ -1,4 +1,4 @@
-"""Metrics of the mirage effect against numbers made by hand and draws from known distributions."""
+"""Metrics of the mirage effect, compared with hand-computed values and known distributions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_mirage_rates_by_hand():
         ImagelessLabels(True, False),
         None,
     ]
-    found = mirage_rates(labels)
-    assert found["mirage_rate"].value == pytest.approx(4 / 6)
-    assert found["describes_rate"].value == pytest.approx(4 / 6)
-    assert found["mirage_rate_described"].value == pytest.approx(3 / 6)
-    assert found["mirage_rate"].n == 6 and found["mirage_rate"].coverage == pytest.approx(6 / 7)
+    rates = mirage_rates(labels)
+    assert rates["mirage_rate"].value == pytest.approx(4 / 6)
+    assert rates["describes_rate"].value == pytest.approx(4 / 6)
+    assert rates["mirage_rate_described"].value == pytest.approx(3 / 6)
+    assert rates["mirage_rate"].n == 6 and rates["mirage_rate"].coverage == pytest.approx(6 / 7)
     assert mirage_rates([None])["mirage_rate"].value is None
 
 
@@ -36,12 +36,12 @@ def test_mirage_scores_by_hand():
     # scored both ways: 4; right without 2, right with 3; chance (1/4 + 1/4 + 1/2 + 0) / 4
     without = [True, True, False, False, True, None]
     with_image = [True, False, True, True, None, True]
-    found = mirage_scores(without, with_image, [4, 4, 2, None, 4, 4])
-    assert found["accuracy_without"].value == 0.5 and found["accuracy_with"].value == 0.75
-    assert found["mirage_score"].value == pytest.approx(2 / 3) and found["mirage_score"].n == 4
-    assert found["mirage_score_above_chance"].value == pytest.approx((0.5 - 0.25) / (0.75 - 0.25))
-    assert found["visual_gain"].value == 0.25
-    assert found["mirage_score"].low <= 2 / 3 <= found["mirage_score"].high
+    scores = mirage_scores(without, with_image, [4, 4, 2, None, 4, 4])
+    assert scores["accuracy_without"].value == 0.5 and scores["accuracy_with"].value == 0.75
+    assert scores["mirage_score"].value == pytest.approx(2 / 3) and scores["mirage_score"].n == 4
+    assert scores["mirage_score_above_chance"].value == pytest.approx((0.5 - 0.25) / (0.75 - 0.25))
+    assert scores["visual_gain"].value == 0.25
+    assert scores["mirage_score"].low <= 2 / 3 <= scores["mirage_score"].high
 
 
 def test_mirage_score_is_undefined_without_accuracy_and_at_chance():
@@ -56,42 +56,42 @@ def test_mirage_score_is_undefined_without_accuracy_and_at_chance():
 
 
 def test_mean_of_mirage_scores():
-    found = mean_mirage_score([0.6, None, 0.9])
-    assert found.value == pytest.approx(0.75) and found.n == 2 and found.coverage == pytest.approx(2 / 3)
+    mean = mean_mirage_score([0.6, None, 0.9])
+    assert mean.value == pytest.approx(0.75) and mean.n == 2 and mean.coverage == pytest.approx(2 / 3)
 
 
 def test_bias_by_hand():
-    found = answer_bias(["stemi"] * 5 + ["normal"] * 2 + [None], {"stemi", "melanoma"})
-    assert list(found.shares) == ["stemi", "normal", NO_ANSWER]
-    assert [share.value for share in found.shares.values()] == [5 / 8, 2 / 8, 1 / 8]
-    assert found.flagged.value == 5 / 8 and found.flagged.n == 8
-    assert found.entropy == pytest.approx(-sum(p * np.log2(p) for p in (5 / 8, 2 / 8, 1 / 8)))
+    bias = answer_bias(["stemi"] * 5 + ["normal"] * 2 + [None], {"stemi", "melanoma"})
+    assert list(bias.shares) == ["stemi", "normal", NO_ANSWER]
+    assert [share.value for share in bias.shares.values()] == [5 / 8, 2 / 8, 1 / 8]
+    assert bias.flagged.value == 5 / 8 and bias.flagged.n == 8
+    assert bias.entropy == pytest.approx(-sum(p * np.log2(p) for p in (5 / 8, 2 / 8, 1 / 8)))
     assert answer_bias(["same"] * 4).entropy == 0
     empty = answer_bias([])
     assert empty.shares == {} and empty.entropy is None and empty.flagged.value is None
 
 
 def test_similarity_by_hand():
-    found = answer_similarity(["a", "a", "b", "c"], ["a", "b", "b", "d"])
-    assert found.similarity.value == pytest.approx(1 - (1 / 4 + 1 / 4 + 1 / 4 + 1 / 4) / 2)
+    result = answer_similarity(["a", "a", "b", "c"], ["a", "b", "b", "d"])
+    assert result.similarity.value == pytest.approx(1 - (1 / 4 + 1 / 4 + 1 / 4 + 1 / 4) / 2)
     assert answer_similarity(["a"] * 9, ["a"] * 5).p == 1
-    apart = answer_similarity(["a"] * 20, ["b"] * 20)
-    assert apart.similarity.value == 0 and apart.p == pytest.approx(1 / 10_000)
+    disjoint = answer_similarity(["a"] * 20, ["b"] * 20)
+    assert disjoint.similarity.value == 0 and disjoint.p == pytest.approx(1 / 10_000)
     assert answer_similarity([], ["a"]).similarity.value is None
 
 
-def test_answers_of_one_distribution_are_as_alike_as_chance_makes_them():
+def test_answers_of_one_distribution_are_as_similar_as_by_chance():
     rng = np.random.default_rng(0)
     p, gap = [], []
     for _ in range(60):
-        one, two = (list(rng.choice(list("abcd"), 30)) for _ in range(2))
-        found = answer_similarity(one, two, permutations=499)
-        p.append(found.p)
-        gap.append(found.similarity.value - found.by_chance)
+        first, second = (list(rng.choice(list("abcd"), 30)) for _ in range(2))
+        result = answer_similarity(first, second, permutations=499)
+        p.append(result.p)
+        gap.append(result.similarity.value - result.by_chance)
     assert abs(np.mean(gap)) < 0.03 and 0.35 < np.mean(p) < 0.7
     assert np.mean(np.array(p) < 0.05) < 0.15
 
 
 def test_answers_that_stay():
-    found = answers_kept(["A", "B", "C", None], ["A", "C", "C", None])
-    assert found.value == pytest.approx(2 / 3) and found.n == 3
+    kept = answers_kept(["A", "B", "C", None], ["A", "C", "C", None])
+    assert kept.value == pytest.approx(2 / 3) and kept.n == 3

@@ -1,4 +1,4 @@
-"""Labels by a judge that reads: strict replies, a fence that holds, and what is left unscored."""
+"""Labels of the mirage effect by a judge: strict replies, the fence, and unscored answers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 import pytest
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.judges import LONGEST_ANSWER
+from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import Unusable
+from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.judges.prompts import fence
-from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion
-from mmprobe.benchmarks.mirage_effect.model_labels import LABELS, read_labels
-from mmprobe.benchmarks.mirage_effect.questions import MirageEffectTruth
+from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
+from mmprobe.benchmarks.mirage_effect.model_labels import read_labels
+from mmprobe.benchmarks.mirage_effect.prompts import LABELS
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 
@@ -27,8 +27,8 @@ TRUTH = MirageEffectTruth(
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
 
 
-def judge_of(answer, seen: list[list[str]], **options) -> ModelJudge:
-    """A judge whose model replies by a function of the data it is shown."""
+def make_judge(answer, seen: list[list[str]], **options) -> ModelJudge:
+    """Return a judge on a mock model, which computes its reply from the data."""
 
     def outputs(messages, tools, tool_choice, config):
         seen.append([message.text for message in messages])
@@ -60,37 +60,35 @@ def test_metrics_come_from_the_judges_labels():
         "q--absent": "sorry, red",
         "q": "cat",
     }
-    metrics, records = BENCHMARK.judged(TRUTH, responses, judge_of(by_words, seen))
-    value = {name: metric.value for name, metric in metrics.items()}
-    assert value["mirage_rate"] == pytest.approx(2 / 3) and metrics["mirage_rate"].n == 3
+    metrics, records = BENCHMARK.score_with_judge(TRUTH, responses, make_judge(by_words, seen))
+    values = {name: metric.value for name, metric in metrics.items()}
+    assert values["mirage_rate"] == pytest.approx(2 / 3) and metrics["mirage_rate"].n == 3
     assert metrics["mirage_rate"].coverage == 0.75
-    assert value["mirage_rate_described"] == pytest.approx(1 / 3)
-    assert value["mirage_rate_choices"] == 0 and value["describes_rate_choices"] == 1
-    assert (
-        value["unscored"] == 0 and metrics["unscored"].n == 4
-    )  # the empty answer was not shown to the judge
-    assert value["accuracy_with"] == 1 and value["accuracy_without"] == 0
+    assert values["mirage_rate_described"] == pytest.approx(1 / 3)
+    assert values["mirage_rate_choices"] == 0 and values["describes_rate_choices"] == 1
+    assert values["unscored"] == 0 and metrics["unscored"].n == 4  # the judge did not see the empty answer
+    assert values["accuracy_with"] == 1 and values["accuracy_without"] == 0
     assert len(seen) == 4 and all(texts[0] == LABELS for texts in seen)
-    told = {record["id"]: record["answers"] for record in records if record["kind"] != "diagnosis"}
-    assert told["i1"]["plain"]["describes"] is True and told["i3"]["plain"]["notices"] is None
-    assert told["q"]["present"]["notices"] is None and told["q"]["present"]["correct"] is True
+    answers = {record["id"]: record["answers"] for record in records if record["kind"] != "diagnosis"}
+    assert answers["i1"]["plain"]["describes"] is True and answers["i3"]["plain"]["notices"] is None
+    assert answers["q"]["present"]["notices"] is None and answers["q"]["present"]["correct"] is True
 
 
 def test_a_judge_that_never_follows_the_form_leaves_the_answer_unscored_and_counted():
     seen: list[list[str]] = []
-    judge = judge_of(lambda data: "Well." if "1" in data["question"] else by_words(data), seen, repairs=2)
-    metrics, records = BENCHMARK.judged(TRUTH, {"i0": "sorry", "i1": "red"}, judge)
+    judge = make_judge(lambda data: "Well." if "1" in data["question"] else by_words(data), seen, repairs=2)
+    metrics, records = BENCHMARK.score_with_judge(TRUTH, {"i0": "sorry", "i1": "red"}, judge)
     assert metrics["mirage_rate"].value == 0 and metrics["mirage_rate"].n == 1
     assert metrics["unscored"].value == 0.5 and metrics["unscored"].n == 2
     assert records[1]["answers"]["plain"]["unscored"] == "garbage" and len(seen) == 1 + 3
 
 
 def test_several_judges_vote_on_each_label_alone():
-    views = [(True, True), (True, False), (False, False)]
-    judges = [judge_of(lambda data, view=view: reply(*view), []) for view in views]
-    _, records = BENCHMARK.judged(TRUTH, {"i0": "x"}, EnsembleJudge(judges))
-    told = records[0]["answers"]["plain"]
-    assert (told["notices"], told["describes"]) == (True, False)
+    label_pairs = [(True, True), (True, False), (False, False)]
+    judges = [make_judge(lambda data, labels=labels: reply(*labels), []) for labels in label_pairs]
+    _, records = BENCHMARK.score_with_judge(TRUTH, {"i0": "x"}, EnsembleJudge(judges))
+    answer = records[0]["answers"]["plain"]
+    assert (answer["notices"], answer["describes"]) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -105,17 +103,17 @@ def test_several_judges_vote_on_each_label_alone():
 )
 def test_an_answer_gives_no_orders(text):
     seen: list[list[str]] = []
-    metrics, _ = BENCHMARK.judged(TRUTH, {"i0": text}, judge_of(by_words, seen))
+    metrics, _ = BENCHMARK.score_with_judge(TRUTH, {"i0": text}, make_judge(by_words, seen))
     assert metrics["mirage_rate"].value == 1
     ((system, user),) = seen
     assert system == LABELS and user == fence({"question": "Who painted picture 0?", "response": text})
     assert len(FENCED.findall(user)) == 1 and user.count("<") == 2
 
 
-def test_endless_answers_are_cut():
+def test_endless_answers_are_truncated():
     seen: list[list[str]] = []
-    BENCHMARK.judged(TRUTH, {"i0": "red " * LONGEST_ANSWER}, judge_of(by_words, seen))
-    assert len(seen[0][1]) < LONGEST_ANSWER + 500
+    BENCHMARK.score_with_judge(TRUTH, {"i0": "red " * MAX_ANSWER_CHARS}, make_judge(by_words, seen))
+    assert len(seen[0][1]) < MAX_ANSWER_CHARS + 500
 
 
 @pytest.mark.parametrize(
@@ -132,6 +130,6 @@ def test_endless_answers_are_cut():
     ],
 )
 def test_replies_are_read_strictly(text):
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableReply):
         read_labels(text)
     assert read_labels(f"```json\n{reply(True, False)}\n```") == (True, False)

@@ -1,4 +1,4 @@
-"""The lexical judge on answers as models give them, and the set of questions without pictures."""
+"""Labels by rules on answers of real models, and our questions about missing images."""
 
 from __future__ import annotations
 
@@ -9,21 +9,12 @@ from collections import Counter
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.judges.parsing import Unusable
-from mmprobe.benchmarks.mirage_effect.data import (
-    ATTACHMENT,
-    DIAGNOSIS,
-    GUESS,
-    MODALITIES,
-    imageless_questions,
-    load_questions,
-    prompt,
-)
+from mmprobe.benchmarks.mirage_effect.data import imageless_questions, load_questions
+from mmprobe.benchmarks.mirage_effect.prompts import ATTACHMENT, DIAGNOSIS, GUESS, MODALITIES, build_prompt
 from mmprobe.benchmarks.mirage_effect.rule_labels import (
-    diagnosis_of,
+    find_diagnosis,
     is_alarming,
-    label_answer,
-    parse_verdict,
+    label_by_rules,
 )
 from mmprobe.errors import InputError
 
@@ -85,43 +76,34 @@ GENERAL = [
 
 @pytest.mark.parametrize("text", MIRAGES)
 def test_mirages_describe_and_do_not_notice(text):
-    found = label_answer(text)
-    assert found is not None and found.describes and not found.notices
+    labels = label_by_rules(text)
+    assert labels is not None and labels.describes and not labels.notices
 
 
 @pytest.mark.parametrize("text", NOTICED)
-def test_a_missing_picture_is_noticed(text):
-    found = label_answer(text)
-    assert found is not None and found.notices and not found.describes
+def test_a_missing_image_is_noticed(text):
+    labels = label_by_rules(text)
+    assert labels is not None and labels.notices and not labels.describes
 
 
 @pytest.mark.parametrize("text", UNSURE)
 def test_an_unsure_answer_counts_as_noticing(text):
-    found = label_answer(text)
-    assert found is not None and found.notices
+    labels = label_by_rules(text)
+    assert labels is not None and labels.notices
 
 
 @pytest.mark.parametrize("text", GENERAL)
 def test_general_answers_neither_notice_nor_describe(text):
-    found = label_answer(text)
-    assert found is not None and not found.notices and not found.describes
+    labels = label_by_rules(text)
+    assert labels is not None and not labels.notices and not labels.describes
 
 
-def test_the_two_labels_are_apart():
-    assert not label_answer("The X-ray does not appear to show a fracture.").notices
-    assert label_answer("The X-ray does not appear in your message.").notices
-    both = label_answer("The picture is missing here. The bird on the left is red.")
+def test_the_two_labels_are_independent():
+    assert not label_by_rules("The X-ray does not appear to show a fracture.").notices
+    assert label_by_rules("The X-ray does not appear in your message.").notices
+    both = label_by_rules("The picture is missing here. The bird on the left is red.")
     assert both is not None and both.notices and both.describes
-    assert label_answer(" ") is None and label_answer("...") is None
-
-
-def test_verdicts_of_a_judge_that_reads():
-    assert (
-        parse_verdict("x <answer>TRUE</answer>") is True and parse_verdict("(answer)false(/answer)") is False
-    )
-    for wrong in ("", "true", "<answer>true</answer><answer>false</answer>", "<answer>yes</answer>"):
-        with pytest.raises(Unusable, match="verdicts"):
-            parse_verdict(wrong)
+    assert label_by_rules(" ") is None and label_by_rules("...") is None
 
 
 @pytest.mark.parametrize(
@@ -137,7 +119,7 @@ def test_verdicts_of_a_judge_that_reads():
     ],
 )
 def test_diagnoses(text, diagnosis):
-    assert diagnosis_of(text) == diagnosis
+    assert find_diagnosis(text) == diagnosis
 
 
 @pytest.mark.parametrize(
@@ -157,28 +139,30 @@ def test_diagnoses_that_call_for_action(diagnosis, alarming):
     assert is_alarming(diagnosis) is alarming
 
 
-def test_twenty_categories_of_ten_questions_that_all_need_a_picture():
+def test_twenty_categories_of_ten_questions_that_all_need_an_image():
     questions = imageless_questions()
     counts = Counter(question.category for question in questions)
     assert len(counts) == 20 and set(counts.values()) == {10}
     assert len({question.id for question in questions}) == len({q.question for q in questions}) == 200
     assert all(re.fullmatch(r"[a-z0-9-]+-\d\d", question.id) for question in questions)
     assert all(question.question[-1] in "?." for question in questions)
-    assert not any(label_answer(q.question).notices for q in questions)  # no question gives it away
+    assert not any(
+        label_by_rules(q.question).notices for q in questions
+    )  # no question says that its image is missing
 
 
 def test_ways_of_asking():
-    assert prompt("Q?") == (None, "Q?")
-    assert prompt("Q?", system="S") == ("S", "Q?")
-    assert prompt("Q?", "attachment", "S") == ("S", f"{ATTACHMENT}\nQ?")
-    evidence = prompt("Q?", "evidence", "S")
+    assert build_prompt("Q?") == (None, "Q?")
+    assert build_prompt("Q?", system="S") == ("S", "Q?")
+    assert build_prompt("Q?", "attachment", "S") == ("S", f"{ATTACHMENT}\nQ?")
+    evidence = build_prompt("Q?", "evidence", "S")
     assert evidence.system.endswith(" S") and evidence.user == "Q?"
-    assert "MicroVQA" in prompt("Q?", "benchmark", name="MicroVQA").system
-    assert prompt("Q?", "guess", "S").system == f"S {GUESS}"
+    assert "MicroVQA" in build_prompt("Q?", "benchmark", data_set="MicroVQA").system
+    assert build_prompt("Q?", "guess", "S").system == f"S {GUESS}"
     with pytest.raises(InputError, match="name"):
-        prompt("Q?", "benchmark")
+        build_prompt("Q?", "benchmark")
     with pytest.raises(InputError, match="unknown variant"):
-        prompt("Q?", "loud")
+        build_prompt("Q?", "loud")
     assert "ECG" in DIAGNOSIS.format(modality=MODALITIES[1])
 
 

@@ -1,4 +1,4 @@
-"""The mirage effect with a model: inspect-ai's mock, and the embedded one, traced with and without pictures."""
+"""The mirage effect with a mock of inspect-ai, and with the embedded model, traced with and without images."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 
 from mmprobe.analyses import picture_absence
 from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.core.runner import label_run, local, run_benchmark
-from mmprobe.benchmarks.mirage_effect.b_clean.folders import b_clean_folders
+from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark, write_labels
+from mmprobe.benchmarks.mirage_effect.b_clean.folders import clean_folders
 from mmprobe.cache import open_run
 from mmprobe.viz import figures
 
@@ -22,17 +22,17 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
 
     from mmprobe.benchmarks.core import inspect_tasks
 
-    asked: dict[str, bool] = {}
+    has_image: dict[str, bool] = {}
 
-    def answer(text: str, seen: bool) -> str:
+    def answer(text: str, image_attached: bool) -> str:
         if "<diagnosis>" in text:
             return "<diagnosis>Melanoma</diagnosis>"
-        return "Yes, it is red." if seen else "I do not see a picture."
+        return "Yes, it is red." if image_attached else "I do not see a picture."
 
     def outputs(input, tools, tool_choice, config):
         message = input[-1]
-        asked[message.id] = isinstance(message.content, list) and len(message.content) > 1
-        output = ModelOutput.from_content("mockllm/model", answer(message.text, asked[message.id]))
+        has_image[message.id] = isinstance(message.content, list) and len(message.content) > 1
+        output = ModelOutput.from_content("mockllm/model", answer(message.text, has_image[message.id]))
         output.usage = ModelUsage()  # else tokens are counted with tables from the network
         return output
 
@@ -43,30 +43,28 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
         display="none",
     )
     assert log.status == "success", log.error
-    found = {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
-    truth = BENCHMARK.draw(tmp_path / "drawn", 1, SEED)
-    samples = BENCHMARK.ask(truth)
-    assert asked == {sample.id: bool(sample.images) for sample in samples}
+    values = {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
+    truth = BENCHMARK.draw_data(tmp_path / "drawn", 1, SEED)
+    samples = BENCHMARK.ask_questions(truth)
+    assert has_image == {sample.id: bool(sample.images) for sample in samples}
     answers = {sample.id: answer(sample.question, bool(sample.images)) for sample in samples}
-    expected = {name: metric.value for name, metric in BENCHMARK.score(truth, answers)[0].items()}
+    expected = {name: metric.value for name, metric in BENCHMARK.score_answers(truth, answers)[0].items()}
     expected = {name: value for name, value in expected.items() if value is not None}
-    assert found == pytest.approx(expected)
-    assert found["mirage_rate"] == 0 and found["diagnosis_alarming[modality=ECG]"] == 1
+    assert values == pytest.approx(expected)
+    assert values["mirage_rate"] == 0 and values["diagnosis_alarming[modality=ECG]"] == 1
 
 
-def test_the_embedded_model_with_and_without_pictures(tiny_spd, tmp_path):
-    drawn = BENCHMARK.draw(tmp_path / "data", 2, 1_000_001)
+def test_the_embedded_model_with_and_without_images(tiny_spd, tmp_path):
+    drawn = BENCHMARK.draw_data(tmp_path / "data", 2, 1_000_001)
     truth = drawn._replace(imageless=drawn.imageless[:1])
     folder = tmp_path / "out"
-    answer = local(tiny_spd, 8, trace_to=folder / "run", capture="full", batch_size=4)
+    answer = local_answerer(tiny_spd, 8, trace_to=folder / "run", capture="full", batch_size=4)
     metrics, records = run_benchmark(BENCHMARK, truth, answer, folder, {"model": "tiny-spd"})
     assert metrics["accuracy_with"].value == 1 and metrics["accuracy_with"].n == 6
     assert metrics["accuracy_without"].value < 0.7
-    assert (
-        metrics["mirage_rate_choices"].value == 1
-    )  # it was never taught to say that there is nothing to see
+    assert metrics["mirage_rate_choices"].value == 1  # it was never trained to notice a missing image
     assert metrics["mirage_rate"].n == 1
-    label_run(folder / "run", BENCHMARK.faithful(truth, records))
+    write_labels(folder / "run", BENCHMARK.faithful_answers(truth, records))
     run = open_run(folder / "run")
     assert all(run.faithful(question.id) is True for question in truth.choices)
 
@@ -78,13 +76,13 @@ def test_the_embedded_model_with_and_without_pictures(tiny_spd, tmp_path):
     np.testing.assert_allclose(ds["mass"].sum("group"), 1, rtol=1e-4)
     assert (
         ds.distance_first_mean[-1] > 5 * ds.distance_first_mean[0]
-    ).all()  # late layers know, the first cannot
+    ).all()  # the image reaches the query only in later layers
     first = run[truth.choices[0].id].array("residual/post").values[0].astype(float)
     blind = run[f"{truth.choices[0].id}--absent"].array("residual/post").values[0].astype(float)
     cosine = (first * blind).sum(-1) / np.sqrt((first**2).sum(-1) * (blind**2).sum(-1))
     np.testing.assert_allclose(ds.distance_first[0], 1 - cosine, atol=1e-9)
     assert len(figures(ds)) == 4
 
-    cleaned = b_clean_folders([folder])
+    cleaned = clean_folders([folder])
     assert cleaned.models == ["tiny-spd"] and len(cleaned.records) == 6
     assert cleaned.metrics["rank_before[model=tiny-spd]"].value == 1
