@@ -1,0 +1,99 @@
+"""The layout that docs/architecture.md describes: packages, sizes of folders and files, and file names."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import mmprobe
+
+ROOT = Path(__file__).parent.parent.parent
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+FOLDERS = sorted({Path(folder) for folder in SETUPTOOLS["package-dir"].values()})
+MOST_FILES = 12
+MOST_LINES = 350
+ONE_FILE_AN_ENTRY = {"models/families", "analyses", "viz/figures", "interventions/methods"}
+BENCHMARKS = sorted(
+    file.parent for file in ROOT.glob("benchmarks/*/benchmark.py") if file.parent.name != "core"
+)
+# Public names that only files of these names define, in every benchmark.
+ROLES = {
+    r"read_data|draw_data|score_answers": {"benchmark"},
+    r"load_questions": {"data"},
+    r"[A-Z]\w*Labels": {"labels"},
+    r"label_by_rules": {"rule_labels"},
+    r"label_by_judge": {"model_labels"},
+    r"compute_metrics": {"metrics", "scoring"},
+}
+
+
+def package_folders() -> list[Path]:
+    """Return every folder with an `__init__.py` under the folders of packages, relative to the root."""
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("__init__.py")]
+    return sorted(file.parent.relative_to(ROOT) for file in files)
+
+
+def package_name(folder: Path) -> str:
+    return ".".join(["mmprobe", *folder.parts]).replace("mmprobe.mmprobe", "mmprobe")
+
+
+def test_every_folder_of_code_is_a_package_of_the_wheel():
+    names = [package_name(folder) for folder in package_folders()]
+    assert sorted(SETUPTOOLS["packages"]) == sorted(names)
+    top = {package_name(folder): str(folder) for folder in FOLDERS}
+    assert SETUPTOOLS["package-dir"] == top
+    with_code = {
+        file.parent.relative_to(ROOT) for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")
+    }
+    assert with_code == set(package_folders()), "a folder of code lacks its __init__.py"
+
+
+def test_the_package_is_typed():
+    assert (Path(mmprobe.__file__).parent / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", ["mmprobe.tests", "mmprobe.docs", "mmprobe.perf", "mmprobe.mmprobe"])
+def test_nothing_else_is_part_of_the_package(name):
+    assert importlib.util.find_spec(name) is None
+
+
+@pytest.mark.parametrize("folder", [str(folder) for folder in package_folders()])
+def test_a_folder_holds_few_files(folder):
+    files = [file.name for file in (ROOT / folder).glob("*.py") if file.name != "__init__.py"]
+    assert folder in ONE_FILE_AN_ENTRY or len(files) <= MOST_FILES
+
+
+def test_no_file_is_long():
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in files}
+    assert {file: length for file, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def public_names(file: Path) -> set[str]:
+    """Return the names of a module's own functions, classes and constants."""
+    names = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+@pytest.mark.parametrize("folder", BENCHMARKS, ids=lambda folder: folder.name)
+def test_benchmarks_use_the_same_names_for_the_same_files(folder):
+    files = {file.stem: file for file in folder.glob("*.py")}
+    assert {"benchmark", "data", "metrics"} <= set(files)
+    assert "BENCHMARK" in public_names(files["benchmark"])
+    assert ("model_labels" in files) <= ({"labels", "rule_labels", "scoring"} <= set(files))
+    for stem, file in files.items():
+        for name in public_names(file):
+            for pattern, stems in ROLES.items():
+                assert not re.fullmatch(pattern, name) or stem in stems, f"{file}: {name} belongs in {stems}"
