@@ -1,4 +1,4 @@
-"""Learned and causal probes of what a model holds: linear probes, attributions, patching, the logit lens."""
+"""Linear probes, logit lens, attribution, activation patching and attention knockout."""
 
 import lazy_loader
 

@@ -9,6 +9,6 @@ from .logit_lens import logit_lens as logit_lens
 from .logit_lens import logit_lens_run as logit_lens_run
 from .patching import patch_residual as patch_residual
 from .region_overlap import compare_with_regions as compare_with_regions
-from .registry import OF_A_RUN as OF_A_RUN
-from .registry import of_run as of_run
-from .targets import presence_of as presence_of
+from .registry import RUN_PROBES as RUN_PROBES
+from .registry import run_probes as run_probes
+from .targets import object_presence as object_presence

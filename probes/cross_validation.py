@@ -1,4 +1,4 @@
-"""A linear model of labels, fitted on some folds and measured on the others."""
+"""Cross-validation of a linear model of labels."""
 
 from __future__ import annotations
 
@@ -8,22 +8,36 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import assign_folds, draw_groups, interval, picture_groups, quick, weighted_auc
+from mmprobe.analyses.held_out import (
+    assign_folds,
+    bootstrap_interval,
+    image_groups,
+    resample_groups,
+    skip_checks,
+    weighted_auc,
+)
 from mmprobe.samples import Sample
 
-STRENGTH = 0.01  # C of the logistic regression; small, a stream having more numbers than a run samples; ours
+PENALTY_C = 0.01  # C of the logistic regression; small, as there are more dimensions than samples; our choice
 MEASURES = ("accuracy", "balanced_accuracy", "auc")
 
 
 class Split(NamedTuple):
-    """Which samples are used, and how they are divided: rows of the vectors, and of these the class, the set
-    of pictures and the fold [sample]; and bootstrap resamples [resample, group]."""
+    """The samples of a probe and their folds.
+
+    Attributes:
+        rows: [sample], rows of the vectors.
+        truth: [sample], index of the class.
+        groups: [sample], index of the image set.
+        fold: [sample], index of the fold.
+        resamples: [resample, group], bootstrap resamples of image sets.
+    """
 
     rows: np.ndarray
     truth: np.ndarray
     groups: np.ndarray
     fold: np.ndarray
-    drawn: np.ndarray
+    resamples: np.ndarray
 
 
 def split_samples(
@@ -34,80 +48,92 @@ def split_samples(
     seed: int,
     where: str,
 ) -> Split:
-    """Divide the samples whose label is one of the classes.
+    """Assign folds to the samples whose label is one of the classes.
 
     Args:
-        labels: of each sample.
-        where: they come from, for errors.
+        labels: label of each sample.
+        where: source of the samples, for error messages.
     """
     rows = np.array([row for row, label in enumerate(labels) if label in classes])
     truth = np.array([classes.index(labels[row]) for row in rows])
-    groups = picture_groups([samples[row] for row in rows])
+    groups = image_groups([samples[row] for row in rows])
     fold = assign_folds(truth, groups, folds, seed, where)
-    return Split(rows, truth, groups, fold, draw_groups(groups, seed))
+    return Split(rows, truth, groups, fold, resample_groups(groups, seed))
 
 
-def held_out(vectors: np.ndarray, labellings: Sequence[np.ndarray], fold: np.ndarray) -> np.ndarray:
-    """Probabilities [labelling, sample, class], each by the model that was fitted on the other folds.
+def predict_held_out(vectors: np.ndarray, labellings: Sequence[np.ndarray], fold: np.ndarray) -> np.ndarray:
+    """Return probabilities [labelling, sample, class], each from a model fitted on the other folds.
 
-    An L2 penalty does not see rotations, so the fit is done where the training vectors lie: in at most as
-    many dimensions as there are of them. It is the same fit, once rotated and then quick.
+    An L2 penalty is invariant to rotation. The vectors are rotated into the span of the training vectors,
+    which has at most as many dimensions as there are training samples. The fit is the same and faster.
+
+    Args:
+        vectors: [sample, hidden].
+        labellings: index of the class [sample]; the true labels and shuffles of them.
+        fold: [sample].
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
-    found = np.empty((len(labellings), len(vectors), int(labellings[0].max()) + 1))
+    probabilities = np.empty((len(labellings), len(vectors), int(labellings[0].max()) + 1))
     for number in np.unique(fold):
         train = fold != number
         scaler = StandardScaler().fit(vectors[train].astype(float))
         scaled = scaler.transform(vectors.astype(float))
         if scaled.shape[1] > train.sum():
             scaled = scaled @ np.linalg.svd(scaled[train], full_matrices=False)[2].T
-        for probabilities, labels in zip(found, labellings, strict=True):
-            model = LogisticRegression(C=STRENGTH, class_weight="balanced", max_iter=1000)
-            with quick():
+        for held_out, labels in zip(probabilities, labellings, strict=True):
+            model = LogisticRegression(C=PENALTY_C, class_weight="balanced", max_iter=1000)
+            with skip_checks():
                 model.fit(scaled[train], labels[train])
-                probabilities[~train] = model.predict_proba(scaled[~train])
-    return found
+                held_out[~train] = model.predict_proba(scaled[~train])
+    return probabilities
 
 
-def measures_of(
+def compute_measures(
     probabilities: np.ndarray, truth: np.ndarray, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """`MEASURES` [measure, resample] of probabilities [sample, class]; NaN for resamples without a class.
+    """Return `MEASURES` [measure, resample] of probabilities [sample, class]; NaN without a class.
 
     Args:
-        weights: [resample, sample], how often each sample counts; None for one resample of all samples once.
+        weights: [resample, sample], how often each sample counts; None to count all samples once.
     """
     weights = np.ones((1, len(truth))) if weights is None else weights
-    right = probabilities.argmax(1) == truth
+    correct = probabilities.argmax(1) == truth
     classes = [truth == number for number in range(probabilities.shape[1])]
     with np.errstate(invalid="ignore"):
-        recalls = [weights @ (right & mine) / (weights @ mine) for mine in classes]
-    aucs = [weighted_auc(score, mine, weights) for score, mine in zip(probabilities.T, classes, strict=True)]
-    return np.array([weights @ right / weights.sum(1), np.mean(recalls, 0), np.mean(aucs, 0)])
+        recalls = [weights @ (correct & members) / (weights @ members) for members in classes]
+    aucs = [
+        weighted_auc(score, members, weights) for score, members in zip(probabilities.T, classes, strict=True)
+    ]
+    return np.array([weights @ correct / weights.sum(1), np.mean(recalls, 0), np.mean(aucs, 0)])
 
 
-def with_interval(probabilities: np.ndarray, split: Split) -> np.ndarray:
-    """`MEASURES` and their intervals: [value-low-high, measure]."""
-    ends = interval(
-        lambda weights: measures_of(probabilities, split.truth, weights), split.drawn, split.groups
+def measures_with_interval(probabilities: np.ndarray, split: Split) -> np.ndarray:
+    """Return `MEASURES` with their intervals, [value-low-high, measure]."""
+    ends = bootstrap_interval(
+        lambda weights: compute_measures(probabilities, split.truth, weights), split.resamples, split.groups
     )
-    return np.stack([measures_of(probabilities, split.truth)[:, 0], *ends])
+    return np.stack([compute_measures(probabilities, split.truth)[:, 0], *ends])
 
 
 def add_measures(out: xr.Dataset, scores: np.ndarray, chance: np.ndarray) -> None:
-    """Add the measures: scores [layer, value-low-high, measure], chance [layer, shuffle, measure]."""
+    """Add the measures to a data set.
+
+    Args:
+        scores: [layer, value-low-high, measure].
+        chance: [layer, shuffle, measure], with shuffled labels.
+    """
     for number, name in enumerate(MEASURES):
         for end, values in zip(("", "_low", "_high"), scores[..., number].T, strict=True):
             out[name + end] = ("layer", values)
         out[f"{name}_shuffled"] = ("layer", chance[..., number].mean(1))
-        out[f"{name}_p"] = ("layer", _p(chance[..., number], scores[:, 0, number]))
+        out[f"{name}_p"] = ("layer", _shuffle_p(chance[..., number], scores[:, 0, number]))
         if name == "auc":
             largest = np.broadcast_to(chance[..., number].max(0), chance.shape[:2])
-            out["auc_p_max"] = ("layer", _p(largest, scores[:, 0, number]))
+            out["auc_p_max"] = ("layer", _shuffle_p(largest, scores[:, 0, number]))
 
 
-def _p(chance: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Share of the shuffles [layer, shuffle] that do as well as what was found [layer]."""
-    return ((chance >= found[:, None]).sum(1) + 1) / (chance.shape[1] + 1)
+def _shuffle_p(chance: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Return the share of shuffles [layer, shuffle] with at least the score [layer] of the true labels."""
+    return ((chance >= scores[:, None]).sum(1) + 1) / (chance.shape[1] + 1)

@@ -1,4 +1,4 @@
-"""Attributions against the regions that a sample asks about."""
+"""Overlap of attribution maps with a sample's regions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from mmprobe.samples import Sample
 
 
 def compare_with_regions(maps: xr.Dataset, sample: Sample) -> xr.Dataset:
-    """How much of the attribution lies on a sample's regions, against how much of the pictures they are.
+    """Return the share of the attribution on a sample's regions, and the share of the images that they cover.
 
     Args:
-        maps: from `attribute`, by occlusion or integrated gradients.
-        sample: with `regions`, the one that was explained.
+        maps: data set of `attribute`, by occlusion or integrated gradients.
+        sample: the explained sample, with `regions`.
 
     Returns:
-        A data set with dimension `step`; shares from 0 to 1, over the visual tokens of all views.
+        A data set with dimension `step`. Shares are over the visual tokens of all views, from 0 to 1.
 
-        - share (step): of the positive attribution, what lies on the regions; a cell that a region covers in
-          part counts in part. NaN where no attribution is positive
-        - area: of all cells, what the regions cover; the share expected of a map that knows nothing
-        - hit (step): whether the largest attribution is in a cell that a region covers at least half, or
-          more than any other cell (the pointing game of Zhang et al., 2018)
+        - share (step): share of the positive attribution on the regions. A partly covered cell counts in
+          part. NaN if no attribution is positive
+        - area: share of the cells that the regions cover; the share of a uniform map
+        - hit (step): whether the largest attribution is in a region (the pointing game of Zhang et al.,
+          2018). A cell counts if a region covers at least half of it, or covers it most of all cells
         - hit_by_chance: share of such cells
 
     Raises:
@@ -31,13 +31,15 @@ def compare_with_regions(maps: xr.Dataset, sample: Sample) -> xr.Dataset:
         NotApplicable: the sample has no regions, or no view shows them.
 
     Example:
-        >>> found = compare_with_regions(attribute(model, sample), sample)     # doctest: +SKIP
-        >>> float(found.share.mean()), float(found.area)            # doctest: +SKIP
+        >>> overlap = compare_with_regions(attribute(model, sample), sample)   # doctest: +SKIP
+        >>> float(overlap.share.mean()), float(overlap.area)        # doctest: +SKIP
     """
     if "attribution" not in maps or maps.attrs.get("sample") != sample.id:
-        raise InputError(f"sample {sample.id}: give its own maps, by occlusion or integrated_gradients")
+        raise InputError(
+            f"sample {sample.id}: maps: give maps of this sample, by occlusion or integrated_gradients"
+        )
     if not sample.regions:
-        raise NotApplicable(f"sample {sample.id}: has no regions")
+        raise NotApplicable(f"sample {sample.id} has no regions")
     covered = region_cover(maps, sample)
     cells = np.isfinite(covered)
     covered, values = covered[cells], maps["attribution"].values[:, cells]
@@ -55,30 +57,30 @@ def compare_with_regions(maps: xr.Dataset, sample: Sample) -> xr.Dataset:
 
 
 def region_cover(maps: xr.Dataset, sample: Sample) -> np.ndarray:
-    """[image, y, x], how much of each visual token's cell the sample's regions cover, 0 to 1; NaN without a cell.
+    """Return [image, y, x], the share of each visual token's cell that the regions cover; NaN without a cell.
 
     Example:
         >>> region_cover(attribute(model, sample), sample).shape    # doctest: +SKIP
         (2, 4, 4)
     """
-    found = np.full(maps["attribution"].shape[1:], np.nan)
-    for view, picture in enumerate(maps["source"].values.tolist()):
+    cover = np.full(maps["attribution"].shape[1:], np.nan)
+    for view, image in enumerate(maps["source"].values.tolist()):
         (height, width), (rows, columns) = maps["size"].values[view], maps["grid"].values[view]
         inside = np.zeros((height, width))
         for region in sample.regions:
-            if region.image == picture:
-                x, y, wide, high = region.box
-                rows_in, columns_in = slice(max(y, 0), max(y + high, 0)), slice(max(x, 0), max(x + wide, 0))
-                inside[rows_in, columns_in] = 1  # the union, where regions overlap
-        left, top, across, down = maps["box"].values[view]
-        tall = _overlaps(top, down, rows, height)
-        broad = _overlaps(left, across, columns, width)
-        found[view, :rows, :columns] = tall @ inside @ broad.T / (down / rows * across / columns)
-    return found
+            if region.image == image:
+                x, y, box_width, box_height = region.box
+                inside[max(y, 0) : max(y + box_height, 0), max(x, 0) : max(x + box_width, 0)] = 1
+        left, top, view_width, view_height = maps["box"].values[view]
+        row_overlap = _cell_overlaps(top, view_height, rows, height)
+        column_overlap = _cell_overlaps(left, view_width, columns, width)
+        cell_area = view_height / rows * view_width / columns
+        cover[view, :rows, :columns] = row_overlap @ inside @ column_overlap.T / cell_area
+    return cover
 
 
-def _overlaps(start: float, extent: float, cells: int, pixels: int) -> np.ndarray:
-    """[cell, pixel], how much of each pixel each of so many equal cells covers along one axis."""
+def _cell_overlaps(start: float, extent: float, cells: int, pixels: int) -> np.ndarray:
+    """Return [cell, pixel], the share of each pixel that each of the equal cells covers along one axis."""
     edges = start + extent * np.arange(cells + 1) / cells
     pixel = np.arange(pixels)
     return (np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)).clip(0)

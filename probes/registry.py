@@ -1,4 +1,4 @@
-"""The probes of a whole run by name."""
+"""The probes of a run, by name."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import xarray as xr
 if TYPE_CHECKING:
     from mmprobe.models import Model
 
-OF_A_RUN = ("linear_probe", "logit_lens", "attention_knockout")
-"""Probes that `mmprobe analyze` runs beside the analyses; all but the first need the model."""
+RUN_PROBES = ("linear_probe", "logit_lens", "attention_knockout")
+"""Probes that `mmprobe analyze` computes in addition to the analyses. All except the first need the model."""
 
 
-def of_run(model: Model | None = None, slow: bool = False) -> dict[str, Callable[..., xr.Dataset]]:
-    """The probes of a whole run by name, each a function of the run, as `mmprobe.analyses.ANALYSES` holds analyses.
+def run_probes(model: Model | None = None, slow: bool = False) -> dict[str, Callable[..., xr.Dataset]]:
+    """Return the probes of a run by name. Each is a function of the run, as in `mmprobe.analyses.ANALYSES`.
 
     Args:
-        model: the one that was traced; without it only probes that need none.
-        slow: also those that take as long as tracing does.
+        model: the traced model; None for probes without a model.
+        slow: whether to include probes that take as long as tracing.
 
     Example:
-        >>> list(of_run())
+        >>> list(run_probes())
         ['linear_probe']
     """
     from mmprobe.probes.linear import linear_probe
 
-    found: dict[str, Callable[..., xr.Dataset]] = {"linear_probe": linear_probe}
+    probes: dict[str, Callable[..., xr.Dataset]] = {"linear_probe": linear_probe}
     if model is not None:
         from mmprobe.probes.logit_lens import logit_lens_run
 
-        found["logit_lens"] = partial(logit_lens_run, model)
+        probes["logit_lens"] = partial(logit_lens_run, model)
     if model is not None and slow:
         from mmprobe.probes.knockout import attention_knockout_run
 
-        found["attention_knockout"] = partial(attention_knockout_run, model)
-    return found
+        probes["attention_knockout"] = partial(attention_knockout_run, model)
+    return probes

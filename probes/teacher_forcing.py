@@ -1,11 +1,11 @@
-"""A model reading its own answer, teacher-forced, with one thing inside it changed.
+"""Teacher forcing: one forward pass over a prompt and its answer.
 
-One forward pass over the prompt and the answer, whose tokens are those the model gave, whatever the change
-makes of them.
-"""
+Causal probes change the model inside such a pass. The answer's tokens stay the same, whatever the change
+does."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,28 +13,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor
+from torch import Tensor, nn
 
+from mmprobe.cache import Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.prompt import decode_tokens
-from mmprobe.probes.logit_lens import cast_to_float32
 from mmprobe.samples import Sample
 
 GROUPS = tuple(group.name.lower() for group in Group if group is not Group.GENERATED)
 MAX_NEW_TOKENS = 64
+_MAX_DIFFERENCE = 1.0  # nat; a larger mean difference of log-probabilities means another model
 Answer = str | Sequence[int] | np.ndarray | None
 
 
-class ForcedAnswer(NamedTuple):
-    """A prompt with its answer.
+class TeacherForcing(NamedTuple):
+    """A prompt with its answer, ready for one forward pass.
 
     Attributes:
-        model: reads both.
-        inputs: of one forward pass over both.
+        model: the model.
+        inputs: inputs of the forward pass over prompt and answer.
         prompt: the prompt.
-        ids: int64 [step], the answer's tokens.
+        ids: int64 [step], token ids of the answer.
     """
 
     model: Model
@@ -43,25 +44,26 @@ class ForcedAnswer(NamedTuple):
     ids: Tensor
 
     def logprobs(self) -> Tensor:
-        """float32 [step], log-probability of each of the answer's tokens, given all before it."""
+        """Return float32 [step], the log-probability of each token of the answer."""
         hf, steps = self.model.hf, len(self.ids)
-        least = {"logits_to_keep": steps + 1} if hf._supports_logits_to_keep() else {}
+        options = {"logits_to_keep": steps + 1} if hf._supports_logits_to_keep() else {}
         with torch.no_grad():
-            logits = hf(**self.inputs, **least, use_cache=False).logits[0, -steps - 1 : -1]
+            logits = hf(**self.inputs, **options, use_cache=False).logits[0, -steps - 1 : -1]
         return logits.float().log_softmax(-1).gather(1, self.ids[:, None])[:, 0]
 
     def texts(self) -> np.ndarray:
+        """Return str [step], the texts of the answer's tokens."""
         return np.array(decode_tokens(self.model, self.ids.cpu().numpy()), dtype=str)
 
 
 def force_answer(
     model: Model, sample: Sample, answer: Answer = None, max_new_tokens: int = MAX_NEW_TOKENS
-) -> ForcedAnswer:
-    """Put an answer behind a sample's prompt.
+) -> TeacherForcing:
+    """Append an answer to a sample's prompt.
 
     Args:
-        answer: text, or token ids; None to let the model answer, greedily.
-        max_new_tokens: longest answer, if the model gives it.
+        answer: text or token ids; None for the model's own greedy answer.
+        max_new_tokens: maximum length of the model's own answer.
 
     Raises:
         InputError: an image cannot be decoded, or the answer is empty.
@@ -81,69 +83,98 @@ def force_answer(
         answer = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
     ids = torch.tensor(np.asarray(answer, dtype=np.int64), device=model.device)
     if not len(ids):
-        raise InputError(f"sample {sample.id}: its answer is empty; give one of a token at least")
-    longer: dict[str, Any] = dict(inputs)
-    for _ in range(len(ids)):  # as `generate` lengthens masks and types of tokens, family by family
-        longer = model.hf._update_model_kwargs_for_generation({}, longer, is_encoder_decoder=False)
-    longer["input_ids"] = torch.cat([inputs["input_ids"], ids[None]], 1)
-    return ForcedAnswer(model, longer, prompt, ids)
+        raise InputError(f"sample {sample.id}: its answer is empty; give at least one token")
+    extended: dict[str, Any] = dict(inputs)
+    for _ in range(len(ids)):  # each family extends its masks and token types as in `generate`
+        extended = model.hf._update_model_kwargs_for_generation({}, extended, is_encoder_decoder=False)
+    extended["input_ids"] = torch.cat([inputs["input_ids"], ids[None]], 1)
+    return TeacherForcing(model, extended, prompt, ids)
 
 
 @contextmanager
 def float32_logits(model: Model) -> Iterator[None]:
-    """Within the block the model's unembedding, and what scales or caps its logits, compute in float32.
+    """Compute the model's logits in float32 within the block.
 
-    Large logits in bfloat16 are 0.125 apart, more than what one token of a prompt adds. Weights in half precision are
-    copied for as long as the block lasts, which takes 2.2 GB for a 7B. An answer is generated outside of it, or it might
-    not be the model's own.
+    This covers the unembedding and any scaling or capping of logits. Large bfloat16 logits are 0.125 apart,
+    more than one token of a prompt contributes. Half-precision weights are copied within the block, which
+    takes 2.2 GB for a 7B model. Generate answers outside the block: float32 logits may change them.
 
     Example:
         >>> with float32_logits(model):                                # doctest: +SKIP
-        ...     logprobs = forced.logprobs()
+        ...     logprobs = forcing.logprobs()
     """
     unembedding = model.hf.get_output_embeddings()
-    fine = cast_to_float32(unembedding)
-    if fine is unembedding:
+    float32_unembedding = cast_to_float32(unembedding)
+    if float32_unembedding is unembedding:
         yield
         return
-    handle = unembedding.register_forward_hook(lambda module, args, output: fine(args[0].float()))
+    handle = unembedding.register_forward_hook(
+        lambda module, args, output: float32_unembedding(args[0].float())
+    )
     try:
         yield
     finally:
         handle.remove()
 
 
-def positions_of(model: Model, prompt: Prompt, groups: Sequence[str]) -> np.ndarray:
-    """Where the prompt's tokens of these groups stand."""
+def cast_to_float32(module: nn.Module) -> nn.Module:
+    """Return a module in single precision: the module itself, or a copy without gradients.
+
+    A copy of the unembedding of a 7B model takes 2.2 GB.
+
+    Example:
+        >>> cast_to_float32(nn.Linear(2, 3, dtype=torch.bfloat16)).weight.dtype
+        torch.float32
+    """
+    if next(module.parameters()).dtype == torch.float32:
+        return module
+    return copy.deepcopy(module).float().requires_grad_(False)
+
+
+def check_model(model: Model, trace: Trace, logprob: np.ndarray) -> None:
+    """Check that the model assigns the log-probabilities [step] of the trace to its answer.
+
+    Raises:
+        InputError: another model made the trace.
+    """
+    difference = np.abs(logprob - trace.steps["logprob"].values).mean()
+    if difference > _MAX_DIFFERENCE:
+        raise InputError(
+            f"trace {trace.id}: was not made by {model.name}; their log-probabilities differ by {difference:.1f} nat"
+        )
+
+
+def find_positions(model: Model, prompt: Prompt, groups: Sequence[str]) -> np.ndarray:
+    """Return the positions of a prompt's tokens in these groups, sorted."""
     for group in groups:
         if group not in GROUPS:
-            raise InputError(f"group {group!r}: choose of {', '.join(GROUPS)}")
+            raise InputError(f"group {group!r}: choose from {', '.join(GROUPS)}")
     if model.has_cross_attention and "visual" in groups:
-        raise NotApplicable(f"in {model.family.name} pictures are seen by cross-attention, not as tokens")
-    found = np.flatnonzero(np.isin(prompt.group, [Group[group.upper()] for group in groups]))
-    if not len(found):
+        raise NotApplicable(f"{model.family.name} reads images by cross-attention and has no visual tokens")
+    positions = np.flatnonzero(np.isin(prompt.group, [Group[group.upper()] for group in groups]))
+    if not len(positions):
         raise NotApplicable(f"the prompt has no {' or '.join(groups)} tokens")
-    return found
+    return positions
 
 
-def layer_indices(model: Model, layers: Sequence[int] | None) -> list[int]:
-    """Layers from 0, in order; all for None, negative ones counted from the last."""
+def resolve_layers(model: Model, layers: Sequence[int] | None) -> list[int]:
+    """Return layers as sorted indices from 0. None means all layers, negative numbers count from the last."""
     count = model.n_layers
     for layer in () if layers is None else layers:
         if not -count <= layer < count:
-            raise InputError(f"layer {layer} is not one of the model's {count} (0 to {count - 1})")
+            raise InputError(f"layer {layer}: the model has layers 0 to {count - 1}")
     return list(range(count)) if layers is None else sorted({layer % count for layer in layers})
 
 
-def by_layer_and_step(forced: ForcedAnswer, layers: list[int], before: Tensor, changes: Tensor) -> xr.Dataset:
-    """Log-probabilities [step] and their changes [layer, step], in nat, as variables of a data set."""
-    by_step = changes.cpu().numpy().astype(float)
+def change_dataset(forcing: TeacherForcing, layers: list[int], before: Tensor, changes: Tensor) -> xr.Dataset:
+    """Return a data set of log-probabilities [step] and their changes [layer, step], in nat."""
+    values = changes.cpu().numpy().astype(float)
     return xr.Dataset(
         {
-            "change": ("layer", by_step.sum(1)),
-            "change_by_step": (("layer", "step"), by_step),
+            "change": ("layer", values.sum(1)),
+            "change_by_step": (("layer", "step"), values),
             "logprob": ("step", before.cpu().numpy()),
-            "token": ("step", forced.texts()),
+            "token": ("step", forcing.texts()),
         },
         coords={"layer": layers, "step": np.arange(len(before))},
     )

@@ -51,7 +51,7 @@ def lines_by_label(
 
 
 def difference_variables(ds: xr.Dataset, suffix: str = "") -> dict[str, np.ndarray]:
-    """Return difference, low, high, effect and p_holm, each [layer], of the variables that end in `suffix`."""
+    """Return difference, low, high, effect and p_holm, each [layer], of the variables with a suffix."""
     return {
         "difference": ds[f"difference{suffix}"].values,
         "low": ds[f"difference{suffix}_low"].values,
@@ -64,7 +64,7 @@ def difference_variables(ds: xr.Dataset, suffix: str = "") -> dict[str, np.ndarr
 def comparison_panel(
     ds: xr.Dataset, quantity: str, plots: Mapping[str, Mapping[str, np.ndarray]], unit: str = "samples"
 ) -> Panel:
-    """Return the plots of unfaithful minus faithful by layer. Markers are filled where Holm's p is below 0.05.
+    """Return the plots of unfaithful minus faithful by layer. Filled markers have a corrected p below 0.05.
 
     Args:
         quantity: the compared quantity, for the title.
@@ -101,7 +101,7 @@ def comparison_panel(
 
 
 def format_counts(n: xr.DataArray, unit: str) -> str:
-    """Return the numbers of all, faithful and unfaithful samples in words; `n` has the labels as its dimension."""
+    """Return the numbers of all, faithful and unfaithful samples in words; `n` has dimension (label)."""
     total, faithful, unfaithful = (int(count) for count in n.values)
     words = f"n = {total} {unit}{'' if total == 1 else 's'}"
     return words + (f", {faithful} faithful and {unfaithful} unfaithful" if faithful + unfaithful else "")

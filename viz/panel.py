@@ -20,7 +20,7 @@ REFERENCE_LINE = {"width": 1, "dash": "dot", "color": "#888888"}  # of zero, cha
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure for the report, with its title and a caption. The caption names the quantity and the sample size."""
+    """A figure for the report with its title and caption. The caption names quantity and sample size."""
 
     title: str
     figure: go.Figure

@@ -1,4 +1,4 @@
-"""Attribution against embeddings changed by plain hooks, captum on the embeddings themselves, and hand-made maps."""
+"""Attribution against plain hooks and captum on the embeddings, and with hand-made maps."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def sample(image_paths) -> Sample:
     return Sample(id="a", images=image_paths[1:], question="Compare the two pictures.", system="Be brief.")
 
 
-def with_rows(model: Model, sample: Sample, ids: torch.Tensor, change: Callable) -> np.ndarray:
-    """Log-probabilities of the answer's tokens when `change` has worked on what enters the language model."""
-    hf, forced = copy.deepcopy(model.hf), force_answer(model, sample, ids.tolist())
+def changed_logprobs(model: Model, sample: Sample, ids: torch.Tensor, change: Callable) -> np.ndarray:
+    """Return log-probabilities of the answer's tokens after `change` edits the language model's inputs."""
+    hf, forcing = copy.deepcopy(model.hf), force_answer(model, sample, ids.tolist())
 
     def hook(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         rows = options["inputs_embeds"].clone()
@@ -50,71 +50,73 @@ def with_rows(model: Model, sample: Sample, ids: torch.Tensor, change: Callable)
         return args, options | {"inputs_embeds": rows}
 
     hf.get_decoder().register_forward_pre_hook(hook, with_kwargs=True)
-    return forced._replace(model=replace(model, hf=hf)).logprobs().numpy()
+    return forcing._replace(model=replace(model, hf=hf)).logprobs().numpy()
 
 
 @pytest.mark.parametrize("name", ["random_qwen", "llava", "qwen2_vl"])
 @pytest.mark.parametrize("baseline", ["mean", "zero"])
-def test_occlusion_takes_one_token_away(name, baseline, sample, request):
+def test_occlusion_removes_one_token(name, baseline, sample, request):
     model = request.getfixturevalue(name) if name == "random_qwen" else family_model(name)
     ds = attribute(model, sample, baseline=baseline, max_new_tokens=STEPS)
-    forced = force_answer(model, sample, max_new_tokens=STEPS)
-    np.testing.assert_allclose(ds.logprob, forced.logprobs(), atol=1e-5)
-    visual, values = forced.prompt.visual_positions, ds.attribution.values
-    first = int(np.prod(forced.prompt.grids[0]))
+    forcing = force_answer(model, sample, max_new_tokens=STEPS)
+    np.testing.assert_allclose(ds.logprob, forcing.logprobs(), atol=1e-5)
+    visual, values = forcing.prompt.visual_positions, ds.attribution.values
+    first = int(np.prod(forcing.prompt.grids[0]))
     for number, (image, row, column) in {0: (0, 0, 0), 1: (0, 0, 1), first: (1, 0, 0)}.items():
 
-        def away(rows: torch.Tensor, number: int = number) -> None:
+        def remove_tokens(rows: torch.Tensor, number: int = number) -> None:
             rows[visual[number]] = rows[visual].mean(0) if baseline == "mean" else 0
 
-        wanted = forced.logprobs().numpy() - with_rows(model, sample, forced.ids, away)
-        np.testing.assert_allclose(values[:, image, row, column], wanted, atol=1e-4)
+        expected = forcing.logprobs().numpy() - changed_logprobs(model, sample, forcing.ids, remove_tokens)
+        np.testing.assert_allclose(values[:, image, row, column], expected, atol=1e-4)
     assert np.abs(np.nan_to_num(values)).max() > 1e-3
-    for image, (rows, columns) in enumerate(forced.prompt.grids):
+    for image, (rows, columns) in enumerate(forcing.prompt.grids):
         inside = np.zeros(values.shape[2:], bool)
         inside[:rows, :columns] = True
         np.testing.assert_array_equal(np.isfinite(values[0, image]), inside)
 
 
-def test_blocks_are_taken_away_together_and_share_evenly(random_qwen, sample):
+def test_blocks_are_removed_together_and_share_equally(random_qwen, sample):
     ds = attribute(random_qwen, sample, steps=[0, 2], block=2, baseline="zero", max_new_tokens=STEPS)
-    forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
-    (rows, columns), visual = forced.prompt.grids[0], forced.prompt.visual_positions
+    forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
+    (rows, columns), visual = forcing.prompt.grids[0], forcing.prompt.visual_positions
     assert rows >= 2 and columns >= 2 and ds.step.values.tolist() == [0, 2]
 
-    def away(states: torch.Tensor) -> None:
+    def remove_tokens(states: torch.Tensor) -> None:
         states[visual[[0, 1, columns, columns + 1]]] = 0
 
-    lost = (forced.logprobs().numpy() - with_rows(random_qwen, sample, forced.ids, away))[[0, 2]]
+    loss = (forcing.logprobs().numpy() - changed_logprobs(random_qwen, sample, forcing.ids, remove_tokens))[
+        [0, 2]
+    ]
     corner = ds.attribution.values[:, 0, :2, :2].reshape(2, -1)
-    np.testing.assert_allclose(corner, np.repeat(lost[:, None] / 4, 4, 1), atol=1e-5)
+    np.testing.assert_allclose(corner, np.repeat(loss[:, None] / 4, 4, 1), atol=1e-5)
 
 
-def test_integrated_gradients_are_captums_on_the_embeddings(random_qwen, sample):
+def test_integrated_gradients_equal_captum_on_the_embeddings(random_qwen, sample):
     ds = attribute(random_qwen, sample, "integrated_gradients", steps=1, n_steps=6, max_new_tokens=STEPS)
-    forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
-    hf, visual = copy.deepcopy(random_qwen.hf), forced.prompt.visual_positions
-    seen: list[dict[str, Any]] = []
+    forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
+    hf, visual = copy.deepcopy(random_qwen.hf), forcing.prompt.visual_positions
+    calls: list[dict[str, Any]] = []
     handle = hf.get_decoder().register_forward_pre_hook(
-        lambda module, args, options: seen.append(options), with_kwargs=True
+        lambda module, args, options: calls.append(options), with_kwargs=True
     )
-    forced._replace(model=replace(random_qwen, hf=hf)).logprobs()
+    forcing._replace(model=replace(random_qwen, hf=hf)).logprobs()
     handle.remove()
-    rows = seen[0]["inputs_embeds"]
+    rows = calls[0]["inputs_embeds"]
 
-    def second(embeddings: torch.Tensor) -> torch.Tensor:
-        found = []
-        for own in embeddings:
-            whole = rows[0].index_copy(0, torch.from_numpy(visual), own)[None]
-            states = hf.get_decoder()(**seen[0] | {"inputs_embeds": whole}).last_hidden_state
-            found.append(hf.lm_head(states)[0, len(forced.prompt.ids)].log_softmax(-1)[forced.ids[1]])
-        return torch.stack(found)
+    def second_logprob(embeddings: torch.Tensor) -> torch.Tensor:
+        logprobs = []
+        for visual_rows in embeddings:
+            whole = rows[0].index_copy(0, torch.from_numpy(visual), visual_rows)[None]
+            states = hf.get_decoder()(**calls[0] | {"inputs_embeds": whole}).last_hidden_state
+            logprobs.append(hf.lm_head(states)[0, len(forcing.prompt.ids)].log_softmax(-1)[forcing.ids[1]])
+        return torch.stack(logprobs)
 
-    pictures = rows[:, visual].detach()
-    mean = pictures.mean(1, keepdim=True).expand_as(pictures)
-    wanted = IntegratedGradients(second).attribute(pictures, mean, n_steps=6).sum(-1)[0]
-    found = ds.attribution.values[0]
-    np.testing.assert_allclose(found[np.isfinite(found)], wanted.detach().numpy(), atol=1e-5)
+    visual_rows = rows[:, visual].detach()
+    mean = visual_rows.mean(1, keepdim=True).expand_as(visual_rows)
+    expected = IntegratedGradients(second_logprob).attribute(visual_rows, mean, n_steps=6).sum(-1)[0]
+    values = ds.attribution.values[0]
+    np.testing.assert_allclose(values[np.isfinite(values)], expected.detach().numpy(), atol=1e-5)
     assert all(weight.requires_grad for weight in random_qwen.hf.parameters())
 
 
@@ -132,49 +134,49 @@ def test_integrated_gradients_are_complete(random_qwen, sample):
 
 
 @pytest.mark.parametrize("steps", [1, np.int64(1), [1], np.array([1])])
-def test_steps_are_taken_as_a_data_set_gives_them(steps, random_qwen, sample):
+def test_steps_may_be_numpy_values(steps, random_qwen, sample):
     ds = attribute(random_qwen, sample, "feature_ablation", steps=steps, max_new_tokens=2)
     assert ds.step.values.tolist() == [1]
 
 
-def test_groups_and_pictures_are_taken_away_whole(random_qwen, sample):
+def test_ablation_removes_whole_groups_and_images(random_qwen, sample):
     ds = attribute(random_qwen, sample, "feature_ablation", baseline="mean", max_new_tokens=STEPS)
-    forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
-    prompt, full = forced.prompt, forced.logprobs().numpy()
+    forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
+    prompt, full = forcing.prompt, forcing.logprobs().numpy()
     is_visual = prompt.image >= 0
     members = {name: prompt.group == Group[name.upper()] for name in ("template", "system", "visual", "user")}
     members |= {"image 0": prompt.image == 0, "image 1": prompt.image == 1}
     assert ds.group.values.tolist() == list(members)
-    for name, mine in members.items():
+    for name, mask in members.items():
 
-        def away(rows: torch.Tensor, mine: np.ndarray = mine) -> None:
-            kind = is_visual if is_visual[mine].all() else ~is_visual
-            rows[np.flatnonzero(mine)] = rows[np.flatnonzero(kind)].mean(0)
+        def remove_tokens(rows: torch.Tensor, mask: np.ndarray = mask) -> None:
+            kind = is_visual if is_visual[mask].all() else ~is_visual
+            rows[np.flatnonzero(mask)] = rows[np.flatnonzero(kind)].mean(0)
 
-        lost = full - with_rows(random_qwen, sample, forced.ids, away)
-        np.testing.assert_allclose(ds.group_attribution.sel(group=name), lost, atol=1e-4)
-        assert int(ds.n_tokens.sel(group=name)) == mine.sum()
+        loss = full - changed_logprobs(random_qwen, sample, forcing.ids, remove_tokens)
+        np.testing.assert_allclose(ds.group_attribution.sel(group=name), loss, atol=1e-4)
+        assert int(ds.n_tokens.sel(group=name)) == mask.sum()
     parts = ds.group_attribution.isel(group=slice(0, 4)).sum("group")
     np.testing.assert_allclose(ds.delta, np.abs(parts - (ds.logprob - ds.logprob_baseline)), atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "qwen2_vl", "llava_next", "glm4v"])
-def test_nothing_of_the_pictures_is_left_without_their_tokens(name, sample, tmp_path):
-    """Two samples whose pictures differ are the same once those are taken away, DeepStack's features included."""
+def test_nothing_of_the_images_remains_without_their_tokens(name, sample, tmp_path):
+    """Without image tokens and DeepStack features, two samples that differ only in their images are equal."""
     model, others = family_model(name), []
     for path in sample.images:
         others.append(tmp_path / path.name)
         with Image.open(path) as image:
             image.transpose(Image.Transpose.ROTATE_180).save(others[-1])
-    turned = sample.model_copy(update={"images": others})
+    rotated = sample.model_copy(update={"images": others})
     answer = force_answer(model, sample, max_new_tokens=STEPS).ids.tolist()
-    one, other = (
-        attribute(model, which, answer=answer, baseline="zero", block=9) for which in (sample, turned)
+    original, other = (
+        attribute(model, which, answer=answer, baseline="zero", block=9) for which in (sample, rotated)
     )
-    assert np.abs(one.logprob - other.logprob).max() > 1e-2
-    np.testing.assert_allclose(one.logprob_baseline, other.logprob_baseline, atol=1e-5)
+    assert np.abs(original.logprob - other.logprob).max() > 1e-2
+    np.testing.assert_allclose(original.logprob_baseline, other.logprob_baseline, atol=1e-5)
     mean = attribute(model, sample, answer=answer, block=9)
-    assert np.abs(mean.logprob_baseline - one.logprob_baseline).max() > 1e-3
+    assert np.abs(mean.logprob_baseline - original.logprob_baseline).max() > 1e-3
 
 
 def test_text_alone_has_groups_but_no_maps(random_qwen):
@@ -187,8 +189,8 @@ def test_text_alone_has_groups_but_no_maps(random_qwen):
         attribute(random_qwen, blind, max_new_tokens=2)
 
 
-def hand_made() -> xr.Dataset:
-    """One picture of 40 x 60 pixels in 2 x 3 cells, and its right half again, as a view of 1 x 2 cells."""
+def make_maps() -> xr.Dataset:
+    """Return maps of an image of 40 x 60 pixels in 2 x 3 cells, and of its right half in 1 x 2 cells."""
     nan = np.nan
     first = [[[3.0, -1.0, 0.0], [1.0, 0.0, 0.0]], [[2.0, 4.0, nan], [nan, nan, nan]]]
     second = [[[0.0, 0.0, 0.0], [0.0, 0.0, 5.0]], [[0.0, 0.0, nan], [nan, nan, nan]]]
@@ -206,43 +208,45 @@ def hand_made() -> xr.Dataset:
 
 
 def test_shares_on_regions_by_hand(image_paths):
-    """Cells of 20 x 20 pixels in the first view and 15 x 40 in the second; the region is one cell of the first,
-    a quarter of the next, and a region inside it counts once."""
+    """Cells have 20 x 20 pixels in the first view and 15 x 40 in the second.
+
+    The region covers one cell of the first view and a quarter of the next. A region inside it counts once.
+    """
     boxes = [(0, 0, 25, 20), (0, 0, 5, 5)]
     sample = Sample(
         id="a", images=image_paths[:1], question="?", regions=[Region(image=0, box=b) for b in boxes]
     )
-    ds = compare_with_regions(hand_made(), sample)
+    ds = compare_with_regions(make_maps(), sample)
     np.testing.assert_allclose(ds.share, [3 / 10, 0])  # the quarter's attribution is negative
     assert float(ds.area) == pytest.approx(1.25 / 8)
     assert ds.hit.values.tolist() == [False, False] and float(ds.hit_by_chance) == pytest.approx(1 / 8)
     right = Sample(
         id="a", images=image_paths[:1], question="?", regions=[Region(image=0, box=(45, 20, 15, 20))]
     )
-    ds = compare_with_regions(hand_made(), right)
+    ds = compare_with_regions(make_maps(), right)
     np.testing.assert_allclose(ds.share, [4 * 0.5 / 10, 0.75])
     assert float(ds.area) == pytest.approx((0.75 + 0.5) / 8)
     assert ds.hit.values.tolist() == [True, True] and ds.step.values.tolist() == [0, 4]
 
 
 @pytest.mark.parametrize("box", [(-30, 0, 20, 20), (0, -25, 20, 10), (60, 0, 20, 20), (0, 40, 20, 20)])
-def test_a_region_beside_the_picture_covers_nothing(box, image_paths):
+def test_a_region_outside_the_image_covers_nothing(box, image_paths):
     beside = Sample(id="a", images=image_paths[:1], question="?", regions=[Region(image=0, box=box)])
     with pytest.raises(NotApplicable, match="no view shows"):
-        compare_with_regions(hand_made(), beside)
+        compare_with_regions(make_maps(), beside)
 
 
-def test_what_cannot_be_done_is_one_line(random_qwen, sample):
+def test_errors_are_one_line(random_qwen, sample):
     scaled = copy.deepcopy(random_qwen.hf)
     weight = scaled.lm_head.weight
     scaled.lm_head.forward = lambda states: torch.nn.functional.linear(states, weight) * 0.5
-    maps = hand_made()
+    maps = make_maps()
     regions = [Region(image=1, box=(0, 0, 5, 5))]
     for call, error, words in [
         (lambda: attribute(random_qwen, sample, "saliency"), InputError, "choose occlusion"),
         (lambda: attribute(random_qwen, sample, baseline="blur"), InputError, "choose mean, zero"),
         (lambda: attribute(random_qwen, sample, steps=[2], max_new_tokens=2), InputError, "step 2"),
-        (lambda: attribute(random_qwen, sample, steps=[], max_new_tokens=2), InputError, "one at least"),
+        (lambda: attribute(random_qwen, sample, steps=[], max_new_tokens=2), InputError, "at least one"),
         (lambda: attribute(random_qwen, sample, block=0), InputError, "1 or more"),
         (lambda: attribute(family_model("mllama"), sample), NotApplicable, "cross-attention"),
         (lambda: attribute(replace(random_qwen, hf=scaled), sample), NotApplicable, "scales or caps"),
@@ -250,7 +254,7 @@ def test_what_cannot_be_done_is_one_line(random_qwen, sample):
         (
             lambda: compare_with_regions(maps, sample.model_copy(update={"id": "b", "regions": regions})),
             InputError,
-            "its own maps",
+            "give maps of this sample",
         ),
         (
             lambda: compare_with_regions(maps, sample.model_copy(update={"regions": regions})),

@@ -1,4 +1,4 @@
-"""The logit lens against transformers' own hidden states and a final norm and unembedding written out by hand."""
+"""The logit lens against the hidden states of transformers, with the norm and unembedding written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable, NotCaptured
 from mmprobe.models import Model
-from mmprobe.probes.logit_lens import depth_of, logit_lens, logit_lens_run
+from mmprobe.probes.logit_lens import find_depth, logit_lens, logit_lens_run
 from mmprobe.samples import Sample
 from mmprobe.viz.figures.logit_lens import panels
 
@@ -25,27 +25,29 @@ EXACT = mp.CaptureSpec(datasets=["residual/post"], dtype="float32")
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory) -> list[Sample]:
-    made = mp.load_samples(make_pairs(tmp_path_factory.mktemp("lens") / "pairs", n=6, seed=3))
+    all_samples = mp.load_samples(make_pairs(tmp_path_factory.mktemp("lens") / "pairs", n=6, seed=3))
     return [
         sample.model_copy(update={"faithful": number % 2 == 0})
-        for number, sample in enumerate(sample for sample in made if sample.polarity)
+        for number, sample in enumerate(sample for sample in all_samples if sample.polarity)
     ]
 
 
 @pytest.fixture(scope="module")
 def run(tiny_spd, samples, tmp_path_factory) -> mp.Run:
-    return mp.trace(tiny_spd, samples, tmp_path_factory.mktemp("lens") / "run", EXACT, max_new_tokens=10)
+    return mp.trace(
+        tiny_spd, samples, tmp_path_factory.mktemp("lens") / "run", capture=EXACT, max_new_tokens=10
+    )
 
 
-def by_hand(model: Model, trace: mp.Trace) -> np.ndarray:
-    """Log-probabilities [step, layer, vocabulary] in double precision; the last layer is not in it."""
+def manual_logprobs(model: Model, trace: mp.Trace) -> np.ndarray:
+    """Return log-probabilities [step, layer, vocabulary] in double precision, without the last layer."""
     inputs = model.prepare(trace.sample)
     ids = torch.from_numpy(trace.tokens["id"].values.astype(np.int64))[None]
     extra = ids.shape[1] - inputs["input_ids"].shape[1]
-    longer = {"attention_mask": torch.ones_like(ids), "input_ids": ids}
-    longer["mm_token_type_ids"] = torch.nn.functional.pad(inputs["mm_token_type_ids"], (0, extra))
+    extended = {"attention_mask": torch.ones_like(ids), "input_ids": ids}
+    extended["mm_token_type_ids"] = torch.nn.functional.pad(inputs["mm_token_type_ids"], (0, extra))
     with torch.no_grad():
-        states = model.hf(**inputs | longer, output_hidden_states=True).hidden_states
+        states = model.hf(**inputs | extended, output_hidden_states=True).hidden_states
     queries = slice(ids.shape[1] - extra - 1, ids.shape[1] - 1)
     streams = torch.stack([state[0, queries] for state in states[1:-1]], 1).double().numpy()
     norm = model.hf.model.language_model.norm
@@ -56,24 +58,26 @@ def by_hand(model: Model, trace: mp.Trace) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["tiny_spd", "random_qwen"])
-def test_every_layer_is_what_transformers_hidden_states_say(name, samples, tmp_path, request):
+def test_every_layer_equals_the_hidden_states_of_transformers(name, samples, tmp_path, request):
     model = request.getfixturevalue(name)
-    trace = mp.trace(model, samples[:1], tmp_path / "run", EXACT, max_new_tokens=70)[samples[0].id]
-    ds, wanted = logit_lens(model, trace, top=3), by_hand(model, trace)
-    said = trace.steps["id"].values
-    own = np.take_along_axis(wanted, said[:, None, None], -1)
-    np.testing.assert_allclose(ds.logprob.values[:, :-1], own[..., 0], atol=2e-4)
-    np.testing.assert_array_equal(ds["rank"].values[:, :-1], (wanted > own + 1e-9).sum(-1))
-    np.testing.assert_allclose(ds.entropy.values[:, :-1], -(np.exp(wanted) * wanted).sum(-1), atol=2e-4)
-    best = np.argsort(-wanted, -1)[..., :3]
-    np.testing.assert_allclose(ds.top_logprob.values[:, :-1], np.take_along_axis(wanted, best, -1), atol=2e-4)
-    for step, layer in [(0, 0), (len(said) - 1, 1)]:
+    trace = mp.trace(model, samples[:1], tmp_path / "run", capture=EXACT, max_new_tokens=70)[samples[0].id]
+    ds, expected = logit_lens(model, trace, top=3), manual_logprobs(model, trace)
+    ids = trace.steps["id"].values
+    generated = np.take_along_axis(expected, ids[:, None, None], -1)
+    np.testing.assert_allclose(ds.logprob.values[:, :-1], generated[..., 0], atol=2e-4)
+    np.testing.assert_array_equal(ds["rank"].values[:, :-1], (expected > generated + 1e-9).sum(-1))
+    np.testing.assert_allclose(ds.entropy.values[:, :-1], -(np.exp(expected) * expected).sum(-1), atol=2e-4)
+    best = np.argsort(-expected, -1)[..., :3]
+    np.testing.assert_allclose(
+        ds.top_logprob.values[:, :-1], np.take_along_axis(expected, best, -1), atol=2e-4
+    )
+    for step, layer in [(0, 0), (len(ids) - 1, 1)]:
         texts = [model.tokenizer.decode([token]) for token in best[step, layer].tolist()]
         assert ds.top_token.values[step, layer].tolist() == texts
-    assert ds.token.values.tolist() == trace.tokens["text"].values[-len(said) :].tolist()
+    assert ds.token.values.tolist() == trace.tokens["text"].values[-len(ids) :].tolist()
 
 
-def test_the_last_layer_says_what_the_model_said(tiny_spd, run, samples, tmp_path):
+def test_the_last_layer_equals_the_output(tiny_spd, run, samples, tmp_path):
     trace = run[run.ids[0]]
     ds = logit_lens(tiny_spd, trace)
     np.testing.assert_allclose(ds.logprob.values[:, -1], trace.steps["logprob"].values, atol=1e-4)
@@ -88,39 +92,39 @@ def test_the_last_layer_says_what_the_model_said(tiny_spd, run, samples, tmp_pat
 def test_depth_by_a_plain_loop():
     rng = np.random.default_rng(0)
     rank, layers = rng.integers(0, 2, (200, 5)), np.array([0, 2, 3, 7, 9])
-    for row, found in zip(rank, depth_of(rank, layers), strict=True):
-        wanted = next((layers[i] for i in range(5) if not row[i:].any()), np.nan)
-        np.testing.assert_equal(found, float(wanted))
+    for row, depth in zip(rank, find_depth(rank, layers), strict=True):
+        expected = next((layers[i] for i in range(5) if not row[i:].any()), np.nan)
+        np.testing.assert_equal(depth, float(expected))
 
 
 def test_some_layers_of_the_model(tiny_spd, run, samples, tmp_path):
     some = EXACT.model_copy(update={"layers": [1, 4]})
-    trace = mp.trace(tiny_spd, samples[:1], tmp_path / "run", some, max_new_tokens=10)[samples[0].id]
-    ds, whole = logit_lens(tiny_spd, trace), logit_lens(tiny_spd, run[samples[0].id])
+    trace = mp.trace(tiny_spd, samples[:1], tmp_path / "run", capture=some, max_new_tokens=10)[samples[0].id]
+    ds, all_layers = logit_lens(tiny_spd, trace), logit_lens(tiny_spd, run[samples[0].id])
     assert ds.layer.values.tolist() == [1, 4]
-    np.testing.assert_allclose(ds.logprob.values, whole.logprob.sel(layer=[1, 4]).values, atol=1e-5)
+    np.testing.assert_allclose(ds.logprob.values, all_layers.logprob.sel(layer=[1, 4]).values, atol=1e-5)
     assert set(ds.depth.values[~np.isnan(ds.depth.values)]) <= {1.0, 4.0}
 
 
 def test_a_run_is_the_mean_of_its_answers(tiny_spd, run):
     ds = logit_lens_run(tiny_spd, run)
-    ones = {name: logit_lens(tiny_spd, run[name]) for name in run.ids}
-    for name, one in ones.items():
-        mine = ds.sel(sample=name)
-        np.testing.assert_allclose(mine.logprob, one.logprob.mean("step"), atol=1e-6)
-        np.testing.assert_allclose(mine.entropy, one.entropy.mean("step"), atol=1e-6)
-        np.testing.assert_allclose(mine.first_share, (one["rank"] == 0).mean("step"), atol=1e-6)
-    faithful = [one.logprob.mean("step") for name, one in ones.items() if run.faithful(name)]
-    found = ds.logprob_by_label.sel(label="faithful")
-    np.testing.assert_allclose(found, np.mean(faithful, 0), atol=1e-6)
+    answers = {name: logit_lens(tiny_spd, run[name]) for name in run.ids}
+    for name, answer in answers.items():
+        of_sample = ds.sel(sample=name)
+        np.testing.assert_allclose(of_sample.logprob, answer.logprob.mean("step"), atol=1e-6)
+        np.testing.assert_allclose(of_sample.entropy, answer.entropy.mean("step"), atol=1e-6)
+        np.testing.assert_allclose(of_sample.first_share, (answer["rank"] == 0).mean("step"), atol=1e-6)
+    faithful = [answer.logprob.mean("step") for name, answer in answers.items() if run.faithful(name)]
+    mean = ds.logprob_by_label.sel(label="faithful")
+    np.testing.assert_allclose(mean, np.mean(faithful, 0), atol=1e-6)
     assert (ds.logprob_by_label_low.values <= ds.logprob_by_label.values).all()
     assert ds.n_label.values.tolist() == [12, 6, 6]
     unfaithful = ds.logprob_by_label.sel(label="unfaithful")
-    np.testing.assert_allclose(ds.difference.sel(measure="logprob"), unfaithful - found, atol=1e-9)
+    np.testing.assert_allclose(ds.difference.sel(measure="logprob"), unfaithful - mean, atol=1e-9)
 
 
-def test_samples_that_are_not_finite_are_left_out(tiny_spd, samples, tmp_path):
-    run = mp.trace(tiny_spd, samples[:3], tmp_path / "run", EXACT, max_new_tokens=4)
+def test_samples_with_non_finite_values_are_excluded(tiny_spd, samples, tmp_path):
+    run = mp.trace(tiny_spd, samples[:3], tmp_path / "run", capture=EXACT, max_new_tokens=4)
     before = logit_lens_run(tiny_spd, run)
     with h5py.File(run.path / "samples" / f"{run.ids[1]}.h5", "r+") as file:
         file["residual/post"][0, 2, 5] = np.nan
@@ -128,12 +132,12 @@ def test_samples_that_are_not_finite_are_left_out(tiny_spd, samples, tmp_path):
     assert ds.attrs["left_out"] == run.ids[1] and ds.attrs["n_left_out"] == 1
     assert ds.sample.values.tolist() == [run.ids[0], run.ids[2]]
     xr.testing.assert_allclose(ds.logprob, before.logprob.isel(sample=[0, 2]))
-    one = logit_lens(tiny_spd, run[run.ids[1]])
-    assert np.isnan(one.logprob[0, 2]) and np.isfinite(one.logprob[1:]).all()
-    assert one.top_token.values[0, 2].tolist() == [""] * 5 and np.isnan(one["rank"][0, 2])
+    answer = logit_lens(tiny_spd, run[run.ids[1]])
+    assert np.isnan(answer.logprob[0, 2]) and np.isfinite(answer.logprob[1:]).all()
+    assert answer.top_token.values[0, 2].tolist() == [""] * 5 and np.isnan(answer["rank"][0, 2])
 
 
-def test_logits_that_are_scaled_are_refused(tiny_spd, run):
+def test_scaled_logits_are_refused(tiny_spd, run):
     hf = copy.deepcopy(tiny_spd.hf)
     weight = hf.lm_head.weight
     hf.lm_head.forward = lambda states: torch.nn.functional.linear(states, weight) * 0.5
@@ -141,14 +145,14 @@ def test_logits_that_are_scaled_are_refused(tiny_spd, run):
         logit_lens(replace(tiny_spd, hf=hf), run[run.ids[0]])
 
 
-def test_what_cannot_be_read_is_one_line(tiny_spd, random_qwen, run, samples, tmp_path):
+def test_errors_are_one_line(tiny_spd, random_qwen, run, samples, tmp_path):
     trace = run[run.ids[0]]
     small = mp.trace(tiny_spd, samples[:1], tmp_path / "small", max_new_tokens=2)
     with pytest.raises(NotCaptured, match="residual/post was not captured"):
         logit_lens(tiny_spd, small[small.ids[0]])
     with pytest.raises(NotCaptured, match="residual/post was not captured"):
         logit_lens_run(tiny_spd, small)
-    with pytest.raises(InputError, match="another width"):
+    with pytest.raises(InputError, match="another hidden or vocabulary size"):
         logit_lens(random_qwen, trace)
     hf = copy.deepcopy(tiny_spd.hf)
     hf.lm_head.weight = torch.nn.Parameter(hf.lm_head.weight.roll(1, 0))
@@ -161,8 +165,8 @@ def test_what_cannot_be_read_is_one_line(tiny_spd, random_qwen, run, samples, tm
 
 def test_figures(tiny_spd, run):
     for ds, count in ((logit_lens(tiny_spd, run[run.ids[0]]), 1), (logit_lens_run(tiny_spd, run), 2)):
-        found = panels(ds)
-        assert len(found) == count
-        for panel in found:
-            assert panel.title and "tiny-spd" in found[0].caption
+        shown = panels(ds)
+        assert len(shown) == count
+        for panel in shown:
+            assert panel.title and "tiny-spd" in shown[0].caption
             json.loads(panel.figure.to_json())

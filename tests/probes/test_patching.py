@@ -1,4 +1,4 @@
-"""Patching and knockout against plain torch hooks and an eager copy of the model with masks written by hand."""
+"""Patching and knockout against plain torch hooks and an eager copy of the model with hand-written masks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sample(image_paths) -> Sample:
 
 @pytest.fixture(scope="module")
 def source(image_paths, tmp_path_factory) -> Sample:
-    """Other pictures of the same size, and the same text."""
+    """Return a sample with other images of the same size and the same text."""
     folder, images = tmp_path_factory.mktemp("other"), []
     for path in image_paths[1:]:
         with Image.open(path) as image:
@@ -51,8 +51,8 @@ def source(image_paths, tmp_path_factory) -> Sample:
     return Sample(id="b", images=images, question=QUESTION, system="Be brief.")
 
 
-def logprobs_of(hf: Any, model: Model, sample: Sample, ids: torch.Tensor) -> np.ndarray:
-    """Log-probabilities of the answer's tokens, with inputs put together by hand (Qwen)."""
+def manual_logprobs(hf: Any, model: Model, sample: Sample, ids: torch.Tensor) -> np.ndarray:
+    """Return log-probabilities of the answer's tokens, with hand-built inputs (Qwen)."""
     inputs = model.prepare(sample)
     whole = torch.cat([inputs["input_ids"], ids[None]], 1)
     types = torch.nn.functional.pad(inputs["mm_token_type_ids"], (0, len(ids)))
@@ -60,22 +60,22 @@ def logprobs_of(hf: Any, model: Model, sample: Sample, ids: torch.Tensor) -> np.
     with torch.no_grad():
         logits = hf(**inputs | changed).logits[0]
     first = whole.shape[1] - len(ids)
-    picked = logits.log_softmax(-1)[torch.arange(first - 1, whole.shape[1] - 1), ids]
-    return picked.numpy()
+    logprobs = logits.log_softmax(-1)[torch.arange(first - 1, whole.shape[1] - 1), ids]
+    return logprobs.numpy()
 
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "llava", "llava_next", "gemma3", "paligemma", "mllama"])
-def test_forced_answers_are_read_as_they_were_generated(name, sample):
+def test_teacher_forcing_gives_the_generated_log_probabilities(name, sample):
     model = family_model(name)
     out = model.hf.generate(
         **model.prepare(sample), max_new_tokens=STEPS, do_sample=False,
         return_dict_in_generate=True, output_logits=True,
     )  # fmt: skip
     ids = out.sequences[0, -STEPS:]
-    wanted = torch.stack(out.logits, 1)[0].log_softmax(-1).gather(1, ids[:, None])[:, 0]
-    forced = force_answer(model, sample, max_new_tokens=STEPS)
-    assert forced.ids.tolist() == ids.tolist()
-    np.testing.assert_allclose(forced.logprobs(), wanted, atol=1e-5)
+    expected = torch.stack(out.logits, 1)[0].log_softmax(-1).gather(1, ids[:, None])[:, 0]
+    forcing = force_answer(model, sample, max_new_tokens=STEPS)
+    assert forcing.ids.tolist() == ids.tolist()
+    np.testing.assert_allclose(forcing.logprobs(), expected, atol=1e-5)
 
 
 def test_answers_as_text_and_as_ids(random_qwen, sample):
@@ -85,8 +85,8 @@ def test_answers_as_text_and_as_ids(random_qwen, sample):
         force_answer(random_qwen, sample, ids),
     )
     assert as_text.ids.tolist() == ids
-    wanted = logprobs_of(random_qwen.hf, random_qwen, sample, torch.tensor(ids))
-    np.testing.assert_allclose(as_text.logprobs(), wanted, atol=1e-5)
+    expected = manual_logprobs(random_qwen.hf, random_qwen, sample, torch.tensor(ids))
+    np.testing.assert_allclose(as_text.logprobs(), expected, atol=1e-5)
     np.testing.assert_array_equal(as_text.logprobs(), as_ids.logprobs())
     with pytest.raises(InputError, match="answer is empty"):
         force_answer(random_qwen, sample, "")
@@ -100,43 +100,43 @@ def test_patching_with_the_sample_itself_changes_nothing(random_qwen, sample, st
 
 
 @pytest.mark.parametrize("name", ["random_qwen", "tiny_spd"])
-def test_the_first_layers_input_everywhere_is_the_other_prompt(name, sample, source, request):
+def test_patching_all_inputs_of_the_first_layer_gives_the_other_prompt(name, sample, source, request):
     model = request.getfixturevalue(name)
     ds = patch_residual(model, sample, source, [0], groups=EVERYTHING, answer="The first one.")
     ids = torch.tensor(model.tokenizer("The first one.", add_special_tokens=False)["input_ids"])
-    of_source = logprobs_of(model.hf, model, source, ids)
-    assert np.abs(of_source - ds.logprob.values).max() > 1e-3
-    np.testing.assert_allclose(ds.logprob_source, of_source, atol=1e-4)
-    np.testing.assert_allclose(ds.change_by_step[0] + ds.logprob, of_source, atol=1e-4)
+    source_logprobs = manual_logprobs(model.hf, model, source, ids)
+    assert np.abs(source_logprobs - ds.logprob.values).max() > 1e-3
+    np.testing.assert_allclose(ds.logprob_source, source_logprobs, atol=1e-4)
+    np.testing.assert_allclose(ds.change_by_step[0] + ds.logprob, source_logprobs, atol=1e-4)
     np.testing.assert_allclose(ds.change, ds.change_by_step.sum("step"))
 
 
 @pytest.mark.parametrize(("stream", "layer"), [("pre", 1), ("pre", 2), ("post", 0), ("post", 1)])
-def test_patching_is_what_plain_hooks_do(random_qwen, sample, source, stream, layer):
+def test_patching_equals_plain_hooks(random_qwen, sample, source, stream, layer):
     ds = patch_residual(random_qwen, sample, source, [layer], stream, max_new_tokens=STEPS)
     ids = force_answer(random_qwen, sample, max_new_tokens=STEPS).ids
     hf = copy.deepcopy(random_qwen.hf)
     visual = torch.from_numpy(random_qwen.prompt(sample).visual_positions)
     with torch.no_grad():
         states = hf(**random_qwen.prepare(source), output_hidden_states=True).hidden_states
-    theirs = states[layer + (stream == "post")][:, visual]
-    entered = hf.model.language_model.layers[layer + (stream == "post")]
+    source_rows = states[layer + (stream == "post")][:, visual]
+    patched = hf.model.language_model.layers[layer + (stream == "post")]
 
     def put(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
         changed = (args[0] if args else options["hidden_states"]).clone()
-        changed[:, visual] = theirs
+        changed[:, visual] = source_rows
         return ((changed, *args[1:]), options) if args else (args, options | {"hidden_states": changed})
 
-    entered.register_forward_pre_hook(put, with_kwargs=True)
-    wanted = logprobs_of(hf, random_qwen, sample, ids)
+    patched.register_forward_pre_hook(put, with_kwargs=True)
+    expected = manual_logprobs(hf, random_qwen, sample, ids)
     assert np.abs(ds.change_by_step).max() > 1e-3
-    np.testing.assert_allclose(ds.change_by_step[0] + ds.logprob, wanted, atol=1e-5)
+    np.testing.assert_allclose(ds.change_by_step[0] + ds.logprob, expected, atol=1e-5)
 
 
-def eager_knocked_out(
+def eager_knockout_logprobs(
     model: Model, sample: Sample, ids: torch.Tensor, group: str, layers: list[int]
 ) -> np.ndarray:
-    """An eager copy whose layers get a causal mask with the group's keys cut off for the answer's queries."""
+    """Return log-probabilities from an eager copy whose masks block the group's keys for the answer."""
     hf = copy.deepcopy(model.hf)
     hf.set_attn_implementation("eager")
     prompt = model.prompt(sample)
@@ -152,42 +152,42 @@ def eager_knocked_out(
             lambda module, args, options: (args, options | {"attention_mask": mask[None, None]}),
             with_kwargs=True,
         )
-    return logprobs_of(hf, model, sample, ids)
+    return manual_logprobs(hf, model, sample, ids)
 
 
 @pytest.mark.parametrize("group", EVERYTHING)
-def test_knockout_is_eager_attention_with_a_mask_by_hand(random_qwen, sample, group):
-    forced = force_answer(random_qwen, sample, max_new_tokens=STEPS)
+def test_knockout_equals_eager_attention_with_a_mask(random_qwen, sample, group):
+    forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
     for window, of_layer in ((1, {0: [0], 1: [1], 2: [2]}), (2, {0: [0, 1], 1: [1, 2], 2: [2]})):
         ds = attention_knockout(random_qwen, sample, group, window=window, max_new_tokens=STEPS)
         assert ds.layer.values.tolist() == [0, 1, 2]
         for layer, layers in of_layer.items():
-            wanted = eager_knocked_out(random_qwen, sample, forced.ids, group, layers)
-            np.testing.assert_allclose(ds.change_by_step.sel(layer=layer) + ds.logprob, wanted, atol=2e-5)
+            expected = eager_knockout_logprobs(random_qwen, sample, forcing.ids, group, layers)
+            np.testing.assert_allclose(ds.change_by_step.sel(layer=layer) + ds.logprob, expected, atol=2e-5)
     wide = attention_knockout(random_qwen, sample, group, [1], window=3, max_new_tokens=STEPS)
-    wanted = eager_knocked_out(random_qwen, sample, forced.ids, group, [0, 1, 2])
-    np.testing.assert_allclose(wide.change_by_step[0] + wide.logprob, wanted, atol=2e-5)
+    expected = eager_knockout_logprobs(random_qwen, sample, forcing.ids, group, [0, 1, 2])
+    np.testing.assert_allclose(wide.change_by_step[0] + wide.logprob, expected, atol=2e-5)
     assert np.abs(wide.change) > 1e-3
 
 
-def test_layers_are_taken_as_a_data_set_gives_them(random_qwen, sample):
+def test_layers_may_be_numpy_values(random_qwen, sample):
     ds = attention_knockout(random_qwen, sample, layers=np.array([1, 0]), max_new_tokens=2)
     assert ds.layer.values.tolist() == [0, 1]
 
 
-def test_a_window_of_a_sliding_layer_keeps_rows(sample):
-    """Layers that see 16 tokens, all of which a group may hold."""
+def test_knockout_in_sliding_window_layers_is_finite(sample):
+    """The layers see 16 tokens, and a group may contain all of them."""
     ds = attention_knockout(family_model("gemma3"), sample, "user", max_new_tokens=STEPS)
     assert np.isfinite(ds.change_by_step).all()
 
 
-def test_nothing_is_left_behind(random_qwen, sample, source):
+def test_the_model_is_restored(random_qwen, sample, source):
     hf = random_qwen.hf
     config, layers = hf.config.get_text_config(), hf.model.language_model.layers
 
     def state() -> tuple[Any, ...]:
-        own = ["forward" in vars(module) for module in hf.modules()]
-        return config._attn_implementation, dict(attention._blocked_keys), own, answer()
+        patched = ["forward" in vars(module) for module in hf.modules()]
+        return config._attn_implementation, dict(attention._blocked_keys), patched, answer()
 
     def answer() -> list[int]:
         return hf.generate(**random_qwen.prepare(sample), max_new_tokens=6, do_sample=False)[0].tolist()
@@ -215,17 +215,17 @@ def test_nothing_is_left_behind(random_qwen, sample, source):
 
 @pytest.mark.parametrize("probe", ["attribute", "attention_knockout", "patch_residual"])
 def test_half_precision_does_not_round_log_probabilities(probe, random_qwen, sample, source):
-    """As from a model whose unembedding is in single precision itself."""
+    """Results equal those of a model with a single-precision unembedding."""
     half, fine = (replace(random_qwen, hf=copy.deepcopy(random_qwen.hf).bfloat16()) for _ in range(2))
     head = fine.hf.lm_head
     head.weight = torch.nn.Parameter(head.weight.float())
     head.register_forward_pre_hook(lambda module, args: (args[0].float(),))
-    vars(fine)["has_plain_logits"] = True  # which it finds out with weights and states of one precision
+    vars(fine)["has_plain_logits"] = True  # the check needs weights and states of the same precision
     more = {"source": source} if probe == "patch_residual" else {"steps": [0]} if probe == "attribute" else {}
-    found, wanted = (
+    half_precision, expected = (
         getattr(mp.probes, probe)(model, sample, answer="The first one.", **more) for model in (half, fine)
     )
-    xr.testing.assert_allclose(found, wanted, atol=1e-5)
+    xr.testing.assert_allclose(half_precision, expected, atol=1e-5)
     assert not half.hf.lm_head._forward_hooks and half.hf.lm_head.weight.dtype == torch.bfloat16
 
 
@@ -244,11 +244,11 @@ def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, image_paths):
     assert ds.layer.values.tolist() == [4, 7]
     assert ds.attrs["without_group"] == "blind" and ds.attrs["n_without_group"] == 1
     assert ds.n_label.values.tolist() == [4, 2, 2] and "note" not in ds.attrs
-    ones = {s.id: attention_knockout(tiny_spd, s, layers=[4, 7], max_new_tokens=4) for s in samples[:4]}
-    for name, one in ones.items():
-        steps = one.sizes["step"]
-        np.testing.assert_allclose(ds.change_per_token.sel(sample=name), one.change / steps, rtol=1e-6)
-    mean = np.mean([ones[name].change_by_step.mean("step") for name in ("s0", "s2")], 0)
+    by_sample = {s.id: attention_knockout(tiny_spd, s, layers=[4, 7], max_new_tokens=4) for s in samples[:4]}
+    for name, of_sample in by_sample.items():
+        steps = of_sample.sizes["step"]
+        np.testing.assert_allclose(ds.change_per_token.sel(sample=name), of_sample.change / steps, rtol=1e-6)
+    mean = np.mean([by_sample[name].change_by_step.mean("step") for name in ("s0", "s2")], 0)
     np.testing.assert_allclose(ds.change_by_label.sel(label="faithful"), mean, rtol=1e-6)
     other = replace(tiny_spd, hf=copy.deepcopy(tiny_spd.hf))
     other.hf.lm_head.weight = torch.nn.Parameter(other.hf.lm_head.weight.roll(1, 0))
@@ -256,20 +256,20 @@ def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, image_paths):
         attention_knockout_run(other, run, layers=[0])
 
 
-def test_what_cannot_be_done_is_one_line(random_qwen, sample, source, image_paths):
+def test_errors_are_one_line(random_qwen, sample, source, image_paths):
     blind = Sample(id="blind", question=QUESTION)
     longer = sample.model_copy(update={"system": "Be brief, and do not guess."})
     turned = sample.model_copy(update={"images": sample.images[::-1]})
     for call, error, words in [
-        (lambda: attention_knockout(random_qwen, sample, "pictures"), InputError, "choose of template"),
-        (lambda: attention_knockout(random_qwen, sample, layers=[3]), InputError, "layer 3 is not one"),
+        (lambda: attention_knockout(random_qwen, sample, "pictures"), InputError, "choose from template"),
+        (lambda: attention_knockout(random_qwen, sample, layers=[3]), InputError, "layer 3: the model has"),
         (lambda: attention_knockout(random_qwen, sample, window=4), InputError, "window 4"),
         (lambda: attention_knockout(random_qwen, blind), NotApplicable, "no visual tokens"),
-        (lambda: attention_knockout_run(random_qwen, []), InputError, "holds no samples"),
-        (lambda: attention_knockout_run(random_qwen, [blind]), NotApplicable, "no sample with"),
+        (lambda: attention_knockout_run(random_qwen, []), InputError, "has no samples"),
+        (lambda: attention_knockout_run(random_qwen, [blind]), NotApplicable, "no sample has"),
         (lambda: patch_residual(random_qwen, sample, source, stream="mid"), InputError, "pre or post"),
-        (lambda: patch_residual(random_qwen, sample, longer), InputError, "do not stand where"),
-        (lambda: patch_residual(random_qwen, sample, turned), InputError, "do not stand where"),
+        (lambda: patch_residual(random_qwen, sample, longer), InputError, "have other positions"),
+        (lambda: patch_residual(random_qwen, sample, turned), InputError, "have other positions"),
     ]:
         with pytest.raises(error, match=words) as raised:
             call()

@@ -98,7 +98,7 @@ def one_trace(tmp_path: Path) -> Callable[..., Run]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return a run: `plain` is unlabelled with one image, `evil` is unfaithful with two, and one sample failed."""
+    """Return a run: `plain` is unlabelled with one image, `evil` unfaithful with two, one sample failed."""
     folder = tmp_path / "run"
     folder.mkdir()
     regions = [{"image": 1, "box": [3, 5, 20, 30]}]

@@ -57,7 +57,7 @@ def heat_maps(page: Page, container: str = "sample-images") -> list[np.ndarray]:
 def assert_heat_shows(
     page: Page, expected: np.ndarray, largest: float, container: str = "sample-images"
 ) -> None:
-    """Check that opacity follows the weights of the visual tokens, and that the brightest cell is the largest."""
+    """Check that opacity follows the weights, and that the brightest cell has the largest weight."""
     maps = heat_maps(page, container)
     opacity = np.concatenate([cells[..., 3].ravel() for cells in maps])
     np.testing.assert_allclose(opacity, 100 + 155 * expected / largest, atol=1.6)

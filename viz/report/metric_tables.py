@@ -18,8 +18,8 @@ _BETTER = {"higher": "↑ higher", "lower": "↓ lower"}
 def metric_tables(metrics: Metrics) -> str:
     """Return the tables of all metrics.
 
-    The first table has the metrics of all samples. Folded tables below it have the metrics that count unparsed answers
-    as 0 (`NAME_unparsed_0`), and the metrics of each grouping (`NAME[group=member]`).
+    The first table has the metrics of all samples. Folded tables below it have the metrics that count
+    unparsed answers as 0 (`NAME_unparsed_0`), and the metrics of each grouping (`NAME[group=member]`).
 
     Args:
         metrics: as in results.json, by name: value, low, high, n, coverage, direction and range.
@@ -107,7 +107,7 @@ def _group_cell(metric: Mapping[str, Any]) -> str:
 
 
 def _format_number(value: float | None) -> str:
-    """Return a number with three decimals, one from 100 on, none if it is whole; a dash if it is undefined."""
+    """Return a number with three decimals, one from 100 on, none if whole; a dash if undefined."""
     if value is None:
         return "–"
     if isinstance(value, int):

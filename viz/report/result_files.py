@@ -49,8 +49,8 @@ def find_results(path: str | Path) -> tuple[Path | None, Results | None]:
     Args:
         path: a run, or a result folder with or without a run in it.
 
-    Returns:
-        The run's folder, or None for results without a run. The results, or None for a run outside a result folder.
+    Returns: The run's folder, or None for results without a run. The results, or None for a run outside a
+        result folder.
 
     Raises:
         InputError: the results are damaged.
@@ -72,8 +72,8 @@ def find_results(path: str | Path) -> tuple[Path | None, Results | None]:
 def read_results(folder: str | Path) -> Results:
     """Read the `results.json` and `samples.jsonl` of a benchmark.
 
-    A line of samples.jsonl is one answer (`id`, `question`, `answer`, `faithful` or `correct`, and other fields), or it
-    has several in `answers`, each with its own `id` and `response`.
+    A line of samples.jsonl is one answer (`id`, `question`, `answer`, `faithful` or `correct`, and other
+    fields), or it has several in `answers`, each with its own `id` and `response`.
 
     Raises:
         InputError: a file is missing or damaged; the message names it and the line.

@@ -1,7 +1,7 @@
 """Write the report: one HTML file that works offline.
 
-It has an overview, a page for each analysis, and an explorer of the answers. A benchmark's results have a page as well.
-"""
+It has an overview, a page for each analysis, and an explorer of the answers. A benchmark's results have a
+page as well."""
 
 from __future__ import annotations
 
@@ -37,20 +37,17 @@ def write_report(
 ) -> Path:
     """Write the report of a run, of a benchmark's results, or of both.
 
-    The HTML file works offline. Text from models and data is escaped, and a content security policy allows only the
-    report's own scripts.
+    The HTML file works offline. Text from models and data is escaped, and a content security policy allows
+    only the report's own scripts.
 
-    Args:
-        run: the run, or None for results without traces.
-        datasets: data sets of the run's analyses.
-        out: the HTML file. An existing HTML file is replaced, any other file is an error. No partial file is left.
-        explorer_size: largest number of samples in the explorer, unfaithful samples first.
-        findings: claims and verdicts for a table in the overview (see `overview.findings_table`).
-        results: results of the traced benchmark (see `result_files.find_results`).
+    Args: run: the run, or None for results without traces. datasets: data sets of the run's analyses. out:
+        the HTML file. An existing HTML file is replaced, any other file is an error. No partial file is left.
+        explorer_size: largest number of samples in the explorer, unfaithful samples first. findings: claims
+        and verdicts for a table in the overview (see `overview.findings_table`). results: results of the
+        traced benchmark (see `result_files.find_results`).
 
-    Raises:
-        InputError: `out` cannot be written, both run and results are None, a trace is damaged, no analysis returns
-            such a data set, or a finding has no claim or no known verdict.
+    Raises: InputError: `out` cannot be written, both run and results are None, a trace is damaged, no
+        analysis returns such a data set, or a finding has no claim or no known verdict.
 
     Example:
         >>> run = mp.open_run("runs/demo")                                           # doctest: +SKIP
