@@ -13,7 +13,8 @@ import pytest
 import mmprobe
 
 ROOT = Path(__file__).parent.parent.parent
-SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
 FOLDERS = sorted({Path(folder) for folder in SETUPTOOLS["package-dir"].values()})
 MOST_FILES = 12
 MOST_LINES = 350
@@ -97,3 +98,8 @@ def test_benchmarks_use_the_same_names_for_the_same_files(folder):
         for name in public_names(file):
             for pattern, stems in ROLES.items():
                 assert not re.fullmatch(pattern, name) or stem in stems, f"{file}: {name} belongs in {stems}"
+
+
+def test_the_citation_names_the_version():
+    version = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1]
+    assert version == PYPROJECT["project"]["version"]

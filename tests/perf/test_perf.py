@@ -13,6 +13,7 @@ PERF = Path(__file__).parent.parent.parent / "perf"
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize(
     ("script", "rows"), [("overhead", 7), ("memory", 1), ("disk", 2), ("analyses", 11), ("threads", 1)]
 )
