@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import numpy as np
 import torch
 import xarray as xr
-from captum.attr import FeatureAblation, IntegratedGradients
 
 from mmprobe.analyses.token_activation import to_grids
 from mmprobe.errors import InputError, NotApplicable
@@ -52,16 +52,19 @@ def attribute(
       `n_steps` forward and backward passes for each step of the answer.
     - `feature_ablation`: removes a whole group (template, system, visual, user), or all tokens of one image.
 
-    Args: steps: one or several steps of the answer; None for all. answer: text or token ids; None for the
-        model's own greedy answer. baseline: `mean` or `zero`. `mean` is the mean embedding of the prompt's
-        visual tokens for visual tokens, and the mean of its other tokens for other tokens; our choice, the
-        default is `mean`. block: side of the squares of visual tokens that occlusion removes together. The
-        contribution of a square is divided equally among its tokens; our choice, the default is 1. n_steps:
-        points of the integral; our choice, the default is 32. max_new_tokens: maximum length of the model's
-        own answer; our choice, the default is 64.
+    Args:
+        steps: one or several steps of the answer; None for all.
+        answer: text or token ids; None for the model's own greedy answer.
+        baseline: `mean` or `zero`. `mean` is the mean embedding of the prompt's visual tokens for visual
+            tokens, and the mean of its other tokens for other tokens; our choice, the default is `mean`.
+        block: side of the squares of visual tokens that occlusion removes together. The contribution of a
+            square is divided equally among its tokens; our choice, the default is 1.
+        n_steps: points of the integral; our choice, the default is 32.
+        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
 
-    Returns: A data set with dimensions `step` and, except for feature_ablation, `image` (views), `y`, `x`.
-        Values are in nat.
+    Returns:
+        A data set with dimensions `step` and, except for feature_ablation, `image` (views), `y`, `x`. Values
+        are in nat.
 
         - attribution (step, image, y, x): above 0 if a token makes the step's token more likely; NaN outside
           a view's grid
@@ -74,9 +77,10 @@ def attribute(
         - token (step): texts of the tokens
         - grid, size (image, axis), box (image, corner), source (image): as in a trace
 
-    Raises: InputError: an argument is out of range. NotApplicable: the model reads images by cross-attention
-        or passes them to the decoder in another way, the sample has no images, or the family scales or caps
-        its logits.
+    Raises:
+        InputError: an argument is out of range.
+        NotApplicable: the model reads images by cross-attention or passes them to the decoder in another way,
+            the sample has no images, or the family scales or caps its logits.
 
     Example:
         >>> maps = attribute(model, sample, steps=[0])              # doctest: +SKIP
@@ -151,11 +155,24 @@ def _resolve_steps(steps: int | Sequence[int] | None, count: int) -> list[int]:
     return chosen
 
 
+def _import_captum() -> ModuleType:
+    """Import captum's methods, which takes a second."""
+    try:
+        from captum import attr
+    except ImportError as error:
+        raise InputError(
+            f"attribution needs captum, which cannot be imported ({error}); install it again"
+        ) from None
+    return attr
+
+
 def _ablate_features(logprobs: PresenceFunction, features: np.ndarray, model: Model) -> np.ndarray:
     """Return [step, position], the contribution of the feature int [position] of each position."""
     present = torch.ones(1, len(features), device=model.device)
     mask = torch.from_numpy(features).to(model.device)[None]
-    contributions = FeatureAblation(logprobs).attribute(present, baselines=0.0, feature_mask=mask)
+    contributions = (
+        _import_captum().FeatureAblation(logprobs).attribute(present, baselines=0.0, feature_mask=mask)
+    )
     return contributions.cpu().numpy().astype(float)
 
 
@@ -164,7 +181,7 @@ def _integrate_gradients(
 ) -> np.ndarray:
     """Return [step, position], integrated gradients along the line from presence 0 to presence 1."""
     present = torch.ones(1, positions, device=model.device)
-    method = IntegratedGradients(logprobs)
+    method = _import_captum().IntegratedGradients(logprobs)
     options = {"baselines": 0.0, "n_steps": n_steps, "internal_batch_size": 1}
     with model.freeze():
         gradients = [method.attribute(present, target=step, **options) for step in range(steps)]

@@ -13,6 +13,9 @@ import pytest
 from helpers.command_line import ENVIRONMENT, assert_fails, run_in_process
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.errors import InputError
+from mmprobe.probes import attribute
+from mmprobe.samples import Sample
 
 ROOT = Path(__file__).parent.parent.parent
 NEED_TORCH = {
@@ -107,3 +110,12 @@ def test_an_engine_without_its_library_is_one_line(engine, tmp_path, monkeypatch
     arguments = ("--model", "tiny-spd", "--data", data, "--out", tmp_path / "run", "--engine", engine)
     assert_fails(run_in_process("trace", *arguments), f"engine {engine}: cannot be imported")
     assert not (tmp_path / "run").exists()
+
+
+def test_attribution_without_captum_is_one_line(tiny_spd, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "captum"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "captum", None)
+    sample = Sample(id="a", question="Is there a star?")
+    with pytest.raises(InputError, match=r"^attribution needs captum, which cannot be imported"):
+        attribute(tiny_spd, sample, "feature_ablation", steps=[0], answer="Yes.")
