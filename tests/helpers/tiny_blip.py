@@ -1,4 +1,4 @@
-"""A BLIP for image-text retrieval with random weights, saved as a checkpoint is."""
+"""A BLIP for image-text retrieval with random weights, saved as a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ WORDS = [
     "compare",
     "what",
 ]
-ENC = len(WORDS) + 1  # behind [DEC], as in the published checkpoints
+ENC = len(WORDS) + 1  # id of [ENC], which follows [DEC] as in the published checkpoints
 
 
-def tiny_blip_config() -> BlipConfig:
+def build_tiny_blip_config() -> BlipConfig:
     sizes = {"hidden_size": 24, "intermediate_size": 40, "initializer_range": 0.2}
     text = {
         "vocab_size": len(WORDS) + 2,
@@ -41,16 +41,19 @@ def tiny_blip_config() -> BlipConfig:
         "bos_token_id": len(WORDS),
         "sep_token_id": 3,
     }
-    seen = {"num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 64, "patch_size": 16}
+    vision = {"num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 64, "patch_size": 16}
     return BlipConfig(
-        text_config=sizes | text, vision_config=sizes | seen, image_text_hidden_size=16, initializer_range=0.2
+        text_config=sizes | text,
+        vision_config=sizes | vision,
+        image_text_hidden_size=16,
+        initializer_range=0.2,
     )
 
 
-def save_tiny_blip(folder: Path, kind: type = BlipForImageTextRetrieval) -> Path:
-    torch.manual_seed(1)  # the pictures match a little, so that shares are below 1
-    kind(tiny_blip_config()).save_pretrained(folder)
-    tokenizer = BertTokenizerFast(vocab={word: place for place, word in enumerate(WORDS)})
+def save_tiny_blip(folder: Path, model_class: type = BlipForImageTextRetrieval) -> Path:
+    torch.manual_seed(1)  # the images of the tests match a little, so shares are below 1
+    model_class(build_tiny_blip_config()).save_pretrained(folder)
+    tokenizer = BertTokenizerFast(vocab={word: index for index, word in enumerate(WORDS)})
     images = BlipImageProcessorPil(size={"height": 64, "width": 64})
     BlipProcessor(images, tokenizer).save_pretrained(folder)
     return folder

@@ -1,4 +1,4 @@
-"""Every method: neutral parameters, what it leaves behind, composition, and refusals."""
+"""Tests of every method: neutral parameters, clean-up, composition and errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import ClassVar
 import pytest
 import torch
 import yaml
-from helpers.answering import FAMILIES, STEPS, left_behind, plain_tokens, ready, run, sample_of, tiny
+from helpers.answers import FAMILIES, STEPS, generate_plain, make_sample, prepare, run_methods, snapshot
+from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
 from mmprobe.errors import InputError
@@ -47,7 +48,11 @@ STRONG = {
 
 @pytest.fixture(scope="module", params=["tiny-spd", *FAMILIES])
 def model(request):
-    return mp.load_model("tiny-spd", device="cpu") if request.param == "tiny-spd" else tiny(request.param)
+    return (
+        mp.load_model("tiny-spd", device="cpu")
+        if request.param == "tiny-spd"
+        else load_tiny_model(request.param)
+    )
 
 
 def test_every_method_has_a_neutral_case():
@@ -58,85 +63,84 @@ def test_every_method_has_a_neutral_case():
 
 @pytest.mark.parametrize("name", sorted(NEUTRAL))
 def test_neutral_parameters_give_the_plain_tokens(model, name, image_paths):
-    sample = sample_of(image_paths[:2])
-    wanted = plain_tokens(model, ready(model, sample)[1], 12)[0].tolist()
-    found = generate(model, sample, method=name, max_new_tokens=12, **NEUTRAL[name])
-    assert found.token_ids == wanted
-    assert found.text == model.tokenizer.decode(wanted, skip_special_tokens=True)
+    sample = make_sample(image_paths[:2])
+    expected = generate_plain(model, prepare(model, sample)[1], 12)[0].tolist()
+    answer = generate(model, sample, method=name, max_new_tokens=12, **NEUTRAL[name])
+    assert answer.token_ids == expected
+    assert answer.text == model.tokenizer.decode(expected, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("name", sorted(STRONG))
 def test_strong_parameters_change_the_logits(model, name, image_paths):
-    chats, batch = ready(model, sample_of(image_paths[:2]))
-    _, changed, _ = run(model, [load_method(name, **STRONG[name])], chats, batch, 3)
-    _, plain, _ = run(model, [], chats, batch, 3)
+    chats, batch = prepare(model, make_sample(image_paths[:2]))
+    _, changed, _ = run_methods(model, [load_method(name, **STRONG[name])], chats, batch, 3)
+    _, plain, _ = run_methods(model, [], chats, batch, 3)
     assert (changed[:, 0] - plain[:, 0]).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if name != "plain"])
-def test_nothing_is_left_behind(name, image_paths):
-    model = tiny("qwen2_5_vl")
-    sample = sample_of(image_paths[:2])
-    wanted = plain_tokens(model, ready(model, sample)[1])[0].tolist()
-    before = left_behind(model)
+def test_a_method_leaves_the_model_unchanged(name, image_paths):
+    model = load_tiny_model("qwen2_5_vl")
+    sample = make_sample(image_paths[:2])
+    expected = generate_plain(model, prepare(model, sample)[1])[0].tolist()
+    before = snapshot(model)
     parameters = STRONG.get(name, {})
     generate(model, sample, method=name, max_new_tokens=4, **parameters)
-    assert left_behind(model) == before
-    generate(model, sample_of(image_paths[1:2]), method=name, max_new_tokens=2, **parameters)
-    assert plain_tokens(model, ready(model, sample)[1])[0].tolist() == wanted
+    assert snapshot(model) == before
+    generate(model, make_sample(image_paths[1:2]), method=name, max_new_tokens=2, **parameters)
+    assert generate_plain(model, prepare(model, sample)[1])[0].tolist() == expected
 
 
 @pytest.mark.parametrize("name", sorted(STRONG))
-def test_nothing_is_left_behind_by_an_error(name, image_paths):
-    model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(image_paths[:2]))
-    before = left_behind(model)
+def test_an_error_leaves_the_model_unchanged(name, image_paths):
+    model = load_tiny_model("qwen2_5_vl")
+    chats, batch = prepare(model, make_sample(image_paths[:2]))
+    before = snapshot(model)
 
     def fail(ids, scores):
-        raise KeyError("in the middle")
+        raise KeyError("during generation")
 
-    with pytest.raises(KeyError, match="in the middle"), torch.inference_mode():
+    with pytest.raises(KeyError, match="during generation"), torch.inference_mode():
         from mmprobe.interventions import intervene
 
         with intervene(model, [load_method(name, **STRONG[name])], chats, batch) as intervention:
-            assert left_behind(model) != before
+            assert snapshot(model) != before
             processors = [*intervention.processors, fail]
             model.hf.generate(**batch.inputs, max_new_tokens=3, do_sample=False, logits_processor=processors)
-    assert left_behind(model) == before
+    assert snapshot(model) == before
 
 
 @dataclass(frozen=True)
 class SamePrompt(Method):
-    """z + (z - z'), where z' is read from the answer's own prompt."""
+    """Logits z + (z - z'), where z' comes from the answer's own prompt, so they stay z."""
 
     name: ClassVar[str] = "same-prompt"
 
-    def create_state(self, asked: MethodContext) -> ContrastState:
+    def create_state(self, context: MethodContext) -> ContrastState:
         return ContrastState(
-            lambda: ContrastPath(asked.model, asked.batch.inputs), lambda z, other: 2 * z - other
+            lambda: ContrastPath(context.model, context.batch.inputs), lambda z, other: 2 * z - other
         )
 
 
 def test_a_checkpoints_penalty_of_repetitions_comes_behind_the_methods(image_paths):
-    """Of two equal paths nothing is left but the answer itself, penalty and all, of padded rows too."""
-    model = tiny("qwen2_5_vl")
-    samples = [sample_of(image_paths[:2]), sample_of(image_paths[:1], "Why?", "b")]
-    free = [each.token_ids for each in generate_batch(model, samples, max_new_tokens=12)]
+    """With two equal paths the answer stays the plain one, with the penalty and in padded rows too."""
+    model = load_tiny_model("qwen2_5_vl")
+    samples = [make_sample(image_paths[:2]), make_sample(image_paths[:1], "Why?", "b")]
+    unpenalised = [answer.token_ids for answer in generate_batch(model, samples, max_new_tokens=12)]
     model.hf.generation_config.repetition_penalty = 1.8
-    plain = plain_tokens(model, ready(model, *samples)[1], 12).tolist()
-    assert plain != free, "the penalty matters here"
-    assert [
-        each.token_ids for each in generate_batch(model, samples, SamePrompt(), max_new_tokens=12)
-    ] == plain
+    plain = generate_plain(model, prepare(model, *samples)[1], 12).tolist()
+    assert plain != unpenalised, "the test is void: the penalty changes nothing"
+    answers = generate_batch(model, samples, SamePrompt(), max_new_tokens=12)
+    assert [answer.token_ids for answer in answers] == plain
 
 
-def test_sampling_does_not_keep_a_single_token_because_a_checkpoint_does(image_paths):
-    model = tiny("qwen2_5_vl")
+def test_sampling_ignores_the_top_k_and_top_p_of_a_checkpoint(image_paths):
+    model = load_tiny_model("qwen2_5_vl")
     model.hf.generation_config.top_k, model.hf.generation_config.top_p = 1, 0.001
     answers = {
         tuple(
             generate(
-                model, sample_of(image_paths[:1]), temperature=1.5, seed=seed, max_new_tokens=6
+                model, make_sample(image_paths[:1]), temperature=1.5, seed=seed, max_new_tokens=6
             ).token_ids
         )
         for seed in range(4)
@@ -146,109 +150,111 @@ def test_sampling_does_not_keep_a_single_token_because_a_checkpoint_does(image_p
 
 @pytest.mark.parametrize("name", ["sage", "vcd"])
 def test_reports_end_with_the_answer(name, image_paths):
-    model = tiny("qwen2_5_vl")
-    samples = [sample_of(image_paths[:2]), sample_of(image_paths[1:3], name="b")]
-    first, second = (each.token_ids for each in generate_batch(model, samples, name, max_new_tokens=8))
+    model = load_tiny_model("qwen2_5_vl")
+    samples = [make_sample(image_paths[:2]), make_sample(image_paths[1:3], name="b")]
+    first, second = (answer.token_ids for answer in generate_batch(model, samples, name, max_new_tokens=8))
     end = next(step for step, token in enumerate(first) if step and token not in first[:step] + second)
     model.hf.generation_config.eos_token_id = first[end]
     short, long = generate_batch(model, samples, name, max_new_tokens=8)
-    told = short.diagnostics[name]
+    diagnostics = short.diagnostics[name]
     assert len(short.token_ids) < len(long.token_ids)
-    assert all(step < len(short.token_ids) for step in told["changed"])
-    for series in {"visual_attention", "alpha", "conflict", "suppressed"} & set(told):
-        assert len(told[series]) == len(short.token_ids)
+    assert all(step < len(short.token_ids) for step in diagnostics["changed"])
+    for series in {"visual_attention", "alpha", "conflict", "suppressed"} & set(diagnostics):
+        assert len(diagnostics[series]) == len(short.token_ids)
 
 
 def test_a_number_may_have_an_exponent():
-    """YAML takes 1e-3 for a text."""
+    """YAML reads 1e-3 as a text."""
     assert load_method("sage", **parse_settings(["alpha=1e-3"])).alpha == 0.001
 
 
 def test_methods_compose(image_paths):
-    """Logits of two contrasts follow each other, the first one's being the second one's own."""
-    model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(image_paths[:2]))
+    """The second contrast combines the logits of the first with those of its contrast path."""
+    model = load_tiny_model("qwen2_5_vl")
+    chats, batch = prepare(model, make_sample(image_paths[:2]))
     vcd, icd = load_method("vcd", alpha=0.5, beta=0), load_method("icd", alpha=0.25, beta=0)
-    _, both, report = run(model, [vcd, icd], chats, batch, 1)
-    _, one, _ = run(model, [vcd], chats, batch, 1)
-    _, plain, _ = run(model, [], chats, batch, 1)
-    _, other, _ = run(model, [icd], chats, batch, 1)
-    second = (1.25 * plain - other) / 0.25
-    torch.testing.assert_close(both, 1.25 * one - 0.25 * second, rtol=1e-3, atol=1e-3)
+    _, both, report = run_methods(model, [vcd, icd], chats, batch, 1)
+    _, vcd_only, _ = run_methods(model, [vcd], chats, batch, 1)
+    _, plain, _ = run_methods(model, [], chats, batch, 1)
+    _, icd_only, _ = run_methods(model, [icd], chats, batch, 1)
+    contrast = (1.25 * plain - icd_only) / 0.25
+    torch.testing.assert_close(both, 1.25 * vcd_only - 0.25 * contrast, rtol=1e-3, atol=1e-3)
     assert set(report(0)) == {"vcd", "icd"}
 
 
-def test_shifts_of_two_methods_add_up(image_paths):
-    """Log(1 + alpha) twice is log((1 + alpha)^2): two of SAGE's first stages, one of them by another name."""
-    model = tiny("qwen2_5_vl")
-    chats, batch = ready(model, sample_of(image_paths[:2]))
+def test_the_attention_biases_of_two_methods_add_up(image_paths):
+    """SAGE's first stage twice adds 2 log(1 + alpha), which is log((1 + alpha)^2)."""
+    model = load_tiny_model("qwen2_5_vl")
+    chats, batch = prepare(model, make_sample(image_paths[:2]))
     stage = {"beta": 1, "eta": 0, "shallow": 1}
-    one = load_method("sage", alpha=0.5, **stage)
-    _, twice, _ = run(model, [one, load_method("sage", alpha=0.5, **stage)], chats, batch)
-    _, once, _ = run(model, [load_method("sage", alpha=1.25, **stage)], chats, batch)
+    _, twice, _ = run_methods(
+        model, [load_method("sage", alpha=0.5, **stage) for _ in range(2)], chats, batch
+    )
+    _, once, _ = run_methods(model, [load_method("sage", alpha=1.25, **stage)], chats, batch)
     torch.testing.assert_close(twice, once, rtol=1e-4, atol=1e-4)
 
 
 def test_prompt_methods_ask_with_the_decoding_methods(image_paths):
-    model = tiny("qwen2_5_vl")
-    sample = sample_of(image_paths[:2])
-    found = generate(
+    model = load_tiny_model("qwen2_5_vl")
+    sample = make_sample(image_paths[:2])
+    answer = generate(
         model, sample, method=[load_method("self-refine"), load_method("vcd", alpha=2)], max_new_tokens=3
     )
-    assert set(found.diagnostics) == {"self-refine", "vcd"}
-    assert len(found.diagnostics["self-refine"]["answers"]) == 1
+    assert set(answer.diagnostics) == {"self-refine", "vcd"}
+    assert len(answer.diagnostics["self-refine"]["answers"]) == 1
     alone = generate(model, sample, method="vcd", alpha=2, max_new_tokens=3)
-    assert found.diagnostics["self-refine"]["answers"][0] == alone.text
+    assert answer.diagnostics["self-refine"]["answers"][0] == alone.text
 
 
-def test_self_consistency_votes():
+def test_elect_answer():
     assert elect_answer(["No", "Yes, a star", "yes: a", "Yes, a star"]) == 1
     assert elect_answer(["b", "a", "a"]) == 1
     assert elect_answer(["only"]) == 0
     assert elect_answer(["", "", "no"]) == 0
 
 
-def test_self_consistency_takes_one_of_its_answers(tiny_spd, image_paths):
-    found = generate(tiny_spd, sample_of(image_paths[:2]), "self-consistency", answers=3, max_new_tokens=5)
-    told = found.diagnostics["self-consistency"]
-    assert len(told["answers"]) == 3 and told["answers"][told["chosen"]] == found.text
-    again = generate(tiny_spd, sample_of(image_paths[:2]), "self-consistency", answers=3, max_new_tokens=5)
-    assert again == found
+def test_self_consistency_returns_one_of_its_answers(tiny_spd, image_paths):
+    answer = generate(tiny_spd, make_sample(image_paths[:2]), "self-consistency", answers=3, max_new_tokens=5)
+    diagnostics = answer.diagnostics["self-consistency"]
+    assert len(diagnostics["answers"]) == 3
+    assert diagnostics["answers"][diagnostics["chosen"]] == answer.text
+    again = generate(tiny_spd, make_sample(image_paths[:2]), "self-consistency", answers=3, max_new_tokens=5)
+    assert again == answer
 
 
-def test_zoom_refine_shows_a_part_of_a_picture(tiny_spd, image_paths):
-    found = generate(tiny_spd, sample_of(image_paths[:2]), "zoom-refine", max_new_tokens=5)
-    left, top, right, bottom = found.diagnostics["zoom-refine"]["box"]
+def test_zoom_refine_shows_a_part_of_an_image(tiny_spd, image_paths):
+    answer = generate(tiny_spd, make_sample(image_paths[:2]), "zoom-refine", max_new_tokens=5)
+    left, top, right, bottom = answer.diagnostics["zoom-refine"]["box"]
     assert 0 <= left < right <= 140 and 0 <= top < bottom <= 112
 
 
 @pytest.mark.parametrize(
-    ("name", "begun"), [("self-refine", ["So", "", "So"]), ("zoom-refine", ["So", "So"])]
+    ("name", "prefills"), [("self-refine", ["So", "", "So"]), ("zoom-refine", ["So", "So"])]
 )
-def test_a_prefill_is_part_of_the_answer_that_is_refined(name, begun, tiny_spd, image_paths):
-    sample = sample_of(image_paths[:1]).model_copy(update={"prefill": "So"})
-    (chat,), batch = ready(tiny_spd, sample)
+def test_a_prefill_is_part_of_the_refined_answer(name, prefills, tiny_spd, image_paths):
+    sample = make_sample(image_paths[:1]).model_copy(update={"prefill": "So"})
+    (chat,), batch = prepare(tiny_spd, sample)
     ids = tiny_spd.tokenizer(" it is.", add_special_tokens=False)["input_ids"]
-    watched = {"attention-recorder": {"attention": [1.0] * len(batch.prompts[0].visual_positions)}}
-    asked = []
+    diagnostics = {"attention-recorder": {"attention": [1.0] * len(batch.prompts[0].visual_positions)}}
+    asked_chats = []
 
     def ask(chats, **options):
-        asked.extend(chats)
-        return [GeneratedAnswer(" it is.", ids, watched)]
+        asked_chats.extend(chats)
+        return [GeneratedAnswer(" it is.", ids, diagnostics)]
 
-    (found,) = load_method(name).answer(tiny_spd, [chat], ask, 0, 4)
-    assert found.text == " it is." and [each.prefill for each in asked] == begun
-    for each in asked[1:]:
-        (text,) = [part["text"] for part in each.messages[-1]["content"] if part["type"] == "text"]
+    (answer,) = load_method(name).answer(tiny_spd, [chat], ask, 0, 4)
+    assert answer.text == " it is." and [asked.prefill for asked in asked_chats] == prefills
+    for asked in asked_chats[1:]:
+        (text,) = [part["text"] for part in asked.messages[-1]["content"] if part["type"] == "text"]
         assert "\nAnswer: So it is.\n" in text
 
 
-def test_sampling_is_by_the_seed(tiny_spd, image_paths):
-    sample = sample_of(image_paths[:2])
-    one, same = (
+def test_sampling_follows_the_seed(tiny_spd, image_paths):
+    sample = make_sample(image_paths[:2])
+    first, second = (
         generate(tiny_spd, sample, "vcd", temperature=1.5, seed=4, max_new_tokens=8) for _ in range(2)
     )
-    assert isinstance(one, GeneratedAnswer) and one == same
+    assert isinstance(first, GeneratedAnswer) and first == second
 
 
 @pytest.mark.parametrize("name", sorted(NEUTRAL))
@@ -257,14 +263,14 @@ def test_shipped_parameters_are_the_defaults(name, request):
     data = yaml.safe_load(file.read_text())
     method = method_class(name)()
     assert data["method"] == name == method.name
-    assert list(data.get("parameters", {})) == [each.name for each in fields(method)]
+    assert list(data.get("parameters", {})) == [field.name for field in fields(method)]
     assert load_method(name) == method
     assert method.reference
-    for each in fields(method):
-        assert f"{each.name}" in (type(method).__doc__ or ""), each.name
+    for field in fields(method):
+        assert f"{field.name}:" in (type(method).__doc__ or ""), field.name
 
 
-def test_a_method_from_a_file(tmp_path):
+def test_load_method_from_a_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("method: sage\nparameters: {eta: 2}\n")
     assert load_method(file).eta == 2.0 and load_method(str(file), eta=1).eta == 1.0
@@ -293,7 +299,7 @@ def test_a_method_from_a_file(tmp_path):
         ("nowhere.yaml", {}, "nowhere.yaml: cannot be read"),
     ],
 )
-def test_bad_input_is_told_in_a_line(source, parameters, message):
+def test_bad_input_is_reported_in_one_line(source, parameters, message):
     with pytest.raises(InputError) as caught:
         load_methods(source, **parameters)
     assert message in str(caught.value) and "\n" not in str(caught.value)
@@ -303,7 +309,7 @@ def test_bad_input_is_told_in_a_line(source, parameters, message):
     "content",
     ["- a", "method: 3", "method: sage\nparameter: {}", "method: sage\nparameters: [1]", "a: [", "\0"],
 )
-def test_bad_files_are_told_in_a_line(content, tmp_path):
+def test_bad_files_are_reported_in_one_line(content, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(content)
     with pytest.raises(InputError, match="mine.yaml") as caught:
@@ -311,7 +317,7 @@ def test_bad_files_are_told_in_a_line(content, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_settings_of_a_command_line():
+def test_parse_settings():
     assert parse_settings(["eta=0.5", "see=false", "tau=null", "instruction=a=b"]) == {
         "eta": 0.5, "see": False, "tau": None, "instruction": "a=b",
     }  # fmt: skip
@@ -326,42 +332,42 @@ def test_settings_of_a_command_line():
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).needs_images])
-def test_visual_methods_want_a_picture_before_the_model_runs(name, tiny_spd, monkeypatch):
+def test_a_missing_image_is_reported_before_the_model_runs(name, tiny_spd, monkeypatch):
     monkeypatch.setattr(type(tiny_spd.hf), "generate", lambda *_, **__: pytest.fail("the model ran"))
     with pytest.raises(InputError, match=f"method {name}: sample x has no image"):
         generate(tiny_spd, Sample(id="x", question="Why?"), method=name)
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(NEUTRAL) if method_class(name).needs_visual_tokens])
-def test_methods_on_visual_tokens_refuse_cross_attention(name, image_paths):
+def test_methods_that_need_visual_tokens_refuse_cross_attention(name, image_paths):
     with pytest.raises(InputError, match=f"method {name}: mllama sees images by cross-attention"):
-        generate(tiny("mllama"), sample_of(image_paths[:1]), method=name)
+        generate(load_tiny_model("mllama"), make_sample(image_paths[:1]), method=name)
 
 
-def test_pai_needs_a_family_that_can_do_without_a_picture(image_paths):
-    model = tiny("paligemma")
+def test_pai_needs_a_family_that_reads_prompts_without_images(image_paths):
+    model = load_tiny_model("paligemma")
     with pytest.raises(
         InputError, match="method pai: paligemma cannot read a prompt without an image .*gamma=1"
     ):
-        generate(model, sample_of(image_paths[:1]), method="pai", max_new_tokens=2)
+        generate(model, make_sample(image_paths[:1]), method="pai", max_new_tokens=2)
     assert (
-        len(generate(model, sample_of(image_paths[:1]), method="pai", gamma=1, max_new_tokens=2).token_ids)
+        len(generate(model, make_sample(image_paths[:1]), method="pai", gamma=1, max_new_tokens=2).token_ids)
         == 2
     )
 
 
-def test_two_methods_that_ask_anew_are_refused(tiny_spd, image_paths):
+def test_methods_that_cannot_act_together_are_refused(tiny_spd, image_paths):
     with pytest.raises(InputError, match="method opera: it decodes by itself"):
-        generate(tiny_spd, sample_of(image_paths[:1]), method="opera+vcd")
+        generate(tiny_spd, make_sample(image_paths[:1]), method="opera+vcd")
     with pytest.raises(InputError, match="method opera: it decodes by itself"):
-        generate(tiny_spd, sample_of(image_paths[:1]), method="opera", temperature=0.5)
+        generate(tiny_spd, make_sample(image_paths[:1]), method="opera", temperature=0.5)
     with pytest.raises(InputError, match="self-refine and zoom-refine: both ask again"):
-        generate(tiny_spd, sample_of(image_paths[:1]), method="self-refine+zoom-refine")
+        generate(tiny_spd, make_sample(image_paths[:1]), method="self-refine+zoom-refine")
     assert issubclass(method_class("zoom-refine"), PromptMethod)
 
 
 def test_other_bad_arguments(tiny_spd, image_paths):
-    sample = sample_of(image_paths[:1])
+    sample = make_sample(image_paths[:1])
     for options, message in (
         ({"max_new_tokens": 0}, "max_new_tokens 0"),
         ({"temperature": -1}, "temperature -1"),
@@ -370,12 +376,12 @@ def test_other_bad_arguments(tiny_spd, image_paths):
             generate(tiny_spd, sample, **options)
 
 
-def test_a_trace_shows_what_the_method_did(tiny_spd, image_paths, tmp_path):
-    """Within `intervene` the tracer records the changed stream and never the second path."""
+def test_hooks_observe_the_changed_residual_stream(tiny_spd, image_paths, tmp_path):
+    """Within `intervene`, hooks observe the changed residual stream, and never the contrast path."""
     from mmprobe.interventions import intervene
     from mmprobe.models.hooks import observe
 
-    chats, batch = ready(tiny_spd, sample_of(image_paths[:2]))
+    chats, batch = prepare(tiny_spd, make_sample(image_paths[:2]))
     method = load_method("sage", alpha=0, eta=1, k=0.8, beta=0, tau=0)
     layer = tiny_spd.family.decoder(tiny_spd.hf).layers[3]
     mids, posts = [], []
@@ -391,17 +397,17 @@ def test_a_trace_shows_what_the_method_did(tiny_spd, image_paths, tmp_path):
     steps = out.shape[1] - batch.inputs["input_ids"].shape[1]
     assert len(posts) == len(mids) == steps
     for mid, post in zip(mids, posts, strict=True):
-        assert torch.equal(mid[:, -1], post[:, -1])  # beta 0 takes the whole update of the FFN away
+        assert torch.equal(mid[:, -1], post[:, -1])  # with beta 0 nothing of the FFN's update is left
 
 
 @pytest.mark.parametrize("name", ["plain", "self-refine", "attention-prompting", "zoom-refine", "icd"])
-def test_a_batch_is_answered_as_its_samples_alone(tiny_spd, image_paths, name):
-    asked = [
-        sample_of(image_paths[:2]),
-        sample_of(image_paths[1:3]).model_copy(update={"id": "other", "question": "Why?"}),
+def test_a_batch_is_answered_like_its_samples_alone(tiny_spd, image_paths, name):
+    samples = [
+        make_sample(image_paths[:2]),
+        make_sample(image_paths[1:3]).model_copy(update={"id": "other", "question": "Why?"}),
     ]
-    together = generate_batch(tiny_spd, asked, name, max_new_tokens=12)
-    alone = [generate(tiny_spd, sample, name, max_new_tokens=12) for sample in asked]
-    assert [each.text for each in together] == [each.text for each in alone]
-    assert [each.token_ids for each in together] == [each.token_ids for each in alone]
+    together = generate_batch(tiny_spd, samples, name, max_new_tokens=12)
+    alone = [generate(tiny_spd, sample, name, max_new_tokens=12) for sample in samples]
+    assert [answer.text for answer in together] == [answer.text for answer in alone]
+    assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
     assert together[0].diagnostics.keys() == alone[0].diagnostics.keys()

@@ -1,4 +1,4 @@
-"""SAGE against a slow reference with whole attention matrices, no cache, and plain hooks; and its stages by hand."""
+"""SAGE against a slow reference with whole attention matrices and without a cache, and equations by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.answering import FAMILIES, STEPS, attending, read_whole, ready, run, sample_of, tiny
+from helpers.answers import (
+    FAMILIES,
+    STEPS,
+    compute_logits,
+    make_sample,
+    prepare,
+    replace_attention,
+    run_methods,
+)
+from helpers.tiny_models import load_tiny_model
 from torch import Tensor
 
 import mmprobe as mp
@@ -26,9 +35,9 @@ SMALL = "qwen2_5_vl"
 
 
 class Reference:
-    """SAGE on one prompt, as its definition reads: one whole pass over everything so far for each step.
+    """SAGE on one prompt, as it is defined: one pass over the whole text for each step.
 
-    Row L0 - 1 + t is the query of step t. Taus of earlier steps stay what they were.
+    Row L0 - 1 + t is the query of step t. The taus of earlier steps are kept.
     """
 
     def __init__(self, model: Model, sage: Sage, chats: Any, batch: Any):
@@ -40,21 +49,25 @@ class Reference:
         self.visual[torch.from_numpy(batch.prompts[0].visual_positions)] = True
         self.taus: list[float] = []
         self.conflicts: dict[tuple[int, int], float] = {}  # by step and layer
-        self.weights: dict[int, Tensor] = {}  # unchanged rows of the last pass by layer, [head, query, key]
-        self.changed: dict[int, Tensor] = {}  # the same as the first stage made them
+        self.weights: dict[
+            int, Tensor
+        ] = {}  # of the last pass without the first stage, by layer, [head, query, key]
+        self.changed: dict[int, Tensor] = {}  # of the last pass with the first stage
         self.normed = torch.empty(0)
 
     def answer(self, steps: int) -> tuple[Tensor, Tensor]:
-        """Tokens [step] and logits [step, vocabulary]."""
-        generated, all_logits, masked = torch.zeros(1, 0, dtype=torch.long), [], None
+        """Return tokens [step] and logits [step, vocabulary]."""
+        generated = torch.zeros(1, 0, dtype=torch.long)
+        all_logits = []
+        occluded_inputs = None
         for step in range(steps):
             self.taus.append(self.tau(step))
             logits = self.read(generated)[0, -1]
             if self.sage.generates:
                 if step == 0 or (self.sage.refresh and step % self.sage.refresh == 0):
-                    masked = self.occlude(int(logits.argmax()), step)
+                    occluded_inputs = self.occlude(int(logits.argmax()), step)
                 logits = logits + self.sage.eta * (
-                    logits - read_whole(self.model, masked, generated)[0, -1]
+                    logits - compute_logits(self.model, occluded_inputs, generated)[0, -1]
                 ).clamp(min=0)
             all_logits.append(logits)
             generated = torch.cat([generated, logits.argmax()[None, None]], 1)
@@ -67,23 +80,23 @@ class Reference:
         return float(np.quantile(earlier, self.sage.tau_quantile)) if earlier else np.inf
 
     def read(self, generated: Tensor) -> Tensor:
-        """Logits of one pass, with the first two stages in it."""
-        hooks, kept = [], {}
+        """Return the logits of one pass with the first two stages."""
+        hooks, residual = [], {}
         if self.sage.analyzes:
             for layer, module in enumerate(self.layers):
                 parts = self.model.family.parts(module)
                 hooks.append(module.register_forward_pre_hook(
-                    lambda m, a, k, i=layer: kept.__setitem__((i, "pre"), (a[0] if a else k["hidden_states"]).clone()),
+                    lambda m, a, k, i=layer: residual.__setitem__((i, "pre"), (a[0] if a else k["hidden_states"]).clone()),
                     with_kwargs=True))  # fmt: skip
                 hooks.append(parts.mid.register_forward_pre_hook(
-                    lambda m, a, i=layer: kept.__setitem__((i, "mid"), a[0].clone())))  # fmt: skip
+                    lambda m, a, i=layer: residual.__setitem__((i, "mid"), a[0].clone())))  # fmt: skip
                 hooks.append(module.register_forward_hook(
-                    lambda m, a, out, i=layer: self.suppress(i, kept, out)))  # fmt: skip
+                    lambda m, a, out, i=layer: self.suppress(i, residual, out)))  # fmt: skip
         norm = self.model.family.decoder(self.model.hf).norm
         hooks.append(norm.register_forward_hook(lambda m, a, out: setattr(self, "normed", out[0])))
         try:
-            with attending(self.model, self.attend):
-                return read_whole(self.model, self.batch.inputs, generated)
+            with replace_attention(self.model, self.attend):
+                return compute_logits(self.model, self.batch.inputs, generated)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -101,12 +114,13 @@ class Reference:
             attention = weights[0, :, :, visual].sum(-1).mean(0)  # before any row is changed, [query]
             for row in range(first, query.shape[2]):
                 alpha = self.alpha(layer, attention, row)
-                own = weights[0, :, row]  # [head, key]
-                share, text = own[:, visual].sum(-1), own[:, : self.length][:, ~self.visual].sum(-1)
+                unchanged = weights[0, :, row]  # [head, key]
+                share = unchanged[:, visual].sum(-1)
+                text = unchanged[:, : self.length][:, ~self.visual].sum(-1)
                 if self.sage.rule == "take":
-                    changed = own + alpha * own * visual * (text / share)[:, None]
+                    changed = unchanged + alpha * unchanged * visual * (text / share)[:, None]
                 else:
-                    changed = own * (1 + alpha * visual)
+                    changed = unchanged * (1 + alpha * visual)
                 if self.sage.renormalise:
                     changed = changed / changed.sum(-1, keepdim=True)
                 weights[0, :, row] = changed
@@ -114,23 +128,29 @@ class Reference:
         return weights @ value
 
     def alpha(self, layer: int, attention: Tensor, row: int) -> float:
-        """From the attention on visual tokens at each row."""
+        """Return alpha of one row.
+
+        Args:
+            layer: number of the layer.
+            attention: attention to visual tokens, [query].
+            row: the query.
+        """
         if layer < self.shallow:
             return self.sage.alpha
-        at = max(row, self.length - 1)  # rows of the prompt go with the first step
+        at = max(row, self.length - 1)  # rows of the prompt belong to the first step
         reference = self.sage.attention_reference
         if reference is None:
             reference = float(attention[self.length - 1])
         decay = max(0.0, 1 - float(attention[at]) / reference)
         return self.sage.alpha * (1 + decay if self.sage.decay_map == "one_plus" else decay)
 
-    def suppress(self, layer: int, kept: dict[Any, Tensor], out: Any) -> Any:
+    def suppress(self, layer: int, residual: dict[Any, Tensor], out: Any) -> Any:
         post = out[0] if isinstance(out, tuple) else out
-        pre, mid = kept[layer, "pre"], kept[layer, "mid"]
+        pre, mid = residual[layer, "pre"], residual[layer, "mid"]
         changed = post.clone()
         for row in range(0 if self.sage.prompt else self.length - 1, post.shape[1]):
-            one, other = (mid - pre)[0, row].softmax(-1), (post - mid)[0, row].softmax(-1)
-            conflict = float((one * (one / other).log()).sum())
+            p, q = (mid - pre)[0, row].softmax(-1), (post - mid)[0, row].softmax(-1)
+            conflict = float((p * (p / q).log()).sum())
             step = max(row - self.length + 1, 0)
             if row >= self.length - 1:
                 self.conflicts[step, layer] = conflict
@@ -147,34 +167,29 @@ class Reference:
             self.visual
         ]
         count = round(self.sage.k * len(attention))
-        both = np.zeros(len(attention), bool)
-        both[
-            [
-                c
-                for c in attention.topk(count).indices.tolist()
-                if c in activation.topk(count).indices.tolist()
-            ]
-        ] = True
-        assert both.any(), "the case is void: nothing is occluded"
+        in_both = set(attention.topk(count).indices.tolist()) & set(activation.topk(count).indices.tolist())
+        occluded = np.zeros(len(attention), bool)
+        occluded[list(in_both)] = True
+        assert occluded.any(), "the test is void: nothing is occluded"
         chat = self.chats[0]
-        shown = find_pixels(self.batch.prompts[0], both)
-        pictures = [
-            paint_pixels(picture, pixels, self.sage.fill)
-            for picture, pixels in zip(chat.images, shown, strict=True)
+        masks = find_pixels(self.batch.prompts[0], occluded)
+        images = [
+            paint_pixels(image, pixels, self.sage.fill)
+            for image, pixels in zip(chat.images, masks, strict=True)
         ]
-        return build_batch(self.model, [with_images(chat, pictures)]).inputs
+        return build_batch(self.model, [with_images(chat, images)]).inputs
 
 
-def equal_to_reference(model: Model, pictures: Any, **parameters: Any) -> dict[str, Any]:
-    """Our answer's report, once it has been found equal to the reference's answer and unlike the plain one."""
+def check_against_reference(model: Model, image_paths: Any, **parameters: Any) -> dict[str, Any]:
+    """Check that the answer equals the reference's and not the plain one, and return its diagnostics."""
     sage = load_method("sage", **parameters)
-    chats, batch = ready(model, sample_of(pictures[:2]))
-    tokens, logits, report = run(model, [sage], chats, batch)
-    wanted_tokens, wanted = Reference(model, sage, chats, batch).answer(STEPS)
-    torch.testing.assert_close(logits[0], wanted, rtol=1e-3, atol=2e-3)
-    assert torch.equal(tokens[0], wanted_tokens)
-    plain = read_whole(model, batch.inputs, tokens)[0, -STEPS - 1 : -1]
-    assert (wanted - plain).abs().max() > 0.02, "the case is void: the method changes nothing"
+    chats, batch = prepare(model, make_sample(image_paths[:2]))
+    tokens, logits, report = run_methods(model, [sage], chats, batch)
+    expected_tokens, expected = Reference(model, sage, chats, batch).answer(STEPS)
+    torch.testing.assert_close(logits[0], expected, rtol=1e-3, atol=2e-3)
+    assert torch.equal(tokens[0], expected_tokens)
+    plain = compute_logits(model, batch.inputs, tokens)[0, -STEPS - 1 : -1]
+    assert (expected - plain).abs().max() > 0.02, "the test is void: the method changes nothing"
     return report(0).get("sage", {})
 
 
@@ -190,7 +205,7 @@ def equal_to_reference(model: Model, pictures: Any, **parameters: Any) -> dict[s
     ids=["see", "analyze", "generate", "all"],
 )
 def test_stages_equal_the_slow_reference(family, stages, image_paths):
-    equal_to_reference(tiny(family), image_paths, **stages)
+    check_against_reference(load_tiny_model(family), image_paths, **stages)
 
 
 @pytest.mark.parametrize(
@@ -208,88 +223,90 @@ def test_stages_equal_the_slow_reference(family, stages, image_paths):
     ids=str,
 )
 def test_choices_of_see_equal_the_slow_reference(choice, image_paths):
-    equal_to_reference(tiny(SMALL), image_paths, alpha=1.5, beta=1, eta=0, **choice)
+    check_against_reference(load_tiny_model(SMALL), image_paths, alpha=1.5, beta=1, eta=0, **choice)
 
 
 @pytest.mark.parametrize(
     "choice", [{"tau": 0.05}, {"tau_quantile": 0.1}, {"tau": 0.05, "prompt": True}], ids=str
 )
 def test_choices_of_analyze_equal_the_slow_reference(choice, image_paths):
-    found = equal_to_reference(tiny(SMALL), image_paths, alpha=0, beta=0.3, eta=0, **choice)
-    assert 0 < max(found["suppressed"]) <= 1
+    report = check_against_reference(load_tiny_model(SMALL), image_paths, alpha=0, beta=0.3, eta=0, **choice)
+    assert 0 < max(report["suppressed"]) <= 1
 
 
 @pytest.mark.parametrize("choice", [{"refresh": 2}, {"fill": "black"}, {"refresh": 1, "k": 0.8}], ids=str)
 def test_choices_of_generate_equal_the_slow_reference(choice, image_paths):
-    found = equal_to_reference(
-        tiny(SMALL), image_paths, **({"alpha": 0, "beta": 1, "eta": 2, "k": 0.6} | choice)
+    report = check_against_reference(
+        load_tiny_model(SMALL), image_paths, **({"alpha": 0, "beta": 1, "eta": 2, "k": 0.6} | choice)
     )
     steps = range(0, STEPS, choice["refresh"]) if "refresh" in choice else [0]
-    assert list(found["occluded"]) == list(steps)
+    assert list(report["occluded"]) == list(steps)
 
 
-def test_the_first_step_suppresses_nothing_without_a_tau(image_paths):
-    found = run(
-        tiny(SMALL),
-        [load_method("sage", beta=0, alpha=0, eta=0)],
-        *ready(tiny(SMALL), sample_of(image_paths[:1])),
-    )
-    suppressed = found[2](0)["sage"]["suppressed"]
+def test_without_tau_the_first_step_suppresses_nothing(image_paths):
+    model = load_tiny_model(SMALL)
+    chats, batch = prepare(model, make_sample(image_paths[:1]))
+    _, _, report = run_methods(model, [load_method("sage", beta=0, alpha=0, eta=0)], chats, batch)
+    suppressed = report(0)["sage"]["suppressed"]
     assert suppressed[0] == 0 and max(suppressed[1:]) > 0
 
 
-def test_a_conflict_that_never_exceeds_tau_leaves_every_digit(image_paths):
-    model = tiny(SMALL)
-    chats, batch = ready(model, sample_of(image_paths[:1]))
-    _, found, _ = run(model, [load_method("sage", alpha=0, eta=0, beta=0, tau=1000)], chats, batch)
-    _, plain, _ = run(model, [], chats, batch)
-    assert torch.equal(found, plain)
+def test_logits_are_unchanged_if_no_conflict_exceeds_tau(image_paths):
+    model = load_tiny_model(SMALL)
+    chats, batch = prepare(model, make_sample(image_paths[:1]))
+    _, logits, _ = run_methods(model, [load_method("sage", alpha=0, eta=0, beta=0, tau=1000)], chats, batch)
+    _, plain, _ = run_methods(model, [], chats, batch)
+    assert torch.equal(logits, plain)
 
 
-def test_a_row_whose_maps_share_nothing_is_not_contrasted(image_paths, monkeypatch):
-    """Beside one that is, in a batch; alone it never was."""
-    model = tiny(SMALL)
-    asked = ready(model, sample_of(image_paths[:2]), sample_of(image_paths[1:3], name="b"))
+def test_a_row_without_occluded_patches_is_not_contrasted(image_paths, monkeypatch):
+    """Another row of the batch is contrasted."""
+    model = load_tiny_model(SMALL)
+    chats_and_batch = prepare(model, make_sample(image_paths[:2]), make_sample(image_paths[1:3], name="b"))
     calls = count()
     monkeypatch.setattr(
         sage_module, "select_largest", lambda *arguments: select_largest(*arguments) & (next(calls) >= 2)
     )
-    _, found, _ = run(model, [load_method("sage", alpha=2, beta=0.2, eta=4, k=0.8)], *asked, 3)
-    _, without, _ = run(model, [load_method("sage", alpha=2, beta=0.2, eta=0)], *asked, 3)
-    torch.testing.assert_close(found[0], without[0], rtol=1e-4, atol=1e-4)
-    assert (found[1, 0] - without[1, 0]).abs().max() > 0.01
+    _, contrasted, _ = run_methods(
+        model, [load_method("sage", alpha=2, beta=0.2, eta=4, k=0.8)], *chats_and_batch, 3
+    )
+    _, without, _ = run_methods(model, [load_method("sage", alpha=2, beta=0.2, eta=0)], *chats_and_batch, 3)
+    torch.testing.assert_close(contrasted[0], without[0], rtol=1e-4, atol=1e-4)
+    assert (contrasted[1, 0] - without[1, 0]).abs().max() > 0.01
 
 
 def test_logits_by_hand():
-    """Equation 24 with eta 0.5: only the gains of the second and third token are added, by half."""
-    found = load_method("sage", eta=0.5).combine(
+    """Equation 24 with eta 0.5: half of the gain of the second and third token is added."""
+    logits = load_method("sage", eta=0.5).combine(
         torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 1.0, -1.0]])
     )
-    assert found.tolist() == [[1.0, 2.5, 5.0]]
+    assert logits.tolist() == [[1.0, 2.5, 5.0]]
 
 
-def test_what_the_report_says_of_decay(image_paths):
-    """alpha (1 + decay) by hand from the reported attention, in a model with one deep layer."""
-    model = tiny(SMALL)
+def test_the_reported_alpha_follows_the_reported_attention(image_paths):
+    """alpha (1 + decay), computed from the reported attention, in a model with one deep layer."""
+    model = load_tiny_model(SMALL)
     sage = load_method("sage", alpha=0.4, beta=1, eta=0, shallow=0.67)
-    _, _, report = run(model, [sage], *ready(model, sample_of(image_paths[:2])))
-    found = report(0)["sage"]
-    attention = np.array(found["visual_attention"])
+    _, _, report = run_methods(model, [sage], *prepare(model, make_sample(image_paths[:2])))
+    diagnostics = report(0)["sage"]
+    attention = np.array(diagnostics["visual_attention"])
     np.testing.assert_allclose(
-        found["alpha"], 0.4 * (1 + np.maximum(1 - attention / attention[0], 0)), rtol=1e-5
+        diagnostics["alpha"], 0.4 * (1 + np.maximum(1 - attention / attention[0], 0)), rtol=1e-5
     )
     assert len(attention) == STEPS and (attention < attention[0]).any()
 
 
-def test_the_report_is_the_same_when_measurements_were_joined_on_the_way(image_paths, monkeypatch):
-    model = tiny(SMALL)
-    found = []
-    for apart in (sage_module.MAX_SEPARATE, 3):
-        monkeypatch.setattr(sage_module, "MAX_SEPARATE", apart)
-        found.append(
-            run(model, [load_method("sage")], *ready(model, sample_of(image_paths[:2])))[2](0)["sage"]
+def test_joining_measurements_does_not_change_the_report(image_paths, monkeypatch):
+    model = load_tiny_model(SMALL)
+    reports = []
+    for max_separate in (sage_module.MAX_SEPARATE, 3):
+        monkeypatch.setattr(sage_module, "MAX_SEPARATE", max_separate)
+        reports.append(
+            run_methods(model, [load_method("sage")], *prepare(model, make_sample(image_paths[:2])))[2](0)[
+                "sage"
+            ]
         )
-    assert found[0] == found[1] and len(found[0]["alpha"]) == STEPS
+    assert reports[0] == reports[1] and len(reports[0]["alpha"]) == STEPS
 
 
 @pytest.mark.parametrize(
@@ -297,30 +314,30 @@ def test_the_report_is_the_same_when_measurements_were_joined_on_the_way(image_p
     [{}, {"prompt": True}, {"beta": 0.3, "tau": 0.05, "eta": 1, "k": 0.6}],
     ids=["steps", "prompt", "all stages"],
 )
-def test_a_trace_shows_the_attention_that_the_method_made(choice, image_paths, tmp_path, monkeypatch):
-    """Every row of the trace is the reference's changed row: of each step, of the prompt, and of no second path."""
-    model = tiny(SMALL)
+def test_a_trace_shows_the_changed_attention(choice, image_paths, tmp_path, monkeypatch):
+    """The trace holds the reference's changed rows of each step and of the prompt."""
+    model = load_tiny_model(SMALL)
     sage = load_method("sage", **({"alpha": 1.5, "beta": 1, "eta": 0} | choice))
-    sample = sample_of(image_paths[:2])
-    monkeypatch.setattr(native, "record", partial(recorded, native.record, sage, build_chat(sample)))
+    sample = make_sample(image_paths[:2])
+    monkeypatch.setattr(native, "record", partial(record_with, native.record, sage, build_chat(sample)))
     spec = mp.CaptureSpec(datasets=["attention/row", "residual/post"], positions="all", dtype="float32")
     trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=STEPS)["a"]
-    reference = Reference(model, sage, *ready(model, sample))
+    reference = Reference(model, sage, *prepare(model, sample))
     tokens, _ = reference.answer(STEPS)
     assert trace.steps["id"].values.tolist() == tokens.tolist()
     reference.read(tokens[None, :-1])
     length = reference.length
     for layer, rows in reference.changed.items():
-        found = trace.array("attention/row").values[:, layer]  # [step, head, key]
+        recorded = trace.array("attention/row").values[:, layer]  # [step, head, key]
         for step in range(STEPS):
             keys = length + step
-            np.testing.assert_allclose(found[step, :, :keys], rows[:, keys - 1, :keys], atol=2e-5)
-        found = trace.array("prompt/attention_row").values[:, layer]  # [position, head, key]
-        np.testing.assert_allclose(found, rows[:, :length, :length].transpose(0, 1), atol=2e-5)
+            np.testing.assert_allclose(recorded[step, :, :keys], rows[:, keys - 1, :keys], atol=2e-5)
+        recorded = trace.array("prompt/attention_row").values[:, layer]  # [position, head, key]
+        np.testing.assert_allclose(recorded, rows[:, :length, :length].transpose(0, 1), atol=2e-5)
 
 
-def recorded(
-    record: Any, method: Sage, chat: Any, model: Model, batch: Any, lanes: Any, spec: Any, options: Any
+def record_with(
+    record: Any, method: Sage, chat: Any, model: Model, batch: Any, recorders: Any, spec: Any, options: Any
 ) -> Any:
     with torch.inference_mode(), intervene(model, [method], [chat], batch) as intervention:
-        return record(model, batch, lanes, spec, options | {"logits_processor": intervention.processors})
+        return record(model, batch, recorders, spec, options | {"logits_processor": intervention.processors})
