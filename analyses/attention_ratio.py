@@ -205,10 +205,10 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
     out["head_layer"] = ("rank", out["layer"].values[layer])
     out["head_number"] = ("rank", out["head"].values[head])
     correlations = correlate_halves(ratio.reshape(len(ratio), -1), groups)
-    low, high = np.percentile(correlations, [2.5, 97.5]) if correlations else (np.nan, np.nan)
+    interval = np.percentile(correlations, [2.5, 97.5]) if correlations else (np.nan, np.nan)
     out["head_stability"] = ((), float(np.mean(correlations)) if correlations else np.nan)
-    out["head_stability_low"] = ((), float(low))
-    out["head_stability_high"] = ((), float(high))
+    out["head_stability_low"] = ((), float(interval[0]))
+    out["head_stability_high"] = ((), float(interval[1]))
 
 
 def correlate_halves(ratio: np.ndarray, groups: np.ndarray, halvings: int = 20) -> list[float]:

@@ -136,7 +136,7 @@ def compare_groups(
         nan = np.full((6, *one.shape[1:]), np.nan)
         counts = f"{len(one)} {names[0]} and {len(two)} {names[1]}"
         note = f"{counts}: not compared, {minimum} of each are needed"
-        return Comparison(*nan, n_first=len(one), n_second=len(two), note=note)
+        return Comparison(nan[0], nan[1], nan[2], nan[3], nan[4], nan[5], len(one), len(two), note)
     difference = np.asarray(one.mean(0) - two.mean(0))
     low, high = _bootstrap_difference(one, two, resamples, confidence, seed)
     p = _permutation_p(one, two, permutations, seed)

@@ -1,4 +1,4 @@
-"""What holds of every analysis: figures, exports, and one line where a run lacks what it needs."""
+"""Every analysis has figures and exports, and gives one line if a run lacks its data."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from mmprobe.viz import figures, plot
 
 @pytest.fixture(scope="module")
 def run(tiny_spd, tmp_path_factory) -> mp.Run:
-    """Twenty pairs of same and different, with labels made up so that both groups are large enough to compare.
+    """Twenty pairs of opposite questions, with arbitrary labels so that both groups are large enough.
 
-    Six of the questions are asked without their pictures, too.
+    Six of the questions are also asked without their images.
     """
     folder = tmp_path_factory.mktemp("all")
     samples = mp.load_samples(make_pairs(folder / "pairs", n=20, seed=3))
-    chosen = [
+    selected = [
         sample.model_copy(update={"faithful": number // 2 % 2 == 0})
         for number, sample in enumerate(sample for sample in samples if sample.polarity)
     ]
-    nothing = {"images": [], "regions": [], "pair_id": None, "polarity": None, "faithful": None}
-    chosen += [
+    without_images = {"images": [], "regions": [], "pair_id": None, "polarity": None, "faithful": None}
+    selected += [
         sample.model_copy(
-            update=nothing | {"id": f"{sample.id}--absent", "metadata": {"with_picture": sample.id}}
+            update=without_images | {"id": f"{sample.id}--absent", "metadata": {"with_picture": sample.id}}
         )
-        for sample in chosen[:6]
+        for sample in selected[:6]
     ]
-    return mp.trace(tiny_spd, chosen, folder / "run", capture="full", max_new_tokens=12)
+    return mp.trace(tiny_spd, selected, folder / "run", capture="full", max_new_tokens=12)
 
 
 @pytest.mark.parametrize("name", ANALYSES)
@@ -61,9 +61,9 @@ def test_all_apply_to_a_full_run_of_pairs(run):
     assert left_out == []
 
 
-def test_what_a_run_lacks_is_one_line_and_the_others_go_on(tiny_spd, run, tmp_path: Path):
-    lonely = [sample.model_copy(update={"pair_id": None}) for sample in map(run.sample, run.ids[2:4])]
-    full = mp.trace(tiny_spd, lonely, tmp_path / "full", capture="full", max_new_tokens=4)
+def test_missing_data_is_one_line_and_the_other_analyses_go_on(tiny_spd, run, tmp_path: Path):
+    unpaired = [sample.model_copy(update={"pair_id": None}) for sample in map(run.sample, run.ids[2:4])]
+    full = mp.trace(tiny_spd, unpaired, tmp_path / "full", capture="full", max_new_tokens=4)
     datasets, left_out = analyze_all(full)
     assert [ds.attrs["analysis"] for ds in datasets] == [
         name for name in ANALYSES if name not in ("residual_drift", "picture_absence", "predict_unfaithful")
@@ -72,7 +72,7 @@ def test_what_a_run_lacks_is_one_line_and_the_others_go_on(tiny_spd, run, tmp_pa
     assert left_out[0].startswith("residual-drift left out: ") and "pair_id" in left_out[0]
     assert left_out[1].startswith("picture-absence left out: ") and "with_picture" in left_out[1]
     assert left_out[2].startswith("predict-unfaithful left out: ") and "20 of each are needed" in left_out[2]
-    small = mp.trace(tiny_spd, lonely, tmp_path / "small", max_new_tokens=4)
+    small = mp.trace(tiny_spd, unpaired, tmp_path / "small", max_new_tokens=4)
     assert any("residual/post was not captured" in line for line in analyze_all(small)[1])
 
 

@@ -1,4 +1,4 @@
-"""attention_decay on runs written by hand, against numbers worked out by hand or the slow way."""
+"""attention_decay against cases by hand and plain loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from helpers import runs
 import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.analyses.attention_decay import slope_over_steps
-from mmprobe.analyses.statistics import bootstrap_mean
 from mmprobe.viz import figures
 
 warnings.simplefilter("error")
@@ -49,9 +48,9 @@ def write_run(
 
 
 def row(visual: float, generated: float = 0.0) -> list[float]:
-    """Five groups: what is left over is template and system in equal parts."""
-    rest = (1 - visual - generated) / 2
-    return [rest, rest, visual, 0, generated]
+    """Return the attention to five groups; template and system share the remainder."""
+    remainder = (1 - visual - generated) / 2
+    return [remainder, remainder, visual, 0, generated]
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def test_early_suppression_by_hand(two_samples):
     assert label_masks.sel(label="all").item() == pytest.approx(0.1, abs=1e-6)
 
 
-def test_early_suppression_is_told_where_it_is_known(two_samples, tmp_path):
+def test_captions_give_early_suppression_where_it_is_defined(two_samples, tmp_path):
     captions = [panel.caption for panel in figures(mp.analyses.attention_decay(two_samples))]
     assert "minus the rest: +0.100 [+0.100, +0.100]." in captions[3]
     assert "minus the rest: faithful +0.100; unfaithful +0.100." in captions[5]
@@ -97,7 +96,7 @@ def test_early_suppression_is_told_where_it_is_known(two_samples, tmp_path):
     assert not any("nan" in panel.caption or "minus the rest" in panel.caption for panel in figures(ds))
 
 
-def test_labels_part_the_samples(two_samples):
+def test_labels_divide_the_samples(two_samples):
     ds = mp.analyses.attention_decay(two_samples)
     assert ds.n_label.values.tolist() == [2, 1, 1]
     np.testing.assert_allclose(ds.visual_by_label.sel(label="unfaithful", layer=0)[0], 0.2, atol=1e-6)
@@ -117,7 +116,7 @@ def test_answers_of_one_token_are_drawn_as_points(tmp_path):
 
 
 def test_mass_per_token_divides_by_the_tokens_there_are(tmp_path):
-    """Four visual tokens, two template ones, one system; of the generated ones as many as the step's number."""
+    """Four visual tokens, two template tokens, one system token; step t has t generated tokens."""
     mass = np.tile(np.array(row(0.4, 0.3)), (3, 1, 1, 1))
     mass[0, 0, 0] = row(0.4)
     ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": mass}))
@@ -134,16 +133,16 @@ def test_authors_form_leaves_generated_tokens_out(tmp_path):
     assert (system, visual, user) == pytest.approx((0.3 / 0.8, 0.4 / 0.8, 0.1 / 0.8), abs=1e-6)
 
 
-def test_attention_by_group_is_enough_but_for_the_authors_form(tmp_path):
+def test_only_the_authors_form_needs_leading_attention(tmp_path):
     mass = np.tile(np.array(row(0.4, 0.2)), (2, 1, 1, 1))
-    whole = mp.analyses.attention_decay(write_run(tmp_path / "whole", {"a": mass}))
+    with_leading = mp.analyses.attention_decay(write_run(tmp_path / "whole", {"a": mass}))
     run = write_run(tmp_path / "run", {"a": mass}, leading=False)
     assert "attention/leading" not in run["a"].captured
     ds = mp.analyses.attention_decay(run)
     assert np.isnan(ds.mass_authors).all()
     others = [name for name in ds.data_vars if name != "mass_authors"]
-    xr.testing.assert_equal(ds[others], whole[others])
-    assert len(figures(ds)) == len(figures(whole)) - 1
+    xr.testing.assert_equal(ds[others], with_leading[others])
+    assert len(figures(ds)) == len(figures(with_leading)) - 1
 
 
 def test_heads_are_averaged_and_kept(tmp_path):
@@ -161,8 +160,10 @@ def test_against_a_slow_reference_on_many_samples(tmp_path):
         reached = [mass[step] for mass in masses.values() if len(mass) > step]
         assert int(ds.n[step]) == len(reached)
         if reached:
-            wanted = np.mean([mass.mean(1) for mass in reached], 0)
-            np.testing.assert_allclose(ds.mass.sel(step=step).transpose("layer", "group"), wanted, atol=1e-6)
+            expected = np.mean([mass.mean(1) for mass in reached], 0)
+            np.testing.assert_allclose(
+                ds.mass.sel(step=step).transpose("layer", "group"), expected, atol=1e-6
+            )
     slopes = [np.polyfit(np.arange(len(m)), m[..., 2].mean(-1), 1)[0] for m in masses.values() if len(m) > 1]
     np.testing.assert_allclose(ds.slope, np.mean(slopes, 0), atol=1e-6)
     assert (ds.slope_low <= ds.slope).all()
@@ -173,15 +174,6 @@ def test_against_a_slow_reference_on_many_samples(tmp_path):
 def test_slope_equals_polyfit():
     values = np.random.default_rng(1).normal(size=(17, 3))
     np.testing.assert_allclose(slope_over_steps(values), np.polyfit(np.arange(17), values, 1)[0])
-
-
-def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    hits = 0
-    for seed in range(200):
-        low, high = bootstrap_mean(rng.normal(size=40), resamples=500, seed=seed)
-        hits += bool(low <= 0 <= high)
-    assert 180 <= hits <= 198  # 95 % of 200 is 190, with the percentile bootstrap's known small shortfall
 
 
 def test_an_empty_run_is_refused(tmp_path):
@@ -221,5 +213,5 @@ def test_samples_without_images_are_not_counted_where_they_add_nothing(tmp_path)
 def test_csv_rows_name_their_coordinates(two_samples, tmp_path):
     ds = mp.analyses.attention_decay(two_samples)
     table = pd.read_csv(export(ds, tmp_path)[1])
-    found = table.query("variable == 'mass' and layer == 0 and step == 2 and group == 'visual'")["value"]
-    assert found.tolist() == [pytest.approx(0.4, abs=1e-6)]
+    values = table.query("variable == 'mass' and layer == 0 and step == 2 and group == 'visual'")["value"]
+    assert values.tolist() == [pytest.approx(0.4, abs=1e-6)]

@@ -7,12 +7,12 @@ import pytest
 from helpers.planted import HEADS, LAYERS, SIDE, peak, planted_run
 
 from mmprobe.analyses import attention_ratio
-from mmprobe.analyses.attention_ratio import ratio_on
+from mmprobe.analyses.attention_ratio import correlate_halves, ratio_on
 from mmprobe.errors import NotApplicable
 from mmprobe.viz import figures
 
 
-def test_ratio_by_hand_and_whatever_the_scale():
+def test_ratio_by_hand_at_any_scale():
     weights, mask = np.array([0.2, 0.1, 0.1, 0.0]), np.array([[True, True, False, False]])
     assert ratio_on(weights, mask).item() == pytest.approx(0.15 / 0.05)
     assert ratio_on(9 * weights, mask).item() == pytest.approx(3)
@@ -61,15 +61,13 @@ def test_the_visual_head_is_found_and_stable(tmp_path):
 
 def test_the_stability_of_noise_is_about_0(tmp_path):
     rng = np.random.default_rng(3)
-    from mmprobe.analyses.attention_ratio import correlate_halves
-
-    found = correlate_halves(rng.random((60, 48)), np.arange(60))
-    assert abs(np.mean(found)) < 0.2
+    correlations = correlate_halves(rng.random((60, 48)), np.arange(60))
+    assert abs(np.mean(correlations)) < 0.2
     assert correlate_halves(rng.random((4, 8)), np.zeros(4, int)) == []  # nothing to halve
 
 
-def test_no_picture_is_in_both_halves(tmp_path):
-    """Two questions about a pair and one about its first picture alone: the heads of a pair rank alike in all three."""
+def test_no_image_is_in_both_halves(tmp_path):
+    """Three questions share images: two about a pair, one about its first image. Their heads rank alike."""
     rng, samples = np.random.default_rng(0), []
     for pair in range(8):
         by_head = rng.uniform(0.5, 2, (LAYERS, HEADS, 1)) ** peak(1, 1, steps=1, floor=0.0)[0]
@@ -88,7 +86,7 @@ def test_no_picture_is_in_both_halves(tmp_path):
     assert apart.head_stability == pytest.approx(float(alone.head_stability))
 
 
-def test_heads_over_one_set_of_pictures_have_no_stability(tmp_path):
+def test_heads_over_one_set_of_images_have_no_stability(tmp_path):
     by_head = np.random.default_rng(0).random((3, LAYERS, HEADS, SIDE * SIDE))
     sample = {"attention": by_head.mean((1, 2)), "raw": peak(0, 0), "cell": (1, 1), "by_head": by_head}
     ds = attention_ratio(planted_run(tmp_path / "r", [sample]))

@@ -23,7 +23,7 @@ def test_measures_by_hand(tmp_path):
     assert ds.region_mass_lift_attention.item() == pytest.approx(0.4 - 1 / 16, abs=0.01)
     assert ds.pointing_attention.item() == 1
     assert ds.random_pointing_attention.item() == pytest.approx(1 / 16, abs=0.02)
-    # the filter smooths the peak over the cells around it: of the three top cells only those of the corner agree
+    # the filter spreads the peak to its neighbours: of the three top cells only those in the corner agree
     assert 0 < ds.iou.item() < 1
 
 
@@ -69,7 +69,7 @@ def test_regions_in_cells(tmp_path, box, expected):
     assert find_patches(trace) == [Patch(0, *expected)]
 
 
-def test_a_region_outside_the_picture_is_no_patch(tmp_path):
+def test_a_region_outside_the_image_is_no_patch(tmp_path):
     run = planted_run(tmp_path / "r", [{"attention": peak(0, 0), "raw": peak(0, 0), "cell": (SIDE, 0)}])
     assert find_patches(run[run.ids[0]]) == []
     ds = attention_vs_activation(run)
@@ -87,21 +87,21 @@ def test_random_places_keep_size_and_reach_everywhere_alike():
     assert mask_patches(patches, grids).sum() == 3
 
 
-def test_labels_are_compared_and_what_is_wrong_is_named(tmp_path):
+def test_labels_are_compared_and_bad_samples_are_named(tmp_path):
     rng = np.random.default_rng(2)
 
-    def about(faithful: bool) -> dict:
+    def plant(faithful: bool) -> dict:
         row, column = (int(index) for index in rng.integers(0, SIDE, 2))
-        looked = (row, column) if faithful else ((row + 2) % SIDE, column)
+        attended = (row, column) if faithful else ((row + 2) % SIDE, column)
         noise = rng.random((3, SIDE * SIDE)) * 0.05
         return {
-            "attention": peak(*looked) + noise,
+            "attention": peak(*attended) + noise,
             "raw": peak(row, column),
             "cell": (row, column),
             "faithful": faithful,
         }
 
-    samples = [about(number % 2 == 0) for number in range(16)]
+    samples = [plant(number % 2 == 0) for number in range(16)]
     samples[3]["attention"] = np.full((3, SIDE * SIDE), np.nan)
     ds = attention_vs_activation(planted_run(tmp_path / "r", samples))
     assert ds.attrs["left_out"] == "s003" and ds.attrs["n_left_out"] == 1
@@ -113,7 +113,7 @@ def test_labels_are_compared_and_what_is_wrong_is_named(tmp_path):
     assert np.isnan(few.difference).all() and "not compared" in few.attrs["note"]
 
 
-def test_arguments_and_runs_that_will_not_do(tmp_path):
+def test_bad_arguments_are_refused(tmp_path):
     run = planted_run(tmp_path / "r", [{"attention": peak(0, 0), "raw": peak(0, 0), "cell": (0, 0)}])
     with pytest.raises(InputError, match="top 1.5"):
         attention_vs_activation(run, top=1.5)

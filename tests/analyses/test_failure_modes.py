@@ -1,4 +1,4 @@
-"""Each failure mode, planted and found; and what chance gives."""
+"""Each failure mode is planted and found; and modes by chance."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_each_mode_is_found(tmp_path):
 
 def test_evidence_by_hand(tmp_path):
     ds = failure_modes(planted_run(tmp_path / "r", [sample(ON, OFF)]), draws=4000)
-    found = ds.evidence.isel(sample=0)
+    evidence = ds.evidence.isel(sample=0)
     share = 1 / (1 + 15 * 0.01)
-    assert found.sel(name="attention_mass").item() == pytest.approx(share, abs=1e-3)
-    assert found.sel(name="attention_random").item() == pytest.approx(1 / 16, abs=0.01)
-    assert found.sel(name="attention_p").item() == pytest.approx(
+    assert evidence.sel(name="attention_mass").item() == pytest.approx(share, abs=1e-3)
+    assert evidence.sel(name="attention_random").item() == pytest.approx(1 / 16, abs=0.01)
+    assert evidence.sel(name="attention_p").item() == pytest.approx(
         1 / 16, abs=0.015
     )  # only its own place is as good
-    assert found.sel(name="activation_p").item() > 0.3
+    assert evidence.sel(name="activation_p").item() > 0.3
 
 
 def test_maps_that_know_nothing_are_on_the_region_in_alpha_of_samples(tmp_path):

@@ -14,18 +14,18 @@ from mmprobe.samples import Sample
 
 
 def slow_otsu(values: np.ndarray) -> float:
-    """The edge of 256 bins whose two sides, each value at its bin's centre, have the most variance between them."""
+    """Return Otsu's threshold: the edge of 256 bins with the largest variance between its two sides."""
     low, high = values.min(), values.max()
     edges = np.linspace(low, high, 257)
     bins = np.minimum(((values - low) / (high - low) * 256).astype(int), 255)
     centres = (edges[bins] + edges[bins + 1]) / 2
-    best, found = -1.0, low
+    best, threshold = -1.0, low
     for edge in edges[1:-1]:
         one, two = centres[centres < edge], centres[centres > edge]
         between = len(one) * len(two) * (one.mean() - two.mean()) ** 2
         if between > best * (1 + 1e-12):
-            best, found = between, edge
-    return float(found)
+            best, threshold = between, edge
+    return float(threshold)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -71,5 +71,5 @@ def test_answers_that_name_nothing_are_refused(tmp_path):
 
 @pytest.mark.parametrize("differences", [2, "two", None, ["a star"], [{"shape": "Star"}]])
 def test_metadata_of_ones_own_need_not_list_differences(differences):
-    wanted = {"star"} if differences == [{"shape": "Star"}] else set()
-    assert read_nouns(Sample(id="a", question="?", metadata={"differences": differences})) == wanted
+    expected = {"star"} if differences == [{"shape": "Star"}] else set()
+    assert read_nouns(Sample(id="a", question="?", metadata={"differences": differences})) == expected

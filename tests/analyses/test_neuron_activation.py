@@ -1,4 +1,4 @@
-"""neuron_activation on runs written by hand, against numbers worked out by hand or the slow way."""
+"""neuron_activation against cases by hand and plain loops."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ def patterns(folder: Path, active: dict[str, list[int]], faithful: dict[str, boo
 
 @pytest.fixture
 def two_groups(tmp_path: Path) -> mp.Run:
-    """Neuron 0 of layer 2: 2 of 2 unfaithful, 0 of 2 faithful samples. Neuron 1 of layer 5: 1 of 2 against 2 of 2."""
+    """Two unfaithful and two faithful samples.
+
+    Neuron 0 of layer 2 is active in 2 unfaithful and 0 faithful samples, neuron 1 of layer 5 in 1 and 2.
+    """
     active = {
         "f1": [0, 0, 1, 0, 1, 0],
         "f2": [0, 0, 1, 0, 1, 0],
@@ -131,13 +134,13 @@ def labelled_run(folder: Path, count: int, layers: int = 4) -> mp.Run:
     """`count` samples of each label, of different lengths; unfaithful ones fire more in the last layer."""
     rng = np.random.default_rng(0)
     gates, faithful = {}, {f"s{i}": i % 2 == 0 for i in range(2 * count)}
-    for name, is_ in faithful.items():
+    for name, label in faithful.items():
         gates[name] = rng.normal(-0.1, 1, (int(rng.integers(1, 2 * BLOCK_STEPS)), layers, 11))
-        gates[name][:, -1] += 0 if is_ else 0.2
+        gates[name][:, -1] += 0 if label else 0.2
     return write_run(folder, gates, faithful)
 
 
-def test_against_the_slow_way(tmp_path):
+def test_against_plain_loops(tmp_path):
     run = labelled_run(tmp_path / "run", 6)
     ds = neuron_activation(run, threshold=0.45, top=44)
     by_sum = {}
@@ -151,8 +154,8 @@ def test_against_the_slow_way(tmp_path):
     faithful = np.array([run.faithful(name) for name in run.ids])
     for suffix in ("", "_any", "_mean"):
         values = ds[f"ratio{suffix}"].values
-        wanted = values[~faithful].mean(0) - values[faithful].mean(0)
-        np.testing.assert_allclose(ds[f"difference{suffix}"], wanted, atol=1e-12)
+        expected = values[~faithful].mean(0) - values[faithful].mean(0)
+        np.testing.assert_allclose(ds[f"difference{suffix}"], expected, atol=1e-12)
         assert (ds[f"difference{suffix}_low"] <= ds[f"difference{suffix}_high"]).all()
     assert ds.p_holm.sel(layer=3) < 0.05
     for rank in range(44):
@@ -178,7 +181,7 @@ def test_thirds_by_hand(tmp_path):
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 999), st.sampled_from([np.nan, np.inf]))
 def test_rules_are_bounded_and_a_sample_that_is_not_finite_is_named(tmp_path_factory, seed, bad):
-    """What fires at some step is at least what fires at most of them; a positive sum needs some step to fire."""
+    """The rule `any` counts at least the neurons of `mean` and of `sum`; all ratios lie in 0..1."""
     rng, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("neurons")
     gates = {name: rng.normal(size=(int(rng.integers(1, 5)), 3, 9)) for name in "abc"}
     clean = {name: gates[name] for name in "ac"}
@@ -207,20 +210,20 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path, by_hand):
 @pytest.mark.parametrize("count", [1, 5])
 def test_figures_and_files(tmp_path, count):
     ds = neuron_activation(labelled_run(tmp_path / "run", count))
-    found = panels(ds)
-    assert len(found) == (4 if count == 5 else 2)
-    for panel in found:
+    plots = panels(ds)
+    assert len(plots) == (4 if count == 5 else 2)
+    for panel in plots:
         assert panel.title
         assert panel.figure.data
         json.loads(panel.figure.to_json())
-    for panel in (found[0], found[-1]):
+    for panel in (plots[0], plots[-1]):
         assert f"n = {2 * count} samples, {count} faithful and {count} unfaithful" in panel.caption
     if count == 5:
-        assert "5 unfaithful and 5 faithful samples" in found[1].caption
-        assert "The 20 of 44 neurons" in found[2].caption
-        assert "n = 5 faithful and 5 unfaithful samples" in found[2].caption
-        assert "Unfaithful minus faithful: early" in found[3].caption
+        assert "5 unfaithful and 5 faithful samples" in plots[1].caption
+        assert "The 20 of 44 neurons" in plots[2].caption
+        assert "n = 5 faithful and 5 unfaithful samples" in plots[2].caption
+        assert "Unfaithful minus faithful: early" in plots[3].caption
     else:
-        assert "not compared" in found[0].caption
+        assert "not compared" in plots[0].caption
     netcdf, _, _ = export(ds, tmp_path / "out")
     xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), ds)

@@ -1,4 +1,4 @@
-"""picture_absence against numbers worked out by hand, and on what a run may lack."""
+"""picture_absence against cases by hand and plain loops, and on runs that lack something."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ def answer(
     images: Sequence[str] = (),
     twin: str | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return a trace by its id: states [step, layer, hidden], entropy [step], mass [step, layer, head, group]."""
+    """Return a trace by its id.
+
+    Args:
+        states: [step, layer, hidden].
+        entropy: [step]; the default is 1.
+        mass: [step, layer, head, group].
+        twin: id of the sample with images.
+    """
     trace = {
         "images": list(images),
         "metadata": {} if twin is None else {"with_picture": twin},
@@ -50,7 +57,7 @@ def make_run(folder: Path, *traces: dict[str, dict[str, Any]]) -> mp.Run:
 
 
 def mass(visual: float) -> np.ndarray:
-    """One step, two layers, two heads: so much on the pictures in the mean, the rest on the user's tokens."""
+    """Return attention of one step, two layers and two heads: on average `visual` goes to the images."""
     row = np.zeros((1, 2, 2, len(GROUP_NAMES)))
     row[..., GROUP_NAMES.index("visual")] = [[visual, visual], [visual + 0.1, visual - 0.1]]
     row[..., GROUP_NAMES.index("user")] = 1 - row.sum(-1)
@@ -84,8 +91,8 @@ def test_numbers_by_hand(tmp_path):
     assert "Without minus with images: +0.750 nat." in panels(ds)[-1].caption
 
 
-def test_against_the_slow_way(tmp_path):
-    """Five pairs, answers longer than a block, in an order of their own."""
+def test_against_plain_loops(tmp_path):
+    """Five pairs in random order, some with answers longer than a block."""
     rng = np.random.default_rng(0)
     lengths = [(BLOCK_STEPS + 3, 2), (1, 2 * BLOCK_STEPS), (4, 4), (7, 1), (2, 3)]
     data = {
@@ -107,8 +114,8 @@ def test_against_the_slow_way(tmp_path):
         for index, layer in enumerate(LAYERS):
             here = ds.sel(pair=name, layer=layer)
             assert float(here.distance_first) == pytest.approx(distance(one[0, index], two[0, index]))
-            whole = distance(one[:, index].mean(0), two[:, index].mean(0))
-            assert float(here.distance_answer) == pytest.approx(whole)
+            answer_distance = distance(one[:, index].mean(0), two[:, index].mean(0))
+            assert float(here.distance_answer) == pytest.approx(answer_distance)
             size = np.linalg.norm(two[0, index]) / np.linalg.norm(one[0, index]) - 1
             assert float(here.norm_first) == pytest.approx(size)
             assert float(here.distance_others) == pytest.approx(distance(one[0, index], other[0, index]))

@@ -1,4 +1,4 @@
-"""predict_unfaithful on runs of made-up numbers: planted signals, noise, leaks, against scikit-learn and by hand."""
+"""predict_unfaithful on random runs: planted signals, noise and leaks, against scikit-learn and by hand."""
 
 from __future__ import annotations
 
@@ -19,17 +19,12 @@ from mmprobe.analyses import export
 from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
 from mmprobe.analyses.held_out import (
     assign_folds,
-    bootstrap_interval,
-    image_groups,
-    resample_groups,
-    shuffle_within_folds,
     weighted_auc,
 )
 from mmprobe.analyses.predict_unfaithful import held_out_scores, predict_unfaithful
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import NotApplicable
-from mmprobe.samples import Sample
 from mmprobe.viz.figures.predict_unfaithful import panels
 
 module = importlib.import_module("mmprobe.analyses.predict_unfaithful")
@@ -46,7 +41,7 @@ def few_repetitions(monkeypatch):
 
 
 def arrays(rng: np.random.Generator, steps: int = 6) -> dict[str, np.ndarray]:
-    """What a trace of one picture of 2 x 3 visual tokens holds, at random."""
+    """Return the random arrays of a trace of one image with 2 x 3 visual tokens."""
     mass = rng.random((steps, LAYERS, HEADS, len(GROUP_NAMES)))
     noise = {
         f"update/{name}": rng.normal(size=(steps, LAYERS)).astype("f4")
@@ -73,19 +68,9 @@ def noise_traces(count: int, seed: int = 0, same_image: int = 2, **fields: Any) 
     }
 
 
-def pairs_won(score: np.ndarray, unfaithful: np.ndarray) -> float:
-    """AUC by its meaning: every unfaithful sample against every faithful one."""
-    won = [
-        1.0 if high > low else 0.5 if high == low else 0.0
-        for high in score[unfaithful == 1]
-        for low in score[unfaithful == 0]
-    ]
-    return sum(won) / len(won)
-
-
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory) -> mp.Run:
-    """40 samples; the KL of unfaithful ones is larger, from the fourth step on."""
+    """40 samples; from the fourth step on, unfaithful samples have a larger KL."""
     traces = noise_traces(40)
     for trace in traces.values():
         trace["update/kl"][3:] += 0 if trace["faithful"] else 3
@@ -93,76 +78,82 @@ def planted(tmp_path_factory) -> mp.Run:
 
 
 @pytest.fixture(scope="module")
-def found(planted) -> xr.Dataset:
+def prediction(planted) -> xr.Dataset:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SHUFFLES", 19)
         patch.setattr(module, "REFITS", 20)
         return predict_unfaithful(planted)
 
 
-def test_a_planted_feature_is_found(found):
-    assert found.auc > 0.95
-    assert found.auc_low > 0.8
-    assert found.p.item() == pytest.approx(1 / 20), "no shuffle does as well"
-    assert 0.2 < found.auc_shuffled < 0.8
-    assert found.auc_shuffled_low <= found.auc_shuffled <= found.auc_shuffled_high
-    assert found.feature[np.abs(found.weight.values).argmax()] == "kl"
-    assert found.weight_low.sel(feature="kl") > 0
-    assert found.feature[found.auc_feature.values.argmax()] == "kl"
-    assert (found.n, found.n_unfaithful, found.n_faithful, found.n_pictures) == (40, 20, 20, 20)
-    assert list(found.feature.values) == [name for name in FEATURES if name != "region_ratio"]
-    assert found.attrs["features_left_out"] == "region_ratio"
+def test_a_planted_feature_is_found(prediction):
+    assert prediction.auc > 0.95
+    assert prediction.auc_low > 0.8
+    assert prediction.p.item() == pytest.approx(1 / 20), "no shuffle does as well"
+    assert 0.2 < prediction.auc_shuffled < 0.8
+    assert prediction.auc_shuffled_low <= prediction.auc_shuffled <= prediction.auc_shuffled_high
+    assert prediction.feature[np.abs(prediction.weight.values).argmax()] == "kl"
+    assert prediction.weight_low.sel(feature="kl") > 0
+    assert prediction.feature[prediction.auc_feature.values.argmax()] == "kl"
+    assert (prediction.n, prediction.n_unfaithful, prediction.n_faithful, prediction.n_pictures) == (
+        40,
+        20,
+        20,
+        20,
+    )
+    assert list(prediction.feature.values) == [name for name in FEATURES if name != "region_ratio"]
+    assert prediction.attrs["features_left_out"] == "region_ratio"
 
 
-def test_auc_is_that_of_the_held_out_scores(found):
-    unfaithful = found.unfaithful.values
-    assert found.auc.item() == pytest.approx(roc_auc_score(unfaithful, found.score.values))
-    assert found.auc.item() == pytest.approx(pairs_won(found.score.values, unfaithful))
-    for name in found.feature.values:
-        wanted = pairs_won(found.value.sel(feature=name).values, unfaithful)
-        assert found.auc_feature.sel(feature=name).item() == pytest.approx(wanted)
+def test_auc_is_that_of_the_held_out_scores(prediction):
+    unfaithful = prediction.unfaithful.values
+    assert prediction.auc.item() == pytest.approx(roc_auc_score(unfaithful, prediction.score.values))
+    for name in prediction.feature.values:
+        expected = roc_auc_score(unfaithful, prediction.value.sel(feature=name).values)
+        assert prediction.auc_feature.sel(feature=name).item() == pytest.approx(expected)
 
 
-def test_scores_are_those_of_models_fitted_without_the_fold(found):
+def test_scores_are_those_of_models_fitted_without_the_fold(prediction):
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
     for fold in range(5):
-        train, held_out = (found.value.values[mine] for mine in (found.fold != fold, found.fold == fold))
+        train, held_out = (
+            prediction.value.values[mask] for mask in (prediction.fold != fold, prediction.fold == fold)
+        )
         scaler = StandardScaler().fit(train)
         model = LogisticRegression(class_weight="balanced", tol=1e-8, max_iter=1000)
-        model.fit(scaler.transform(train), found.unfaithful.values[found.fold != fold])
-        wanted = model.decision_function(scaler.transform(held_out))
-        np.testing.assert_allclose(found.score.values[found.fold == fold], wanted, atol=1e-3)
+        model.fit(scaler.transform(train), prediction.unfaithful.values[prediction.fold != fold])
+        expected = model.decision_function(scaler.transform(held_out))
+        np.testing.assert_allclose(prediction.score.values[prediction.fold == fold], expected, atol=1e-3)
 
 
-def test_a_step_tells_only_what_came_up_to_it(found):
-    """The signal begins with the fourth step: the first two tell nothing, the first four do."""
-    by_step = {name: found[f"auc_by_step{name}"].values for name in ("", "_low", "_high")}
-    assert found.upto.values.tolist() == [1, 2, 4]
-    assert found.n_by_step.values.tolist() == [40, 40, 40]
+def test_a_step_sees_only_the_steps_up_to_it(prediction):
+    """The signal begins at the fourth step: the first two steps predict nothing, the first four do."""
+    by_step = {name: prediction[f"auc_by_step{name}"].values for name in ("", "_low", "_high")}
+    assert prediction.upto.values.tolist() == [1, 2, 4]
+    assert prediction.n_by_step.values.tolist() == [40, 40, 40]
     assert (by_step["_low"][:2] < 0.5).all()
     assert (by_step["_high"][:2] > 0.5).all()
     assert by_step[""][2] > 0.75
     assert by_step["_low"][2] > 0.5
 
 
-def test_no_pictures_stand_on_both_sides(found):
-    for group in np.unique(found.pictures):
-        assert len(np.unique(found.fold[found.pictures == group])) == 1
-    assert np.bincount(found.fold).min() == 8
+def test_no_image_is_on_both_sides(prediction):
+    for group in np.unique(prediction.pictures):
+        assert len(np.unique(prediction.fold[prediction.pictures == group])) == 1
+    assert np.bincount(prediction.fold).min() == 8
 
 
-def test_the_order_of_the_run_does_not_matter(planted, found, tmp_path):
+def test_the_order_of_the_run_does_not_matter(planted, prediction, tmp_path):
     shutil.copytree(planted.path, tmp_path / "run")
     config = planted.config | {"order": np.random.default_rng(1).permutation(planted.ids).tolist()}
     (tmp_path / "run" / "run.json").write_text(json.dumps(config))
     again = mp.open_run(tmp_path / "run")
     assert again.ids != planted.ids
-    xr.testing.assert_equal(predict_unfaithful(again), found)
+    xr.testing.assert_equal(predict_unfaithful(again), prediction)
 
 
-def test_noise_tells_nothing(tmp_path):
+def test_noise_predicts_nothing(tmp_path):
     ds = predict_unfaithful(write_run(tmp_path / "run", noise_traces(48, seed=5)))
     assert ds.auc_low < 0.5 < ds.auc_high
     assert ds.p > 0.05
@@ -171,8 +162,8 @@ def test_noise_tells_nothing(tmp_path):
     assert ((ds.weight_low < 0) & (ds.weight_high > 0)).mean() > 0.7
 
 
-def test_pictures_that_give_the_label_away_do_not_help(tmp_path):
-    """Every picture has one label and numbers of its own: known again, they tell all; held out, nothing."""
+def test_images_that_give_the_label_away_do_not_help(tmp_path):
+    """Each image has its own label and numbers: they predict the label only if the image is in both folds."""
     rng, traces = np.random.default_rng(2), {}
     for image in range(14):
         steady = arrays(rng) | {"images": [f"{image}.png"], "faithful": image % 2 == 0}
@@ -195,7 +186,7 @@ def test_features_by_hand(tmp_path):
     run = write_run(tmp_path / "run", {"a": values | {"images": ["a.png"], "regions": REGIONS}})
     rows = compute_features(read_series(run["a"]))
     assert rows.shape == (3, len(FEATURES)), "the first step, the first two, and the whole answer"
-    for upto, whole, row in zip((1, 2, 2), (False, False, True), rows, strict=True):
+    for upto, is_end, row in zip((1, 2, 2), (False, False, True), rows, strict=True):
         share = values["attention/mass"][:upto, :, :, 2].mean(2)
         weights = values["attention/visual"][:upto].astype(float)
         entropies, ratios = [], []
@@ -204,7 +195,7 @@ def test_features_by_hand(tmp_path):
                 part = layer / layer.sum()
                 entropies.append(-sum(p * np.log(p) for p in part))
                 ratios.append(part[0] * 6)
-        wanted = {
+        expected = {
             "visual_share": share.mean(),
             "visual_share_early": share[:, 0].mean(),
             "visual_share_late": share[:, 2].mean(),
@@ -214,16 +205,16 @@ def test_features_by_hand(tmp_path):
             "cos_mha": values["update/cos_mha"][:upto].mean(),
             "cos_ffn_late": values["update/cos_ffn"][:upto, 2].mean(),
             "kl": values["update/kl"][:upto].mean(),
-            "active_neurons": (values["ffn/gate_sum"] > 0).mean() if whole else np.nan,
+            "active_neurons": (values["ffn/gate_sum"] > 0).mean() if is_end else np.nan,
             "logprob": values["steps/logprob"][:upto].mean(),
             "logprob_min": values["steps/logprob"][:upto].min(),
             "entropy": values["steps/entropy"][:upto].mean(),
-            "steps": 2 if whole else np.nan,
+            "steps": 2 if is_end else np.nan,
         }
-        np.testing.assert_allclose(row, [wanted[name] for name in FEATURES], rtol=1e-5, err_msg=str(upto))
+        np.testing.assert_allclose(row, [expected[name] for name in FEATURES], rtol=1e-5, err_msg=str(upto))
 
 
-def test_layers_that_do_not_look_at_pictures_have_no_entropy(tmp_path):
+def test_layers_without_attention_to_images_have_no_entropy(tmp_path):
     values = arrays(np.random.default_rng(3))
     values["attention/visual"][:, 0] = 0
     values["attention/visual"][:, 1:] = 0.5
@@ -247,8 +238,8 @@ def test_samples_that_are_not_finite_are_left_out_and_named(tmp_path):
         predict_unfaithful(mp.open_run(tmp_path / "bad"), minimum=9)
 
 
-def test_features_that_are_not_to_be_had_are_left_out_and_named(tmp_path):
-    """No FFN, answers of one step (which have no slope); regions of all samples but one."""
+def test_missing_features_are_left_out_and_named(tmp_path):
+    """No FFN, answers of one step (without a slope), and then one sample without regions."""
     traces, rng = noise_traces(16, regions=REGIONS), np.random.default_rng(0)
     for trace in traces.values():
         trace |= arrays(rng, steps=1)
@@ -285,77 +276,20 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path):
         predict_unfaithful(write_run(tmp_path / "same", noise_traces(12, same_image=6)), minimum=5)
 
 
-def test_a_class_over_the_same_pictures_is_refused():
-    """All samples of class 1 share a picture, so the fold that holds it is the only one with class 1."""
-    labels, groups = np.repeat([1, 0], [5, 20]), np.concatenate([np.zeros(5, int), np.arange(1, 21)])
-    with pytest.raises(NotApplicable, match="share too few images"):
-        assign_folds(labels, groups, 5, 0, "run")
-
-
-def test_samples_that_share_a_picture_are_one_set():
-    """b shares one picture with a and another with c; d shares a pair with e, f nothing with anyone."""
-    samples = [
-        Sample(id="a", question="?", images=["1.png"]),
-        Sample(id="b", question="?", images=["1.png", "2.png"]),
-        Sample(id="c", question="?", images=["2.png"]),
-        Sample(id="d", question="?", pair_id="p"),
-        Sample(id="e", question="?", pair_id="p", images=["3.png"]),
-        Sample(id="f", question="?"),
-    ]
-    assert image_groups(samples).tolist() == [0, 0, 0, 1, 1, 2]
-
-
-def test_weighted_auc_is_that_of_repeated_samples():
-    rng = np.random.default_rng(4)
-    score, positive = rng.integers(0, 6, 30), rng.random(30) < 0.4
-    counts = rng.integers(0, 4, (20, 30))
-    wanted = [roc_auc_score(np.repeat(positive, n), np.repeat(score, n)) for n in counts]
-    np.testing.assert_allclose(weighted_auc(score, positive, counts), wanted)
-    assert weighted_auc(score, positive).item() == pytest.approx(pairs_won(score, positive.astype(int)))
-    assert np.isnan(weighted_auc(score, positive, np.where(positive, 0, 1)[None]).item())
-
-
-def test_the_interval_draws_whole_sets_of_pictures():
-    """Ten sets of ten equal samples say as much of a mean as ten samples: the interval is that wide."""
-    groups = np.repeat(np.arange(10), 10)
-    values = np.random.default_rng(0).normal(size=10)[groups]
-    low, high = bootstrap_interval(lambda w: w @ values / w.sum(1), resample_groups(groups), groups)
-    spread = values.std() / np.sqrt(10)
-    assert 0.8 < (high - low) / (2 * 1.96 * spread) < 1.1
-    apart = np.arange(100)
-    low_apart, high_apart = bootstrap_interval(lambda w: w @ values / w.sum(1), resample_groups(apart), apart)
-    assert (high_apart - low_apart) < 0.5 * (high - low)
-
-
-def test_shuffles_keep_folds_and_blocks():
-    rng = np.random.default_rng(0)
-    groups = np.repeat(np.arange(8), 3)
-    fold = np.repeat([0, 1], 12)
-    labels = np.repeat([0, 0, 1, 1, 0, 1, 1, 1], 3)
-    seen = set()
-    for _ in range(200):
-        shuffled = shuffle_within_folds(labels, groups, fold, rng)
-        assert shuffled[:12].sum() == 6
-        assert shuffled[12:].sum() == 9
-        assert all(len(set(shuffled[groups == group])) == 1 for group in range(8))
-        seen.add(tuple(shuffled[::3]))
-    assert len(seen) == 6 * 4, "every order of two of four, and of three of four"
-
-
-def test_figures_and_files(found, tmp_path):
+def test_figures_and_files(prediction, tmp_path):
     titles = []
-    for panel in panels(found):
+    for panel in panels(prediction):
         titles.append(panel.title)
         json.loads(panel.figure.to_json())
         assert "n = 40 samples, 20 unfaithful and 20 faithful, over 20 image sets" in panel.caption
         assert "95 % bootstrap interval" in panel.caption
         assert panel.figure.layout.xaxis.title.text
     assert len(titles) == 3
-    curve = panels(found)[0].figure.data[1]
+    curve = panels(prediction)[0].figure.data[1]
     area = np.trapezoid(curve.y, curve.x)
-    assert area == pytest.approx(found.auc.item()), "the area that is drawn is the one that is said"
-    netcdf, _, _ = export(found, tmp_path / "out")
-    xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), found)
+    assert area == pytest.approx(prediction.auc.item()), "the drawn area is the reported AUC"
+    netcdf, _, _ = export(prediction, tmp_path / "out")
+    xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), prediction)
 
 
 def test_on_a_model(tiny_spd, tmp_path):
@@ -364,7 +298,7 @@ def test_on_a_model(tiny_spd, tmp_path):
     chosen = [sample.model_copy(update={"faithful": number % 2 == 0}) for number, sample in enumerate(chosen)]
     run = mp.trace(tiny_spd, chosen, tmp_path / "run", max_new_tokens=8)
     ds = predict_unfaithful(run, minimum=5)
-    assert ds.attrs["features_left_out"] == "", "the default capture has what every feature takes"
+    assert ds.attrs["features_left_out"] == "", "the default capture has the data of every feature"
     assert (ds.n, ds.n_pictures, ds.attrs["n_left_out"]) == (12, 6, 0)
     assert ds.n_by_step[0] == 12
     assert np.isfinite(ds.value).all()

@@ -1,8 +1,7 @@
-"""residual_drift, and the comparison of groups that analyses share, against numbers worked out by hand or the slow way."""
+"""residual_drift against cases by hand and plain loops."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import warnings
 from pathlib import Path
@@ -13,12 +12,10 @@ import xarray as xr
 from helpers import runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.analyses.residual_drift import residual_drift
-from mmprobe.analyses.statistics import compare_groups, hedges_g, holm
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import NotCaptured
 from mmprobe.viz.figures.residual_drift import panels
@@ -39,21 +36,24 @@ def pair(
     different: np.ndarray,
     faithful: tuple[bool | None, bool | None] = (None, None),
 ) -> dict[str, tuple[np.ndarray, dict]]:
-    """The two samples of a pair, by id."""
-    found = {}
-    for polarity, states, is_ in zip(("same", "different"), (same, different), faithful, strict=True):
-        found[f"{name}-{polarity}"] = (states, {"pair_id": name, "polarity": polarity, "faithful": is_})
-    return found
+    """Return the two samples of a pair, by id."""
+    samples = {}
+    for polarity, states, label in zip(("same", "different"), (same, different), faithful, strict=True):
+        samples[f"{name}-{polarity}"] = (states, {"pair_id": name, "polarity": polarity, "faithful": label})
+    return samples
 
 
 def states(*steps: tuple[list[float], list[float]]) -> np.ndarray:
-    """Steps of two layers and two hidden units."""
+    """Return states of two layers and two hidden units."""
     return np.array(steps, float)
 
 
 @pytest.fixture
 def by_hand(tmp_path: Path) -> mp.Run:
-    """Layer 1: means (1, 1) and (1, 0); the only shared step (2, 0) against (1, 0). Layer 4: opposite, (0, 1) and (0, -1)."""
+    """One pair with one shared step.
+
+    Layer 1: means (1, 1) and (1, 0), first step (2, 0) and (1, 0). Layer 4: opposite, (0, 1) and (0, -1).
+    """
     same = states(([2, 0], [0, 1]), ([0, 2], [0, 1]))
     different = states(([1, 0], [0, -1]))
     return write_run(tmp_path / "run", pair("p", same, different, (True, False)))
@@ -87,8 +87,8 @@ def test_a_pair_is_unfaithful_if_either_answer_is(tmp_path):
     assert ds.faithful.values.tolist() == ["all", "faithful", "unfaithful"]
 
 
-def test_against_the_slow_way_over_blocks(tmp_path):
-    """Answers of more steps than are read at a time, of different lengths."""
+def test_against_plain_loops_over_blocks(tmp_path):
+    """Answers have different lengths, and more steps than are read at a time."""
     rng = np.random.default_rng(0)
     parts = {
         f"p{i}": [rng.normal(size=(steps, 2, 3)).astype("f2") for steps in sizes]
@@ -105,8 +105,8 @@ def test_against_the_slow_way_over_blocks(tmp_path):
     for name, (same, different) in parts.items():
         same, different = same.astype(float), different.astype(float)
         for index, layer in enumerate(LAYERS):
-            wanted = cosine(same[:, index].mean(0), different[:, index].mean(0))
-            assert ds.cosine.sel(pair=name, layer=layer).item() == pytest.approx(wanted)
+            expected = cosine(same[:, index].mean(0), different[:, index].mean(0))
+            assert ds.cosine.sel(pair=name, layer=layer).item() == pytest.approx(expected)
             steps = [cosine(*both) for both in zip(same[:, index], different[:, index], strict=False)]
             assert ds.cosine_aligned.sel(pair=name, layer=layer).item() == pytest.approx(np.mean(steps))
     np.testing.assert_allclose(ds.cosine_mean.sel(faithful="all"), ds.cosine.mean("pair"))
@@ -118,7 +118,10 @@ def test_against_the_slow_way_over_blocks(tmp_path):
 @settings(max_examples=20, deadline=None)
 @given(scale=st.floats(0.25, 4), seed=st.integers(0, 99))
 def test_scale_and_order_do_not_matter(tmp_path_factory, scale, seed):
-    """Cosines stay if an answer's states are all scaled (to what half precision holds) or the answers change places."""
+    """Cosines do not change if an answer's states are scaled or the two answers are swapped.
+
+    The scales are powers of two, which half precision holds.
+    """
     rng, scale = np.random.default_rng(seed), 2.0 ** round(np.log2(scale))
     same, different = rng.normal(size=(4, 2, 3)).astype("f2"), rng.normal(size=(3, 2, 3)).astype("f2")
     folder = tmp_path_factory.mktemp("drift")
@@ -132,7 +135,7 @@ def test_scale_and_order_do_not_matter(tmp_path_factory, scale, seed):
 
 
 def labelled_run(folder: Path, count: int, bad: str | None = None) -> mp.Run:
-    """`count` faithful pairs whose answers agree, and as many unfaithful ones whose answers part in layer 4."""
+    """Write `count` faithful pairs with similar answers and as many unfaithful ones that differ in layer 4."""
     rng = np.random.default_rng(1)
     traces = {}
     for index in range(2 * count):
@@ -150,8 +153,8 @@ def labelled_run(folder: Path, count: int, bad: str | None = None) -> mp.Run:
 def test_groups_are_compared_layer_by_layer(tmp_path):
     ds = residual_drift(labelled_run(tmp_path / "run", 6))
     assert (ds.n_faithful, ds.n_unfaithful) == (6, 6)
-    wanted = ds.cosine_mean.sel(faithful="unfaithful") - ds.cosine_mean.sel(faithful="faithful")
-    np.testing.assert_allclose(ds.difference, wanted)
+    expected = ds.cosine_mean.sel(faithful="unfaithful") - ds.cosine_mean.sel(faithful="faithful")
+    np.testing.assert_allclose(ds.difference, expected)
     assert ds.difference.sel(layer=4) < -0.5
     assert ds.p_holm.sel(layer=4) < 0.05 < ds.p_holm.sel(layer=1)
     assert ds.difference_high.sel(layer=4) < 0
@@ -181,7 +184,7 @@ def test_a_state_without_direction_leaves_its_pair_out(tmp_path):
     assert ds.attrs["left_out"] == "a-same, a-different"
 
 
-def test_half_a_pair_is_named_and_other_samples_are_not_looked_at(tmp_path):
+def test_half_a_pair_is_named_and_other_samples_are_ignored(tmp_path):
     one = states(([1, 0], [0, 1]))
     half = {"b-same": pair("b", one, one)["b-same"], "other": (one, {})}
     ds = residual_drift(write_run(tmp_path / "run", pair("a", one, one) | half))
@@ -219,107 +222,15 @@ def test_other_streams(tmp_path, by_hand):
 @pytest.mark.parametrize("count", [1, 6])
 def test_figures_and_files(tmp_path, count):
     ds = residual_drift(labelled_run(tmp_path / "run", count))
-    found = panels(ds)
-    assert len(found) == (3 if count == 6 else 2)
-    for panel in found:
+    plots = panels(ds)
+    assert len(plots) == (3 if count == 6 else 2)
+    for panel in plots:
         assert panel.title
         assert panel.figure.data
         json.loads(panel.figure.to_json())
-    assert f"n = {2 * count} pairs, {count} faithful and {count} unfaithful" in found[0].caption
-    assert f"{2 * count} pairs" in found[1].caption
+    assert f"n = {2 * count} pairs, {count} faithful and {count} unfaithful" in plots[0].caption
+    assert f"{2 * count} pairs" in plots[1].caption
     if count == 6:
-        assert "6 unfaithful and 6 faithful pairs" in found[2].caption
+        assert "6 unfaithful and 6 faithful pairs" in plots[2].caption
     netcdf, _, _ = export(ds, tmp_path / "out")
     xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), ds)
-
-
-# --- the comparison of groups
-
-
-def groups(one: list[float] | np.ndarray, two: list[float] | np.ndarray) -> tuple[np.ndarray, ...]:
-    mask = np.arange(len(one) + len(two)) < len(one)
-    return np.concatenate([one, two]), mask, ~mask
-
-
-def test_hedges_g_by_hand():
-    """Means 3 and 2, pooled variance (2 * 1 + 1 * 2) / 3 = 4 / 3, factor 1 - 3 / (4 * 3 - 1) = 8 / 11."""
-    g = hedges_g(np.array([2.0, 3.0, 4.0]), np.array([1.0, 3.0]))
-    assert float(g) == pytest.approx(1 / np.sqrt(4 / 3) * 8 / 11)
-
-
-def test_permutation_p_is_near_the_exact_one():
-    values, first, second = groups([3.0, 5.0, 6.0, 8.0, 9.0], [1.0, 2.0, 3.0, 4.0, 7.0])
-    observed = abs(values[:5].mean() - values[5:].mean())
-    chosen = [list(pick) for pick in itertools.combinations(range(10), 5)]
-    differences = [abs(values[pick].mean() - np.delete(values, pick).mean()) for pick in chosen]
-    exact = np.mean(np.array(differences) >= observed - 1e-9)
-    found = compare_groups(values, first, second)
-    assert float(found.p) == pytest.approx(exact, abs=0.015)  # 3 standard errors of 9999 shuffles
-    assert float(found.difference) == pytest.approx(2.8)
-
-
-def test_permutation_p_agrees_with_scipy():
-    rng = np.random.default_rng(3)
-    one, two = rng.normal(0.4, 1, 30), rng.normal(0, 1, 25)
-    found = compare_groups(*groups(one, two))
-    assert float(found.p) == pytest.approx(stats.ttest_ind(one, two).pvalue, abs=0.02)
-
-
-def test_groups_that_do_not_differ_have_p_1_and_no_effect_size():
-    found = compare_groups(*groups([0.1] * 5, [0.1] * 7))
-    assert (float(found.difference), float(found.p)) == (pytest.approx(0), 1.0)
-    assert np.isnan(found.effect)
-
-
-def test_p_is_never_0_and_seeds_repeat():
-    values, first, second = groups(np.arange(20) + 100.0, np.arange(20.0))
-    found = compare_groups(values, first, second, permutations=99)
-    assert float(found.p) == 1 / 100
-    again = compare_groups(values, first, second, permutations=99)
-    assert (found.low, found.high) == (again.low, again.high)
-
-
-def test_p_is_uniform_where_groups_are_alike():
-    rng = np.random.default_rng(0)
-    found = compare_groups(*groups(rng.normal(size=(12, 400)), rng.normal(size=(9, 400))), permutations=499)
-    share = (found.p <= 0.1).mean()
-    assert 0.055 <= share <= 0.145  # 3 standard errors of 400 tests
-    assert (found.p_holm >= found.p).all()
-    assert found.p_holm.shape == found.p.shape == found.effect.shape == (400,)
-
-
-def test_the_interval_of_a_difference_covers_it():
-    rng, hits = np.random.default_rng(0), 0
-    for seed in range(200):
-        found = compare_groups(
-            *groups(rng.normal(1, 1, 40), rng.normal(0, 2, 30)), resamples=500, permutations=1, seed=seed
-        )
-        hits += bool(found.low <= 1 <= found.high)
-    assert 178 <= hits <= 198
-
-
-@given(
-    st.integers(1, 4).flatmap(
-        lambda n: st.lists(st.lists(st.floats(0, 1), min_size=n, max_size=n), min_size=1)
-    )
-)
-def test_holm_by_its_definition(rows):
-    p = np.array(rows)
-    found = holm(p)
-    for row, adjusted in zip(p, found, strict=True):
-        order = sorted(range(len(row)), key=lambda i: row[i])
-        largest = 0.0
-        for rank, index in enumerate(order):
-            largest = max(largest, min(1.0, (len(row) - rank) * row[index]))
-            assert adjusted[index] == pytest.approx(largest)
-
-
-def test_what_cannot_be_compared_is_refused():
-    values, first, second = groups([1.0] * 5, [2.0] * 5)
-    for changed, message in (
-        ({"minimum": 1}, "minimum 1"),
-        ({"second": np.ones(10, bool)}, "both groups"),
-        ({"values": np.where(first, np.nan, values)}, "finite"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            compare_groups(**({"values": values, "first": first, "second": second} | changed))

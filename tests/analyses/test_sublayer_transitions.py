@@ -1,4 +1,4 @@
-"""sublayer_transitions on runs written by hand, against numbers worked out by hand or the slow way."""
+"""sublayer_transitions against cases by hand and plain loops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ def write_run(
     faithful: Mapping[str, bool | None] = {},
     streams: Mapping[str, np.ndarray] = {},
 ) -> mp.Run:
-    """A run of updates [measure, step, layer] and, of some samples, streams [pre/mid/post, step, layer, hidden]."""
+    """Write a run.
+
+    Args:
+        updates: [measure, step, layer] by sample id.
+        streams: [pre/mid/post, step, layer, hidden] of some samples.
+    """
     names = [f"update/{measure}" for measure in MEASURES] + ["residual/pre", "residual/mid", "residual/post"]
     traces = {
         name: dict(zip(names, [*values, *streams.get(name, ())], strict=False))
@@ -99,7 +104,7 @@ def test_lengths_are_absent_without_all_three_streams_of_every_sample(tmp_path, 
     assert not [name for name in sublayer_transitions(run) if str(name).startswith("norm")]
 
 
-def test_against_the_slow_way(tmp_path):
+def test_against_plain_loops(tmp_path):
     rng = np.random.default_rng(0)
     steps = {f"s{i}": int(rng.integers(1, 2 * BLOCK_STEPS)) for i in range(9)}
     updates = {name: random_updates(rng, count) for name, count in steps.items()}
@@ -108,8 +113,8 @@ def test_against_the_slow_way(tmp_path):
     for index, measure in enumerate(MEASURES):
         for step in (0, 5, max(steps.values()) - 1):
             reached = [values[index, step] for values in updates.values() if values.shape[1] > step]
-            found = ds[f"{measure}_by_step"].sel(label="all", step=step)
-            np.testing.assert_allclose(found, np.mean(reached, 0), rtol=1e-5)
+            means = ds[f"{measure}_by_step"].sel(label="all", step=step)
+            np.testing.assert_allclose(means, np.mean(reached, 0), rtol=1e-5)
             assert int(ds.n_by_step.sel(label="all", step=step)) == len(reached)
         means = [values[index].mean(0) for values in updates.values()]
         np.testing.assert_allclose(ds[f"{measure}_by_label"].sel(label="all"), np.mean(means, 0), rtol=1e-5)
@@ -125,8 +130,8 @@ def labelled_run(folder: Path, count: int) -> mp.Run:
     rng = np.random.default_rng(2)
     faithful = {f"s{i}": i % 2 == 0 for i in range(2 * count)}
     updates = {
-        name: random_updates(rng, int(rng.integers(2, 6)), 0.0 if is_ else 0.4)
-        for name, is_ in faithful.items()
+        name: random_updates(rng, int(rng.integers(2, 6)), 0.0 if label else 0.4)
+        for name, label in faithful.items()
     }
     return write_run(folder, updates | {"x": random_updates(rng, 3)}, faithful | {"x": None})
 
@@ -136,8 +141,8 @@ def test_groups_are_compared_for_each_measure_and_layer(tmp_path):
     assert ds.difference.dims == ds.p_holm.dims == ds.effect.dims == ("measure", "layer")
     for measure in MEASURES:
         means = ds[f"{measure}_by_label"]
-        wanted = means.sel(label="unfaithful") - means.sel(label="faithful")
-        np.testing.assert_allclose(ds.difference.sel(measure=measure), wanted)
+        expected = means.sel(label="unfaithful") - means.sel(label="faithful")
+        np.testing.assert_allclose(ds.difference.sel(measure=measure), expected)
         mask = np.arange(17) % 2 == 1
         slow = compare_groups(ds[measure].values, mask, ~mask & (np.arange(17) < 16))
         np.testing.assert_allclose(ds.p_holm.sel(measure=measure), slow.p_holm)
@@ -180,22 +185,22 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path):
 @pytest.mark.parametrize("count", [1, 5])
 def test_figures_and_files(tmp_path, count):
     ds = sublayer_transitions(labelled_run(tmp_path / "run", count))
-    found = panels(ds)
-    assert len(found) == (3 if count == 5 else 2)
-    for panel in found:
+    plots = panels(ds)
+    assert len(plots) == (3 if count == 5 else 2)
+    for panel in plots:
         assert panel.title
         assert panel.figure.data
         json.loads(panel.figure.to_json())
-    assert f"n = {2 * count + 1} samples, {count} faithful and {count} unfaithful" in found[0].caption
-    assert f"n = {2 * count + 1} at the first" in found[1].caption
+    assert f"n = {2 * count + 1} samples, {count} faithful and {count} unfaithful" in plots[0].caption
+    assert f"n = {2 * count + 1} at the first" in plots[1].caption
     if count == 5:
-        assert "5 unfaithful and 5 faithful samples" in found[2].caption
+        assert "5 unfaithful and 5 faithful samples" in plots[2].caption
     netcdf, _, _ = export(ds, tmp_path / "out")
     xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), ds)
 
 
 def test_lengths_have_a_figure(tmp_path):
     run = write_run(tmp_path / "run", {"a": np.zeros((3, 1, 2))}, streams={"a": np.ones((3, 1, 2, 2))})
-    found = panels(sublayer_transitions(run))
-    assert "Length" in found[2].title
-    assert "n = 1 sample." in found[2].caption
+    plots = panels(sublayer_transitions(run))
+    assert "Length" in plots[2].title
+    assert "n = 1 sample." in plots[2].caption

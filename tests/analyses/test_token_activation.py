@@ -1,4 +1,4 @@
-"""Token activation maps against the algorithm written out slowly, from logits of the whole vocabulary."""
+"""Token activation maps against plain loops over the logits of the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def as_read(z: np.ndarray, ids: list[int], users: list[int], visual: list[int], 
 
 CASES = {
     "plain": {"grids": [(3, 4)], "users": 4, "steps": 6, "vocabulary": 50, "shift": 0.0},
-    "several pictures": {"grids": [(3, 3), (1, 4), (5, 2), (1, 1)], "users": 3, "steps": 5, "vocabulary": 50, "shift": 0.0},
+    "several images": {"grids": [(3, 3), (1, 4), (5, 2), (1, 1)], "users": 3, "steps": 5, "vocabulary": 50, "shift": 0.0},
     "repeated tokens": {"grids": [(2, 2)], "users": 5, "steps": 12, "vocabulary": 3, "shift": 0.0},
     "one class only": {"grids": [(2, 3)], "users": 2, "steps": 3, "vocabulary": 1, "shift": 1.0},
     "no user text": {"grids": [(2, 3)], "users": 0, "steps": 4, "vocabulary": 9, "shift": 0.0},
@@ -115,16 +115,16 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("seed", range(3))
-def test_maps_equal_the_algorithm_written_out(case, seed):
-    rng, about = np.random.default_rng(seed), CASES[case]
-    cells = sum(height * width for height, width in about["grids"])
+def test_maps_equal_plain_loops(case, seed):
+    rng, setting = np.random.default_rng(seed), CASES[case]
+    cells = sum(height * width for height, width in setting["grids"])
     visual = list(range(1, 1 + cells))
-    users = list(range(2 + cells, 2 + cells + about["users"]))
-    prompt = 3 + cells + about["users"]
-    ids = rng.integers(0, about["vocabulary"], prompt + about["steps"]).tolist()
-    z = rng.normal(size=(len(ids), about["vocabulary"])) + about["shift"]
-    tam, raw = activation_maps(as_read(z, ids, users, visual, prompt), about["grids"])
-    slow_tam, slow_raw = slow_maps(z, ids, users, visual, prompt, about["grids"])
+    users = list(range(2 + cells, 2 + cells + setting["users"]))
+    prompt = 3 + cells + setting["users"]
+    ids = rng.integers(0, setting["vocabulary"], prompt + setting["steps"]).tolist()
+    z = rng.normal(size=(len(ids), setting["vocabulary"])) + setting["shift"]
+    tam, raw = activation_maps(as_read(z, ids, users, visual, prompt), setting["grids"])
+    slow_tam, slow_raw = slow_maps(z, ids, users, visual, prompt, setting["grids"])
     np.testing.assert_allclose(tam, slow_tam, atol=1e-12)
     np.testing.assert_allclose(raw, slow_raw, atol=1e-12)
     assert np.isfinite(tam).all() and (tam >= 0).all() and (tam <= 1).all()
@@ -160,7 +160,7 @@ def test_a_trace_gives_the_maps_of_the_models_own_logits(tiny_spd, image_paths, 
         assert ds.tam.max() > 0.01
 
 
-def test_a_sample_without_pictures_has_empty_maps(tiny_spd, tmp_path):
+def test_a_sample_without_images_has_empty_maps(tiny_spd, tmp_path):
     run = mp.trace(tiny_spd, [Sample(id="a", question="Hello?")], tmp_path / "run", max_new_tokens=3)
     ds = token_activation(run["a"])
     assert ds.tam.shape == (3, 0, 0, 0)
