@@ -1,4 +1,4 @@
-"""What sentences say: their words, and the values in them."""
+"""Split texts into sentences, and sentences into facts: words and the values in them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,16 @@ from mmprobe.benchmarks.answers.final_answers import normalize_words
 from mmprobe.benchmarks.answers.lexical.wording import COLOUR_WORD
 
 _END = re.compile(r"(?<=[.!?])\s+")
-
-
 _NUMBERING = re.compile(r"\s*(?:[*_#>-]+\s*)?\(?\d{1,2}[.)]\s+")
-
-
 _MARKS = re.compile(r"\*\*|__|^[\s*_#>-]+")
-
-
 _OPENING = re.compile(
     r"^\s*(?:(?:step\s+)?\(?\d+[.):]\s+)?"
     r"(?:(?:therefore|thus|hence|so|then|now|first|finally|next)\b[,:]?\s*)?",
     re.IGNORECASE,
 )
-
-
 _LABEL = re.compile(r"^\s*((?:\w+ ){0,2}\w+)\s*:\s+(.+)$", re.DOTALL)
-
-
 _LIST = re.compile(r",\s+(?:and\s+)?")
-
-
-_NUMBERS = (
+_NUMBER_WORDS = (
     "no",
     "one",
     "two",
@@ -45,69 +33,68 @@ _NUMBERS = (
     "eleven",
     "twelve",
 )
-
-
-_WORTH = {word: str(number) for number, word in enumerate(_NUMBERS)} | {"zero": "0"}
-
-
-_SAID = {"yes", "not", "never", "cannot"}
-
-
-_FORMS = {"are": "is", "were": "was"}
+_WORD_VALUES = {word: str(number) for number, word in enumerate(_NUMBER_WORDS)} | {"zero": "0"}
+_VALUE_WORDS = {"yes", "not", "never", "cannot"}
+_SINGULAR_FORMS = {"are": "is", "were": "was"}
 
 
 class Fact(NamedTuple):
-    """What a sentence says: its words but for the values, and the values (numbers, colours, yes, not) in order."""
+    """A statement of a sentence.
+
+    Attributes:
+        frame: its words without the values.
+        values: numbers, colours, yes and not, in order.
+    """
 
     frame: tuple[str, ...]
     values: tuple[str, ...]
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, a line's end being a sentence's; without those that hold no word.
+    """Return the sentences of a text. A sentence ends with its line. Sentences without a word are left out.
 
     Example:
         >>> split_sentences("1. AB is 3.5 cm. So the area is 7.\\n\\n***\\nAnswer: 7")
         ['1. AB is 3.5 cm.', 'So the area is 7.', 'Answer: 7']
     """
-    found = []
+    parts = []
     for line in text.split("\n"):
         number = _NUMBERING.match(line)
         start = number.end() if number else 0
         first, *others = _END.split(line[start:])
-        found += [part.strip() for part in (line[:start] + first, *others)]
-    return [part for part in found if any(letter.isalnum() for letter in part)]
+        parts += [part.strip() for part in (line[:start] + first, *others)]
+    return [part for part in parts if any(letter.isalnum() for letter in part)]
 
 
 def parse_facts(sentence: str) -> list[Fact]:
-    """What a sentence says, one fact an item of a list that stands after a label.
+    """Return the facts of a sentence. A list after a label, such as `Picture one:`, gives one fact an item.
 
     Example:
         >>> parse_facts("Picture one: red star B2, blue ring C3.")[1]
         Fact(frame=('picture', 'one', 'ring'), values=('blue', 'c3'))
     """
-    rest = _OPENING.sub("", _MARKS.sub("", sentence), count=1)
-    labelled = _LABEL.match(rest)
-    label = tuple(map(_form, normalize_words(labelled[1]))) if labelled else ()
-    items = _LIST.split(labelled[2]) if labelled else [rest]
-    found = []
+    text = _OPENING.sub("", _MARKS.sub("", sentence), count=1)
+    labelled = _LABEL.match(text)
+    label = tuple(map(_to_singular, normalize_words(labelled[1]))) if labelled else ()
+    items = _LIST.split(labelled[2]) if labelled else [text]
+    facts = []
     for item in items:
         words = normalize_words(item)
-        values = tuple(value for word in words if (value := _value(word)) is not None)
-        frame = tuple(_form(word) for word in words if _value(word) is None)
+        values = tuple(value for word in words if (value := _find_value(word)) is not None)
+        frame = tuple(_to_singular(word) for word in words if _find_value(word) is None)
         if words:
-            found.append(Fact(label + frame, values))
-    return found
+            facts.append(Fact(label + frame, values))
+    return facts
 
 
-def _value(word: str) -> str | None:
-    if any(letter.isdigit() for letter in word) or word in _SAID or COLOUR_WORD.fullmatch(word):
+def _find_value(word: str) -> str | None:
+    if any(letter.isdigit() for letter in word) or word in _VALUE_WORDS or COLOUR_WORD.fullmatch(word):
         return word
-    return "not" if word.endswith("n't") else _WORTH.get(word)
+    return "not" if word.endswith("n't") else _WORD_VALUES.get(word)
 
 
-def _form(word: str) -> str:
-    """Singular and plural alike."""
-    if word in _FORMS:
-        return _FORMS[word]
+def _to_singular(word: str) -> str:
+    """Return one form for singular and plural."""
+    if word in _SINGULAR_FORMS:
+        return _SINGULAR_FORMS[word]
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

@@ -1,4 +1,4 @@
-"""The final answer in a response, by rules: an option, a number or a few words."""
+"""Find the final answer in a response by rules: an option, a number or a few words."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NUMBER = re.compile(
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]+)\}\s*\{([^{}]+)\}")
 _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
-_PLAIN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), by)
-    for pattern, by in (
+_REPLACEMENTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
         (r"\\(?:text\w{0,2}|math\w{2}|operatorname|mbox)\s*\{([^{}]*)\}", r"\1"),
         (r"\\boxed\s*\{([^{}]*)\}", r"\1"),
         (r"\\([%#&_])", r"\1"),
@@ -49,48 +49,49 @@ _ARTICLES = {"a", "an", "the"}
 
 
 def find_final_answer(text: str) -> str | None:
-    r"""The part of a response that is marked or stated as its answer; None if none is.
+    r"""Return the part of a response that is marked or stated as its answer, or None.
 
-    Looked for in this order, the last of each: `<answer>...</answer>`, `[[...]]`, `\boxed{...}`, and what
-    follows "the answer is", "answer:" or "the correct option is" to the end of its sentence.
+    These forms are tried in order, and the last match of a form counts: `<answer>...</answer>`, `[[...]]`,
+    `\boxed{...}`, and the rest of the sentence after "the answer is", "answer:" or "the correct option is".
 
     Example:
         >>> find_final_answer("So <answer> 1.5 cm </answer>"), find_final_answer("The answer is (B).")
         ('1.5 cm', '(B)')
     """
     for pattern in _MARKED:
-        if found := pattern.findall(text):
-            return found[-1].strip() or None
-    if (boxed := _boxed(text)) is not None:
+        if matches := pattern.findall(text):
+            return matches[-1].strip() or None
+    if (boxed := _find_boxed(text)) is not None:
         return boxed.strip() or None
     if stated := list(_STATED.finditer(text)):
-        rest = text[stated[-1].end() :].split("\n")[0]
-        return re.split(r"[.;!?](?=\s|$)|\u3002", rest)[0].strip(" *_`") or None
+        line = text[stated[-1].end() :].split("\n")[0]
+        return re.split(r"[.;!?](?=\s|$)|\u3002", line)[0].strip(" *_`") or None
     return None
 
 
-def _boxed(text: str) -> str | None:
+def _find_boxed(text: str) -> str | None:
     start = text.rfind(_BOXED)
     if start < 0:
         return None
-    depth, start = 1, start + len(_BOXED)
-    for place in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
+    start += len(_BOXED)
+    depth = 1
+    for end in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
         if not depth:
-            return text[start:place]
+            return text[start:end]
     return None
 
 
 def parse_choice(text: str, options: Collection[str]) -> str | None:
-    """The option that a response chooses, by its letter; None if none or more than one is left.
+    """Return the option that a response chooses by its letter; None if there is no such option or several.
 
-    Within the final answer, or in the whole response if nothing is marked as one, a letter counts that stands
-    alone: `B`, `(B)`, `B.`, `**B**`. Among other words only upper-case ones count, and `A` and `I`, which are
-    words, only before punctuation, an end, `or` or `and`, or after `option`.
+    The final answer is read, or the whole response if it has none. A letter counts if it stands alone: `B`,
+    `(B)`, `B.`, `**B**`. Among other words, only capital letters count. `A` and `I` are also words, so they
+    count only before punctuation, the end, `or` or `and`, or after `option`.
 
     Example:
-        >>> parse_choice("The answer is (b).", "AB"), parse_choice("A cat, so B", "AB"), parse_choice("A or B", "AB")
-        ('B', 'B', None)
+        >>> [parse_choice(text, "AB") for text in ("The answer is (b).", "A cat, so B", "A or B")]
+        ['B', 'B', None]
     """
     letters = {option.upper(): option for option in options}
     marked = find_final_answer(text)
@@ -100,48 +101,48 @@ def parse_choice(text: str, options: Collection[str]) -> str | None:
         return letters[bare]
     if marked is not None and (first := _BEGINS.match(part)) and first.group(1).upper() in letters:
         return letters[first.group(1).upper()]
-    found = {letters[mark] for mark in re.findall(r"(?<![\w'])\(([A-Za-z])\)", part) if mark in letters}
-    if not found:
-        found = {letters[mark] for mark in _ALONE.findall(part) if mark in letters}
-    return found.pop() if len(found) == 1 else None
+    chosen = {letters[mark] for mark in re.findall(r"(?<![\w'])\(([A-Za-z])\)", part) if mark in letters}
+    if not chosen:
+        chosen = {letters[mark] for mark in _ALONE.findall(part) if mark in letters}
+    return chosen.pop() if len(chosen) == 1 else None
 
 
 def parse_number(text: str) -> float | None:
-    """The number that a response gives: the last one of its final answer, or of the whole response.
+    """Return the last number of the final answer, or of the whole response if there is no final answer.
 
-    What stands in brackets at the end is a remark, which counts only if there is no number before it.
-    Knows signs, decimals, thousands set apart by commas or thin spaces, powers of ten, fractions and mixed
-    numbers, in TeX, too. The exponent of a unit is no number; a percent sign does not divide by 100.
+    A remark in brackets at the end counts only if there is no number before it. Signs, decimals, thousands
+    separated by commas or thin spaces, powers of ten, fractions and mixed numbers are understood, also in
+    TeX. The exponent of a unit is not a number. A percent sign does not divide by 100.
 
     Example:
         >>> parse_number("about 1,250 km^2"), parse_number("The answer is -3/4."), parse_number("none")
         (1250.0, -0.75, None)
     """
     marked = find_final_answer(text)
-    part = _untex(text if marked is None else marked)
-    numbers = _numbers(_REMARK.sub("", part)) or _numbers(part)
+    part = _remove_tex(text if marked is None else marked)
+    numbers = _find_numbers(_REMARK.sub("", part)) or _find_numbers(part)
     return numbers[-1] if numbers else None
 
 
-def _numbers(text: str) -> list[float]:
-    return [value for found in _NUMBER.finditer(text) if (value := _value(found.group())) is not None]
+def _find_numbers(text: str) -> list[float]:
+    return [value for match in _NUMBER.finditer(text) if (value := _parse_value(match.group())) is not None]
 
 
-def _untex(text: str) -> str:
-    """A text whose numbers, powers and words stand as they are typed, not as TeX or superscripts set them."""
-    text = _SUPERSCRIPT.sub(lambda found: "^" + unicodedata.normalize("NFKC", found.group()), text)
+def _remove_tex(text: str) -> str:
+    """Return a text without TeX and superscripts around its numbers, powers and words."""
+    text = _SUPERSCRIPT.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
     text = text.replace("\u2212", "-")
-    for pattern, by in _PLAIN:
-        text = pattern.sub(by, text)
-    return _MIXED.sub(_improper, _FRACTION.sub(r" \1/\2", text))
+    for pattern, replacement in _REPLACEMENTS:
+        text = pattern.sub(replacement, text)
+    return _MIXED.sub(_to_improper, _FRACTION.sub(r" \1/\2", text))
 
 
-def _improper(mixed: re.Match[str]) -> str:
+def _to_improper(mixed: re.Match[str]) -> str:
     whole, top, bottom = (int(part) for part in mixed.groups())
     return f"{whole * bottom + top}/{bottom}" if top < bottom else mixed.group()
 
 
-def _value(written: str) -> float | None:
+def _parse_value(written: str) -> float | None:
     top, _, bottom = written.replace(",", "").partition("/")
     try:
         value = float(top) / float(bottom or 1)
@@ -150,47 +151,51 @@ def _value(written: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def is_near(found: float, true: float, threshold: float = THRESHOLD) -> bool:
-    """Whether the relative error |found - true| / |true| is below a threshold; of 0, only 0 itself is near.
+def is_near(number: float, true: float, threshold: float = THRESHOLD) -> bool:
+    """Return whether the relative error |number - true| / |true| is below a threshold. Only 0 is near 0.
 
     Args:
-        threshold: paper 000 names one but not its value; ours is 0.05.
+        number: the number.
+        true: the true number.
+        threshold: largest relative error. MIRAGE (arXiv:2505.24238) uses one without its value; ours is 0.05.
 
     Example:
         >>> is_near(104, 100), is_near(105, 100), is_near(0.01, 0)
         (True, False, False)
     """
-    return found == true or abs(found - true) < threshold * abs(true)
+    return number == true or abs(number - true) < threshold * abs(true)
 
 
-def same_text(found: str, true: str) -> bool:
-    """Whether two short answers are the same but for case, punctuation, articles and how a number is written.
+def same_text(first: str, second: str) -> bool:
+    """Return whether two short answers are equal up to case, punctuation, articles and number format.
 
     Example:
         >>> same_text("The Red Star.", "red star"), same_text("1,500", "1500.0"), same_text("3 cm", "3 m")
         (True, True, False)
     """
-    one, two = normalize_words(found), normalize_words(true)
-    if one == two:
-        return bool(one)
-    return len(one) == len(two) and all(map(_same_word, one, two))
+    words, other_words = normalize_words(first), normalize_words(second)
+    if words == other_words:
+        return bool(words)
+    return len(words) == len(other_words) and all(map(_same_word, words, other_words))
 
 
 def normalize_words(text: str) -> tuple[str, ...]:
-    """The words of a short answer: folded, without punctuation at their ends, articles and TeX's dollars."""
-    text = unicodedata.normalize("NFKC", _untex(text)).replace("$", " ")
-    words = (word.rstrip(_ENDS + ".").lstrip(_ENDS) for word in text.casefold().split())  # .5 keeps its point
-    whole = tuple(word for word in words if word)
-    return tuple(word for word in whole if word not in _ARTICLES) or whole  # an answer may be the letter A
+    """Return the casefolded words of a short answer, without punctuation around them, articles and dollars."""
+    text = unicodedata.normalize("NFKC", _remove_tex(text)).replace("$", " ")
+    stripped = (
+        word.rstrip(_ENDS + ".").lstrip(_ENDS) for word in text.casefold().split()
+    )  # .5 keeps its point
+    words = tuple(word for word in stripped if word)
+    return tuple(word for word in words if word not in _ARTICLES) or words  # an answer may be the letter A
 
 
-def _same_word(one: str, two: str) -> bool:
-    if one == two:
+def _same_word(first: str, second: str) -> bool:
+    if first == second:
         return True
-    if not (_NUMBER.fullmatch(one) and _NUMBER.fullmatch(two)):
+    if not (_NUMBER.fullmatch(first) and _NUMBER.fullmatch(second)):
         return False
-    first, second = _value(one), _value(two)
-    return first is not None and second is not None and math.isclose(first, second, rel_tol=1e-9)
+    number, other = _parse_value(first), _parse_value(second)
+    return number is not None and other is not None and math.isclose(number, other, rel_tol=1e-9)
 
 
 _CONCLUDES = re.compile(
@@ -199,13 +204,13 @@ _CONCLUDES = re.compile(
 
 
 def find_answer(response: str) -> str | None:
-    """The final answer of a response, by rules; None if it is empty.
+    """Return the final answer of a response, or else its last line without a leading "therefore".
 
-    What is marked or stated as the answer; else the last line, without a "therefore" before it.
+    The result is None if the response has no letter and no digit.
 
     Example:
-        >>> find_answer("3 x 4 = 12. The answer is 12 cm."), find_answer("I add.\\nTherefore: 7."), find_answer(" ")
-        ('12 cm', '7.', None)
+        >>> [find_answer(text) for text in ("The answer is 12 cm.", "I add.\\nTherefore: 7.", " ")]
+        ['12 cm', '7.', None]
     """
     stated = find_final_answer(response)
     if stated is not None:

@@ -1,7 +1,8 @@
-"""The `lexical` judge's reader: the differences that an answer claims, without any model.
+"""Read the differences that an answer claims, by rules: the `lexical` judge.
 
-Exact on the synthetic world's language; on plain English it knows the usual verbs, the COCO categories, colours,
-places, numbers and negation, and says nothing where it does not understand.
+The rules are exact on the language of the synthetic world. In plain English they know common verbs, COCO
+categories, colours, places, numbers and negation. They return nothing for a sentence that they do not
+understand.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ from typing import Any
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.lexical.counts import parse_count as parse_count
 from mmprobe.benchmarks.answers.lexical.grammar import Claim as Claim
-from mmprobe.benchmarks.answers.lexical.grammar import claims_of, contrast_of
+from mmprobe.benchmarks.answers.lexical.grammar import find_claims, find_contrast
 from mmprobe.benchmarks.answers.lexical.things import Thing, find_things
-from mmprobe.benchmarks.answers.lexical.wording import FIRST, NUMBERS, SECOND, masked, plain, sentences
+from mmprobe.benchmarks.answers.lexical.wording import (
+    FIRST,
+    NUMBERS,
+    SECOND,
+    iter_sentences,
+    mask_image_names,
+    strip_markup,
+)
 from mmprobe.benchmarks.synthetic.scene import SHAPES, EditType
 
-_TEXT_CHARACTERS = 200  # of a sentence that a claim carries along
+_QUOTE_CHARACTERS = 200  # of the sentence that a claim quotes
 _TYPE_WORDS: dict[str, EditType] = {
     **dict.fromkeys(
         (
@@ -71,7 +79,13 @@ _SKIPPED = re.compile(
 
 @dataclass(frozen=True)
 class _Context:
-    """What the sentences before leave behind: what `it` means, and what a heading announces."""
+    """What the earlier sentences say about the next one.
+
+    Attributes:
+        subjects: the objects that `it` means.
+        heading: the type that a heading announces.
+        previous: the masked sentence before.
+    """
 
     subjects: tuple[Thing, ...] = ()
     heading: EditType | None = None
@@ -79,10 +93,10 @@ class _Context:
 
 
 def parse_claims(text: str) -> list[Claim]:
-    """The differences that an answer claims or denies, in the order told, each once.
+    """Return the differences that an answer claims or denies, in order and without repeats.
 
-    A denial of everything (`Nothing changed.`) is no claim. Structured answers (JSON, `Type: … Category: …`,
-    `(type, category)`) are read as such, and then the prose around them is not.
+    A denial of everything (`Nothing changed.`) is not a claim. In a structured answer (JSON, `Type: …
+    Category: …`, `(type, category)`) only the structure is read, not the prose around it.
 
     Args:
         text: any answer, with or without markup.
@@ -92,76 +106,80 @@ def parse_claims(text: str) -> list[Claim]:
         >>> claim.type, claim.category, claim.before, claim.after
         ('color', 'circle', 'red', 'blue')
     """
-    listed = _structured(text)
-    if listed:
-        return listed
+    structured = _parse_structured(text)
+    if structured:
+        return structured
     claims: list[Claim] = []
     context = _Context()
-    for sentence, item in sentences(plain(text)):
-        found, context = _read(sentence, item, context)
-        claims += found
-    return _without_repeats(claims)
+    for sentence, starts_item in iter_sentences(strip_markup(text)):
+        sentence_claims, context = _read_sentence(sentence, starts_item, context)
+        claims += sentence_claims
+    return _merge_repeats(claims)
 
 
-def _read(sentence: str, item: bool, context: _Context) -> tuple[list[Claim], _Context]:
-    text = masked(sentence)
+def _read_sentence(sentence: str, starts_item: bool, context: _Context) -> tuple[list[Claim], _Context]:
+    """Return the claims of a sentence, and the context of the next one."""
+    text = mask_image_names(sentence)
     if _SKIPPED.search(text):
         return [], context
     things = find_things(text)
-    told = sentence[:_TEXT_CHARACTERS]
+    quote = sentence[:_QUOTE_CHARACTERS]
     claims = (
-        _terse(text, things, told, context.heading if item else None)
-        or claims_of(text, things, told, context.subjects)
-        or contrast_of(text, things, told, context.subjects)
+        _read_notes(text, things, quote, context.heading if starts_item else None)
+        or find_claims(text, things, quote, context.subjects)
+        or find_contrast(text, things, quote, context.subjects)
     )
     if not claims and SECOND in text and FIRST not in text and FIRST in context.previous:
         joined = f"{context.previous} {text}"
         if SECOND not in context.previous:
-            claims = contrast_of(joined, find_things(joined), told, context.subjects)
-    heading = context.heading if item else None
+            claims = find_contrast(joined, find_things(joined), quote, context.subjects)
+    heading = context.heading if starts_item else None
     if text.rstrip().endswith(":") and not things:
         heading = next((_TYPE_WORDS[word] for word in re.findall(r"\w+", text) if word in _TYPE_WORDS), None)
-        claims = claims if _ABOUT_IT.search(text) else []  # of what stands below, not of what stood above
+        claims = claims if _ABOUT_IT.search(text) else []  # a heading is about the items below it
     main = next((thing for thing in things if not thing.oblique and not thing.owner), None)
-    spoken = (main,) if main else tuple(things[:1])
-    return claims, _Context(spoken or context.subjects, heading, text)
+    subjects = (main,) if main else tuple(things[:1])
+    return claims, _Context(subjects or context.subjects, heading, text)
 
 
-def _terse(text: str, things: list[Thing], told: str, heading: EditType | None) -> list[Claim]:
-    """Notes without grammar: `color, car`, `Dog: removed`, or a thing below the heading `Removed:`."""
+def _read_notes(text: str, things: list[Thing], quote: str, heading: EditType | None) -> list[Claim]:
+    """Read notes without grammar: `color, car`, `Dog: removed`, or an object below the heading `Removed:`."""
     if not things or FIRST in text or SECOND in text:
         return []
-    parts, start = [], 0
-    for end in [found.start() for found in re.finditer(r"[,/]", text)] + [len(text)]:
+    parts = []
+    start = 0
+    for end in [match.start() for match in re.finditer(r"[,/]", text)] + [len(text)]:
         parts.append((start, end))
         start = end + 1
-    for cut in (parts, [(0, len(text))]):
+    for pieces in (parts, [(0, len(text))]):
         claims: list[Claim] = []
-        for low, high in cut:
-            found = _note(text, low, high, things, told, heading)
-            if not found:
+        for low, high in pieces:
+            note_claims = _read_note(text, low, high, things, quote, heading)
+            if not note_claims:
                 break
-            claims += found
+            claims += note_claims
         else:
             return claims
     return []
 
 
-def _note(
-    text: str, low: int, high: int, things: list[Thing], told: str, heading: EditType | None
+def _read_note(
+    text: str, low: int, high: int, things: list[Thing], quote: str, heading: EditType | None
 ) -> list[Claim]:
     inside = [thing for thing in things if low <= thing.start < high]
-    rest, at = "", low
+    other_text = ""
+    position = low
     for thing in inside:
-        rest, at = f"{rest} {text[at : thing.start]}", thing.end
-    words = [word for word in re.findall(r"\w+", rest + text[at:high]) if word not in _FILLERS]
+        other_text += f" {text[position : thing.start]}"
+        position = thing.end
+    words = [word for word in re.findall(r"\w+", other_text + text[position:high]) if word not in _FILLERS]
     words = [word for word in words if word not in NUMBERS and not word.isdecimal()]
     types = {_TYPE_WORDS.get(word) for word in words} or {heading}
     if not inside or len(types) != 1 or None in types:
         return []
     return [
-        Claim(kind, thing.category, quantity=thing.quantity, text=told)
-        for kind in types
+        Claim(edit_type, thing.category, quantity=thing.quantity, text=quote)
+        for edit_type in types
         for thing in inside
         if not thing.owner
     ]
@@ -171,19 +189,20 @@ _ALSO = re.compile(r"\b(?:another|also|too|as well)\b")
 _WHERE = re.compile(r"\b(?:left|right|top|bottom|upper|lower|center|centre|middle|foreground|background)\b")
 
 
-def _without_repeats(claims: Iterable[Claim]) -> list[Claim]:
-    """Each claim once: one that says the same again, or less, or more, of the same thing is that claim.
+def _merge_repeats(claims: Iterable[Claim]) -> list[Claim]:
+    """Merge claims that repeat an earlier claim with the same, fewer or more details.
 
-    Two claims that fit each other are two if the later says so (`another`, `also`) or they name different sides.
+    Two compatible claims stay apart if the later one says so (`another`, `also`) or if they name different
+    sides.
     """
     kept: list[Claim] = []
-    seen: dict[tuple[Any, ...], list[int]] = {}
+    indices: dict[tuple[Any, ...], list[int]] = {}
     for claim in claims:
         key = (claim.type, claim.category, claim.negated)
-        for at in seen.setdefault(key, []):
-            earlier = kept[at]
-            if _fit(earlier, claim) and not _apart(earlier, claim):
-                kept[at] = replace(
+        for index in indices.setdefault(key, []):
+            earlier = kept[index]
+            if _are_compatible(earlier, claim) and not _are_distinct(earlier, claim):
+                kept[index] = replace(
                     earlier,
                     before=earlier.before or claim.before,
                     after=earlier.after or claim.after,
@@ -191,23 +210,27 @@ def _without_repeats(claims: Iterable[Claim]) -> list[Claim]:
                 )
                 break
         else:
-            seen[key].append(len(kept))
+            indices[key].append(len(kept))
             kept.append(claim)
     return kept
 
 
-def _fit(one: Claim, other: Claim) -> bool:
-    pairs = ((one.before, other.before), (one.after, other.after), (one.quantity, other.quantity))
-    return all(first is None or second is None or first == second for first, second in pairs)
+def _are_compatible(first: Claim, second: Claim) -> bool:
+    pairs = (
+        (first.before, second.before),
+        (first.after, second.after),
+        (first.quantity, second.quantity),
+    )
+    return all(value is None or other is None or value == other for value, other in pairs)
 
 
-def _apart(one: Claim, other: Claim) -> bool:
-    if one.text == other.text:
+def _are_distinct(first: Claim, second: Claim) -> bool:
+    if first.text == second.text:
         return False
-    if one.category is None or _ALSO.search(other.text.lower()):
+    if first.category is None or _ALSO.search(second.text.lower()):
         return True
-    sides = [set(_WHERE.findall(claim.text.lower())) for claim in (one, other)]
-    return one.type != "position" and bool(sides[0] and sides[1]) and not sides[0] & sides[1]
+    sides = [set(_WHERE.findall(claim.text.lower())) for claim in (first, second)]
+    return first.type != "position" and bool(sides[0] and sides[1]) and not sides[0] & sides[1]
 
 
 _OBJECT = re.compile(r"\{[^{}]{0,2000}\}")
@@ -219,23 +242,29 @@ _KEYED = re.compile(
 _TUPLE = re.compile(r"[(\[]\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*[,:/-]\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*[)\]]")
 
 
-def _structured(text: str) -> list[Claim]:
-    """Claims of an answer that lists types and categories as data."""
+def _parse_structured(text: str) -> list[Claim]:
+    """Return the claims of an answer that lists types and categories as data."""
     claims: list[Claim | None] = []
     if "{" in text:
-        claims = [_of_object(found.group()) for found in _OBJECT.finditer(text)]
+        claims = [_parse_object(match.group()) for match in _OBJECT.finditer(text)]
     if not any(claims):
         claims = [
-            _of_words(found["type"] or found["type2"], found["category"] or found["category2"], found.group())
-            for found in _KEYED.finditer(text)
+            _make_claim(
+                match["type"] or match["type2"], match["category"] or match["category2"], match.group()
+            )
+            for match in _KEYED.finditer(text)
         ]
     if not any(claims):
-        pairs = [(found[1], found[2], found.group()) for found in _TUPLE.finditer(text)]
-        claims = [_of_words(one, two, told) or _of_words(two, one, told) for one, two, told in pairs]
+        pairs = [(match[1], match[2], match.group()) for match in _TUPLE.finditer(text)]
+        claims = [
+            _make_claim(first, second, quote) or _make_claim(second, first, quote)
+            for first, second, quote in pairs
+        ]
     return [claim for claim in claims if claim is not None]
 
 
-def _of_object(text: str) -> Claim | None:
+def _parse_object(text: str) -> Claim | None:
+    """Return the claim of a JSON object with a type and a category."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -244,19 +273,20 @@ def _of_object(text: str) -> Claim | None:
         return None
     fields = {str(key).lower(): value for key, value in data.items() if isinstance(value, str)}
     category = fields.get("category", fields.get("object", ""))
-    claim = _of_words(fields.get("type", ""), category, text)
+    claim = _make_claim(fields.get("type", ""), category, text)
     if claim is None:
         return None
-    told = [one for one in parse_claims(fields.get("description", "")) if one.type == claim.type]
-    before = fields.get("before", fields.get("from")) or (told[0].before if len(told) == 1 else None)
-    after = fields.get("after", fields.get("to")) or (told[0].after if len(told) == 1 else None)
+    described = [other for other in parse_claims(fields.get("description", "")) if other.type == claim.type]
+    description = described[0] if len(described) == 1 else Claim(None, None)
+    before = fields.get("before", fields.get("from")) or description.before
+    after = fields.get("after", fields.get("to")) or description.after
     return replace(claim, before=before, after=after)
 
 
-def _of_words(kind: str, category: str, told: str) -> Claim | None:
-    types = {_TYPE_WORDS[word] for word in re.findall(r"[a-z]+", kind.lower()) if word in _TYPE_WORDS}
+def _make_claim(type_words: str, category: str, quote: str) -> Claim | None:
+    types = {_TYPE_WORDS[word] for word in re.findall(r"[a-z]+", type_words.lower()) if word in _TYPE_WORDS}
     bare = category.strip().lower()
-    named = bare if bare in SHAPES else find_category(bare)
-    if len(types) != 1 or named is None:
+    known = bare if bare in SHAPES else find_category(bare)
+    if len(types) != 1 or known is None:
         return None
-    return Claim(types.pop(), named, text=told[:_TEXT_CHARACTERS])
+    return Claim(types.pop(), known, text=quote[:_QUOTE_CHARACTERS])

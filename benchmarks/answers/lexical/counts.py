@@ -1,10 +1,10 @@
-"""How many differences an answer says there are."""
+"""Read how many differences an answer says there are."""
 
 from __future__ import annotations
 
 import re
 
-from mmprobe.benchmarks.answers.lexical.wording import NUMBER, number, plain
+from mmprobe.benchmarks.answers.lexical.wording import NUMBER, parse_number_word, strip_markup
 
 _NOUN = r"(?:differences?|changes?|modifications?|alterations?|discrepanc(?:y|ies)|edits?|variations?)"
 _DESCRIBING = (
@@ -48,39 +48,40 @@ _ITEM = re.compile(r"^\s*\(?(\d{1,2})[.):]\s", re.MULTILINE)
 
 
 def parse_count(text: str) -> int | None:
-    """The number of differences that an answer states, in digits or words; None if it states none.
+    """Return the number of differences that an answer states in digits or words, or None.
 
-    A total (`in total`, `therefore`, `the answer is`) goes before the first number that is stated, and both before
-    a number that is only mentioned (`one difference is …`). Without any, a number alone (`There are 3.`) is itself, a list
-    numbered from 1 is as many as it has items (ours), and `nothing changed` is 0. A range is no number.
+    A total (`in total`, `therefore`, `the answer is`) wins over the first stated number, and both win over a
+    number that is only mentioned (`one difference is …`). Without these, a number alone counts (`There are
+    3.`), a list numbered from 1 counts as its number of items (ours), and `nothing changed` is 0. A range is
+    not a number.
 
     Example:
-        >>> [parse_count(text) for text in ("There are **two** differences.", "No differences!", "A single change", "?")]
-        [2, 0, 1, None]
+        >>> [parse_count(text) for text in ("There are **two** differences.", "No differences!", "?")]
+        [2, 0, None]
     """
-    text = re.sub(r"[ \t]+", " ", re.sub(r"[{}]", "", plain(text).lower())).replace("n't", " not")
+    text = re.sub(r"[ \t]+", " ", re.sub(r"[{}]", "", strip_markup(text).lower())).replace("n't", " not")
     text = _TWICE.sub(r"\1", text)  # three (3) differences
-    stated: list[tuple[int, int]] = []  # (rank, number), the lowest rank goes first
-    for found in _COUNTED.finditer(text):
-        before = text[max(0, found.start() - 60) : found.start()]
-        value = _value(found, before, text)
+    stated: list[tuple[int, int]] = []  # (rank, number), the lowest rank wins
+    for match in _COUNTED.finditer(text):
+        before = text[max(0, match.start() - 60) : match.start()]
+        value = _read_count(match, before, text)
         if value is not None:
-            around = before.rpartition(".")[2] + text[found.end() : found.end() + 14]
+            around = before.rpartition(".")[2] + text[match.end() : match.end() + 14]
             rank = 0 if _FINAL.search(around) else 1 if _FOUND.search(before) or value == 0 else 2
             stated.append((rank, value))
-    totals = [number(found.group("word")) for found in _TOTAL.finditer(text)]
+    totals = [parse_number_word(match.group("word")) for match in _TOTAL.finditer(text)]
     finals = [value for rank, value in stated if rank == 0]
     if totals or finals:
         return totals[-1] if totals else finals[-1]
     if stated:
-        return min(stated, key=lambda one: one[0])[1]
-    return _unstated(text)
+        return min(stated, key=lambda item: item[0])[1]
+    return _infer_count(text)
 
 
-def _value(found: re.Match[str], before: str, text: str) -> int | None:
-    word = found.group("word")
+def _read_count(match: re.Match[str], before: str, text: str) -> int | None:
+    word = match.group("word")
     denied = _NOT.search(before) is not None
-    if _RANGE.search(before) or re.match(rf" ?(?:-|–|to|or) ?{NUMBER}", text[found.end("word") :]):
+    if _RANGE.search(before) or re.match(rf" ?(?:-|–|to|or) ?{NUMBER}", text[match.end("word") :]):
         return None
     if word == "no":
         return 0
@@ -88,16 +89,17 @@ def _value(found: re.Match[str], before: str, text: str) -> int | None:
         return 0 if denied else None
     if word in ("a", "an", "only") or word in ("one", "1", "single"):
         return 0 if denied else 1
-    return None if denied else number(word.removesuffix(" of"))
+    return None if denied else parse_number_word(word.removesuffix(" of"))
 
 
-def _unstated(text: str) -> int | None:
+def _infer_count(text: str) -> int | None:
+    """Return the number of an answer that states none in a sentence."""
     first = text.strip().split("\n")[0].strip()[:60]
     alone = _ALONE.fullmatch(first) or _SAID.match(first)
     if alone:
         word = alone.group("word")
-        return None if word == "no" else 0 if word in ("none", "nothing") else number(word)
-    items = [int(found.group(1)) for found in _ITEM.finditer(text)]
+        return None if word == "no" else 0 if word in ("none", "nothing") else parse_number_word(word)
+    items = [int(match.group(1)) for match in _ITEM.finditer(text)]
     if len(items) > 1 and items == list(range(1, len(items) + 1)):
         return len(items)
     return 0 if _NOTHING.search(text) and not _EXCEPT.search(text) else None

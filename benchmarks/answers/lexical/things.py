@@ -1,4 +1,4 @@
-"""The things that a sentence names, and which of them it speaks of."""
+"""Find the objects that a sentence names, and the subjects among them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,35 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, plurals
-from mmprobe.benchmarks.answers.lexical.wording import COLOUR_WORD, MODIFIERS, NUMBERS, colour_name, number
+from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, make_plurals
+from mmprobe.benchmarks.answers.lexical.wording import (
+    COLOUR_WORD,
+    MODIFIERS,
+    NUMBERS,
+    normalize_colour,
+    parse_number_word,
+)
 from mmprobe.benchmarks.synthetic.scene import SHAPES
 
 _TABLE: dict[str, str | None] = {
     **PHRASES,
-    **{form: shape for shape in SHAPES for form in (shape, *plurals(shape))},
+    **{form: shape for shape in SHAPES for form in (shape, *make_plurals(shape))},
 }
 
 
 @dataclass(frozen=True)
 class Thing:
-    """A thing that a sentence names: oblique if it only says where (`on the couch`), owner as in `the man's tie`."""
+    """An object that a sentence names.
+
+    Attributes:
+        category: a COCO category or a shape of the synthetic world.
+        start, end: its span in the sentence.
+        oblique: whether it only gives a place, as in `on the couch`.
+        owner: whether it owns something, as in `the man's tie`.
+        quantity: the number before it.
+        colour: the colour before it.
+        colour_start: where the colour stands, or -1.
+    """
 
     category: str
     start: int
@@ -40,25 +56,25 @@ _PREPOSITIONS = frozenset(
 )
 _STOPS = frozenset(re.findall(r"\w+", "and or but be is was are were has have that which there also nor"))
 _DETERMINERS = frozenset(re.findall(r"\w+", "the a an of to difference differences change changes"))
-_REACH = 4  # words before a thing that can say something of it
-_FAR = 6  # and of how many: `four out of the five red`
+_DESCRIBING_WORDS = 4  # words before an object that can describe it
+_MAX_WORDS_BEFORE = 6  # with quantities such as `four out of the five red`
 
 
 def _words_before(text: str, start: int) -> list[tuple[str, int]]:
-    """The words right before a place and where they stand, the nearest first, up to a stop or punctuation."""
+    """Return the words before a position and their positions, nearest first, up to a stop word."""
     words: list[tuple[str, int]] = []
-    while len(words) < _FAR and start > 0 and text[start - 1] == " ":
-        low = text.rfind(" ", 0, start - 1) + 1
-        word = text[low : start - 1]
+    while len(words) < _MAX_WORDS_BEFORE and start > 0 and text[start - 1] == " ":
+        word_start = text.rfind(" ", 0, start - 1) + 1
+        word = text[word_start : start - 1]
         if word in _STOPS or not word.replace("-", "").replace("'", "").isalnum():
             break
-        words.append((word, low))
-        start = low
+        words.append((word, word_start))
+        start = word_start
     return words
 
 
-def _quantity(words: list[str]) -> int | None:
-    """The number in `two big`, `three of the`, `one of the two`; None where there is none, or it is 0."""
+def _find_quantity(words: list[str]) -> int | None:
+    """Return the number in `two big`, `three of the` or `one of the two`; None for no number or 0."""
     whole = words.index("of") + 1 if "of" in words else 0
     part = words[whole + 1 :] if words[whole : whole + 1] == ["out"] else words[whole:]
     if part and (part[0] in NUMBERS or part[0].isdecimal()):
@@ -69,34 +85,36 @@ def _quantity(words: list[str]) -> int | None:
         words = words[1:]
     for word in words[:3]:
         if word in NUMBERS or (word.isdecimal() and len(word) < 7):
-            return number(word) or None
+            return parse_number_word(word) or None
         if word in _DETERMINERS:
             break
     return None
 
 
-def _colour(words: list[tuple[str, int]]) -> tuple[str | None, int]:
-    """The colour in `light blue` or `red parked`, and where it stands."""
-    for at, (word, start) in enumerate(words[:2]):
+def _find_colour(words: list[tuple[str, int]]) -> tuple[str | None, int]:
+    """Return the colour in `light blue` or `red parked`, and its position; (None, -1) for no colour."""
+    for index, (word, start) in enumerate(words[:2]):
         if COLOUR_WORD.fullmatch(word):
-            if words[at + 1 : at + 2] and words[at + 1][0] in MODIFIERS:
-                word, start = f"{words[at + 1][0]} {word}", words[at + 1][1]
-            return colour_name(word), start
+            if words[index + 1 : index + 2] and words[index + 1][0] in MODIFIERS:
+                word, start = f"{words[index + 1][0]} {word}", words[index + 1][1]
+            return normalize_colour(word), start
         if word in _PREPOSITIONS:
             break
     return None, -1
 
 
 def find_things(text: str) -> list[Thing]:
-    """The things that a masked sentence names, in order."""
+    """Return the objects that a masked sentence names, in order."""
     things = []
     for category, (start, end) in find_phrases(text, _TABLE, FIRST_WORDS):
-        ahead = _words_before(text, start)
-        words = [word for word, _ in ahead]
-        colour, colour_start = _colour(ahead)
-        oblique = not _PREPOSITIONS.isdisjoint(words[:_REACH])
+        words_before = _words_before(text, start)
+        words = [word for word, _ in words_before]
+        colour, colour_start = _find_colour(words_before)
+        oblique = not _PREPOSITIONS.isdisjoint(words[:_DESCRIBING_WORDS])
         owner = text[end : end + 1] == "'"
-        things.append(Thing(category, start, end, oblique, owner, _quantity(words), colour, colour_start))
+        things.append(
+            Thing(category, start, end, oblique, owner, _find_quantity(words), colour, colour_start)
+        )
     return things
 
 
@@ -106,19 +124,20 @@ _JOINED = re.compile(
 )
 
 
-def subjects_of(things: Sequence[Thing], text: str) -> tuple[Thing, ...]:
-    """The first thing that is not in a prepositional phrase and owns nothing, and those that `and` joins to it.
+def find_subjects(things: Sequence[Thing], text: str) -> tuple[Thing, ...]:
+    """Return the first object that is neither oblique nor an owner, with the objects that `and` joins to it.
 
-    Where all stand in such phrases, as in `the color of the man's tie`, the first that owns nothing.
+    If all objects are oblique, as in `the color of the man's tie`, it is the first one that is no owner.
     """
     if not things:
         return ()
-    plain = [at for at, thing in enumerate(things) if not thing.oblique and not thing.owner]
-    at = plain[0] if plain else next((at for at, thing in enumerate(things) if not thing.owner), 0)
-    found = [things[at]]
-    for thing in things[at + 1 :]:
-        gap = text[found[-1].end : thing.start]
+    direct = [index for index, thing in enumerate(things) if not thing.oblique and not thing.owner]
+    no_owners = [index for index, thing in enumerate(things) if not thing.owner]
+    first = (direct or no_owners or [0])[0]
+    subjects = [things[first]]
+    for thing in things[first + 1 :]:
+        gap = text[subjects[-1].end : thing.start]
         if thing.owner or not _JOINED.fullmatch(gap):
             break
-        found.append(thing)
-    return tuple(found)
+        subjects.append(thing)
+    return tuple(subjects)

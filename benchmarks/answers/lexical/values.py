@@ -1,4 +1,4 @@
-"""From what and to what: the colours and places of a stretch of a sentence, before and after."""
+"""Find the colours and places before and after a change in a part of a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import re
 from collections.abc import Sequence
 
 from mmprobe.benchmarks.answers.lexical.things import Thing
-from mmprobe.benchmarks.answers.lexical.wording import COLOUR, FIRST, PLACE, SECOND, colour_name, place_name
+from mmprobe.benchmarks.answers.lexical.wording import (
+    COLOUR,
+    FIRST,
+    PLACE,
+    SECOND,
+    normalize_colour,
+    normalize_place,
+)
 
 _COLOUR = re.compile(rf"\b{COLOUR}")
 _PLACE = re.compile(
@@ -18,7 +25,7 @@ _DIRECTION = re.compile(
 )
 
 
-Value = tuple[str, int, str | None]  # a colour or place, where it stands, and whether it is before or after
+Value = tuple[str, int, str | None]  # a colour or place, its position, and its role (before or after)
 _WAS = re.compile(
     r"\b(?:from|used to be|previously|originally|formerly|initially|was|were|no longer|not|unlike|compared to)"
     r"(?: (?:a|an|the|being|\w+ly|colou?red)){0,2} $"
@@ -28,18 +35,19 @@ _IS = re.compile(
 )
 
 
-def in_order(text: str, low: int, high: int, values: list[Value]) -> tuple[str | None, str | None]:
-    """Which of the values was before and which is after: by the picture named with it, by its verb, by order."""
-    pictures = [at for at in range(low, high) if text[at] in (FIRST, SECOND)]
+def assign_before_after(text: str, low: int, high: int, values: list[Value]) -> tuple[str | None, str | None]:
+    """Return the values before and after the change, from the image names, the verbs or the order."""
+    names = [position for position in range(low, high) if text[position] in (FIRST, SECOND)]
     instead = re.search(r"\b(?:instead of|rather than)\b", text[low:high])
     before: str | None = None
     after: str | None = None
     open_values = []
-    for value, at, role in values:
-        if len(set(text[one] for one in pictures)) == 2:
-            role = {FIRST: "before", SECOND: "after"}[text[_picture_of(text, at, pictures, values[0][1])]]
+    for value, position, role in values:
+        if len(set(text[name] for name in names)) == 2:
+            name = _find_image_name(text, position, names, values[0][1])
+            role = {FIRST: "before", SECOND: "after"}[text[name]]
         elif instead is not None:
-            role = "before" if at >= low + instead.end() else "after"
+            role = "before" if position >= low + instead.end() else "after"
         if role == "before" and before is None:
             before = value
         elif role == "after" and after is None:
@@ -53,61 +61,63 @@ def in_order(text: str, low: int, high: int, values: list[Value]) -> tuple[str |
     return before, after
 
 
-_IN_PICTURE = re.compile(
-    rf"(?:(?!(?:and|but|while|whereas)\b)[a-z-]+ ){{1,5}}?(?:in|of|on) [{FIRST}{SECOND}]"
-)
+_IN_IMAGE = re.compile(rf"(?:(?!(?:and|but|while|whereas)\b)[a-z-]+ ){{1,5}}?(?:in|of|on) [{FIRST}{SECOND}]")
 _CLAUSE = re.compile(r"\b(?:while|whereas|but|and|however|vs)\b|[,;.]")
 
 
-def _picture_of(text: str, at: int, pictures: list[int], first_value: int) -> int:
-    """Where the picture is named that a value is told of.
+def _find_image_name(text: str, position: int, names: list[int], first_value: int) -> int:
+    """Return the position of the image name that a value belongs to.
 
-    That is the picture after it (`red in the first picture`), else the one in its clause, else the last before it,
-    or the next where the first value comes before any picture.
+    This is the name right after the value (`red in the first image`), or else the nearest name in its clause,
+    or else the last name before it. If the first value stands before all names, it is the next name.
     """
-    told = _IN_PICTURE.match(text, at)
-    if told:
-        return told.end() - 1
-    ends = [found.start() for found in _CLAUSE.finditer(text)]
-    low = max((end for end in ends if end <= at), default=0)
-    high = min((end for end in ends if end > at), default=len(text))
-    near = [one for one in pictures if low <= one < high]
-    earlier = [one for one in pictures if one < at] if pictures[0] < first_value else []
-    later = [one for one in pictures if one > at]
-    return (
-        min(near, key=lambda one: abs(one - at)) if near else (earlier[-1:] or later[:1] or pictures[-1:])[0]
-    )
+    after_value = _IN_IMAGE.match(text, position)
+    if after_value:
+        return after_value.end() - 1
+    ends = [match.start() for match in _CLAUSE.finditer(text)]
+    low = max((end for end in ends if end <= position), default=0)
+    high = min((end for end in ends if end > position), default=len(text))
+    in_clause = [name for name in names if low <= name < high]
+    if in_clause:
+        return min(in_clause, key=lambda name: abs(name - position))
+    earlier = [name for name in names if name < position] if names[0] < first_value else []
+    later = [name for name in names if name > position]
+    return (earlier[-1:] or later[:1] or names[-1:])[0]
 
 
-def colour_change(
-    text: str, low: int, high: int, things: Sequence[Thing], of: set[str], attributes: bool = False
+def find_colour_change(
+    text: str, low: int, high: int, things: Sequence[Thing], categories: set[str], attributes: bool = False
 ) -> tuple[str | None, str | None]:
-    """Colour before and after in a stretch of a sentence; colours of other things are passed over."""
+    """Return the colour before and after in a part of a sentence. Colours of other objects are ignored."""
     values: list[Value] = []
-    for found in _COLOUR.finditer(text, low, high):
-        at = found.start()
-        if any(thing.start <= at < thing.end for thing in things):
+    for match in _COLOUR.finditer(text, low, high):
+        position = match.start()
+        if any(thing.start <= position < thing.end for thing in things):
             continue  # an orange, the fruit
-        if any(thing.colour_start == at and (thing.category not in of) for thing in things):
+        if any(thing.colour_start == position and (thing.category not in categories) for thing in things):
             continue
-        ahead = text[max(low, at - 40) : at]
-        role = "before" if _WAS.search(ahead) else "after" if _IS.search(ahead) else None
-        values.append((colour_name(found.group()), at, None if attributes else role))
-    return in_order(text, low, high, values) if values else (None, None)
+        words_before = text[max(low, position - 40) : position]
+        role = "before" if _WAS.search(words_before) else "after" if _IS.search(words_before) else None
+        values.append((normalize_colour(match.group()), position, None if attributes else role))
+    return assign_before_after(text, low, high, values) if values else (None, None)
 
 
-def place_change(text: str, low: int, high: int, verb_end: int) -> tuple[str | None, str | None]:
-    """Place before and after in a stretch of a sentence."""
+def find_place_change(text: str, low: int, high: int, verb_end: int) -> tuple[str | None, str | None]:
+    """Return the place before and after in a part of a sentence."""
     values: list[Value] = []
     direct = _DIRECTION.match(text[verb_end:high])
     if direct:
-        values.append((place_name(direct.group("place")), verb_end, "after"))
-    found = list(_PLACE.finditer(text, low, high))
-    goal = any(one.group("link") not in ("from", "on", "at", "in", "near") for one in found)
-    for one in found:
-        link = one.group("link")
+        values.append((normalize_place(direct.group("place")), verb_end, "after"))
+    matches = list(_PLACE.finditer(text, low, high))
+    has_goal = any(match.group("link") not in ("from", "on", "at", "in", "near") for match in matches)
+    for match in matches:
+        link = match.group("link")
         role = (
-            None if goal and link in ("on", "at", "in", "near") else "before" if link == "from" else "after"
+            None
+            if has_goal and link in ("on", "at", "in", "near")
+            else "before"
+            if link == "from"
+            else "after"
         )
-        values.append((place_name(one.group("place")), one.start(), role))
-    return in_order(text, low, high, values) if values else (None, None)
+        values.append((normalize_place(match.group("place")), match.start(), role))
+    return assign_before_after(text, low, high, values) if values else (None, None)

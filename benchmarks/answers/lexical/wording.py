@@ -1,4 +1,4 @@
-"""The words in which answers tell differences: markup, sentences, pictures, colours, places, numbers and verbs."""
+"""The vocabulary of the lexical judge: markup, sentences, image names, colours, places, numbers and verbs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import html
 import re
 from collections.abc import Iterator
 
-SENTENCE_CHARACTERS = 600  # a longer one is cut, so that an endless answer takes no longer than its length
-FIRST, SECOND, BOTH = "\ue001", "\ue002", "\ue003"  # stand for words that name a picture
+# Longer sentences are cut, so that the time is linear in the length of the answer.
+SENTENCE_CHARACTERS = 600
+FIRST, SECOND, BOTH = "\ue001", "\ue002", "\ue003"  # placeholders for words that name an image
 
 _UNITS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen""".replace("\n", " ").split(" ")
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 NUMBERS: dict[str, int] = {
-    **{word: number for number, word in enumerate(_UNITS)},
+    **{word: value for value, word in enumerate(_UNITS)},
     **{
-        f"{ten}-{_UNITS[unit]}" if unit else ten: 10 * number + unit
-        for number, ten in enumerate(_TENS, 2)
+        f"{ten}-{_UNITS[unit]}" if unit else ten: 10 * value + unit
+        for value, ten in enumerate(_TENS, 2)
         for unit in range(10)
     },
     "single": 1,
@@ -26,8 +27,8 @@ NUMBERS: dict[str, int] = {
 NUMBER = rf"(?:\d{{1,6}}(?!\d)|{'|'.join(sorted(NUMBERS, key=len, reverse=True))})"
 
 
-def number(word: str) -> int:
-    """The number that a match of `NUMBER` names."""
+def parse_number_word(word: str) -> int:
+    """Return the value of a match of `NUMBER`."""
     return int(word) if word.isdigit() else NUMBERS[word]
 
 
@@ -65,24 +66,24 @@ _SIDE_NAMES = {
 }
 
 
-def colour_name(words: str) -> str:
-    """One spelling for each colour: `grey-ish` and `gray` are `gray`."""
+def normalize_colour(words: str) -> str:
+    """Return one spelling for each colour: `grey-ish` and `gray` become `gray`."""
     parts = words.replace("-", " ").split()
     hue = parts[-1].removesuffix("ish")
     hue = {"redd": "red"}.get(hue, hue)
     return " ".join([*parts[:-1], _HUE_NAMES.get(hue, hue)])
 
 
-def place_name(words: str) -> str:
-    """One spelling for each place: cells in capitals, `upper-left` is `top left`."""
+def normalize_place(words: str) -> str:
+    """Return one spelling for each place: cells in capitals, `upper-left` becomes `top left`."""
     if re.fullmatch(r"[a-d][1-4]", words):
         return words.upper()
     return " ".join(_SIDE_NAMES.get(part, part) for part in words.replace("-", " ").split())
 
 
 _MARKUP: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), by)
-    for pattern, by in (
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
         (r"[\ue000-\ue00f]", ""),
         (r"[\u2018\u2019\u02bc]", "'"),
         (r"[\u201c\u201d]", '"'),
@@ -104,18 +105,18 @@ _MARKUP: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 _MARKED = re.compile(r"[*_`~$\\<>|#\[&\ue000-\ue00f\u2018\u2019\u02bc\u201c\u201d\u2190-\u2bff]|--")
 
 
-def plain(text: str) -> str:
-    """A text without its markup: Markdown, HTML, tables, LaTeX commands, arrows.
+def strip_markup(text: str) -> str:
+    """Return a text without markup: Markdown, HTML, tables, LaTeX commands and arrows.
 
     Example:
-        >>> plain("**Car**: <b>red</b> → blue")
+        >>> strip_markup("**Car**: <b>red</b> → blue")
         'Car:  red   to  blue'
     """
     if not _MARKED.search(text):
         return text
     text = html.unescape(text)
-    for pattern, by in _MARKUP:
-        text = pattern.sub(by, text)
+    for pattern, replacement in _MARKUP:
+        text = pattern.sub(replacement, text)
     return text
 
 
@@ -130,24 +131,24 @@ _ORDINAL = re.compile(
 )
 
 
-def sentences(text: str) -> Iterator[tuple[str, bool]]:
-    """The sentences of a plain text, without numbers and bullets, and whether each opens an item of a list.
+def iter_sentences(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the sentences of a text without list numbers and bullets, and whether each starts a list item.
 
     Example:
-        >>> list(sentences("1. The dog is gone. So is the cat.\\n- Yes, the car moved"))
+        >>> list(iter_sentences("1. The dog is gone. So is the cat.\\n- Yes, the car moved"))
         [('The dog is gone.', True), ('So is the cat.', False), ('the car moved', True)]
     """
     for line in text.splitlines():
         bullet = _BULLET.match(line)
-        item = bullet is not None
-        rest = line[bullet.end() :] if bullet else line
-        for part in _ENDS.split(rest):
+        starts_item = bullet is not None
+        content = line[bullet.end() :] if bullet else line
+        for part in _ENDS.split(content):
             for start in range(0, len(part), SENTENCE_CHARACTERS):
                 piece = part[start : start + SENTENCE_CHARACTERS]
                 piece = _ORDINAL.sub("", piece, count=1) if _ORDINAL.match(piece) else piece
                 if piece.strip():
-                    yield piece.strip(), item
-                    item = False
+                    yield piece.strip(), starts_item
+                    starts_item = False
 
 
 _NOUN = r"(?:images?|pictures?|photos?|photographs?|pics?|scenes?|frames?|versions?|figures?|panels?|shots?)"
@@ -170,7 +171,7 @@ _NAMES = (
     (rf"(?<=\bin )the (?:first|original|former){_BARE}|\bthe (?:first|original){_ACTS}", FIRST),
     (rf"(?<=\bin )the (?:second|latter|other){_BARE}|\bthe (?:second|other){_ACTS}", SECOND),
 )
-_PICTURE = re.compile("|".join(f"(?P<name{at}>{pattern})" for at, (pattern, _) in enumerate(_NAMES)))
+_IMAGE_NAME = re.compile("|".join(f"(?P<name{at}>{pattern})" for at, (pattern, _) in enumerate(_NAMES)))
 _TOKEN = {f"name{at}": token for at, (_, token) in enumerate(_NAMES)}
 _LETTERED = ((re.compile(rf"\b(?i:{_NOUN}) A\b"), FIRST), (re.compile(rf"\b(?i:{_NOUN}) B\b"), SECOND))
 _NOT = re.compile(r"(?<=[a-z])n't\b")
@@ -199,14 +200,14 @@ _HINTS = (
         "in the former",
     ),
     *("in the second", "in the latter", "in the other"),
-)  # a search that is made for every sentence is made only where it can find something
+)  # without any of these, the slow search for image names is skipped
 
 
-def masked(sentence: str) -> str:
-    """A sentence in small letters with one character for each name of a picture.
+def mask_image_names(sentence: str) -> str:
+    """Return a sentence in lower case, with one placeholder character for each name of an image.
 
     Example:
-        >>> masked("It isn't in the second image.") == f"it is not in {SECOND}."
+        >>> mask_image_names("It isn't in the second image.") == f"it is not in {SECOND}."
         True
     """
     if " A" in sentence or " B" in sentence:
@@ -217,7 +218,7 @@ def masked(sentence: str) -> str:
         text = _NOT.sub(" not", text).replace("there's ", "there is ").replace("it's ", "it is ")
     if not any(hint in text for hint in _HINTS):
         return text
-    return _PICTURE.sub(lambda found: _TOKEN[str(found.lastgroup)], text)
+    return _IMAGE_NAME.sub(lambda match: _TOKEN[str(match.lastgroup)], text)
 
 
 _LINK = r"(?: in| of| to| its| their| the| a| an| different| new| another){0,4}"
@@ -233,7 +234,7 @@ _OWNS = r"(?:has|have|contains?|includes?|shows?|features?|depicts?)"
 _A = r"(?:a|an|any|the|this|that|his|her|its|their)"
 _NOT_A_THING = r"(?! (?:[a-z]+ ){0,2}?(?:chang|diff|alter|longer|colou?r|posit|locat|other))"
 
-# what a verb says, the earlier kind first where two begin at the same place
+# Verbs by what they say. If two match at the same place, the earlier kind wins.
 TRIGGERS: dict[str, str] = {
     "position": "|".join(
         (
