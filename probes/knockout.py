@@ -51,12 +51,14 @@ def attention_knockout(
     to the queries of the answer's steps, which include the last token of the prompt. Other prompt tokens
     attend as usual. Each query keeps its own key, so no row is empty.
 
-    Args: sample: the sample with the measured answer. group: template, system, visual or user. layers:
-        centres of the windows; None for all. Negative numbers count from the last. window: number of layers
-        that are blocked together, centred on a layer (an even window has one layer fewer below the centre)
-        and cut at the first and last layer; our choice, the default is 1. answer: text or token ids; None for
-        the model's own greedy answer. max_new_tokens: maximum length of the model's own answer; our choice,
-        the default is 64.
+    Args:
+        sample: the sample with the measured answer.
+        group: template, system, visual or user.
+        layers: centres of the windows; None for all. Negative numbers count from the last.
+        window: number of layers that are blocked together, centred on a layer (an even window has one layer
+            fewer below the centre) and cut at the first and last layer; our choice, the default is 1.
+        answer: text or token ids; None for the model's own greedy answer.
+        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
 
     Returns:
         A data set with dimensions `layer` (centres), `step`. All values are in nat.
@@ -139,8 +141,9 @@ def attention_knockout_run(
         group, layers, window, max_new_tokens: as in `attention_knockout`.
         minimum: samples of each group for the comparison; our choice, the default is 5.
 
-    Returns: A data set with dimensions `sample`, `layer` (centres), `label` (all, faithful, unfaithful).
-        Values are in nat.
+    Returns:
+        A data set with dimensions `sample`, `layer` (centres), `label` (all, faithful, unfaithful). Values
+        are in nat.
 
         - change_per_token (sample, layer): mean change over an answer's tokens
         - change_by_label (label, layer), with _low, _high: means over samples; n_label (label)

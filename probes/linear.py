@@ -46,14 +46,18 @@ def linear_probe(
     fold. A high score means that the label is linearly present, not that the model uses it. The mean and the
     last step contain what the answer has already said. The first step contains only the prompt.
 
-    Args: run: traces with `residual/STREAM`. target: `faithful`, `object_presence(name)`, `difference_type`,
-        or a function from a trace to a label (None for a sample to skip). `difference_type` is the type of
-        the differences in a sample's metadata, or `none` without differences. It skips samples with several
-        types or fewer than two images. stream: `pre`, `mid` or `post`: before the layer, after its attention,
-        after the layer. reduce: how the steps become one vector: `mean`, `first` or `last`. folds: number of
-        folds, stratified by label; our choice, the default is 5. seed: seed of folds, resamples and shuffles.
+    Args:
+        run: traces with `residual/STREAM`.
+        target: `faithful`, `object_presence(name)`, `difference_type`, or a function from a trace to a label
+            (None for a sample to skip). `difference_type` is the type of the differences in a sample's
+            metadata, or `none` without differences. It skips samples with several types or fewer than two
+            images.
+        stream: `pre`, `mid` or `post`: before the layer, after its attention, after the layer.
+        reduce: how the steps become one vector: `mean`, `first` or `last`.
+        folds: number of folds, stratified by label; our choice, the default is 5.
+        seed: seed of folds, resamples and shuffles.
         minimum: samples of each class, at least the number of folds; our choice, the default is 20. Smaller
-        classes are excluded.
+            classes are excluded.
 
     Returns:
         A data set with dimensions `layer`, `class`.

@@ -53,9 +53,11 @@ def logit_lens(model: Model, trace: Trace, top: int = 5) -> xr.Dataset:
 
         Layers that did not run are NaN, and their top_token is empty.
 
-    Raises: NotApplicable: the family scales or caps its logits, so they are not the unembedding of the final
-        norm. NotCaptured: resid_post was not captured. InputError: another model made the trace, the answer
-        is empty, or top is out of range.
+    Raises:
+        NotApplicable: the family scales or caps its logits, so they are not the unembedding of the final
+            norm.
+        NotCaptured: resid_post was not captured.
+        InputError: another model made the trace, the answer is empty, or top is out of range.
 
     Example:
         >>> ds = logit_lens(model, run["0001"])                     # doctest: +SKIP

@@ -41,12 +41,15 @@ def patch_residual(
     stream. Then one forward pass for each layer reads the sample with its own answer and the source's stream
     at the selected tokens. Layers with a change of 0 come after the layers that read these tokens.
 
-    Args: sample: the sample with the measured answer. source: the sample that gives the stream. Its selected
-        tokens must have the same positions, and its images the same grids. layers: layers to patch, one at a
-        time; None for all. Negative numbers count from the last. stream: `pre`, the input of the layer, or
-        `post`, its output. groups: token groups of the prompt: template, system, visual, user. answer: text
-        or token ids; None for the model's own greedy answer. max_new_tokens: maximum length of the model's
-        own answer; our choice, the default is 64.
+    Args:
+        sample: the sample with the measured answer.
+        source: the sample that gives the stream. Its selected tokens must have the same positions, and its
+            images the same grids.
+        layers: layers to patch, one at a time; None for all. Negative numbers count from the last.
+        stream: `pre`, the input of the layer, or `post`, its output.
+        groups: token groups of the prompt: template, system, visual, user.
+        answer: text or token ids; None for the model's own greedy answer.
+        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
 
     Returns:
         A data set with dimensions `layer`, `step`. All values are in nat.

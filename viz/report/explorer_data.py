@@ -158,7 +158,7 @@ def _token_data(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _view_data(trace: Trace, sample: Sample) -> list[dict[str, Any]]:
-    """Return each view as its part of the image, with size (height, width) and boxes (x, y, width, height)."""
+    """Return each view as its part of the image: size (height, width) and boxes (x, y, width, height)."""
     data = []
     views = trace.images.compute()
     for number, image in enumerate(views["source"].values.tolist()):

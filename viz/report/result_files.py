@@ -49,8 +49,9 @@ def find_results(path: str | Path) -> tuple[Path | None, Results | None]:
     Args:
         path: a run, or a result folder with or without a run in it.
 
-    Returns: The run's folder, or None for results without a run. The results, or None for a run outside a
-        result folder.
+    Returns:
+        The run's folder, or None for results without a run. The results, or None for a run outside a result
+        folder.
 
     Raises:
         InputError: the results are damaged.

@@ -40,14 +40,18 @@ def write_report(
     The HTML file works offline. Text from models and data is escaped, and a content security policy allows
     only the report's own scripts.
 
-    Args: run: the run, or None for results without traces. datasets: data sets of the run's analyses. out:
-        the HTML file. An existing HTML file is replaced, any other file is an error. No partial file is left.
-        explorer_size: largest number of samples in the explorer, unfaithful samples first. findings: claims
-        and verdicts for a table in the overview (see `overview.findings_table`). results: results of the
-        traced benchmark (see `result_files.find_results`).
+    Args:
+        run: the run, or None for results without traces.
+        datasets: data sets of the run's analyses.
+        out: the HTML file. An existing HTML file is replaced, any other file is an error. No partial file is
+            left.
+        explorer_size: largest number of samples in the explorer, unfaithful samples first.
+        findings: claims and verdicts for a table in the overview (see `overview.findings_table`).
+        results: results of the traced benchmark (see `result_files.find_results`).
 
-    Raises: InputError: `out` cannot be written, both run and results are None, a trace is damaged, no
-        analysis returns such a data set, or a finding has no claim or no known verdict.
+    Raises:
+        InputError: `out` cannot be written, both run and results are None, a trace is damaged, no analysis
+            returns such a data set, or a finding has no claim or no known verdict.
 
     Example:
         >>> run = mp.open_run("runs/demo")                                           # doctest: +SKIP
