@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import build_batch, decode_tokens
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.engines import load_engine
 from mmprobe.traces.recorder import SampleRecorder
 from mmprobe.traces.run_folder import append_failure
 from mmprobe.traces.writer_thread import BackgroundWriter, WriterThread, WritingFailed
@@ -34,7 +33,7 @@ class BatchTracer:
 
     Attributes:
         out: the run's folder.
-        engine_options: further arguments of the engine's `record`.
+        record: the engine's `record`.
         options: arguments of transformers' `generate`.
         seed: set before each batch.
         thread: the thread that writes the traces.
@@ -42,13 +41,12 @@ class BatchTracer:
     """
 
     model: Model
-    out: Path
     spec: CaptureSpec
-    engine: str
-    engine_options: dict[str, Any]
+    out: Path
+    record: Callable[..., torch.Tensor]
     options: dict[str, Any]
-    seed: int
     methods: Sequence[Method]
+    seed: int
     thread: WriterThread
     max_size: int
 
@@ -94,11 +92,10 @@ class BatchTracer:
                 SampleRecorder(self.model, prompt, self.spec, BackgroundWriter(writer, self.thread))
                 for prompt, writer in zip(batch.prompts, writers, strict=True)
             ]
-            record = load_engine(self.engine).record
             methods = intervene(self.model, self.methods, chats, batch, self.seed)
             with torch.inference_mode(), methods as intervention:
                 options = self.options | intervention.options
-                output = record(self.model, batch, recorders, self.spec, options, **self.engine_options)
+                output = self.record(self.model, batch, recorders, self.spec, options)
             for recorder, writer, ids in zip(recorders, writers, output.cpu().numpy(), strict=True):
                 start = recorder.prompt.padding + len(recorder.prompt.ids)
                 answer_ids = ids[start : start + recorder.n_steps]
@@ -116,7 +113,7 @@ class BatchTracer:
             "head": np.array(spec.head_indices(model.n_heads), np.int32),
             "group": np.array(GROUP_NAMES),
         }
-        images = [path.absolute() for path in sample.images]  # must be found from any other folder, too
+        images = [path.absolute() for path in sample.images]  # so that they are found from any folder
         attributes = {
             "sample": sample.model_copy(update={"images": images}).model_dump_json(),
             "model": model.source,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from mmprobe.models.generation import build_generation_kwargs, check_generation_
 from mmprobe.samples import Sample, load_samples
 from mmprobe.traces.batch import BatchTracer
 from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.engines import resolve_capture
+from mmprobe.traces.engines import load_engine, resolve_capture
 from mmprobe.traces.interrupt import finish_batch_on_interrupt
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.run_folder import check_space, open_folder, remove_partial_files, run_config
@@ -97,20 +98,22 @@ def trace(
     spec = resolve_capture(load_capture(capture), model, engine, batch_size, remote)
     compression_filters(spec.compression)  # a missing plugin is reported before the model runs
     methods = _load_methods(method, parameters, engine)
-    number_finished = len(list(out.glob("samples/*.h5"))) if resume else 0
-    number_missing = max(len(ids) - number_finished, 0)
-    check_space(out, number_missing * max_trace_bytes(model, spec, max_new_tokens))
+    n_finished = len(list(out.glob("samples/*.h5"))) if resume else 0
+    n_missing = max(len(ids) - n_finished, 0)
+    check_space(out, n_missing * max_trace_bytes(model, spec, max_new_tokens))
 
     generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     config = run_config(model, ids, spec, engine, batch_size, generation, methods)
     finished = open_folder(out, config, resume, overwrite)
     options = build_generation_kwargs(model, max_new_tokens, temperature)
-    engine_options = {"remote": remote} if remote else {}
+    record = load_engine(engine).record
+    if remote:
+        record = partial(record, remote=remote)
     progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=len(samples), disable=None)
     try:
         with WriterThread() as thread, progress, finish_batch_on_interrupt() as interrupted:
             tracer = BatchTracer(
-                model, out, spec, engine, engine_options, options, seed, methods, thread, batch_size
+                model, spec, out, record, options, methods, seed, thread, max_size=batch_size
             )
             for batch in _batches(model, samples, batch_size):
                 unfinished = [sample for sample in batch if sample.id not in finished]
