@@ -120,8 +120,9 @@ def select_varied(questions: Sequence[ImagelessQuestion]) -> list[ImagelessQuest
     """Return the first questions of each category. They are asked in every variant.
 
     Example:
-        >>> len(select_varied(imageless_questions()))
-        40
+        >>> questions = [ImagelessQuestion(f"x-{number}", "art/x", "?") for number in range(5)]
+        >>> [question.id for question in select_varied(questions)]
+        ['x-0', 'x-1']
     """
     by_category: dict[str, list[ImagelessQuestion]] = {}
     for question in questions:
@@ -154,7 +155,8 @@ def check_ids(truth: MirageEffectTruth, source: str) -> None:
         InputError: an id is used twice, is too long, or ends as the id of a seed.
 
     Example:
-        >>> check_ids(MirageEffectTruth(list(imageless_questions()), []), "questions.jsonl")
+        >>> questions = [ImagelessQuestion("1", "art/x", "Who painted this?")]
+        >>> check_ids(MirageEffectTruth(questions, []), "questions.jsonl")
     """
     used: set[str] = set()
     for sample_id in _sample_ids(truth):

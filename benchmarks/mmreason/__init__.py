@@ -1,1 +1,1 @@
-"""MMReason: open questions that need the picture and several steps (paper 004)."""
+"""MMReason (arXiv:2506.23563): open questions that need the image and several steps of reasoning."""

@@ -1,7 +1,7 @@
-"""MMReason on the command line: open questions, each asked with its pictures and without them.
+"""The benchmark MMReason (arXiv:2506.23563): open questions, each asked with and without its images.
 
-Its own set, of the synthetic world (`world.py`), asks in several steps what the embedded model can say; it stands in for
-the paper's exam questions, which it neither contains nor resembles.
+The drawn set asks about the synthetic world, in several steps, what the embedded model can answer. It holds no questions
+of the paper.
 """
 
 from __future__ import annotations
@@ -10,115 +10,134 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, samples_only
-from mmprobe.benchmarks.core.jsonl import check_further
-from mmprobe.benchmarks.core.results import mean_metric, of_samples
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
+from mmprobe.benchmarks.core.jsonl import check_derived_ids
+from mmprobe.benchmarks.core.results import mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions, opened
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions, to_open_question
 from mmprobe.benchmarks.mmreason.labels import TEXT, ReasonLabels
-from mmprobe.benchmarks.mmreason.metrics import SCORES, step_score
-from mmprobe.benchmarks.mmreason.rule_labels import by_rules
-from mmprobe.benchmarks.mmreason.scoring import metrics_of, unscored
-from mmprobe.benchmarks.mmreason.synthetic import world_questions
-from mmprobe.benchmarks.synthetic.pairs import is_world, make_pairs
+from mmprobe.benchmarks.mmreason.metrics import STEP_SCORES, step_score
+from mmprobe.benchmarks.mmreason.rule_labels import label_by_rules
+from mmprobe.benchmarks.mmreason.scoring import compute_metrics, unscored_rates
+from mmprobe.benchmarks.mmreason.synthetic import synthetic_questions
+from mmprobe.benchmarks.synthetic.pairs import is_synthetic, make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
-# Ours; the paper encourages answers in several steps, in words that it does not print.
+# Ours; the paper encourages answers in several steps, but does not print its words.
 INSTRUCTION = (
     "Work it out step by step. End with a line that says 'The answer is', and then the answer alone."
 )
 
 
 class MMReasonTruth(NamedTuple):
-    """The questions in their open form, and the ids of those that cannot stand open."""
+    """The questions in their open form, and the ids of the questions that need their options."""
 
     questions: list[ReasonQuestion]
     left_out: list[str]
 
 
-def read(path: Path) -> MMReasonTruth:
-    """A file of questions, or a samples file of `make-pairs`; options are taken out of the questions.
+def read_data(path: Path) -> MMReasonTruth:
+    """Read a file of questions, or a samples file of `make-pairs`. Options are removed from the questions.
 
     Raises:
-        InputError: naming line and field, or if no question can stand open.
+        InputError: an invalid line, or no question can be asked without options. The message names line and field.
 
     Example:
-        >>> read(Path("mmreason/questions.jsonl")).left_out                       # doctest: +SKIP
+        >>> read_data(Path("mmreason/questions.jsonl")).left_out                       # doctest: +SKIP
         []
     """
-    questions = world_questions(load_samples(path)) if is_world(path) else load_questions(path)
-    further = [(question.id, question.id + TEXT) for question in questions if question.images]
-    check_further(path, [question.id for question in questions], further)
-    forms = {question.id: opened(question) for question in questions}
-    if not any(forms.values()):
+    questions = synthetic_questions(load_samples(path)) if is_synthetic(path) else load_questions(path)
+    text_ids = [(question.id, question.id + TEXT) for question in questions if question.images]
+    check_derived_ids(path, [question.id for question in questions], text_ids)
+    open_questions = {question.id: to_open_question(question) for question in questions}
+    if not any(open_questions.values()):
         raise InputError(f"{path}: holds no question that can be asked without options")
-    found = [question for question in forms.values() if question is not None]
-    return MMReasonTruth(found, [name for name, question in forms.items() if question is None])
+    return MMReasonTruth(
+        [question for question in open_questions.values() if question is not None],
+        [question_id for question_id, question in open_questions.items() if question is None],
+    )
 
 
-def ask(truth: MMReasonTruth) -> list[Sample]:
-    """Every question with its pictures, then those with pictures again without them, as `ID--text`.
+def draw_data(folder: Path, n: int, seed: int) -> MMReasonTruth:
+    """Draw n pairs of the synthetic world, and read the questions about them."""
+    return read_data(make_pairs(folder, n, seed))
+
+
+def ask_questions(truth: MMReasonTruth) -> list[Sample]:
+    """Return every question with its images, then those with images again without them, as `ID--text`.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
-        >>> [sample.id for sample in ask(MMReasonTruth([question], []))]
+        >>> [sample.id for sample in ask_questions(MMReasonTruth([question], []))]
         ['1']
     """
-    full = [_sample(question) for question in truth.questions]
-    return full + [
-        sample.model_copy(update={"id": sample.id + TEXT, "images": []}) for sample in full if sample.images
+    samples = [_make_sample(question) for question in truth.questions]
+    return samples + [
+        sample.model_copy(update={"id": sample.id + TEXT, "images": []})
+        for sample in samples
+        if sample.images
     ]
 
 
-def _sample(question: ReasonQuestion) -> Sample:
-    text = question.question if question.system else f"{question.question}\n\n{INSTRUCTION}"
-    facts = {"discipline": question.discipline, "source": question.source}
+def _make_sample(question: ReasonQuestion) -> Sample:
     return Sample(
         id=question.id,
         images=question.images,
-        question=text,
+        question=question.question if question.system else f"{question.question}\n\n{INSTRUCTION}",
         system=question.system,
         answer=question.answer,
-        metadata=facts,
+        metadata={"discipline": question.discipline, "source": question.source},
     )
 
 
-def score(truth: MMReasonTruth, responses: Mapping[str, str]) -> Scored:
-    """Metrics and records by rules, without a model."""
-    answers = _answers(truth, responses)
-    labels = [by_rules(question, answers) for question in truth.questions]
-    return _scored(truth, answers, labels)
+def score_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> Scored:
+    """Return metrics and records with labels by rules.
+
+    Raises:
+        InputError: a response answers no question of the data.
+    """
+    answers = _match_answers(truth, responses)
+    labels = [label_by_rules(question, answers) for question in truth.questions]
+    return _score(truth, answers, labels)
 
 
-def judged(truth: MMReasonTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
-    """Metrics and records by a judge's labels: final answers, steps, and what went wrong."""
-    from mmprobe.benchmarks.mmreason.model_labels import by_judge
+def score_with_judge(truth: MMReasonTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+    """Return metrics and records with labels by a judge: final answers, steps, and types of error.
 
-    answers = _answers(truth, responses)
-    labels = by_judge(truth.questions, answers, judge)
-    metrics, records = _scored(truth, answers, labels)
-    return metrics | unscored(truth.questions, labels), records
+    Raises:
+        InputError: as `score_answers`, or the provider refuses the key.
+    """
+    from mmprobe.benchmarks.mmreason.model_labels import label_by_judge
 
-
-def _answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> dict[str, str]:
-    left_out = {name + end for name in truth.left_out for end in ("", TEXT)}
-    return samples_only(
-        ask(truth), {name: text for name, text in responses.items() if name not in left_out}, "MMReason"
-    )
+    answers = _match_answers(truth, responses)
+    labels = label_by_judge(truth.questions, answers, judge)
+    metrics, records = _score(truth, answers, labels)
+    return metrics | unscored_rates(truth.questions, labels), records
 
 
-def _scored(truth: MMReasonTruth, answers: Mapping[str, str], labels: Sequence[ReasonLabels]) -> Scored:
-    metrics = metrics_of(truth.questions, labels)
-    stand = [0.0] * len(truth.questions) + [1.0] * len(truth.left_out)
-    everything = [question.id for question in truth.questions] + truth.left_out
-    metrics |= of_samples({"left_out": mean_metric(stand, "neither")}, everything)
-    pairs = zip(truth.questions, labels, strict=True)
-    return metrics, [_record(question, label, answers) for question, label in pairs]
+def _match_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> dict[str, str]:
+    left_out = {question_id + suffix for question_id in truth.left_out for suffix in ("", TEXT)}
+    asked = {name: text for name, text in responses.items() if name not in left_out}
+    return match_responses(ask_questions(truth), asked, "MMReason")
 
 
-def _record(question: ReasonQuestion, label: ReasonLabels, answers: Mapping[str, str]) -> dict[str, Any]:
-    steps = [] if label.steps is None else [kind for _, kind in label.steps]
+def _score(truth: MMReasonTruth, answers: Mapping[str, str], labels: Sequence[ReasonLabels]) -> Scored:
+    metrics = compute_metrics(truth.questions, labels)
+    left_out = mean_metric([0.0] * len(truth.questions) + [1.0] * len(truth.left_out), "neither")
+    all_ids = [question.id for question in truth.questions] + truth.left_out
+    metrics |= with_ids({"left_out": left_out}, all_ids)
+    records = [
+        make_record(question, label, answers) for question, label in zip(truth.questions, labels, strict=True)
+    ]
+    return metrics, records
+
+
+def make_record(question: ReasonQuestion, labels: ReasonLabels, answers: Mapping[str, str]) -> dict[str, Any]:
+    """Return the record of one question for `samples.jsonl`."""
+    steps = None
+    if labels.steps is not None:
+        steps = [{"text": text, "label": label, "score": STEP_SCORES[label]} for text, label in labels.steps]
     return {
         "id": question.id,
         "discipline": question.discipline,
@@ -127,27 +146,26 @@ def _record(question: ReasonQuestion, label: ReasonLabels, answers: Mapping[str,
         "question": question.question,
         "answer": question.answer,
         "response": answers.get(question.id),
-        "final_answer": label.given,
-        "correct": label.right,
+        "final_answer": labels.final_answer,
+        "correct": labels.correct,
         "response_text": answers.get(question.id + TEXT),
-        "correct_text": label.right_text,
-        "steps": None
-        if label.steps is None
-        else [{"text": text, "label": kind, "score": SCORES[kind]} for text, kind in label.steps],
-        "s_inter": step_score(steps),
-        "error": label.error,
-        "unscored": label.unscored,
+        "correct_text": labels.correct_text,
+        "steps": steps,
+        "s_inter": step_score([label for _, label in labels.steps or ()]),
+        "error": labels.error,
+        "unscored": labels.unscored,
     }
 
 
 BENCHMARK = Benchmark(
     name="mmreason",
-    about="Open questions that take several steps, with their pictures and without (paper 004).",
-    read=read,
-    draw=lambda folder, n, seed: read(make_pairs(folder, n, seed)),
-    ask=ask,
-    score=score,
-    judged=judged,
+    about="Open questions that take several steps, with and without their images (MMReason).",
+    read_data=read_data,
+    draw_data=draw_data,
+    take=lambda truth, n: truth._replace(questions=truth.questions[:n]),
+    ask_questions=ask_questions,
+    score_answers=score_answers,
+    score_with_judge=score_with_judge,
     headline=("s_final", "s_final_text", "relevance_rate", "s_inter"),
     max_new_tokens=128,
     visual=False,

@@ -1,4 +1,4 @@
-"""Options taken out of a multiple-choice question, which makes it an open one (paper 004, section 4.1)."""
+"""Remove the options from a multiple-choice question, so that it becomes open (arXiv:2506.23563, section 4.1)."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _NEEDS_OPTIONS = re.compile(
 )
 
 
-class Open(NamedTuple):
-    """A question without its options, and the options that were found in its text, by letter."""
+class SplitQuestion(NamedTuple):
+    """A question without its options, and the options from its text, by letter."""
 
     question: str
     choices: dict[str, str]
 
 
-def remove_choices(question: str) -> Open:
-    """Cut the options out of a question's text.
+def remove_choices(question: str) -> SplitQuestion:
+    """Remove the options from the text of a question.
 
-    Options are a run of `(A) ...`, `A. ...`, `A) ...` or `A: ...` from A on, in order, on one line or
-    several. With them go the word before them (`Choices:`), a blank to write a letter into, and a sentence that
-    tells to choose one. Text without such a run stays as it is.
+    Options are a run of `(A) ...`, `A. ...`, `A) ...` or `A: ...`, from A on in order, on one or several lines. Removed
+    with them are a heading (`Choices:`), a blank for the letter, and a sentence that asks to choose. A text without
+    such a run stays as it is.
 
     Example:
         >>> remove_choices("Find x. Choices: A: 38, B: 40; C: 42")
-        Open(question='Find x.', choices={'A': '38', 'B': '40', 'C': '42'})
+        SplitQuestion(question='Find x.', choices={'A': '38', 'B': '40', 'C': '42'})
     """
-    marks = _run(question)
+    marks = _find_marks(question)
     if len(marks) < 2:
-        return Open(question, {})
+        return SplitQuestion(question, {})
     ends = [mark.start() for mark in marks[1:]]
-    tail = question.find("\n\n", marks[-1].end())
-    ends.append(len(question) if tail < 0 else tail)
+    paragraph_end = question.find("\n\n", marks[-1].end())
+    ends.append(len(question) if paragraph_end < 0 else paragraph_end)
     choices = {
         _letter(mark): question[mark.end() : end].strip(" \t\r\n,;")
         for mark, end in zip(marks, ends, strict=True)
@@ -57,19 +57,18 @@ def remove_choices(question: str) -> Open:
     last = _letter(marks[-1])
     choices[last] = _INSTRUCTION.sub("", choices[last]).strip()
     head = _HEADING.sub("", question[: marks[0].start()].rstrip())
-    rest = question[ends[-1] :].strip()
-    text = _INSTRUCTION.sub("", head).strip()
-    text = _BLANK.sub("", text).rstrip(" \t\r\n,;")
-    rest = _INSTRUCTION.sub("", rest).strip()
-    return Open("\n\n".join(part for part in (text, rest) if part), choices)
+    head = _INSTRUCTION.sub("", head).strip()
+    head = _BLANK.sub("", head).rstrip(" \t\r\n,;")
+    tail = _INSTRUCTION.sub("", question[ends[-1] :].strip()).strip()
+    return SplitQuestion("\n\n".join(part for part in (head, tail) if part), choices)
 
 
 def _letter(mark: re.Match[str]) -> str:
     return str(mark.group(1) or mark.group(2))
 
 
-def _run(question: str) -> list[re.Match[str]]:
-    """The last run of marks A, B, C ... in order: an earlier `A` may name a point of the figure."""
+def _find_marks(question: str) -> list[re.Match[str]]:
+    """Return the last run of marks A, B, C ... in order. An earlier `A` may name a point of the figure."""
     best: list[re.Match[str]] = []
     current: list[re.Match[str]] = []
     for mark in _OPTION.finditer(question):
@@ -82,20 +81,21 @@ def _run(question: str) -> list[re.Match[str]]:
     return list(best)
 
 
-def can_stand_open(question: str, choices: Mapping[str, str], answer: str) -> bool:
-    """Whether a question still asks for one answer without its options.
+def is_open_without_choices(question: str, choices: Mapping[str, str], answer: str) -> bool:
+    """Return whether a question has one answer without its options.
 
-    Not if it speaks of them ("which of the following"), if an option does ("none of the above"), or if two
-    options are the same but for case. Rules are coarse, ours; the paper's authors chose by hand.
+    It has not if it refers to the options ("which of the following"), if an option refers to others ("none of the
+    above"), or if two options differ only in case. The rules are coarse, ours; the authors of the paper chose by hand.
 
     Args:
+        question: the text without the options.
         choices: text of each option by its letter.
         answer: the right letter.
 
     Example:
-        >>> can_stand_open("How long is AB?", {"A": "2 cm", "B": "3 cm"}, "B")
+        >>> is_open_without_choices("How long is AB?", {"A": "2 cm", "B": "3 cm"}, "B")
         True
-        >>> can_stand_open("Which of the following statements is true?", {"A": "x", "B": "y"}, "A")
+        >>> is_open_without_choices("Which of the following statements is true?", {"A": "x", "B": "y"}, "A")
         False
     """
     texts = [text.strip().casefold() for text in choices.values()]
@@ -104,11 +104,11 @@ def can_stand_open(question: str, choices: Mapping[str, str], answer: str) -> bo
     return not any(_NEEDS_OPTIONS.search(text) for text in (question, *choices.values()))
 
 
-def open_answer(choices: Mapping[str, str], answer: str) -> str:
-    """The text of the right option, the answer to the open question; the answer itself if it is no letter.
+def option_text(choices: Mapping[str, str], answer: str) -> str:
+    """Return the text of the right option, or the answer itself if it is no letter.
 
     Example:
-        >>> open_answer({"A": "2 cm", "B": "3 cm"}, "B")
+        >>> option_text({"A": "2 cm", "B": "3 cm"}, "B")
         '3 cm'
     """
     return choices.get(answer, answer)

@@ -1,36 +1,42 @@
-"""What is labelled of each answer of MMReason, by rules or by a judge."""
+"""The labels of MMReason's answers, by rules or by a judge."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from mmprobe.benchmarks.mmreason.metrics import (
-    ErrorType,
-    Judgement,
-)
+TEXT = "--text"  # suffix of the id of a question that is asked without its images
 
-TEXT = "--text"  # behind the id of a question that is asked without its pictures
+StepLabel = Literal["correct", "unverifiable", "incorrect"]
+ErrorType = Literal[
+    "lack_of_knowledge",
+    "refusal",
+    "answer_extraction",
+    "misunderstood_question",
+    "reasoning",
+    "perception",
+]
+ERROR_TYPES: tuple[ErrorType, ...] = get_args(ErrorType)
 
 
 @dataclass(frozen=True)
 class ReasonLabels:
-    """The labels of one question's answers.
+    """The labels of the answers to one question.
 
     Attributes:
-        answered: whether the question was answered at all, if only by nothing.
-        given: the final answer that was found in the response; None if there is none.
-        right: whether it is right; None if not answered, or without a verdict.
-        right_text: the same of the answer without pictures; None as well if there are no pictures.
-        steps: each step of the response and its label; None if not answered, without a verdict, or without a
-            solution to hold them against.
-        error: what went wrong, where somebody said so.
-        unscored: why a judge labelled nothing, by what it was asked for: `answer`, `text`, `steps`, `error`.
+        answered: whether there is a response; it may be empty.
+        final_answer: the final answer in the response; None if it states none.
+        correct: whether the final answer is right. None without a response or a verdict.
+        correct_text: the same for the response without images. None also for a question without images.
+        steps: the steps of the response, each with its label. None without a response, a verdict, or a true solution.
+        error: the type of error of a wrong answer, if a judge named one.
+        unscored: the reason for each request that a judge failed on: `answer`, `text`, `steps`, `error`.
     """
 
     answered: bool
-    given: str | None = None
-    right: bool | None = None
-    right_text: bool | None = None
-    steps: tuple[tuple[str, Judgement], ...] | None = None
+    final_answer: str | None = None
+    correct: bool | None = None
+    correct_text: bool | None = None
+    steps: tuple[tuple[str, StepLabel], ...] | None = None
     error: ErrorType | None = None
     unscored: dict[str, str] = field(default_factory=dict)

@@ -1,146 +1,129 @@
-"""Metrics of MMReason: final accuracy, scores of steps, relevance of pictures, kinds of error (paper 004)."""
+"""Metrics of MMReason (arXiv:2506.23563): final accuracy, step scores, relevance of images, and types of error."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, of_samples
+from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, with_ids
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
+from mmprobe.benchmarks.mmreason.labels import ERROR_TYPES, ErrorType, StepLabel
 from mmprobe.errors import InputError
 
-Judgement = Literal["correct", "unverifiable", "incorrect"]
-SCORES: dict[Judgement, float] = {"correct": 1.0, "unverifiable": 0.5, "incorrect": 0.0}
-ErrorType = Literal[
-    "lack_of_knowledge",
-    "refusal",
-    "answer_extraction",
-    "misunderstood_question",
-    "reasoning",
-    "perception",
-]
+STEP_SCORES: dict[StepLabel, float] = {"correct": 1.0, "unverifiable": 0.5, "incorrect": 0.0}
 Item = TypeVar("Item")
-ERROR_TYPES: tuple[ErrorType, ...] = get_args(ErrorType)
 
 
-def step_score(judgements: Sequence[Judgement]) -> float | None:
-    """S_inter of one response (equation 1): mean of 1, 0.5 and 0 over its steps; None if it has none.
-
-    The paper's sentence gives the scores the other way round; its tables fit these.
-
-    Example:
-        >>> step_score(["correct", "unverifiable", "incorrect", "incorrect"])
-        0.375
-    """
-    return sum(SCORES[one] for one in judgements) / len(judgements) if judgements else None
-
-
-def step_scores(judgements: Sequence[Sequence[Judgement] | None]) -> dict[str, Metric]:
-    """S_inter over responses.
+def final_accuracy(correct: Sequence[bool | None]) -> Metric:
+    """Return S_final, the share of right final answers (section 4.3).
 
     Args:
-        judgements: of each response's steps; None if they were not judged. No steps is undefined as well.
-
-    Returns:
-        - s_inter: mean over responses
-        - s_inter_micro: over the steps of all responses
-        - correct_steps, unverifiable_steps, incorrect_steps: shares of the steps of all responses
+        correct: whether each response is right. None without a response or a verdict. A response without an answer is
+            wrong.
 
     Example:
-        >>> found = step_scores([["correct"], ["incorrect", "unverifiable", "correct"], []])
-        >>> found["s_inter"].value, found["s_inter_micro"].value, found["s_inter"].n
-        (0.75, 0.625, 2)
-    """
-    rows = [
-        (*(float(list(steps).count(kind)) for kind in SCORES), float(len(steps))) if steps else None
-        for steps in judgements
-    ]
-    worth = np.array([*SCORES.values()])
-    shares = {
-        f"{kind}_steps": count_metric(rows, lambda c, i=index: c[..., i] / c[..., 3], "neither")  # type: ignore[misc]
-        for index, kind in enumerate(SCORES)
-    }
-    each = [step_score(steps) if steps else None for steps in judgements]
-    return {
-        "s_inter": mean_metric(each, "higher"),
-        "s_inter_micro": count_metric(rows, lambda c: c[..., :3] @ worth / c[..., 3], "higher"),
-        **shares,
-    }
-
-
-def final_accuracy(right: Sequence[bool | None]) -> Metric:
-    """S_final: share of right final answers (section 4.3).
-
-    Args:
-        right: of each response; None where there is none, or its judge gave no verdict. A response that states no
-            answer is wrong.
-
-    Example:
-        >>> found = final_accuracy([True, False, False, None])
-        >>> round(found.value, 3), found.coverage
+        >>> metric = final_accuracy([True, False, False, None])
+        >>> round(metric.value, 3), metric.coverage
         (0.333, 0.75)
     """
-    return mean_metric([None if one is None else float(one) for one in right], "higher")
+    return mean_metric([None if right is None else float(right) for right in correct], "higher")
 
 
-def tables(questions: Sequence[ReasonQuestion], right: Sequence[bool | None]) -> dict[str, Metric]:
-    """Final accuracy by discipline (table 3), by source (table 4) and by level, where one is given.
+def accuracy_tables(questions: Sequence[ReasonQuestion], correct: Sequence[bool | None]) -> dict[str, Metric]:
+    """Return the final accuracy by discipline (table 3), by source (table 4), and by level.
 
     Args:
-        right: of each question's response, as for `final_accuracy`.
+        questions: the questions.
+        correct: as for `final_accuracy`.
 
     Returns:
         `s_final[discipline=math]`, `s_final[source=MMMU]` and so on.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
-        >>> tables([question], [True])["s_final[discipline=math]"].value
+        >>> accuracy_tables([question], [True])["s_final[discipline=math]"].value
         1.0
     """
-    found: dict[str, Metric] = {}
-    for key in ("discipline", "source", "level"):
-        pairs = zip((question.id for question in questions), right, strict=True)
-        for value, mine in by_value([getattr(question, key) for question in questions], list(pairs)).items():
-            metric = {f"s_final[{key}={value}]": final_accuracy([one for _, one in mine])}
-            found |= of_samples(metric, [name for name, _ in mine])
-    return found
+    metrics: dict[str, Metric] = {}
+    for field in ("discipline", "source", "level"):
+        pairs = list(zip((question.id for question in questions), correct, strict=True))
+        groups = group_by_value([getattr(question, field) for question in questions], pairs)
+        for value, members in groups.items():
+            metric = final_accuracy([right for _, right in members])
+            metrics |= with_ids({f"s_final[{field}={value}]": metric}, [name for name, _ in members])
+    return metrics
 
 
-def by_value(values: Sequence[str | None], items: Sequence[Item]) -> dict[str, list[Item]]:
-    """The items of each value, values in order; what has none is left out.
+def group_by_value(values: Sequence[str | None], items: Sequence[Item]) -> dict[str, list[Item]]:
+    """Return the items of each value, in the order of the values. Items without a value are left out.
 
     Example:
-        >>> by_value(["b", None, "a", "b"], [1, 2, 3, 4])
+        >>> group_by_value(["b", None, "a", "b"], [1, 2, 3, 4])
         {'a': [3], 'b': [1, 4]}
     """
-    found: dict[str, list[Item]] = {}
+    groups: dict[str, list[Item]] = {}
     for value, item in zip(values, items, strict=True):
         if value is not None:
-            found.setdefault(value, []).append(item)
-    return dict(sorted(found.items()))
+            groups.setdefault(value, []).append(item)
+    return dict(sorted(groups.items()))
 
 
-def relevance(accuracy_text: float, accuracy_full: float) -> float | None:
-    """Multimodal relevance rate from two accuracies: 1 - text only / with picture; None if the latter is 0.
+def step_score(labels: Sequence[StepLabel]) -> float | None:
+    """Return S_inter of one response (equation 1): the mean of the scores of its steps; None without steps.
 
-    The paper gives no formula; this one fits the eight entries of its table 5.
+    A correct step scores 1, an unverifiable one 0.5, an incorrect one 0. The text of the paper gives the scores in
+    reverse; its tables fit these.
 
     Example:
-        >>> round(relevance(13.4, 30.8), 3)
-        0.565
+        >>> step_score(["correct", "unverifiable", "incorrect", "incorrect"])
+        0.375
     """
-    return 1 - accuracy_text / accuracy_full if accuracy_full else None
+    return sum(STEP_SCORES[label] for label in labels) / len(labels) if labels else None
 
 
-def relevance_rate(right_text: Sequence[bool | None], right_full: Sequence[bool | None]) -> Metric:
-    """Multimodal relevance rate with its interval, over the questions that were scored both ways.
-
-    It is below 0 where the picture does harm, and undefined where nothing is right with it.
+def step_scores(labels: Sequence[Sequence[StepLabel] | None]) -> dict[str, Metric]:
+    """Return S_inter over responses.
 
     Args:
-        right_text, right_full: whether each answer is right from the text alone, and with the picture.
+        labels: the labels of the steps of each response; None if they were not judged. A response without steps is
+            undefined, too.
+
+    Returns:
+        - s_inter: mean over responses
+        - s_inter_micro: mean over the steps of all responses
+        - correct_steps, unverifiable_steps, incorrect_steps: shares of the steps of all responses
+
+    Example:
+        >>> metrics = step_scores([["correct"], ["incorrect", "unverifiable", "correct"], []])
+        >>> metrics["s_inter"].value, metrics["s_inter_micro"].value, metrics["s_inter"].n
+        (0.75, 0.625, 2)
+    """
+    rows = [
+        (*(float(list(steps).count(label)) for label in STEP_SCORES), float(len(steps))) if steps else None
+        for steps in labels
+    ]
+    weights = np.array([*STEP_SCORES.values()])
+    shares = {
+        f"{label}_steps": count_metric(rows, lambda c, i=index: c[..., i] / c[..., 3], "neither")  # type: ignore[misc]
+        for index, label in enumerate(STEP_SCORES)
+    }
+    return {
+        "s_inter": mean_metric([step_score(steps) if steps else None for steps in labels], "higher"),
+        "s_inter_micro": count_metric(rows, lambda c: c[..., :3] @ weights / c[..., 3], "higher"),
+        **shares,
+    }
+
+
+def relevance_rate(correct_text: Sequence[bool | None], correct_full: Sequence[bool | None]) -> Metric:
+    """Return the multimodal relevance rate: 1 - accuracy without images / accuracy with images.
+
+    Both accuracies are over the questions that were scored both ways. The rate is below 0 if the images do harm, and
+    undefined if no answer with images is right. The paper gives no formula; this one fits the eight entries of table 5.
+
+    Args:
+        correct_text, correct_full: whether each answer is right without and with the images; None if not scored.
 
     Example:
         >>> relevance_rate([True, False, False], [True, True, False]).value
@@ -148,7 +131,7 @@ def relevance_rate(right_text: Sequence[bool | None], right_full: Sequence[bool 
     """
     rows = [
         None if text is None or full is None else (float(text), float(full))
-        for text, full in zip(right_text, right_full, strict=True)
+        for text, full in zip(correct_text, correct_full, strict=True)
     ]
 
     def rate(counts: np.ndarray) -> np.ndarray:
@@ -158,13 +141,13 @@ def relevance_rate(right_text: Sequence[bool | None], right_full: Sequence[bool 
 
 
 def error_tally(errors: Sequence[ErrorType | None]) -> dict[str, Metric]:
-    """Share of wrong responses that each kind of error explains (section 5.3 and figure 4).
+    """Return the share of wrong responses with each type of error (section 5.3 and figure 4).
 
     Args:
-        errors: of each wrong response; None where none was named.
+        errors: the type of error of each wrong response; None if no type was named.
 
     Raises:
-        InputError: a kind that the paper does not have.
+        InputError: an unknown type of error.
 
     Example:
         >>> error_tally(["reasoning", "perception", "reasoning", None])["reasoning_share"].n
@@ -172,8 +155,10 @@ def error_tally(errors: Sequence[ErrorType | None]) -> dict[str, Metric]:
     """
     for error in errors:
         if error is not None and error not in ERROR_TYPES:
-            raise InputError(f"unknown kind of error {error!r}; it is one of {', '.join(ERROR_TYPES)}")
+            raise InputError(f"unknown type of error {error!r}; use one of {', '.join(ERROR_TYPES)}")
     return {
-        f"{kind}_share": mean_metric([None if e is None else float(e == kind) for e in errors], "neither")
-        for kind in ERROR_TYPES
+        f"{error_type}_share": mean_metric(
+            [None if error is None else float(error == error_type) for error in errors], "neither"
+        )
+        for error_type in ERROR_TYPES
     }

@@ -1,4 +1,4 @@
-"""Labels by a judge: the final answer, whether it is the true one, the steps, and what went wrong."""
+"""Label MMReason's answers by a judge: the final answer, whether it is right, the steps, and the type of error."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from mmprobe.benchmarks.answers.facts import sentences
+from mmprobe.benchmarks.answers.facts import split_sentences
 from mmprobe.benchmarks.answers.final_answers import same_text
-from mmprobe.benchmarks.judges import LONGEST_ANSWER, Judge, Judgement, JudgeRequest, ask_by_name, first_item
-from mmprobe.benchmarks.judges.parsing import StrictReply, Unusable, read_reply, squash_spaces
+from mmprobe.benchmarks.judges import (
+    MAX_ANSWER_CHARS,
+    Judge,
+    Judgement,
+    JudgeRequest,
+    ask_by_name,
+    first_item,
+)
+from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply, squash_spaces
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
-from mmprobe.benchmarks.mmreason.labels import TEXT, ReasonLabels
-from mmprobe.benchmarks.mmreason.metrics import ErrorType
-from mmprobe.benchmarks.mmreason.metrics import Judgement as StepLabel
+from mmprobe.benchmarks.mmreason.labels import TEXT, ErrorType, ReasonLabels, StepLabel
 from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
 
-MOST_STEPS = 100  # pieces of a response that are graded, ours
+MAX_SENTENCES = 100  # sentences of a response that the judge labels, ours
 
-PieceLabel = Literal["correct", "unverifiable", "incorrect", "none"]
+SentenceLabel = Literal["correct", "unverifiable", "incorrect", "none"]
+"""The label of a step, or `none` for a sentence that is no step."""
 
 
 class _Answer(StrictReply):
@@ -32,148 +38,187 @@ class _Equivalent(StrictReply):
     equivalent: bool
 
 
-class _Piece(StrictReply):
+class _Sentence(StrictReply):
     step: int
-    label: PieceLabel
+    label: SentenceLabel
 
 
-class _Pieces(StrictReply):
-    labels: list[_Piece]
+class _Sentences(StrictReply):
+    labels: list[_Sentence]
 
 
 class _Error(StrictReply):
     error: ErrorType
 
 
-def by_judge(
-    questions: Sequence[ReasonQuestion], responses: Mapping[str, str], judge: Judge
-) -> list[ReasonLabels]:
-    """Labels of each question's answers, as `labels.by_rules` has them.
-
-    The final answer is read off without the truth in sight, then held against the true one; one that is the same
-    but for its form needs no call. Steps are the sentences of the response, of which the judge says which are steps
-    of reasoning at all: a list of labels for the pieces it was shown, so that several judges label the same. What went
-    wrong is asked of wrong answers. What the judge cannot label is None, with the reason.
-
-    Args:
-        responses: all of them, by id; those without pictures under `ID--text`.
-
-    Example:
-        >>> by_judge(questions, responses, ModelJudge("openai/gpt-4o"))[0].right         # doctest: +SKIP
-        True
-    """
-    return asyncio.run(_by_judge(questions, responses, judge))
-
-
-def right_by_judge(
-    questions: Mapping[str, ReasonQuestion], responses: Mapping[str, str], judge: Judge
-) -> dict[str, bool | None]:
-    """Whether each response is right, by its id, as `by_judge` finds it; None without a verdict.
-
-    Args:
-        questions: of each response, by its id.
-
-    Example:
-        >>> right_by_judge({"1": question}, {"1": "It is 12."}, ModelJudge("openai/gpt-4o"))     # doctest: +SKIP
-        {'1': True}
-    """
-    found = asyncio.run(_verdicts(questions, responses, judge))
-    return {name: verdict.right for name, verdict in found.items()}
-
-
 class _Verdict(NamedTuple):
-    given: str | None
-    right: bool | None
+    """The verdict on one response: its final answer, whether it is right, and the reason if it is unscored."""
+
+    final_answer: str | None
+    correct: bool | None
     unscored: str | None = None
 
 
-async def _verdicts(
+class _Judgements(NamedTuple):
+    """The judgements of all questions, by the id of the response."""
+
+    verdicts: Mapping[str, _Verdict]
+    steps: Mapping[str, Judgement[SentenceLabel]]
+    errors: Mapping[str, Judgement[ErrorType]]
+
+
+def label_by_judge(
+    questions: Sequence[ReasonQuestion], responses: Mapping[str, str], judge: Judge
+) -> list[ReasonLabels]:
+    """Label the answers to each question by a judge.
+
+    - The judge extracts the final answer without seeing the truth, then compares it with the true answer. An answer
+      that differs only in notation needs no second request.
+    - Each sentence gets a label; the judge also says which sentences are steps. So all judges label the same items.
+    - The judge names the type of error of each wrong answer.
+
+    A label that the judge cannot give is None, and `unscored` holds the reason.
+
+    Args:
+        questions: the questions.
+        responses: all responses by id; those without images have ids `ID--text`.
+        judge: the judge.
+
+    Example:
+        >>> label_by_judge(questions, responses, ModelJudge("openai/gpt-4o"))[0].correct         # doctest: +SKIP
+        True
+    """
+    judgements = asyncio.run(_ask_judge(questions, responses, judge))
+    return [_make_labels(question, responses, judgements) for question in questions]
+
+
+def judge_correct(
+    questions: Mapping[str, ReasonQuestion], responses: Mapping[str, str], judge: Judge
+) -> dict[str, bool | None]:
+    """Return whether each response is right, as `label_by_judge` does; None without a verdict.
+
+    Args:
+        questions: the question of each response, by the id of the response.
+        responses: the responses by id.
+        judge: the judge.
+
+    Example:
+        >>> judge_correct({"1": question}, {"1": "It is 12."}, ModelJudge("openai/gpt-4o"))     # doctest: +SKIP
+        {'1': True}
+    """
+    verdicts = asyncio.run(_ask_verdicts(questions, responses, judge))
+    return {name: verdict.correct for name, verdict in verdicts.items()}
+
+
+async def _ask_judge(
+    questions: Sequence[ReasonQuestion], responses: Mapping[str, str], judge: Judge
+) -> _Judgements:
+    question_of = {question.id + suffix: question for question in questions for suffix in ("", TEXT)}
+    answers = {name: responses[name] for name in question_of if name in responses}
+    verdicts = await _ask_verdicts(question_of, answers, judge)
+    step_requests = {
+        question.id: _step_request(question, responses[question.id])
+        for question in questions
+        if question.solution and _judged_sentences(responses.get(question.id, ""))
+    }
+    steps = await ask_by_name(judge, step_requests)
+    error_requests = {
+        question.id: _error_request(question, responses[question.id])
+        for question in questions
+        if question.id in verdicts
+        and verdicts[question.id].correct is False
+        and responses[question.id].strip()
+    }
+    return _Judgements(verdicts, steps, await ask_by_name(judge, error_requests))
+
+
+async def _ask_verdicts(
     questions: Mapping[str, ReasonQuestion], responses: Mapping[str, str], judge: Judge
 ) -> dict[str, _Verdict]:
-    said = {name: text for name, text in responses.items() if text.strip()}
     answers = await ask_by_name(
-        judge, {name: _read_off(questions[name], text) for name, text in said.items()}
+        judge,
+        {name: _answer_request(questions[name], text) for name, text in responses.items() if text.strip()},
     )
-    given = {name: first_item(found) for name, found in answers.items()}
-    compared = await ask_by_name(
+    final_answers = {name: first_item(judgement) for name, judgement in answers.items()}
+    comparisons = await ask_by_name(
         judge,
         {
-            name: _compare(questions[name], text)
-            for name, text in given.items()
-            if text is not None and not same_text(text, questions[name].answer)
+            name: _equivalent_request(questions[name], answer)
+            for name, answer in final_answers.items()
+            if answer is not None and not same_text(answer, questions[name].answer)
         },
     )
     verdicts = {}
     for name in responses:
-        unscored = next((one.unscored for one in (compared.get(name), answers.get(name)) if one), None)
-        text = given.get(name)
-        right = (first_item(compared[name]) if name in compared else True) if text is not None else False
-        verdicts[name] = _Verdict(text, None if unscored else right, unscored)
+        final_answer = final_answers.get(name)
+        last_judgement = comparisons.get(name) or answers.get(name)
+        unscored = None if last_judgement is None else last_judgement.unscored
+        correct: bool | None
+        if unscored:
+            correct = None
+        elif final_answer is None:
+            correct = False
+        else:
+            correct = first_item(comparisons[name]) if name in comparisons else True
+        verdicts[name] = _Verdict(final_answer, correct, unscored)
     return verdicts
 
 
-async def _by_judge(
-    questions: Sequence[ReasonQuestion], responses: Mapping[str, str], judge: Judge
-) -> list[ReasonLabels]:
-    whose = {question.id + end: question for question in questions for end in ("", TEXT)}
-    verdicts = await _verdicts(whose, {name: responses[name] for name in whose if name in responses}, judge)
-    solved = [one for one in questions if one.solution and _pieces(responses.get(one.id, ""))]
-    graded = await ask_by_name(judge, {one.id: _grade(one, responses[one.id]) for one in solved})
-    wrong = [one for one in questions if one.id in verdicts and verdicts[one.id].right is False]
-    told = [one for one in wrong if responses[one.id].strip()]
-    errors = await ask_by_name(judge, {one.id: _explain(one, responses[one.id]) for one in told})
-    found = []
-    for one in questions:
-        mine = verdicts.get(one.id, _Verdict(None, None))
-        alone = verdicts.get(one.id + TEXT, _Verdict(None, None))
-        steps, error = graded.get(one.id), errors.get(one.id)
-        reasons = {
-            "answer": mine.unscored,
-            "text": alone.unscored,
-            "steps": steps and steps.unscored,
-            "error": error and error.unscored,
-        }
-        found.append(
-            ReasonLabels(
-                answered=one.id in responses,
-                given=mine.given,
-                right=mine.right,
-                right_text=alone.right,
-                steps=_steps(one, responses, steps),
-                error=first_item(error),
-                unscored={what: reason for what, reason in reasons.items() if reason},
-            )
-        )
-    return found
+def _make_labels(
+    question: ReasonQuestion, responses: Mapping[str, str], judgements: _Judgements
+) -> ReasonLabels:
+    no_verdict = _Verdict(None, None)
+    verdict = judgements.verdicts.get(question.id, no_verdict)
+    verdict_text = judgements.verdicts.get(question.id + TEXT, no_verdict)
+    steps = judgements.steps.get(question.id)
+    error = judgements.errors.get(question.id)
+    unscored = {
+        "answer": verdict.unscored,
+        "text": verdict_text.unscored,
+        "steps": steps and steps.unscored,
+        "error": error and error.unscored,
+    }
+    return ReasonLabels(
+        answered=question.id in responses,
+        final_answer=verdict.final_answer,
+        correct=verdict.correct,
+        correct_text=verdict_text.correct,
+        steps=_select_steps(question, responses, steps),
+        error=first_item(error),
+        unscored={request: reason for request, reason in unscored.items() if reason},
+    )
 
 
-def _steps(
-    question: ReasonQuestion, responses: Mapping[str, str], graded: Judgement[PieceLabel] | None
+def _select_steps(
+    question: ReasonQuestion, responses: Mapping[str, str], judgement: Judgement[SentenceLabel] | None
 ) -> tuple[tuple[str, StepLabel], ...] | None:
+    """Return the sentences that are steps, each with its label."""
     if not question.solution or question.id not in responses:
         return None
-    if graded is None:
-        return ()  # nothing that could be a step
-    if graded.items is None:
+    if judgement is None:
+        return ()  # the response has no sentences
+    if judgement.items is None:
         return None
-    pieces = _pieces(responses[question.id])
-    return tuple((text, kind) for text, kind in zip(pieces, graded.items, strict=True) if kind != "none")
+    sentences = _judged_sentences(responses[question.id])
+    return tuple(
+        (text, label) for text, label in zip(sentences, judgement.items, strict=True) if label != "none"
+    )
 
 
-def _pieces(response: str) -> list[str]:
-    return sentences(response[:LONGEST_ANSWER])[:MOST_STEPS]
+def _judged_sentences(response: str) -> list[str]:
+    return split_sentences(response[:MAX_ANSWER_CHARS])[:MAX_SENTENCES]
 
 
-def _read_off(question: ReasonQuestion, response: str) -> JudgeRequest[str | None]:
+def _answer_request(question: ReasonQuestion, response: str) -> JudgeRequest[str | None]:
     data = {"question": question.question, "response": response}
     return JudgeRequest(ANSWER, data, partial(read_answer, response=response))
 
 
 def read_answer(reply: str, response: str) -> tuple[str | None]:
-    """The final answer that a judge read off a response, which must quote it; None if it states none.
+    """Return the final answer of a response, which a reply to `ANSWER` must quote; None if it states none.
 
     Raises:
-        Unusable: the reply's form is wrong, or the answer does not stand in the response.
+        UnusableReply: the form is wrong, or the answer is not in the response.
 
     Example:
         >>> read_answer('{"answer": "2 A"}', "It is 2  A.")
@@ -183,44 +228,44 @@ def read_answer(reply: str, response: str) -> tuple[str | None]:
     if answer is None:
         return (None,)
     if not squash_spaces(answer) or squash_spaces(answer) not in squash_spaces(response):
-        raise Unusable("the answer does not stand in the response letter by letter")
+        raise UnusableReply("the answer does not stand in the response letter by letter")
     return (" ".join(answer.split()),)
 
 
-def _compare(question: ReasonQuestion, given: str) -> JudgeRequest[bool]:
-    data = {"question": question.question, "true": question.answer, "given": given}
+def _equivalent_request(question: ReasonQuestion, final_answer: str) -> JudgeRequest[bool]:
+    data = {"question": question.question, "true": question.answer, "given": final_answer}
     return JudgeRequest(EQUIVALENT, data, lambda reply: (read_reply(reply, _Equivalent).equivalent,))
 
 
-def _grade(question: ReasonQuestion, response: str) -> JudgeRequest[PieceLabel]:
-    pieces = _pieces(response)
+def _step_request(question: ReasonQuestion, response: str) -> JudgeRequest[SentenceLabel]:
+    sentences = _judged_sentences(response)
     data = {
         "question": question.question,
         "solution": question.solution,
-        "response": [{"step": number, "text": text} for number, text in enumerate(pieces, 1)],
+        "response": [{"step": number, "text": text} for number, text in enumerate(sentences, 1)],
     }
-    return JudgeRequest(STEPS, data, partial(read_pieces, count=len(pieces)))
+    return JudgeRequest(STEPS, data, partial(read_steps, count=len(sentences)))
 
 
-def read_pieces(reply: str, count: int) -> tuple[PieceLabel, ...]:
-    """A judge's labels of the pieces of a response, one for each of so many.
+def read_steps(reply: str, count: int) -> tuple[SentenceLabel, ...]:
+    """Return the labels of a reply to `STEPS`, one for each of `count` sentences.
 
     Raises:
-        Unusable: the reply's form or the number of labels is wrong.
+        UnusableReply: the form or the number of labels is wrong.
 
     Example:
-        >>> read_pieces('{"labels": [{"step": 1, "label": "none"}]}', 1)
+        >>> read_steps('{"labels": [{"step": 1, "label": "none"}]}', 1)
         ('none',)
     """
-    labels = read_reply(reply, _Pieces).labels
+    labels = read_reply(reply, _Sentences).labels
     if [label.step for label in labels] != list(range(1, count + 1)):
-        raise Unusable(
+        raise UnusableReply(
             f"it holds {len(labels)} labels; it must hold one for each of the {count} steps, in order"
         )
     return tuple(label.label for label in labels)
 
 
-def _explain(question: ReasonQuestion, response: str) -> JudgeRequest[ErrorType]:
+def _error_request(question: ReasonQuestion, response: str) -> JudgeRequest[ErrorType]:
     data = {
         "question": question.question,
         "true": question.answer,

@@ -1,4 +1,4 @@
-"""What a judge of MMReason is told; all in our own words, with examples of our own."""
+"""The prompts for judges of MMReason, in our words and with our examples."""
 
 from __future__ import annotations
 

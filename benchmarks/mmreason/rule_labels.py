@@ -1,74 +1,84 @@
-"""Labels of MMReason's answers by rules: the final answer, and each sentence held against those of the true solution."""
+"""Label MMReason's answers by rules: the final answer, and each sentence against the true solution."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mmprobe.benchmarks.answers.facts import Fact, facts, sentences
-from mmprobe.benchmarks.answers.final_answers import given_answer, same_text
+from mmprobe.benchmarks.answers.facts import Fact, parse_facts, split_sentences
+from mmprobe.benchmarks.answers.final_answers import find_answer, same_text
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
-from mmprobe.benchmarks.mmreason.labels import TEXT, ReasonLabels
-from mmprobe.benchmarks.mmreason.metrics import (
-    Judgement,
-)
+from mmprobe.benchmarks.mmreason.labels import TEXT, ReasonLabels, StepLabel
 
-_FEWEST_WORDS = 2  # beside the values, that two sentences must share to contradict each other
+_MIN_SHARED_WORDS = 2  # words apart from values that two sentences must share to contradict each other
 
 
-def label_steps(response: str, solution: Sequence[str]) -> list[tuple[str, Judgement]]:
-    """Each sentence of a response with its label against the true solution (section 4.3); rules are ours.
-
-    A step is correct if the solution says the same but for case, articles, number and how a value is written. It is
-    incorrect if the solution says it with other values, such as another number or colour, or a "not", and unverifiable
-    otherwise. After a label (`Picture one: a red star, a blue ring`) each thing listed must be correct, and one
-    that is incorrect is enough. Another valid way to say or to solve it is unverifiable to rules; a judge sees more.
+def label_by_rules(question: ReasonQuestion, responses: Mapping[str, str]) -> ReasonLabels:
+    """Label the answers to one question by rules.
 
     Args:
-        response: what was answered.
-        solution: the true steps; each may hold several sentences.
+        question: the question.
+        responses: all responses by id; the one without images has the id `ID--text`.
+
+    Example:
+        >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
+        >>> label_by_rules(question, {"1": "2 + 2 makes 4."}).correct
+        True
+    """
+    response_text = responses.get(question.id + TEXT)
+    correct_text = None if response_text is None else is_correct(question, response_text)
+    response = responses.get(question.id)
+    if response is None:
+        return ReasonLabels(answered=False, correct_text=correct_text)
+    return ReasonLabels(
+        answered=True,
+        final_answer=find_answer(response),
+        correct=is_correct(question, response),
+        correct_text=correct_text,
+        steps=tuple(label_steps(response, question.solution)) if question.solution else None,
+    )
+
+
+def label_steps(response: str, solution: Sequence[str]) -> list[tuple[str, StepLabel]]:
+    """Label each sentence of a response against the true solution (section 4.3); the rules are ours.
+
+    - correct: the solution says the same, apart from case, articles, number, and the notation of values
+    - incorrect: the solution says it with other values, such as another number or colour, or with a "not"
+    - unverifiable: otherwise. Rules do not recognise other valid words or ways to solve it; a judge does.
+
+    After a label (`Picture one: a red star, a blue ring`) each listed item must be correct. One incorrect item makes
+    the sentence incorrect.
+
+    Args:
+        response: the response.
+        solution: the true steps. Each may hold several sentences.
 
     Example:
         >>> label_steps("The area is 12. It looks nice. So the side is 3 cm.", ["The side is 4 cm.", "Area is 12.0"])
         [('The area is 12.', 'correct'), ('It looks nice.', 'unverifiable'), ('So the side is 3 cm.', 'incorrect')]
     """
-    true = [fact for step in solution for sentence in sentences(step) for fact in facts(sentence)]
-    return [(sentence, _label(facts(sentence), true)) for sentence in sentences(response)]
+    true_facts = [
+        fact for step in solution for sentence in split_sentences(step) for fact in parse_facts(sentence)
+    ]
+    return [
+        (sentence, _label_sentence(parse_facts(sentence), true_facts))
+        for sentence in split_sentences(response)
+    ]
 
 
-def _label(said: Sequence[Fact], true: Iterable[Fact]) -> Judgement:
-    kinds = [_known(fact, true) for fact in said]
-    if "incorrect" in kinds:
+def _label_sentence(facts: Sequence[Fact], true_facts: Iterable[Fact]) -> StepLabel:
+    labels = [_label_fact(fact, true_facts) for fact in facts]
+    if "incorrect" in labels:
         return "incorrect"
-    return "correct" if kinds and all(kind == "correct" for kind in kinds) else "unverifiable"
+    return "correct" if labels and all(label == "correct" for label in labels) else "unverifiable"
 
 
-def _known(fact: Fact, true: Iterable[Fact]) -> Judgement:
-    alike = [one for one in true if one.frame == fact.frame]
-    if any(_same_values(fact, one) for one in alike):
+def _label_fact(fact: Fact, true_facts: Iterable[Fact]) -> StepLabel:
+    comparable = [true_fact for true_fact in true_facts if true_fact.frame == fact.frame]
+    if any(_same_values(fact, true_fact) for true_fact in comparable):
         return "correct"
-    words = sum(any(letter.isalpha() for letter in word) for word in fact.frame)
-    return "incorrect" if alike and words >= _FEWEST_WORDS else "unverifiable"
+    n_words = sum(any(letter.isalpha() for letter in word) for word in fact.frame)
+    return "incorrect" if comparable and n_words >= _MIN_SHARED_WORDS else "unverifiable"
 
 
-def _same_values(one: Fact, two: Fact) -> bool:
-    return one.values == two.values or same_text(" ".join(one.values), " ".join(two.values))
-
-
-def by_rules(question: ReasonQuestion, responses: Mapping[str, str]) -> ReasonLabels:
-    """Labels without a model: sameness of the final answer but for its form, steps found in the solution.
-
-    Args:
-        responses: all of them, by id; the one without pictures under `ID--text`.
-
-    Example:
-        >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
-        >>> by_rules(question, {"1": "2 + 2 makes 4."}).right
-        True
-    """
-    alone = responses.get(question.id + TEXT)
-    right_text = None if alone is None else is_correct(question, alone)
-    response = responses.get(question.id)
-    if response is None:
-        return ReasonLabels(False, right_text=right_text)
-    steps = tuple(label_steps(response, question.solution)) if question.solution else None
-    return ReasonLabels(True, given_answer(response), is_correct(question, response), right_text, steps)
+def _same_values(first: Fact, second: Fact) -> bool:
+    return first.values == second.values or same_text(" ".join(first.values), " ".join(second.values))

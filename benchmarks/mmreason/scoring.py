@@ -1,74 +1,80 @@
-"""From labels to the metrics of MMReason."""
+"""Compute the metrics of MMReason from labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmprobe.benchmarks.core.results import Metric, mean_metric, of_samples
+from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.labels import ReasonLabels
 from mmprobe.benchmarks.mmreason.metrics import (
+    accuracy_tables,
     error_tally,
     final_accuracy,
     relevance_rate,
     step_scores,
-    tables,
 )
 
 
-def metrics_of(questions: Sequence[ReasonQuestion], labels: Sequence[ReasonLabels]) -> dict[str, Metric]:
-    """Every metric of the benchmark.
+def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[ReasonLabels]) -> dict[str, Metric]:
+    """Compute every metric of the benchmark.
 
     Returns:
-        - s_final: share of right final answers; `s_final[discipline=…]`, `[source=…]`, `[level=…]`
-        - s_final_text: the same without pictures, of the questions that have some
-        - relevance_rate: 1 - right without pictures / right with them
-        - no_answer: answers that state none, which are wrong
-        - s_inter and what `step_scores` gives beside it, of the questions with a solution
-        - no_steps: answers without any step, whose s_inter is undefined
-        - with labels of errors, `perception_share` and so on for each of `ERROR_TYPES`, of the wrong answers
-        - with a judge, unscored_answers and unscored_steps: shares of what was answered
+        - s_final: share of right final answers; also `s_final[discipline=…]`, `[source=…]`, `[level=…]`
+        - s_final_text: the same without images, for the questions with images
+        - relevance_rate: 1 - right without images / right with images
+        - no_answer: share of responses that state no answer; they are wrong
+        - s_inter and the other metrics of `step_scores`, for the questions with a solution
+        - no_steps: share of responses without any step; their s_inter is undefined
+        - `perception_share` and so on for each type of error, for the wrong answers, if a judge labelled errors
 
     Example:
-        >>> metrics_of(questions, [by_rules(one, responses) for one in questions])      # doctest: +SKIP
+        >>> compute_metrics(questions, labels)["s_final"].value                       # doctest: +SKIP
+        0.75
     """
-    right = [label.right for label in labels]
-    seen = [at for at, question in enumerate(questions) if question.images]
-    solved = [at for at, question in enumerate(questions) if question.solution]
-    no_answer = _share([None if one.right is None else one.given is None for one in labels])
     ids = [question.id for question in questions]
-    found = of_samples({"s_final": final_accuracy(right), "no_answer": no_answer}, ids)
-    if seen:
-        alone = [labels[at].right_text for at in seen]
-        of_seen = {
-            "s_final_text": final_accuracy(alone),
-            "relevance_rate": relevance_rate(alone, [right[at] for at in seen]),
+    correct = [label.correct for label in labels]
+    no_answer = [None if label.correct is None else label.final_answer is None for label in labels]
+    metrics = with_ids({"s_final": final_accuracy(correct), "no_answer": _share(no_answer)}, ids)
+    with_images = [index for index, question in enumerate(questions) if question.images]
+    if with_images:
+        correct_text = [labels[index].correct_text for index in with_images]
+        image_metrics = {
+            "s_final_text": final_accuracy(correct_text),
+            "relevance_rate": relevance_rate(correct_text, [correct[index] for index in with_images]),
         }
-        found |= of_samples(of_seen, [ids[at] for at in seen])
-    if solved:
-        steps = [labels[at].steps for at in solved]
-        kinds = [None if some is None else [kind for _, kind in some] for some in steps]
-        none = _share([None if some is None else not some for some in steps])
-        found |= of_samples(step_scores(kinds) | {"no_steps": none}, [ids[at] for at in solved])
-    wrong = [label.error for label in labels if label.right is False]
-    if any(error is not None for error in wrong):
-        found |= error_tally(wrong)
-    return found | tables(questions, right)
+        metrics |= with_ids(image_metrics, [ids[index] for index in with_images])
+    with_solution = [index for index, question in enumerate(questions) if question.solution]
+    if with_solution:
+        steps = [labels[index].steps for index in with_solution]
+        step_labels = [None if pairs is None else [label for _, label in pairs] for pairs in steps]
+        step_metrics = step_scores(step_labels)
+        step_metrics["no_steps"] = _share([None if pairs is None else not pairs for pairs in steps])
+        metrics |= with_ids(step_metrics, [ids[index] for index in with_solution])
+    errors = [label.error for label in labels if label.correct is False]
+    if any(error is not None for error in errors):
+        metrics |= error_tally(errors)
+    return metrics | accuracy_tables(questions, correct)
 
 
-def unscored(questions: Sequence[ReasonQuestion], labels: Sequence[ReasonLabels]) -> dict[str, Metric]:
-    """How much of what was answered a judge left without a verdict.
+def unscored_rates(questions: Sequence[ReasonQuestion], labels: Sequence[ReasonLabels]) -> dict[str, Metric]:
+    """Return the share of responses that a judge gave no verdict on, for answers and for steps.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
-        >>> unscored([question], [ReasonLabels(True, unscored={"answer": "garbage"})])["unscored_answers"].value
+        >>> rates = unscored_rates([question], [ReasonLabels(True, unscored={"answer": "garbage"})])
+        >>> rates["unscored_answers"].value
         1.0
     """
-    solved = [label for question, label in zip(questions, labels, strict=True) if question.solution]
+    with_solution = [label for question, label in zip(questions, labels, strict=True) if question.solution]
     return {
-        "unscored_answers": _share([("answer" in one.unscored) if one.answered else None for one in labels]),
-        "unscored_steps": _share([("steps" in one.unscored) if one.answered else None for one in solved]),
+        "unscored_answers": _unscored_rate(labels, "answer"),
+        "unscored_steps": _unscored_rate(with_solution, "steps"),
     }
+
+
+def _unscored_rate(labels: Sequence[ReasonLabels], request: str) -> Metric:
+    return _share([request in label.unscored if label.answered else None for label in labels])
 
 
 def _share(values: Sequence[bool | None]) -> Metric:

@@ -1,7 +1,7 @@
-"""Questions of MMReason from the synthetic world, on which everything runs offline.
+"""Questions of MMReason about the synthetic world, so that everything runs offline.
 
-The set stands in for the paper's: open questions with true solutions in several steps, in the words that the embedded
-model knows. It asks for no knowledge of a discipline; disciplines and sources only sort its kinds of question.
+The set stands in for the set of the paper: open questions with true solutions in several steps, in words that the
+embedded model knows. It needs no knowledge of a discipline. Disciplines and sources only sort the types of question.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ _DISCIPLINES: dict[str, Discipline] = {
 _THEREFORE = "Therefore: "
 
 
-def world_questions(samples: Sequence[Sample]) -> list[ReasonQuestion]:
-    """Those questions of `make-pairs` that an open answer of few words settles, with their solutions.
+def synthetic_questions(samples: Sequence[Sample]) -> list[ReasonQuestion]:
+    """Return the samples that have a short open answer as questions with solutions.
 
     Args:
-        samples: a whole samples file of `make-pairs`.
+        samples: a complete samples file of `make-pairs`.
 
     Example:
-        >>> world_questions(load_samples("pairs/samples.jsonl"))[0].discipline      # doctest: +SKIP
+        >>> synthetic_questions(load_samples("pairs/samples.jsonl"))[0].discipline      # doctest: +SKIP
         'math'
     """
-    return [_question(sample) for sample in samples if sample.metadata.get("type") in _DISCIPLINES]
+    return [_make_question(sample) for sample in samples if sample.metadata.get("type") in _DISCIPLINES]
 
 
-def _question(sample: Sample) -> ReasonQuestion:
-    facts = sample.metadata
-    true = sample.answer or ""
-    answer = true.rpartition(_THEREFORE)[2]
-    looks = [
-        f"Picture {number}: {', '.join(things)}."
-        for number, things, _ in zip(("one", "two"), facts["objects"], sample.images, strict=False)
+def _make_question(sample: Sample) -> ReasonQuestion:
+    metadata = sample.metadata
+    answer = (sample.answer or "").rpartition(_THEREFORE)[2]
+    descriptions = [
+        f"Picture {number}: {', '.join(objects)}."
+        for number, objects, _ in zip(("one", "two"), metadata["objects"], sample.images, strict=False)
     ]
-    changes = [change["sentence"] for change in facts["differences"]] if len(looks) == 2 else []
+    is_pair = len(descriptions) == 2
+    changes = [change["sentence"] for change in metadata["differences"]] if is_pair else []
     return ReasonQuestion(
         id=sample.id,
         images=sample.images,
         question=sample.question,
         answer=answer,
-        discipline=_DISCIPLINES[facts["type"]],
-        source="two pictures" if len(looks) == 2 else "one picture",
-        level=facts["difficulty"],
-        solution=list(dict.fromkeys([*looks, *changes, answer])),
+        discipline=_DISCIPLINES[metadata["type"]],
+        source="two pictures" if is_pair else "one picture",
+        level=metadata["difficulty"],
+        solution=list(dict.fromkeys([*descriptions, *changes, answer])),
         system=sample.system,
-        metadata={"type": facts["type"]},
+        metadata={"type": metadata["type"]},
     )

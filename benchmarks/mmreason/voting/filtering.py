@@ -1,4 +1,4 @@
-"""The filtered set of questions: what the voters leave, and how much of it needs the pictures, before and after."""
+"""Filter questions by votes, and measure how much the questions need their images before and after."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mmprobe.benchmarks.core.jsonl import write_whole
+from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.core.results import Metric, mean_metric, write_results
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask
+from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
-from mmprobe.benchmarks.mmreason.metrics import by_value, final_accuracy, relevance_rate
-from mmprobe.benchmarks.mmreason.voting import (
+from mmprobe.benchmarks.mmreason.metrics import final_accuracy, group_by_value, relevance_rate
+from mmprobe.benchmarks.mmreason.voting.votes import (
     ROUNDS,
-    WITH_PICTURES,
+    WITH_IMAGES,
     Ask,
     Check,
-    Filtered,
+    VoteResult,
     Votes,
     open_votes,
     vote,
@@ -31,120 +31,128 @@ VOTES = "votes.jsonl"
 def filter_questions(
     truth: MMReasonTruth,
     voters: Sequence[str],
-    asked: Ask,
+    ask: Ask,
     out: Path,
     settings: Mapping[str, Any],
     rounds: int = ROUNDS,
     about: Mapping[str, Any] | None = None,
     judge: Judge | None = None,
-) -> tuple[dict[str, Metric], Filtered]:
-    """Filter questions by votes, measure how much they need their pictures, and write the result folder.
+) -> tuple[dict[str, Metric], VoteResult]:
+    """Filter questions by votes, compute relevance rates, and write the result folder.
 
-    For the relevance rates (table 5) each voter is asked every question once with its pictures. Before the filter
-    the answers from the text alone are those of the first round; after it the questions that are kept are asked
-    once more, since in the rounds nobody was right on them.
+    For the relevance rates (table 5) each voter also answers every question once with its images. Before the filter,
+    the answers without images are those of the first round. After the filter, the kept questions are asked once more,
+    because in the rounds no voter was right on them.
 
     Args:
-        truth: from `benchmark.read`.
-        voters: names.
-        asked: asks a voter; see `voters.ask_voters`.
-        out: gets `votes.jsonl`, `kept.jsonl`, `removed.jsonl`, `results.json` and `samples.jsonl`. Votes that are
-            there already are not asked again.
-        settings: of the answers, such as temperature and seed; votes made with others are refused.
-        rounds: 2 in the paper.
-        about: what else `results.json` says.
-        judge: says which answers are right; None for our rules.
+        truth: from `benchmark.read_data`.
+        voters: names of the voters.
+        ask: asks a voter; see `voters.ask_voters`.
+        out: folder for `votes.jsonl`, `kept.jsonl`, `removed.jsonl`, `results.json` and `samples.jsonl`. Votes that it
+            already holds are not asked for again.
+        settings: of the answers, such as temperature and seed. Votes with other settings are refused.
+        rounds: number of rounds; 2 in the paper.
+        about: further entries for `results.json`.
+        judge: decides which answers are right. None stands for our rules.
 
     Raises:
-        InputError: no voter or round, a name twice, or `out` holds other votes.
+        InputError: there is no voter or round, a voter is given twice, or `out` holds other votes.
 
     Example:
-        >>> metrics, found = filter_questions(truth, ["tiny-spd"], asked, Path("out"), {})      # doctest: +SKIP
+        >>> metrics, result = filter_questions(truth, ["tiny-spd"], ask, Path("out"), {})      # doctest: +SKIP
         >>> metrics["kept"].value                                                  # doctest: +SKIP
         0.8
     """
-    texts = {sample.id: [sample.system, sample.question] for sample in ask(truth)}
-    votes = open_votes(out / VOTES, texts, settings)
-    check = _check(truth, judge)
-    found = vote([question.id for question in truth.questions], voters, asked, check, votes, rounds)
-    metrics = _kept_shares(truth.questions, found)
-    metrics |= _relevance(
-        truth.questions, found, lambda voter, names, turn: votes.of(voter, names, turn, asked, check)
+    questions = truth.questions
+    prompts = {sample.id: [sample.system, sample.question] for sample in ask_questions(truth)}
+    votes = open_votes(out / VOTES, prompts, settings)
+    check = _make_check(truth, judge)
+    result = vote([question.id for question in questions], voters, ask, check, votes, rounds)
+    metrics = _kept_shares(questions, result)
+    metrics |= _relevance_metrics(
+        questions,
+        result,
+        lambda voter, ids, round_number: votes.collect(voter, ids, round_number, ask, check),
     )
-    stand = [0.0] * len(truth.questions) + [1.0] * len(truth.left_out)
-    metrics["left_out"] = mean_metric(stand, "neither")
-    given = [right for by_round in found.right.values() for turn in by_round for right in turn]
-    metrics["without_verdict"] = mean_metric([float(right is None) for right in given], "lower")
-    kept = set(found.kept)
-    _write_lines(out / "kept.jsonl", (_line(one, out) for one in truth.questions if one.id in kept))
-    gone = [(one, found.removed[one.id]) for one in truth.questions if one.id in found.removed]
-    _write_lines(
-        out / "removed.jsonl",
-        (_line(one, out, {"round": turn, "voters": list(by)}) for one, (turn, by) in gone),
-    )
-    made = {"voters": list(voters), "rounds": rounds, **settings, **(about or {})}
-    made |= {"cannot_stand_open": truth.left_out, "undecided": found.undecided}
-    write_results(out, "mmreason-filter", metrics, _records(truth.questions, voters, votes, found), made)
-    return metrics, found
+    left_out = [0.0] * len(questions) + [1.0] * len(truth.left_out)
+    metrics["left_out"] = mean_metric(left_out, "neither")
+    verdicts = [
+        correct for by_round in result.correct.values() for votes_of in by_round for correct in votes_of
+    ]
+    metrics["without_verdict"] = mean_metric([float(correct is None) for correct in verdicts], "lower")
+    _write_questions(questions, result, out)
+    entries = {"voters": list(voters), "rounds": rounds, **settings, **(about or {})}
+    entries |= {"cannot_stand_open": truth.left_out, "undecided": result.undecided}
+    write_results(out, "mmreason-filter", metrics, _make_records(questions, voters, votes, result), entries)
+    return metrics, result
 
 
-def _check(truth: MMReasonTruth, judge: Judge | None) -> Check:
+def _make_check(truth: MMReasonTruth, judge: Judge | None) -> Check:
     questions = {question.id: question for question in truth.questions}
     if judge is None:
         return lambda responses: {name: is_correct(questions[name], text) for name, text in responses.items()}
-    from mmprobe.benchmarks.mmreason.model_labels import right_by_judge
+    from mmprobe.benchmarks.mmreason.model_labels import judge_correct
 
-    return lambda responses: right_by_judge(questions, responses, judge)
+    return lambda responses: judge_correct(questions, responses, judge)
 
 
-def _kept_shares(questions: Sequence[ReasonQuestion], found: Filtered) -> dict[str, Metric]:
-    """Of those that were voted on."""
-    kept = set(found.kept)
-    values = [None if one.id in found.undecided else float(one.id in kept) for one in questions]
+def _kept_shares(questions: Sequence[ReasonQuestion], result: VoteResult) -> dict[str, Metric]:
+    """Compute the share of kept questions, by discipline and source, and the removed share of each round."""
+    kept = set(result.kept)
+    values = [
+        None if question.id in result.undecided else float(question.id in kept) for question in questions
+    ]
     metrics = {"kept": mean_metric(values, "neither")}
-    for key in ("discipline", "source"):
-        groups = by_value([getattr(question, key) for question in questions], values)
-        metrics |= {f"kept[{key}={name}]": mean_metric(some, "neither") for name, some in groups.items()}
-    shares = enumerate(found.removed_by_round, 1)
-    return metrics | {f"removed[round={turn}]": share for turn, share in shares}
-
-
-def _relevance(
-    questions: Sequence[ReasonQuestion],
-    found: Filtered,
-    right: Callable[[str, Sequence[str], int], Sequence[bool | None]],
-) -> dict[str, Metric]:
-    """Accuracies with and without pictures and relevance rates of each voter, as in table 5."""
-    seen = [question.id for question in questions if question.images]
-    kept = [name for name in seen if name in set(found.kept)]
-    after = len(found.removed_by_round) + 1
-    metrics: dict[str, Metric] = {}
-    for voter in found.right:
-        full = dict(zip(seen, right(voter, seen, WITH_PICTURES), strict=True))
-        for when, names, turn in (("before", seen, 1), ("after", kept, after)):
-            alone = right(voter, names, turn)
-            whole = [full[name] for name in names]
-            end = f"_{when}[voter={voter}]"
-            metrics[f"accuracy_text{end}"] = final_accuracy(alone)
-            metrics[f"accuracy_full{end}"] = final_accuracy(whole)
-            metrics[f"relevance_rate{end}"] = relevance_rate(alone, whole)
+    for field in ("discipline", "source"):
+        groups = group_by_value([getattr(question, field) for question in questions], values)
+        for name, members in groups.items():
+            metrics[f"kept[{field}={name}]"] = mean_metric(members, "neither")
+    for round_number, share in enumerate(result.removed_by_round, 1):
+        metrics[f"removed[round={round_number}]"] = share
     return metrics
 
 
-def _records(
-    questions: Sequence[ReasonQuestion], voters: Sequence[str], votes: Votes, found: Filtered
+def _relevance_metrics(
+    questions: Sequence[ReasonQuestion],
+    result: VoteResult,
+    collect: Callable[[str, Sequence[str], int], Sequence[bool | None]],
+) -> dict[str, Metric]:
+    """Compute accuracies with and without images and the relevance rate of each voter, as in table 5."""
+    with_images = [question.id for question in questions if question.images]
+    kept = [name for name in with_images if name in set(result.kept)]
+    extra_round = len(result.removed_by_round) + 1
+    metrics: dict[str, Metric] = {}
+    for voter in result.correct:
+        correct_full = dict(zip(with_images, collect(voter, with_images, WITH_IMAGES), strict=True))
+        for when, ids, round_number in (("before", with_images, 1), ("after", kept, extra_round)):
+            text = collect(voter, ids, round_number)
+            full = [correct_full[name] for name in ids]
+            suffix = f"_{when}[voter={voter}]"
+            metrics[f"accuracy_text{suffix}"] = final_accuracy(text)
+            metrics[f"accuracy_full{suffix}"] = final_accuracy(full)
+            metrics[f"relevance_rate{suffix}"] = relevance_rate(text, full)
+    return metrics
+
+
+def _make_records(
+    questions: Sequence[ReasonQuestion], voters: Sequence[str], votes: Votes, result: VoteResult
 ) -> list[dict[str, Any]]:
-    """Of each question, what became of it, and what each voter answered, by round; 0 is the one with pictures."""
-    kept = set(found.kept)
+    """Return the fate of each question, and all votes on it. Round 0 is the round with images."""
+    kept = set(result.kept)
     records = []
     for question in questions:
-        turn, by = found.removed.get(question.id, (None, ()))
-        fate = "kept" if question.id in kept else "undecided" if turn is None else "removed"
-        answers = [
-            {"voter": voter, "round": one, "response": votes.cast[at], "right": votes.right[at]}
+        round_removed, right_voters = result.removed.get(question.id, (None, ()))
+        fate = "kept" if question.id in kept else "undecided" if round_removed is None else "removed"
+        vote_records = [
+            {
+                "voter": voter,
+                "round": round_number,
+                "response": votes.responses[key],
+                "right": votes.correct[key],
+            }
             for voter in voters
-            for one in range(len(found.removed_by_round) + 2)
-            if (at := (one, voter, question.id)) in votes.right
+            for round_number in range(len(result.removed_by_round) + 2)
+            if (key := (round_number, voter, question.id)) in votes.correct
         ]
         records.append(
             {
@@ -152,16 +160,31 @@ def _records(
                 "question": question.question,
                 "answer": question.answer,
                 "fate": fate,
-                "round": turn,
-                "right": list(by),
-                "votes": answers,
+                "round": round_removed,
+                "right": list(right_voters),
+                "votes": vote_records,
             }
         )
     return records
 
 
-def _line(question: ReasonQuestion, out: Path, removed: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A question as a line of a questions file in `out`, whose images are named from there."""
+def _write_questions(questions: Sequence[ReasonQuestion], result: VoteResult, out: Path) -> None:
+    """Write `kept.jsonl` and `removed.jsonl`."""
+    kept_ids = set(result.kept)
+    kept = [_make_line(question, out) for question in questions if question.id in kept_ids]
+    removed = []
+    for question in questions:
+        if question.id in result.removed:
+            round_number, right_voters = result.removed[question.id]
+            removed.append(_make_line(question, out, {"round": round_number, "voters": list(right_voters)}))
+    _write_lines(out / "kept.jsonl", kept)
+    _write_lines(out / "removed.jsonl", removed)
+
+
+def _make_line(
+    question: ReasonQuestion, out: Path, removed: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a question as a line of a questions file in `out`. Image paths are relative to that folder."""
     line = question.model_dump(mode="json", exclude_defaults=True)
     if question.images:
         line["images"] = [os.path.relpath(image, out) for image in question.images]
@@ -171,4 +194,4 @@ def _line(question: ReasonQuestion, out: Path, removed: Mapping[str, Any] | None
 
 
 def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    write_whole(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    write_atomic(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

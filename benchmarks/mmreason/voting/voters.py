@@ -1,4 +1,4 @@
-"""Who votes: models that are loaded here and models behind an API, which draw their answers at random."""
+"""The voters: local models and models behind an API. They sample their answers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 
-from mmprobe.benchmarks.core.api_models import api, is_api
-from mmprobe.benchmarks.core.runner import Answer
-from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask
+from mmprobe.benchmarks.core.api_models import api_answerer, is_api
+from mmprobe.benchmarks.core.runner import Answerer
+from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
 from mmprobe.benchmarks.mmreason.labels import TEXT
-from mmprobe.benchmarks.mmreason.voting import WITH_PICTURES, Ask
+from mmprobe.benchmarks.mmreason.voting.votes import WITH_IMAGES, Ask
 from mmprobe.interventions import generate_batch
 from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import locate
@@ -20,17 +20,17 @@ TEMPERATURE = 0.7  # ours; the paper does not state how its rounds differ
 
 
 def check_voters(voters: Sequence[str]) -> None:
-    """Find every voter before any is asked.
+    """Check that every voter exists, before any is asked.
 
     Raises:
-        InputError: a model is neither known nor a folder, or an API's package or key is missing.
+        InputError: a model is neither known nor a folder, or the package or key of an API is missing.
 
     Example:
         >>> check_voters(["tiny-spd"])
     """
     for voter in voters:
         if is_api(voter):
-            api(voter, 1)
+            api_answerer(voter, 1)
         else:
             locate(voter)
 
@@ -43,52 +43,55 @@ def ask_voters(
     batch_size: int = 1,
     device: str = "auto",
     dtype: str = "auto",
-    given: Mapping[str, Answer] | None = None,
+    answerers: Mapping[str, Answerer] | None = None,
 ) -> Ask:
-    """What `vote` asks with: each round draws answers with a seed of its own, `seed` + round.
+    """Return the function that asks voters. Each round samples with its own seed, `seed` + round.
 
-    One local model is held at a time, and is loaded when its first question is asked.
+    Only one local model is in memory at a time. It is loaded with its first question.
 
     Args:
-        truth: whose questions are asked.
+        truth: the questions.
         max_new_tokens: longest answer.
-        temperature: of the sampling; at 0 the rounds of a local model are all alike.
-        seed: what is drawn depends on it and on which questions are asked together.
-        batch_size: questions that a local model answers together.
+        temperature: of the sampling. At 0 a local model answers the same in every round.
+        seed: the samples depend on it and on the questions that are asked together.
+        batch_size: number of questions that a local model answers together.
         device, dtype: of local models.
-        given: voters by name that answer in a way of their own, whatever the round.
+        answerers: functions that answer for some voters, by name; the same in every round.
 
     Example:
         >>> dict(ask_voters(truth, 64)("tiny-spd", ["0001"], 1))                     # doctest: +SKIP
         {'0001': 'The star is red.'}
     """
-    samples = {sample.id: sample for sample in ask(truth)}
-    held: dict[str, Model] = {}
+    samples = {sample.id: sample for sample in ask_questions(truth)}
+    loaded: dict[str, Model] = {}
 
-    def answers(voter: str, chosen: Sequence[Sample], turn: int) -> Generator[tuple[str, str]]:
-        if given is not None and voter in given:
-            return given[voter](chosen)
+    def answer(voter: str, voter_samples: Sequence[Sample], round_number: int) -> Generator[tuple[str, str]]:
+        if answerers is not None and voter in answerers:
+            return answerers[voter](voter_samples)
         if is_api(voter):
-            return api(voter, max_new_tokens, temperature, seed + turn)(chosen)
-        if voter not in held:
-            held.clear()
-            held[voter] = load_model(voter, device=device, dtype=dtype)
-        return _drawn(held[voter], chosen, max_new_tokens, temperature, seed + turn, batch_size)
+            return api_answerer(voter, max_new_tokens, temperature, seed + round_number)(voter_samples)
+        if voter not in loaded:
+            loaded.clear()
+            loaded[voter] = load_model(voter, device=device, dtype=dtype)
+        return _generate_answers(
+            loaded[voter], voter_samples, max_new_tokens, temperature, seed + round_number, batch_size
+        )
 
-    def asked(voter: str, names: Sequence[str], turn: int) -> Generator[tuple[str, str]]:
-        alone = {
-            name: name if turn == WITH_PICTURES or name + TEXT not in samples else name + TEXT
-            for name in names
-        }
-        whose = {sample: name for name, sample in alone.items()}
-        with closing(answers(voter, [samples[alone[name]] for name in names], turn)) as found:
-            for sample, text in found:
-                yield whose[sample], text
+    def ask(voter: str, ids: Sequence[str], round_number: int) -> Generator[tuple[str, str]]:
+        question_ids = {}  # by sample id
+        for name in ids:
+            has_text_sample = name + TEXT in samples
+            sample_id = name + TEXT if round_number != WITH_IMAGES and has_text_sample else name
+            question_ids[sample_id] = name
+        voter_samples = [samples[sample_id] for sample_id in question_ids]
+        with closing(answer(voter, voter_samples, round_number)) as answers:
+            for sample_id, text in answers:
+                yield question_ids[sample_id], text
 
-    return asked
+    return ask
 
 
-def _drawn(
+def _generate_answers(
     model: Model,
     samples: Sequence[Sample],
     max_new_tokens: int,
@@ -96,14 +99,14 @@ def _drawn(
     seed: int,
     batch_size: int,
 ) -> Generator[tuple[str, str]]:
-    # Some families cannot mix numbers of pictures in a batch.
-    in_turn = sorted(samples, key=lambda sample: len(sample.images))
-    for _, alike in groupby(in_turn, key=lambda sample: len(sample.images)):
-        group = list(alike)
+    # Some families cannot mix numbers of images in a batch.
+    by_image_count = sorted(samples, key=lambda sample: len(sample.images))
+    for _, members in groupby(by_image_count, key=lambda sample: len(sample.images)):
+        group = list(members)
         for start in range(0, len(group), batch_size):
-            together = group[start : start + batch_size]
-            found = generate_batch(
-                model, together, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
+            batch = group[start : start + batch_size]
+            generations = generate_batch(
+                model, batch, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
             )
-            for sample, one in zip(together, found, strict=True):
-                yield sample.id, one.text.strip()
+            for sample, generation in zip(batch, generations, strict=True):
+                yield sample.id, generation.text.strip()

@@ -24,7 +24,7 @@ from mmprobe.benchmarks.mirage.parsing import (
 from mmprobe.benchmarks.mirage.rule_labels import extract_by_rules, match_by_rules
 from mmprobe.benchmarks.mirage_effect.rule_labels import find_diagnosis, label_by_rules
 from mmprobe.benchmarks.mmreason.choice_removal import remove_choices
-from mmprobe.benchmarks.mmreason.model_labels import read_pieces
+from mmprobe.benchmarks.mmreason.model_labels import read_steps
 from mmprobe.training.logos import follows_format
 
 PIECES = [
@@ -100,7 +100,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "hallucinations": read_hallucinations,
     "matches": lambda text: read_matches(text, 1, 1),
     "scores": read_scores,
-    "steps": lambda text: read_pieces(text, 1),
+    "steps": lambda text: read_steps(text, 1),
 }
 
 

@@ -1,4 +1,4 @@
-"""Options taken out of questions as benchmarks print them, and files of questions."""
+"""Removal of options from questions of real benchmarks, and files of questions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import pytest
 from PIL import Image
 
-from mmprobe.benchmarks.answers.final_answers import given_answer
-from mmprobe.benchmarks.mmreason.choice_removal import can_stand_open, open_answer, remove_choices
-from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct, load_questions, opened
+from mmprobe.benchmarks.answers.final_answers import find_answer
+from mmprobe.benchmarks.mmreason.choice_removal import is_open_without_choices, option_text, remove_choices
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct, load_questions, to_open_question
 from mmprobe.errors import InputError
 
 
@@ -46,13 +46,13 @@ from mmprobe.errors import InputError
         ("", "", {}),
     ],
 )  # fmt: skip
-def test_options_are_cut_out(question, text, choices):
-    found = remove_choices(question)
-    assert found.question == text and found.choices == choices
+def test_options_are_removed(question, text, choices):
+    split = remove_choices(question)
+    assert split.question == text and split.choices == choices
 
 
 @pytest.mark.parametrize(
-    ("question", "choices", "stands"),
+    ("question", "choices", "is_open"),
     [
         ("How long is AB?", {"A": "2 cm", "B": "3 cm"}, True),
         ("Which of the following is true?", {"A": "x", "B": "y"}, False),
@@ -63,8 +63,8 @@ def test_options_are_cut_out(question, text, choices):
         ("What is it?", {"B": "cat", "C": "dog"}, False),
     ],
 )
-def test_what_can_stand_open(question, choices, stands):
-    assert can_stand_open(question, choices, "A") is stands
+def test_questions_that_are_open_without_choices(question, choices, is_open):
+    assert is_open_without_choices(question, choices, "A") is is_open
 
 
 def question(**fields: object) -> ReasonQuestion:
@@ -72,18 +72,20 @@ def question(**fields: object) -> ReasonQuestion:
     return ReasonQuestion.model_validate(base | fields)
 
 
-def test_questions_are_opened():
+def test_questions_become_open():
     plain = question()
-    assert opened(plain) is plain
-    given = opened(question(choices={"A": "5", "B": "7"}, answer="B"))
-    assert (given.question, given.answer, given.choices) == ("What is x?", "7", {})
-    within = opened(question(question="What is x? (A) 5 (B) 7", answer="A"))
-    assert (within.question, within.answer) == ("What is x?", "5")
+    assert to_open_question(plain) is plain
+    with_choices = to_open_question(question(choices={"A": "5", "B": "7"}, answer="B"))
+    assert (with_choices.question, with_choices.answer, with_choices.choices) == ("What is x?", "7", {})
+    with_choices_in_text = to_open_question(question(question="What is x? (A) 5 (B) 7", answer="A"))
+    assert (with_choices_in_text.question, with_choices_in_text.answer) == ("What is x?", "5")
     assert (
-        opened(question(question="Which of these is right?", choices={"A": "5", "B": "7"}, answer="B"))
+        to_open_question(
+            question(question="Which of these is right?", choices={"A": "5", "B": "7"}, answer="B")
+        )
         is None
     )
-    assert open_answer({"A": "x"}, "7") == "7"
+    assert option_text({"A": "x"}, "7") == "7"
 
 
 @pytest.mark.parametrize(
@@ -113,8 +115,8 @@ def test_answers_by_rules(answer, response, right):
     assert is_correct(question(answer=answer), response) is right
 
 
-def test_what_states_no_answer_is_told_apart():
-    assert given_answer(" \n...\n") is None and given_answer("I cannot tell") == "I cannot tell"
+def test_responses_without_an_answer():
+    assert find_answer(" \n...\n") is None and find_answer("I cannot tell") == "I cannot tell"
 
 
 def test_a_file_of_questions(tmp_path):

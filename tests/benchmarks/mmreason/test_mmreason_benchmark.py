@@ -1,4 +1,4 @@
-"""MMReason as a benchmark: what is asked, what is scored, on files, on the synthetic world and through inspect-ai."""
+"""MMReason: questions and scores, of files, of the synthetic world, and through inspect-ai."""
 
 from __future__ import annotations
 
@@ -34,20 +34,24 @@ def file(tmp_path):
     return path
 
 
-def test_questions_are_asked_open_with_pictures_and_without(file):
-    truth = BENCHMARK.read(file)
+def test_open_questions_are_asked_with_and_without_images(file):
+    truth = BENCHMARK.read_data(file)
     assert truth.left_out == ["stuck"]
-    asked = {sample.id: sample for sample in BENCHMARK.ask(truth)}
-    assert list(asked) == ["open", "closed", "blind", "open--text", "closed--text"]
+    samples = {sample.id: sample for sample in BENCHMARK.ask_questions(truth)}
+    assert list(samples) == ["open", "closed", "blind", "open--text", "closed--text"]
     assert (
-        asked["closed"].question == f"How long is AB?\n\n{INSTRUCTION}" and len(asked["closed"].images) == 1
+        samples["closed"].question == f"How long is AB?\n\n{INSTRUCTION}"
+        and len(samples["closed"].images) == 1
     )
-    assert asked["closed--text"].question == asked["closed"].question and asked["closed--text"].images == []
-    assert (asked["blind"].question, asked["blind"].system) == ("How long is AB?", "Be brief.")
+    assert (
+        samples["closed--text"].question == samples["closed"].question
+        and samples["closed--text"].images == []
+    )
+    assert (samples["blind"].question, samples["blind"].system) == ("How long is AB?", "Be brief.")
 
 
 def test_answers_are_scored_by_rules(file):
-    truth = BENCHMARK.read(file)
+    truth = BENCHMARK.read_data(file)
     responses = {
         "open": "The scale is 4. It is a ruler.\nThe answer is 3 cm.",
         "open--text": "Answer: 3 cm",
@@ -56,7 +60,7 @@ def test_answers_are_scored_by_rules(file):
         "blind": "",
         "stuck": "A",  # asked elsewhere with its options
     }
-    metrics, records = BENCHMARK.score(truth, responses)
+    metrics, records = BENCHMARK.score_answers(truth, responses)
     expected = {
         "s_final": (2 / 3, 3),
         "s_final_text": (1 / 2, 2),
@@ -74,20 +78,20 @@ def test_answers_are_scored_by_rules(file):
     assert [step["label"] for step in first["steps"]] == ["incorrect", "unverifiable", "unverifiable"]
     assert (second["correct"], second["correct_text"], second["steps"]) == (True, False, None)
     assert (blind["final_answer"], blind["correct_text"]) == (None, None)
-    assert BENCHMARK.faithful(truth, records) == {"open": True, "closed": True, "blind": False}
+    assert BENCHMARK.faithful_answers(truth, records) == {"open": True, "closed": True, "blind": False}
     assert metrics["s_final"].parts.ids == ("open", "closed", "blind"), "for comparisons question by question"
     assert metrics["relevance_rate"].parts.ids == ("open", "closed")
     json.dumps(records)
 
 
 def test_what_was_not_answered_lowers_the_coverage(file):
-    truth = BENCHMARK.read(file)
-    metrics, records = BENCHMARK.score(truth, {"closed": "3 cm"})
+    truth = BENCHMARK.read_data(file)
+    metrics, records = BENCHMARK.score_answers(truth, {"closed": "3 cm"})
     assert metrics["s_final"].value == 1 and metrics["s_final"].coverage == pytest.approx(1 / 3)
     assert metrics["relevance_rate"].value is None and metrics["s_inter"].value is None
     assert records[0]["correct"] is None and records[0]["response"] is None
     with pytest.raises(InputError, match="'other' answers no question"):
-        BENCHMARK.score(truth, {"other": "3"})
+        BENCHMARK.score_answers(truth, {"other": "3"})
 
 
 @pytest.mark.parametrize(
@@ -105,21 +109,21 @@ def test_what_was_not_answered_lowers_the_coverage(file):
         ([[]], "line 1"),
     ],
 )
-def test_bad_files_are_told_in_one_line(file, lines, message):
-    given = [
+def test_bad_files_are_reported_in_one_line(file, lines, message):
+    complete_lines = [
         {"discipline": "math", "source": "own"} | line if isinstance(line, dict) else line for line in lines
     ]
-    file.write_text("".join(json.dumps(line) + "\n" for line in given))
+    file.write_text("".join(json.dumps(line) + "\n" for line in complete_lines))
     with pytest.raises(InputError, match=message) as raised:
-        BENCHMARK.read(file)
+        BENCHMARK.read_data(file)
     assert "\n" not in str(raised.value)
 
 
-def test_the_worlds_true_answers_are_right_in_every_step(tmp_path):
-    """Against the answers that the world itself gives, which are not what the solutions are made of."""
-    truth = BENCHMARK.draw(tmp_path / "data", 12, 3)
+def test_true_answers_of_the_synthetic_world_are_right_in_every_step(tmp_path):
+    """The true answers come from the samples file, not from the solutions."""
+    truth = BENCHMARK.draw_data(tmp_path / "data", 12, 3)
     true = {sample.id: sample.answer for sample in load_samples(tmp_path / "data" / "samples.jsonl")}
-    metrics, records = BENCHMARK.score(
+    metrics, records = BENCHMARK.score_answers(
         truth, {question.id: true[question.id] for question in truth.questions}
     )
     assert metrics["s_final"].value == 1 and metrics["s_final"].n == len(truth.questions) >= 12 * 4
@@ -127,18 +131,18 @@ def test_the_worlds_true_answers_are_right_in_every_step(tmp_path):
     assert {question.level for question in truth.questions} == {"easy", "medium", "hard"}
     assert all(len(question.solution) >= 2 for question in truth.questions)
     wrong = {
-        one.id: true[two.id]
-        for one in truth.questions
-        for two in truth.questions
-        if one.id[4:] == two.id[4:] and one.answer != two.answer
+        question.id: true[other.id]
+        for question in truth.questions
+        for other in truth.questions
+        if question.id[4:] == other.id[4:] and question.answer != other.answer
     }
-    metrics, _ = BENCHMARK.score(truth, wrong)
+    metrics, _ = BENCHMARK.score_answers(truth, wrong)
     assert metrics["s_final"].value == 0 and metrics["s_final"].n > 20, "another pair's answers are wrong"
     assert metrics["incorrect_steps"].value > 0.2 and metrics["s_inter"].value < 0.5
 
 
 def test_a_samples_file_of_make_pairs_is_read(tmp_path):
-    questions = BENCHMARK.read(make_pairs(tmp_path / "pairs", 2, 3)).questions
+    questions = BENCHMARK.read_data(make_pairs(tmp_path / "pairs", 2, 3)).questions
     steps = next(question for question in questions if question.metadata["type"] == "steps")
     assert not steps.answer.startswith("Therefore") and steps.solution[0].startswith("Picture one: ")
 
@@ -151,16 +155,16 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
     from mmprobe.benchmarks.core import inspect_tasks
 
     def outputs(messages, tools, tool_choice, config):
-        pictures = [part for part in messages[-1].content if part.type == "image"]
-        asked[messages[-1].id] = len(pictures)
-        output = ModelOutput.from_content("mockllm/model", said(bool(pictures)))
+        images = [part for part in messages[-1].content if part.type == "image"]
+        image_counts[messages[-1].id] = len(images)
+        output = ModelOutput.from_content("mockllm/model", answer(bool(images)))
         output.usage = ModelUsage()  # else tokens are counted with tables from the network
         return output
 
-    def said(sees: bool) -> str:
-        return "There are 2 differences." if sees else "There are no differences."
+    def answer(has_images: bool) -> str:
+        return "There are 2 differences." if has_images else "There are no differences."
 
-    asked: dict[str, int] = {}
+    image_counts: dict[str, int] = {}
     (log,) = inspect_eval(
         inspect_tasks.mmreason(n=6, seed=5),
         model=get_model("mockllm/model", custom_outputs=outputs, memoize=False),
@@ -168,12 +172,14 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
         display="none",
     )
     assert log.status == "success", log.error
-    truth = BENCHMARK.draw(tmp_path / "pairs", 6, 5)
-    samples = BENCHMARK.ask(truth)
-    assert asked == {sample.id: len(sample.images) for sample in samples}
-    expected, _ = BENCHMARK.score(truth, {sample.id: said(bool(sample.images)) for sample in samples})
+    truth = BENCHMARK.draw_data(tmp_path / "pairs", 6, 5)
+    samples = BENCHMARK.ask_questions(truth)
+    assert image_counts == {sample.id: len(sample.images) for sample in samples}
+    expected, _ = BENCHMARK.score_answers(
+        truth, {sample.id: answer(bool(sample.images)) for sample in samples}
+    )
     assert 0 < expected["s_final"].value < 1 and 0 < expected["s_final_text"].value < 1
-    found = {name: one.value for score in log.results.scores for name, one in score.metrics.items()}
-    assert found == {
+    values = {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
+    assert values == {
         name: pytest.approx(metric.value) for name, metric in expected.items() if metric.value is not None
     }

@@ -1,4 +1,4 @@
-"""MMReason's judge: what it is asked, what becomes of its labels, of orders in answers and of useless replies."""
+"""Labels of MMReason by a judge: requests, labels, orders in answers, and unusable replies."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import Unusable
+from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK, MMReasonTruth
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
-from mmprobe.benchmarks.mmreason.model_labels import by_judge, read_answer, read_pieces
+from mmprobe.benchmarks.mmreason.model_labels import label_by_judge, read_answer, read_steps
 from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
 from mmprobe.benchmarks.mmreason.voting.filtering import filter_questions
 from mmprobe.benchmarks.mmreason.voting.voters import ask_voters
@@ -22,7 +22,7 @@ FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
 
 
 class Mock:
-    """A judge by hand: it takes what stands between [ ] as the answer, knows one synonym, and grades by first words."""
+    """A mock judge. The answer stands between [ ]; it knows one synonym, and labels sentences by their first word."""
 
     def __init__(self, **replies: str) -> None:
         self.replies, self.asked = replies, []
@@ -30,7 +30,7 @@ class Mock:
 
     def _output(self, messages, tools, tool_choice, config):
         kind = {ANSWER: "answer", EQUIVALENT: "equivalent", STEPS: "steps", ERROR: "error"}[messages[0].text]
-        (data,) = (json.loads(found[1]) for found in FENCED.findall(messages[1].text))
+        (data,) = (json.loads(match[1]) for match in FENCED.findall(messages[1].text))
         outside = FENCED.sub("", messages[1].text) + "".join(message.text for message in messages[2:])
         self.asked.append((kind, data))
         reply = self.replies.get(kind) or json.dumps(getattr(self, "_" + kind)(data))
@@ -42,8 +42,8 @@ class Mock:
 
     def _answer(self, data):
         assert "true" not in data and "solution" not in data, "the truth is not in sight"
-        found = re.search(r"\[(.+?)\]", data["response"])
-        return {"answer": found and found[1]}
+        match = re.search(r"\[(.+?)\]", data["response"])
+        return {"answer": match and match[1]}
 
     def _equivalent(self, data):
         return {"equivalent": data["given"] == "seven centimetres"}
@@ -66,14 +66,14 @@ def question(name: str, **fields: object) -> ReasonQuestion:
     return ReasonQuestion.model_validate(base | {"solution": ["AB is 7 cm."]} | fields)
 
 
-def labelled(mock, responses, questions=None, **options):
+def label_responses(mock, responses, questions=None, **options):
     judge = ModelJudge(mock.model, None, **options)
-    return by_judge(questions or [question(name) for name in responses], responses, judge)
+    return label_by_judge(questions or [question(name) for name in responses], responses, judge)
 
 
 def test_labels_of_every_kind_of_answer():
     mock = Mock()
-    said = {
+    responses = {
         "same": "Right one. Perhaps two. So [7 cm.]",
         "synonym": "Hm. [seven centimetres]",
         "wrong": "I see a ruler. Wrong side. [9 cm]",
@@ -81,9 +81,9 @@ def test_labels_of_every_kind_of_answer():
         "empty": " \n",
         "silent": "...",
     }
-    found = dict(zip(said, labelled(mock, said), strict=True))
-    rights = {name: label.right for name, label in found.items()}
-    assert rights == {
+    labels = dict(zip(responses, label_responses(mock, responses), strict=True))
+    correct = {name: label.correct for name, label in labels.items()}
+    assert correct == {
         "same": True,
         "synonym": True,
         "wrong": False,
@@ -91,15 +91,15 @@ def test_labels_of_every_kind_of_answer():
         "empty": False,
         "silent": False,
     }
-    assert {name: label.given for name, label in found.items() if label.given} == {
+    assert {name: label.final_answer for name, label in labels.items() if label.final_answer} == {
         "same": "7 cm.",
         "synonym": "seven centimetres",
         "wrong": "9 cm",
     }
-    assert found["same"].steps == (("Right one.", "correct"), ("Perhaps two.", "unverifiable"))
-    assert found["wrong"].steps == (("Wrong side.", "incorrect"),)
-    assert found["synonym"].steps == found["empty"].steps == found["silent"].steps == ()
-    errors = {name: label.error for name, label in found.items() if label.error}
+    assert labels["same"].steps == (("Right one.", "correct"), ("Perhaps two.", "unverifiable"))
+    assert labels["wrong"].steps == (("Wrong side.", "incorrect"),)
+    assert labels["synonym"].steps == labels["empty"].steps == labels["silent"].steps == ()
+    errors = {name: label.error for name, label in labels.items() if label.error}
     assert errors == {"wrong": "perception", "none": "reasoning", "silent": "reasoning"}
     calls = [(kind, data.get("given")) for kind, data in mock.asked if kind == "equivalent"]
     assert calls == [("equivalent", "seven centimetres"), ("equivalent", "9 cm")], (
@@ -109,10 +109,10 @@ def test_labels_of_every_kind_of_answer():
 
 def test_answers_without_pictures_are_judged_too():
     questions = [question("a", images=["a.png"], solution=[])]
-    (label,) = labelled(Mock(), {"a": "[7 cm]", "a--text": "[9 cm]"}, questions)
-    assert (label.right, label.right_text, label.steps) == (True, False, None)
-    (label,) = labelled(Mock(), {"a--text": "[7 cm]"}, questions)
-    assert (label.answered, label.right, label.right_text) == (False, None, True)
+    (label,) = label_responses(Mock(), {"a": "[7 cm]", "a--text": "[9 cm]"}, questions)
+    assert (label.correct, label.correct_text, label.steps) == (True, False, None)
+    (label,) = label_responses(Mock(), {"a--text": "[7 cm]"}, questions)
+    assert (label.answered, label.correct, label.correct_text) == (False, None, True)
 
 
 def test_lists_of_the_wrong_length_are_asked_again_then_unscored_and_counted():
@@ -120,7 +120,7 @@ def test_lists_of_the_wrong_length_are_asked_again_then_unscored_and_counted():
     mock = Mock(steps=short)
     truth = MMReasonTruth([question("a"), question("b")], [])
     responses = {"a": "Right one. Right two. [7 cm]", "b": "[7 cm]"}
-    metrics, records = BENCHMARK.judged(truth, responses, ModelJudge(mock.model, None, repairs=3))
+    metrics, records = BENCHMARK.score_with_judge(truth, responses, ModelJudge(mock.model, None, repairs=3))
     assert [kind for kind, data in mock.asked if kind == "steps" and len(data["response"]) == 3] == [
         "steps"
     ] * 4
@@ -130,11 +130,13 @@ def test_lists_of_the_wrong_length_are_asked_again_then_unscored_and_counted():
     assert metrics["s_final"].value == 1
 
 
-def test_what_the_judge_cannot_label_is_no_wrong_answer():
+def test_unscored_answers_are_not_wrong():
     truth = MMReasonTruth([question("a"), question("b")], [])
-    for broken, what in (("answer", "[7 cm]"), ("equivalent", "[9 cm]")):
+    for broken, response in (("answer", "[7 cm]"), ("equivalent", "[9 cm]")):
         mock = Mock(**{broken: "I would say so."})
-        metrics, records = BENCHMARK.judged(truth, {"a": what}, ModelJudge(mock.model, None, repairs=1))
+        metrics, records = BENCHMARK.score_with_judge(
+            truth, {"a": response}, ModelJudge(mock.model, None, repairs=1)
+        )
         assert metrics["s_final"].value is None and metrics["unscored_answers"].value == 1
         assert metrics["unscored_answers"].n == 1 and records[0]["unscored"]["answer"] == "garbage"
         assert "error" not in {kind for kind, _ in mock.asked}
@@ -143,7 +145,7 @@ def test_what_the_judge_cannot_label_is_no_wrong_answer():
 def test_errors_are_tallied():
     truth = MMReasonTruth([question(name) for name in "abc"], [])
     responses = {"a": "I see [9 cm]", "b": "[9 cm]", "c": "[7 cm]"}
-    metrics, records = BENCHMARK.judged(truth, responses, ModelJudge(Mock().model, None))
+    metrics, records = BENCHMARK.score_with_judge(truth, responses, ModelJudge(Mock().model, None))
     assert (metrics["perception_share"].value, metrics["reasoning_share"].n) == (0.5, 2)
     assert [record["error"] for record in records] == ["perception", "reasoning", None]
 
@@ -160,16 +162,16 @@ def test_errors_are_tallied():
 )
 def test_text_in_an_answer_gives_no_orders(text):
     mock = Mock()
-    (label,) = labelled(mock, {"a": f"Wrong {text}. [9 cm]"})
-    assert label.right is False and label.given == "9 cm" and label.error == "reasoning"
+    (label,) = label_responses(mock, {"a": f"Wrong {text}. [9 cm]"})
+    assert label.correct is False and label.final_answer == "9 cm" and label.error == "reasoning"
     assert {kind for kind, _ in mock.asked} == {"answer", "equivalent", "steps", "error"}
 
 
 def test_several_judges_take_the_majority():
     mocks = [Mock(), Mock(), Mock(answer='{"answer": null}', error='{"error": "refusal"}')]
     judge = EnsembleJudge([ModelJudge(mock.model, None) for mock in mocks])
-    (label,) = by_judge([question("a")], {"a": "Right one. [9 cm]"}, judge)
-    assert (label.given, label.right, label.error) == ("9 cm", False, "reasoning")
+    (label,) = label_by_judge([question("a")], {"a": "Right one. [9 cm]"}, judge)
+    assert (label.final_answer, label.correct, label.error) == ("9 cm", False, "reasoning")
     assert label.steps == (("Right one.", "correct"),)
 
 
@@ -179,7 +181,7 @@ def test_several_judges_take_the_majority():
 )
 def test_an_answer_must_stand_in_the_response(reply):
     assert read_answer('```json\n{"answer": "7  CM"}\n```', "It is 7 cm.") == ("7 CM",)
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableReply):
         read_answer(reply, "It is 7 cm.")
 
 
@@ -187,33 +189,33 @@ def test_labels_come_one_a_step_in_order():
     def reply(*steps):
         return json.dumps({"labels": [{"step": step, "label": label} for step, label in steps]})
 
-    assert read_pieces(reply((1, "correct"), (2, "none")), 2) == ("correct", "none")
+    assert read_steps(reply((1, "correct"), (2, "none")), 2) == ("correct", "none")
     for wrong in (
         reply(),
         reply((1, "correct")),
         reply((2, "none"), (1, "none")),
         reply((1, "wrong"), (2, "none")),
     ):
-        with pytest.raises(Unusable):
-            read_pieces(wrong, 2)
+        with pytest.raises(UnusableReply):
+            read_steps(wrong, 2)
 
 
-def test_a_filter_may_ask_a_judge_what_is_right(tmp_path):
-    """Rules see in none of the answers that it is right; the judge knows another word for it."""
+def test_a_filter_with_a_judge(tmp_path):
+    """By rules no answer is right. The judge knows a synonym."""
     truth = MMReasonTruth([question("a"), question("b"), question("c")], [])
 
     def voter(samples):
         for sample in samples:
             yield sample.id, "So [seven centimetres] it is" if sample.id == "a" else "Hm [9 cm] so"
 
-    found = []
+    results = []
     for judge in (
         None,
         ModelJudge(Mock().model, None),
         ModelJudge(Mock(answer="Well.").model, None, repairs=0),
     ):
-        asked = ask_voters(truth, 8, given={"m": voter})
-        found.append(filter_questions(truth, ["m"], asked, tmp_path / "out", {}, judge=judge)[1])
-    assert [list(one.removed) for one in found] == [[], ["a"], []]
-    assert [one.kept for one in found] == [["a", "b", "c"], ["b", "c"], []]
-    assert found[2].undecided == ["a", "b", "c"], "what the judge cannot label has no verdict"
+        ask = ask_voters(truth, 8, answerers={"m": voter})
+        results.append(filter_questions(truth, ["m"], ask, tmp_path / "out", {}, judge=judge)[1])
+    assert [list(result.removed) for result in results] == [[], ["a"], []]
+    assert [result.kept for result in results] == [["a", "b", "c"], ["b", "c"], []]
+    assert results[2].undecided == ["a", "b", "c"], "what the judge cannot label has no verdict"

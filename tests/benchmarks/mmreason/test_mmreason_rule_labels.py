@@ -1,10 +1,10 @@
-"""Steps of reasoning by rules: found in the true solution, contradicted by it, or neither."""
+"""Labels of steps by rules: in the true solution, contradicted by it, or neither."""
 
 from __future__ import annotations
 
 import pytest
 
-from mmprobe.benchmarks.answers.facts import sentences
+from mmprobe.benchmarks.answers.facts import split_sentences
 from mmprobe.benchmarks.mmreason.rule_labels import label_steps
 
 SOLUTION = [
@@ -19,8 +19,8 @@ SOLUTION = [
     ("step", "label"),
     [
         ("Picture one: red circle B2, orange star C3.", "correct"),
-        ("picture one: orange star C3", "correct"),  # says less, all of it so
-        ("Picture one: red circle B2, blue star C3.", "incorrect"),  # that is picture two
+        ("picture one: orange star C3", "correct"),  # only a part, but all of it is true
+        ("Picture one: red circle B2, blue star C3.", "incorrect"),  # this is picture two
         ("Picture one: red circle B2, green heart A1.", "unverifiable"),
         ("Picture one: red circle D4, green heart A1.", "incorrect"),
         ("Therefore: The star changed from orange to blue.", "correct"),
@@ -53,11 +53,11 @@ def test_the_steps_of_a_response_in_order():
         "incorrect",
         "unverifiable",
     ]
-    assert [text for text, _ in label_steps(response, SOLUTION)] == sentences(response)
+    assert [text for text, _ in label_steps(response, SOLUTION)] == split_sentences(response)
 
 
 @pytest.mark.parametrize("response", ["", "...", "\n \n", "!?", ". : , ;"])
-def test_what_says_nothing_has_no_steps(response):
+def test_texts_without_words_have_no_steps(response):
     assert label_steps(response, SOLUTION) == []
 
 

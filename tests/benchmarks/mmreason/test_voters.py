@@ -1,4 +1,4 @@
-"""Voters and the filtered set: models that draw their answers, kills, and a result that is computed by hand."""
+"""Voters and the filtered set: sampled answers, killed filters, and a hand-computed result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from mmprobe.benchmarks.core.api_models import api
+from mmprobe.benchmarks.core.api_models import api_answerer
 from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK
 from mmprobe.benchmarks.mmreason.voting.filtering import filter_questions
 from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters
@@ -23,11 +23,11 @@ PAIRS, SEED = 3, 6
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
-    return BENCHMARK.read(make_pairs(tmp_path_factory.mktemp("voters") / "pairs", PAIRS, SEED))
+    return BENCHMARK.read_data(make_pairs(tmp_path_factory.mktemp("voters") / "pairs", PAIRS, SEED))
 
 
 def voter(texts):
-    """Answers by the question's id, without `--text`, and whether it has pictures."""
+    """Return a voter whose answers depend on the question's id and on whether it has images."""
 
     def answer(samples):
         for sample in samples:
@@ -37,19 +37,21 @@ def voter(texts):
 
 
 def test_a_filter_by_hand(truth, tmp_path):
-    """One voter knows all with pictures and the numbers without, the other nothing but one thing, without."""
+    """One voter knows all answers with images, and the numbers without. The other knows one answer without images."""
     answers = {question.id: question.answer for question in truth.questions}
     kinds = {question.id: question.metadata["type"] for question in truth.questions}
     numbers = [name for name, kind in kinds.items() if kind == "count"]
     star = next(name for name, kind in kinds.items() if kind == "colour")
-    given = {
-        "knows": voter(lambda name, sees: answers[name] if sees or name in numbers else "Hm."),
-        "star": voter(lambda name, sees: answers[name] if name == star and not sees else "No idea."),
+    answerers = {
+        "knows": voter(lambda name, has_images: answers[name] if has_images or name in numbers else "Hm."),
+        "star": voter(
+            lambda name, has_images: answers[name] if name == star and not has_images else "No idea."
+        ),
     }
-    asked = ask_voters(truth, 8, given=given)
-    metrics, found = filter_questions(truth, list(given), asked, tmp_path / "out", {"seed": 0})
+    ask = ask_voters(truth, 8, answerers=answerers)
+    metrics, result = filter_questions(truth, list(answerers), ask, tmp_path / "out", {"seed": 0})
     total = len(truth.questions)
-    assert set(found.removed) == {*numbers, star}
+    assert set(result.removed) == {*numbers, star}
     assert metrics["kept"].value == pytest.approx((total - 4) / total) and metrics["kept"].n == total
     assert metrics["kept[discipline=math]"].value == 0
     science = Counter(question.discipline for question in truth.questions)["science"]
@@ -64,8 +66,8 @@ def test_a_filter_by_hand(truth, tmp_path):
     assert metrics["relevance_rate_before[voter=star]"].value is None, "it is never right with the pictures"
     assert metrics["without_verdict"].value == 0
 
-    kept, removed = (BENCHMARK.read(tmp_path / "out" / f"{name}.jsonl") for name in ("kept", "removed"))
-    assert [question.id for question in kept.questions] == found.kept
+    kept, removed = (BENCHMARK.read_data(tmp_path / "out" / f"{name}.jsonl") for name in ("kept", "removed"))
+    assert [question.id for question in kept.questions] == result.kept
     by_id = {question.id: question for question in truth.questions}
     for question in kept.questions:
         assert question.images[0].samefile(by_id[question.id].images[0])
@@ -80,39 +82,39 @@ def test_a_filter_by_hand(truth, tmp_path):
     assert Counter(record["fate"] for record in records) == {"kept": total - 4, "removed": 4}
 
 
-def test_relevance_is_asked_anew_after_the_filter(truth, tmp_path):
-    """A voter that is right without pictures from its third answer on: too late to be filtered."""
-    said: Counter[str] = Counter()
+def test_kept_questions_are_asked_again_after_the_filter(truth, tmp_path):
+    """A voter is right without images from its third answer on. That is too late for the filter."""
+    text_counts: Counter[str] = Counter()
 
-    def texts(name, sees):
-        said[name] += not sees
-        return answers[name] if sees or said[name] > 2 else "Hm."
+    def texts(name, has_images):
+        text_counts[name] += not has_images
+        return answers[name] if has_images or text_counts[name] > 2 else "Hm."
 
     answers = {question.id: question.answer for question in truth.questions}
-    metrics, found = filter_questions(
-        truth, ["late"], ask_voters(truth, 8, given={"late": voter(texts)}), tmp_path / "out", {}
+    metrics, result = filter_questions(
+        truth, ["late"], ask_voters(truth, 8, answerers={"late": voter(texts)}), tmp_path / "out", {}
     )
-    assert len(found.kept) == len(truth.questions)
+    assert len(result.kept) == len(truth.questions)
     assert metrics["relevance_rate_before[voter=late]"].value == 1
     assert metrics["relevance_rate_after[voter=late]"].value == 0
 
 
-def test_a_local_voter_draws_other_answers_each_round_and_the_same_again(truth, tiny_spd, monkeypatch):
+def test_a_local_voter_samples_anew_in_each_round_and_reproducibly(truth, tiny_spd, monkeypatch):
     loaded: list[str] = []
     monkeypatch.setattr(
         "mmprobe.benchmarks.mmreason.voting.voters.load_model",
         lambda name, **_: loaded.append(name) or tiny_spd,
     )
     names = [question.id for question in truth.questions if question.metadata["type"] == "colour"]
-    asked = ask_voters(truth, 8, temperature=1.5, seed=1)
-    rounds = [dict(asked("tiny-spd", names, turn)) for turn in (1, 2, 3, 1)]
+    ask = ask_voters(truth, 8, temperature=1.5, seed=1)
+    rounds = [dict(ask("tiny-spd", names, round_number)) for round_number in (1, 2, 3, 1)]
     assert loaded == ["tiny-spd"]
     assert rounds[0] == rounds[3] and rounds[0] != rounds[1] != rounds[2]
     greedy = ask_voters(truth, 8, temperature=0)
-    with_pictures = dict(greedy("tiny-spd", names, 0))
+    with_images = dict(greedy("tiny-spd", names, 0))
     answers = {question.id: question.answer for question in truth.questions}
-    assert with_pictures == {name: answers[name] for name in names}
-    assert dict(greedy("tiny-spd", names, 1)) == dict(greedy("tiny-spd", names, 2)) != with_pictures
+    assert with_images == {name: answers[name] for name in names}
+    assert dict(greedy("tiny-spd", names, 1)) == dict(greedy("tiny-spd", names, 2)) != with_images
 
 
 def test_voters_are_found_before_any_is_asked(monkeypatch):
@@ -123,7 +125,7 @@ def test_voters_are_found_before_any_is_asked(monkeypatch):
 
 
 def mock(name, calls, seconds=0.0):
-    """A voter behind inspect-ai's mock provider, which notes every call in a file before it answers."""
+    """Return a voter on a mock model, which records every call in a file before it answers."""
     inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 
     def outputs(messages, tools, tool_choice, config):
@@ -134,12 +136,12 @@ def mock(name, calls, seconds=0.0):
         output.usage = inspect_model.ModelUsage()  # else tokens are counted with tables from the network
         return output
 
-    return api(inspect_model.get_model("mockllm/model", custom_outputs=outputs, memoize=False), 8)
+    return api_answerer(inspect_model.get_model("mockllm/model", custom_outputs=outputs, memoize=False), 8)
 
 
 def run(truth, out, calls, seconds=0.0):
-    asked = ask_voters(truth, 8, given={name: mock(name, calls, seconds) for name in ("one", "two")})
-    return filter_questions(truth, ["one", "two"], asked, out, {"seed": 0})[0]
+    ask = ask_voters(truth, 8, answerers={name: mock(name, calls, seconds) for name in ("one", "two")})
+    return filter_questions(truth, ["one", "two"], ask, out, {"seed": 0})[0]
 
 
 def votes(out):
@@ -149,7 +151,7 @@ def votes(out):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a process")
-def test_a_filter_that_is_killed_goes_on_and_asks_no_model_twice(truth, tmp_path):
+def test_a_killed_filter_resumes_and_asks_no_model_twice(truth, tmp_path):
     out = tmp_path / "out"
     first = multiprocessing.get_context("fork").Process(
         target=run, args=(truth, out, tmp_path / "first", 0.05)
@@ -162,11 +164,16 @@ def test_a_filter_that_is_killed_goes_on_and_asks_no_model_twice(truth, tmp_path
     first.join()
     kept = votes(out)
     assert len(kept) >= 8 and not (out / "results.json").exists()
-    found, whole = run(truth, out, tmp_path / "second"), run(truth, tmp_path / "whole", tmp_path / "all")
-    everything = Counter((tmp_path / "all").read_text().splitlines())
-    asked_later = Counter((tmp_path / "second").read_text().splitlines())
-    # calls tell no round: as often as in a filter that nobody killed, less what was kept of the first
-    told = Counter(f"{name} {which}{'--text' if turn else ''}" for turn, name, which in kept)
-    assert asked_later == everything - told and everything.total() - told.total() == asked_later.total()
+    resumed, whole = run(truth, out, tmp_path / "second"), run(truth, tmp_path / "whole", tmp_path / "all")
+    all_calls = Counter((tmp_path / "all").read_text().splitlines())
+    later_calls = Counter((tmp_path / "second").read_text().splitlines())
+    # The recorded calls have no round: a call must occur as often as without the kill, minus the kept votes.
+    kept_calls = Counter(
+        f"{name} {question_id}{'--text' if round_number else ''}" for round_number, name, question_id in kept
+    )
+    assert (
+        later_calls == all_calls - kept_calls
+        and all_calls.total() - kept_calls.total() == later_calls.total()
+    )
     assert sorted(votes(out)) == sorted(votes(tmp_path / "whole")) and len(set(votes(out))) == len(votes(out))
-    assert found == whole and 0 < found["kept"].value < 1
+    assert resumed == whole and 0 < resumed["kept"].value < 1
