@@ -87,21 +87,19 @@ def group_by_pair(pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]])
     answers: dict[str, dict[str, str]] = {}
     for number, response in enumerate(responses, 1):
         where = f"response {number}"
-        name, question_type, text = (
-            response.get("id"),
-            response.get("question_type"),
-            response.get("response", 0),
-        )
+        response_id = response.get("id")
+        question_type = response.get("question_type")
+        text = response.get("response", 0)
         if question_type not in QUESTION_TYPES:
             types = ", ".join(QUESTION_TYPES)
             raise InputError(f"{where}: question_type is {question_type!r}; use one of {types}")
-        if not isinstance(name, str | int) or str(name) not in pair_ids:
-            raise InputError(f"{where}: id {name!r} is in no pair of the data")
+        if not isinstance(response_id, str | int) or str(response_id) not in pair_ids:
+            raise InputError(f"{where}: id {response_id!r} is in no pair of the data")
         if text is not None and not isinstance(text, str):
             raise InputError(f"{where}: field 'response' is missing or not a text")
-        pair_answers = answers.setdefault(pair_ids[str(name)], {})
+        pair_answers = answers.setdefault(pair_ids[str(response_id)], {})
         if question_type in pair_answers:
-            raise InputError(f"{where}: {question_type!r} of {name!r} was answered already")
+            raise InputError(f"{where}: {question_type!r} of {response_id!r} was answered already")
         # UTF-8 cannot store half a surrogate pair.
         pair_answers[question_type] = (text or "").encode("utf-8", "replace").decode("utf-8")
     if not answers:

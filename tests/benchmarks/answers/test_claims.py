@@ -1,4 +1,4 @@
-"""The lexical judge's reader: exact on the synthetic world, useful on plain English, unmoved by anything else."""
+"""The lexical judge reads the synthetic world exactly, plain English well, and anything else as nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mmprobe.benchmarks.synthetic.questions import describe_changes, make_questi
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Edit, ScenePair, draw_pair
 
 
-def told(text: str) -> list[tuple]:
-    return [(one.type, one.category, one.before, one.after) for one in parse_claims(text)]
+def read_claims(text: str) -> list[tuple]:
+    return [(claim.type, claim.category, claim.before, claim.after) for claim in parse_claims(text)]
 
 
-def expected(edit: Edit) -> tuple:
+def expected_claim(edit: Edit) -> tuple:
     if edit.after is None:
         return ("remove", edit.before.shape, None, None)
     if edit.type == "color":
@@ -33,17 +33,17 @@ def pairs() -> list[ScenePair]:
 
 def test_every_edit_of_the_synthetic_world_is_read_back(pairs: list[ScenePair]) -> None:
     for pair in pairs:
-        assert told(describe_changes(pair)) == [expected(edit) for edit in pair.edits]
+        assert read_claims(describe_changes(pair)) == [expected_claim(edit) for edit in pair.edits]
 
 
 def test_whole_answers_of_the_synthetic_world_are_read_back(pairs: list[ScenePair]) -> None:
     for pair in pairs:
         for kind in ("same", "different", "steps"):
-            assert told(make_question(kind, pair).answer) == [expected(edit) for edit in pair.edits], (
-                make_question(kind, pair).answer
-            )
-        assert told(make_question("describe", pair).answer) == []
-        assert told(make_question("count", pair).answer) == []
+            assert read_claims(make_question(kind, pair).answer) == [
+                expected_claim(edit) for edit in pair.edits
+            ], make_question(kind, pair).answer
+        assert read_claims(make_question("describe", pair).answer) == []
+        assert read_claims(make_question("count", pair).answer) == []
         assert parse_count(make_question("count", pair).answer) == len(pair.edits)
 
 
@@ -55,8 +55,8 @@ def test_nothing_is_negated_in_the_synthetic_world(pairs: list[ScenePair]) -> No
 
 def test_a_heading_tells_of_what_stands_below_it() -> None:
     text = "1. **Removed objects:**\n   - dog\n   - cat\n2. **Color changes:**\n   - car\n3. **Position:**\n   - cup"
-    found = [("remove", "dog"), ("remove", "cat"), ("color", "car"), ("position", "cup")]
-    assert [(claim.type, claim.category) for claim in parse_claims(text)] == found
+    expected = [("remove", "dog"), ("remove", "cat"), ("color", "car"), ("position", "cup")]
+    assert [(claim.type, claim.category) for claim in parse_claims(text)] == expected
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ REMOVED = [
 
 @pytest.mark.parametrize("text", REMOVED)
 def test_a_removal_in_plain_english(text: str) -> None:
-    assert told(text) == [("remove", "dog", None, None)]
+    assert read_claims(text) == [("remove", "dog", None, None)]
 
 
 RECOLOURED = [
@@ -143,11 +143,11 @@ RECOLOURED = [
 
 @pytest.mark.parametrize("text", RECOLOURED)
 def test_a_change_of_colour_in_plain_english(text: str) -> None:
-    assert told(text) == [("color", "car", "red", "blue")]
+    assert read_claims(text) == [("color", "car", "red", "blue")]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("The cup has been moved to the left.", ("position", "cup", None, "left")),
         ("The mug moved from the left side to the right side of the table.", ("position", "cup", "left", "right")),
@@ -179,25 +179,28 @@ def test_a_change_of_colour_in_plain_english(text: str) -> None:
         ("The dog is missing from the first image.", (None, "dog", None, None)),
     ],
 )  # fmt: skip
-def test_other_claims(text: str, found: tuple) -> None:
-    assert told(text) == [found]
+def test_other_claims(text: str, expected: tuple) -> None:
+    assert read_claims(text) == [expected]
 
 
 def test_several_claims_of_one_answer_keep_apart() -> None:
     text = "The dog was removed, the red car turned blue, and two cups moved to the left."
-    assert told(text) == [
+    assert read_claims(text) == [
         ("remove", "dog", None, None),
         ("color", "car", "red", "blue"),
         ("position", "cup", None, "left"),
     ]
-    assert [one.quantity for one in parse_claims(text)] == [None, None, 2]
-    assert told("The dog and the cat were removed.") == [
+    assert [claim.quantity for claim in parse_claims(text)] == [None, None, 2]
+    assert read_claims("The dog and the cat were removed.") == [
         ("remove", "dog", None, None),
         ("remove", "cat", None, None),
     ]
     listed = "There are 2 differences:\n1. The bench is missing.\n2. The bird changed from black to white."
-    assert told(listed) == [("remove", "bench", None, None), ("color", "bird", "black", "white")]
-    assert told("color: car, remove: dog") == [("color", "car", None, None), ("remove", "dog", None, None)]
+    assert read_claims(listed) == [("remove", "bench", None, None), ("color", "bird", "black", "white")]
+    assert read_claims("color: car, remove: dog") == [
+        ("color", "car", None, None),
+        ("remove", "dog", None, None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -243,18 +246,18 @@ def test_a_claim_said_twice_is_one_and_two_of_a_kind_are_two() -> None:
     again = (
         "The dog is gone. The car turned blue. In conclusion, the dog was removed and the car is now blue."
     )
-    assert told(again) == [("remove", "dog", None, None), ("color", "car", None, "blue")]
-    assert told("The car changed color. The car changed from red to blue.") == [
+    assert read_claims(again) == [("remove", "dog", None, None), ("color", "car", None, "blue")]
+    assert read_claims("The car changed color. The car changed from red to blue.") == [
         ("color", "car", "red", "blue")
     ]
-    assert len(told("A dog was removed. Another dog was removed.")) == 2
-    assert len(told("The dog on the left is gone. The dog on the right is gone.")) == 2
-    assert len(told("The car turned blue. The car turned green.")) == 2
+    assert len(read_claims("A dog was removed. Another dog was removed.")) == 2
+    assert len(read_claims("The dog on the left is gone. The dog on the right is gone.")) == 2
+    assert len(read_claims("The car turned blue. The car turned green.")) == 2
 
 
 def test_markup_does_not_hide_a_claim() -> None:
     text = "### Differences\n\n* **The <b>dog</b>** was `removed`.\n* The car changed from *red* to __blue__ &amp; moved"
-    assert told(text)[:2] == [("remove", "dog", None, None), ("color", "car", "red", "blue")]
+    assert read_claims(text)[:2] == [("remove", "dog", None, None), ("color", "car", "red", "blue")]
 
 
 def test_a_claim_carries_its_sentence() -> None:

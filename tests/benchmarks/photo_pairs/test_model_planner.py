@@ -32,7 +32,7 @@ def mock(answer):
     return inspect_model.get_model("mockllm/model", custom_outputs=reply, memoize=False), seen
 
 
-def told(messages):
+def read_data(messages):
     return json.loads(FENCED.fullmatch(messages[1][1])[2])
 
 
@@ -68,7 +68,7 @@ def test_what_the_model_plans_is_done(coco, tmp_path):
         ]
         assert row["differences"][0]["description"] == "The chair changed from gray to blue."
         assert row["planner"] == "mockllm/model"
-    data = told(seen[0])
+    data = read_data(seen[0])
     assert seen[0][1] != seen[1][1] and (data["width"], data["height"], data["differences"]) == (320, 240, 3)
     assert [one["object"] for one in data["objects"]] == ["car", "dog", "cup", "person", "chair", "car"]
     dog, chair = data["objects"][1], data["objects"][4]
@@ -119,7 +119,7 @@ def test_after_three_repairs_the_rules_plan_and_it_is_said(coco, tmp_path):
 
 def test_a_second_run_asks_nothing_again(coco, tmp_path):
     def plan(messages):
-        number = told(messages)["objects"][0]["number"]
+        number = read_data(messages)["objects"][0]["number"]
         return edits((number, "remove", None))
 
     model, seen = mock(plan)
@@ -160,7 +160,9 @@ def test_orders_in_a_category_stay_data(coco, tmp_path):
     model, seen = mock(lambda messages: edits((1, "color", "blue")))
     images, annotations = coco(1, change=change)
     make_photo_pairs(images, annotations, tmp_path / "out", 1, differences=(1, 1), planner=model)
-    assert "ignore" not in seen[0][0][1] and told(seen[0])["objects"][4]["object"].startswith("chair. ignore")
+    assert "ignore" not in seen[0][0][1] and read_data(seen[0])["objects"][4]["object"].startswith(
+        "chair. ignore"
+    )
 
 
 def test_an_unknown_model_is_told_before_any_work(coco, tmp_path):

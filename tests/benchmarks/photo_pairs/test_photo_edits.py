@@ -142,7 +142,7 @@ def test_the_check_sees_a_single_pixel():
     with pytest.raises(Rejection, match="^1 pixels differ outside the edited objects$") as caught:
         check_pixels(photo, [edit], changed, MARGIN)
     assert caught.value.stage == "check"
-    with pytest.raises(Rejection, match="outside"):  # a correct edit that nobody told of
+    with pytest.raises(Rejection, match="outside"):  # a correct edit that is not in the list
         check_pixels(photo, [], edited(photo, edit), MARGIN)
 
 

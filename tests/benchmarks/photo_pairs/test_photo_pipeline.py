@@ -66,8 +66,11 @@ def test_true_answers_score_as_true(coco, tmp_path, data):
     assert [sample.question for sample in samples] == [sample.question for sample in truth.samples]
     assert all(sample.regions and sample.metadata["differences"] for sample in samples)
     answers = {sample.id: sample.answer for sample in samples}
-    told = {pair.id + "-find": " ".join(one.description for one in pair.differences) for pair in truth.pairs}
-    answers |= {sample.id: told[sample.id] for sample in ask_follow_up(truth, answers)}
+    descriptions = {
+        pair.id + "-find": " ".join(difference.description for difference in pair.differences)
+        for pair in truth.pairs
+    }
+    answers |= {sample.id: descriptions[sample.id] for sample in ask_follow_up(truth, answers)}
     metrics, _ = score_answers(truth, answers)
     for name in ("dqr_exact", "tf1_macro", "cf1", "drf", "consistency_ratio"):
         assert metrics[name].value == 1, name
@@ -82,7 +85,7 @@ def test_descriptions_are_understood(category):
     twin = np.roll(mask, (20, 40), (0, 1))
     pixels = np.full((30, 60, 3), (200, 30, 30), np.uint8)
     for instances in ((mask,), (mask, twin)):
-        photo = Photo("one", {}, pixels, tuple(Instance(category, False, one) for one in instances))
+        photo = Photo("one", {}, pixels, tuple(Instance(category, False, mask) for mask in instances))
         for edit, change in (
             (Edit("remove", 0), (None, None)),
             (Edit("color", 0, colour="blue"), ("red", "blue")),

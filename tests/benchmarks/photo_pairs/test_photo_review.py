@@ -46,7 +46,7 @@ def test_what_was_decided_is_done_and_may_be_done_again(coco, out):
         assert [pair.id for pair in read_pairs(out / "easy.jsonl")] == ["000000000001", "000000000003"]
         (line,) = (out / "rejected.jsonl").read_text().splitlines()
         assert json.loads(line) == {"image_id": "000000000002", "stage": "review", "reason": "a smear"}
-    assert [one.description for one in read_pairs(out)[0].differences] == [
+    assert [difference.description for difference in read_pairs(out)[0].differences] == [
         "The cup vanished.",
         "The car turned blue.",
     ]
@@ -66,7 +66,7 @@ def test_the_last_pair_may_be_rejected(out):
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("reviews", "why"),
     [
         ("{", "Invalid JSON"),
         ("[]", "field 'file'"),
@@ -83,10 +83,10 @@ def test_the_last_pair_may_be_rejected(out):
         ({"id": "000000000001", "decision": "accept", "descriptions": ["x", "y" * 2000]}, "descriptions"),
     ],
 )
-def test_reviews_that_are_wrong_change_nothing(out, told, why):
-    file = decide(out, turn_down(3), told) if isinstance(told, dict) else out.parent / "reviews.json"
-    if isinstance(told, str):
-        file.write_text(told)
+def test_reviews_that_are_wrong_change_nothing(out, reviews, why):
+    file = decide(out, turn_down(3), reviews) if isinstance(reviews, dict) else out.parent / "reviews.json"
+    if isinstance(reviews, str):
+        file.write_text(reviews)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match=why) as caught:
         apply_reviews(out, file)
@@ -134,5 +134,8 @@ def test_a_person_reviews_in_a_browser(out, tmp_path, browser):
     page.close()
     before = read_pairs(out)[1].differences[1].description
     assert apply_reviews(out, tmp_path / "saved.json") == ReviewCounts(accepted=2, rejected=1, left=0)
-    assert [one.description for one in read_pairs(out)[1].differences] == ["Better words.", before]
+    assert [difference.description for difference in read_pairs(out)[1].differences] == [
+        "Better words.",
+        before,
+    ]
     assert json.loads((out / "rejected.jsonl").read_text())["reason"] == "a <b>smear</b>"

@@ -162,7 +162,7 @@ def test_saying_that_nothing_changed_is_understood() -> None:
     assert (metrics["drf"].value, metrics["drf"].n) == (None, 0)  # no claims: nothing to be faithful
 
 
-def test_claims_about_equal_pictures_are_fabrications() -> None:
+def test_claims_about_equal_images_are_fabrications() -> None:
     metrics, _ = score_by_rules([Pair("7", ())], lines(("find", "The dog is gone."), ("count", "1")))
     assert metrics["drf"].value == 0 and metrics["drf_fabrication"].value == 1
     assert metrics["dqr_exact"].value == 0 and metrics["dqr_ratio"].value is None

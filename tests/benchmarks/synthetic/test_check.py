@@ -69,7 +69,7 @@ def test_the_truth_is_exact_correct_and_faithful(kind):
 
 
 @pytest.mark.parametrize("kind", UNCHANGED)
-def test_the_truth_about_equal_pictures_is_exact_correct_and_faithful(kind):
+def test_the_truth_about_equal_images_is_exact_correct_and_faithful(kind):
     verdict = check_unchanged(kind, UNCHANGED[kind])
     assert (verdict.exact, verdict.correct, verdict.faithful, verdict.errors) == (True, True, True, ())
 
@@ -167,7 +167,7 @@ def test_a_false_statement_is_caught_and_named(kind, answer, correct, error):
         ("steps", f"{ONE}\nTherefore: The ring was removed.", "not a change: The ring was removed."),
     ],
 )
-def test_an_invented_difference_of_equal_pictures_is_caught(kind, answer, error):
+def test_an_invented_difference_of_equal_images_is_caught(kind, answer, error):
     verdict = check_unchanged(kind, answer)
     assert not verdict.correct
     assert error in verdict.errors

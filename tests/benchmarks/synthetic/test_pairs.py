@@ -39,10 +39,8 @@ def files_of(folder):
 
 def objects_of(scene):
     """shape -> (colour, cell), in reading order."""
-    things = sorted(scene["objects"], key=lambda thing: (thing["row"], thing["column"]))
-    return {
-        thing["shape"]: (thing["colour"], f"{'ABCD'[thing['column']]}{thing['row'] + 1}") for thing in things
-    }
+    objects = sorted(scene["objects"], key=lambda obj: (obj["row"], obj["column"]))
+    return {obj["shape"]: (obj["colour"], f"{'ABCD'[obj['column']]}{obj['row'] + 1}") for obj in objects}
 
 
 def changes_between(first, second):

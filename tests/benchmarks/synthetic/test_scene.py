@@ -87,23 +87,23 @@ def test_an_edit_changes_one_thing_only(difficulty):
 def test_no_two_objects_share_a_cell_or_a_shape(difficulty, differences):
     for pair in pairs(difficulty, differences, many=60):
         for scene in (pair.first, pair.second):
-            places = [(thing.row, thing.column) for thing in scene.objects]
-            shapes = [thing.shape for thing in scene.objects]
+            places = [(obj.row, obj.column) for obj in scene.objects]
+            shapes = [obj.shape for obj in scene.objects]
             assert len(set(places)) == len(places)
             assert len(set(shapes)) == len(shapes)
             assert places == sorted(places)
             assert set(shapes) <= set(SHAPES)
-            assert {thing.colour for thing in scene.objects} <= set(COLOURS)
+            assert {obj.colour for obj in scene.objects} <= set(COLOURS)
 
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
 def test_objects_stay_in_their_own_cell(difficulty):
     for k in range(15):
         scene = draw_scene(np.random.default_rng([11, k]), difficulty)
-        for thing in scene.objects:
-            without = replace(scene, objects=tuple(other for other in scene.objects if other is not thing))
+        for obj in scene.objects:
+            without = replace(scene, objects=tuple(other for other in scene.objects if other is not obj))
             changed = differing(scene, without)
-            cell = (thing.column * CELL, thing.row * CELL, CELL, CELL)
+            cell = (obj.column * CELL, obj.row * CELL, CELL, CELL)
             assert changed.any()
             assert not changed[~in_boxes([cell])].any()
 
@@ -112,10 +112,10 @@ def test_objects_stay_in_their_own_cell(difficulty):
 @pytest.mark.parametrize("radius", range(7, 13))
 def test_a_box_is_the_smallest_around_its_object(shape, radius):
     # Black on white: even a pixel that the shape barely touches changes by more than rounding hides.
-    thing = SceneObject(shape, "black", 1, 2, radius, (1, -1), (0, 0, 0))
+    obj = SceneObject(shape, "black", 1, 2, radius, (1, -1), (0, 0, 0))
     ground = Background((200, 200, 200), (0, 0), 5)
-    rows, columns = np.nonzero(differing(Scene((thing,), ground), Scene((), ground)))
-    x, y, width, height = object_box(thing)
+    rows, columns = np.nonzero(differing(Scene((obj,), ground), Scene((), ground)))
+    x, y, width, height = object_box(obj)
     assert (x, y) == (columns.min(), rows.min())
     assert (x + width, y + height) == (columns.max() + 1, rows.max() + 1)
 
@@ -123,9 +123,9 @@ def test_a_box_is_the_smallest_around_its_object(shape, radius):
 def test_shapes_are_told_apart_by_their_area():
     areas = {}
     for shape in SHAPES:
-        thing = SceneObject(shape, "black", 1, 1, 12, (0, 0), (0, 0, 0))
+        obj = SceneObject(shape, "black", 1, 1, 12, (0, 0), (0, 0, 0))
         ground = Background((200, 200, 200), (0, 0), 5)
-        drop = render(Scene((), ground)).astype(float) - render(Scene((thing,), ground))
+        drop = render(Scene((), ground)).astype(float) - render(Scene((obj,), ground))
         areas[shape] = drop[..., 0].sum() / 200
     exact = {
         "circle": np.pi * 144,
