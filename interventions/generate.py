@@ -117,9 +117,9 @@ def generate_batch(
         names = " and ".join(each.name for each in prompt_methods)
         raise InputError(f"methods {names}: both ask again, so they cannot act together; choose one")
     chats = [build_chat(sample) for sample in samples]
-    for each in methods:
+    for loaded_method in methods:
         for chat in chats:
-            each.check_supported(model, len(chat.images), chat.name)
+            loaded_method.check_supported(model, len(chat.images), chat.name)
 
     def ask(
         chats: Sequence[Chat],

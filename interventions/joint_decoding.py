@@ -33,8 +33,8 @@ _NOT_BY_ROW = {"past_key_values", "use_cache", "return_dict", "logits_to_keep"}
 class JointCache(DynamicCache):
     """Keys and values of the answer's rows followed by those of a contrast path.
 
-    The shorter prompts are padded on the left. The two caches are empty during a joint pass. `take` empties
-    them, and `split` gives them their rows again.
+    The shorter prompts are padded on the left. The two caches are empty during a joint pass. `empty_sources`
+    empties them, and `split_rows` gives them their rows again.
 
     Args:
         main: cache of the answer.
@@ -55,7 +55,7 @@ class JointCache(DynamicCache):
             self.layers.append(joint)
             for layer in layers:  # layer by layer, so that few keys and values are in memory twice
                 layer.keys = layer.values = joint.keys[:0]
-        self.split()
+        self.split_rows()
 
     def _pad_and_join(self, values: Sequence[Tensor]) -> Tensor:
         padded = [
@@ -71,13 +71,13 @@ class JointCache(DynamicCache):
             for layers, source, view in zip(layer_lists, self.sources, self.views, strict=True)
         )
 
-    def take(self) -> None:
+    def empty_sources(self) -> None:
         """Empty the two caches; their views would keep the old tensors in memory during the pass."""
         self.views: tuple[Tensor, ...] = ()
         for layer in (layer for layers in self.sources for layer in layers):
             layer.keys = layer.values = None
 
-    def split(self) -> None:
+    def split_rows(self) -> None:
         """Give each of the two caches a view of its own rows."""
         row_slices = slice(None, self.n_main_rows), slice(self.n_main_rows, None)
         for layers, rows, padding in zip(self.sources, row_slices, self.paddings, strict=True):
@@ -154,10 +154,10 @@ def _joint_pass(forward: Forward, inputs: dict[str, Any], path: ContrastPath, ca
     mask = _join_masks(inputs, path_inputs, cache)
     if mask is not None:
         joint["attention_mask"] = mask
-    cache.take()
+    cache.empty_sources()
     with primary_rows(PrimaryRows(cache.n_main_rows, cache.paddings)):
         outputs = forward(**joint)
-    cache.split()
+    cache.split_rows()
     outputs.past_key_values = path.cache
     path.record_outputs(outputs, outputs.logits[cache.n_main_rows :])
     outputs.past_key_values, outputs.logits = main_cache, outputs.logits[: cache.n_main_rows]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mmprobe.interventions.generate import GeneratedAnswer
 
 
-class Ask(Protocol):
+class AskFunction(Protocol):
     """A function that answers chats together, with the decoding-time methods that act beside a prompt method.
 
     Its temperature and seed are those of `generate` unless they are given. The methods in `extra` act as
@@ -46,7 +46,7 @@ class PromptMethod(Method):
         return MethodState()
 
     def answer(
-        self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, max_new_tokens: int
+        self, model: Model, chats: Sequence[Chat], ask: AskFunction, seed: int, max_new_tokens: int
     ) -> list[GeneratedAnswer]:
         """Return one answer for each chat.
 

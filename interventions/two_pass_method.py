@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmprobe.interventions.base import Method, MethodContext, MethodState
-from mmprobe.interventions.prompt_method import Ask, PromptMethod, add_diagnostics, text_with_prefill
+from mmprobe.interventions.prompt_method import AskFunction, PromptMethod, add_diagnostics, text_with_prefill
 from mmprobe.interventions.visual import AttentionMap
 from mmprobe.models import Model, Prompt
 from mmprobe.models.attention_bias import LastQuery
@@ -71,7 +71,7 @@ class TwoPassMethod(PromptMethod):
     needs_visual_tokens: ClassVar[bool] = True
 
     def answer(
-        self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, max_new_tokens: int
+        self, model: Model, chats: Sequence[Chat], ask: AskFunction, seed: int, max_new_tokens: int
     ) -> list[GeneratedAnswer]:
         recorder = AttentionRecorder()
         second_chats, diagnostics = [], []

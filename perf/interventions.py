@@ -2,8 +2,9 @@
 
     python perf/interventions.py                     # about twelve minutes on two CPU cores
 
-All methods answer the same prompts in turn in one process. The models have random weights, and answers have a fixed
-length. Memory is the process's peak minus that of plain `generate`. A contrast path needs one more key-value cache.
+All methods answer the same prompts in turn in one process. The models have random weights, and answers have
+a fixed length. Memory is the process's peak minus that of plain `generate`. A contrast path needs one more
+key-value cache.
 """
 
 from __future__ import annotations

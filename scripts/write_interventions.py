@@ -2,7 +2,7 @@
 
     python scripts/write_interventions.py --folder interventions     # about an hour on two CPU cores
 
-A run that was interrupted continues where it stopped. Parameters are chosen on validation pairs, and results are
+An interrupted run continues where it stopped. Parameters are chosen on validation pairs, and results are
 reported on test pairs. The embedded model was trained on neither.
 """
 
@@ -137,7 +137,8 @@ def _score(comparison: xr.Dataset, contender: Contender) -> tuple[float, ...]:
 def write_table(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
     """Return a Markdown table with a row for each method.
 
-    A cell holds the value and the paired difference to plain with its interval, bold if the interval excludes 0.
+    A cell holds the value and the paired difference to plain with its interval. The difference is bold if the
+    interval excludes 0.
     """
     lines = [f"| method | {' | '.join(name.partition(' ')[2] for name in metrics)} |"]
     lines.append("|---" * (len(metrics) + 1) + "|")

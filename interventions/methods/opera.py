@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mmprobe.interventions.contrast_path import ContrastPath
 from mmprobe.interventions.parameters import integer, number
-from mmprobe.interventions.prompt_method import Ask, PromptMethod
+from mmprobe.interventions.prompt_method import AskFunction, PromptMethod
 from mmprobe.models import Model
 from mmprobe.models.attention import bias_attention
 from mmprobe.models.attention_bias import LastQuery
@@ -74,7 +74,7 @@ class Opera(PromptMethod):
         return self.beams == 1 and self.candidates == 1
 
     def answer(
-        self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, max_new_tokens: int
+        self, model: Model, chats: Sequence[Chat], ask: AskFunction, seed: int, max_new_tokens: int
     ) -> list[GeneratedAnswer]:
         return [self._search(model, chat, max_new_tokens) for chat in chats]
 

@@ -67,7 +67,7 @@ class Sage(Method):
         renormalise: whether the weights of a query sum to 1 again. The paper does not say; ours, true.
         prompt: whether the first two stages act at all positions of the prompt, and not only at the query of
             each step. The paper does not say; ours, false. True needs the rule `scale` and `renormalise`,
-            because the added scores must be the same for all queries.
+            because the fast kernel can only add the same scores at all queries.
         tau: 0 to 1000, in nats; None for a running quantile of the conflicts of all layers and earlier steps,
             so that the first step suppresses nothing. The paper does not give it; ours, None.
         tau_quantile: 0 to 1, the running quantile; ours, 0.75.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from mmprobe.interventions.parameters import integer, number
-from mmprobe.interventions.prompt_method import Ask, PromptMethod, add_diagnostics
+from mmprobe.interventions.prompt_method import AskFunction, PromptMethod, add_diagnostics
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat
 
@@ -43,7 +43,7 @@ class SelfConsistency(PromptMethod):
         return self.answers == 1 or self.sampling_temperature == 0
 
     def answer(
-        self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, max_new_tokens: int
+        self, model: Model, chats: Sequence[Chat], ask: AskFunction, seed: int, max_new_tokens: int
     ) -> list[GeneratedAnswer]:
         rounds = [
             ask(chats, temperature=self.sampling_temperature, seed=seed + index)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mmprobe.interventions.parameters import integer, text
 from mmprobe.interventions.prompt_method import (
-    Ask,
+    AskFunction,
     PromptMethod,
     add_diagnostics,
     append_lines,
@@ -46,7 +46,7 @@ class SelfRefine(PromptMethod):
         return self.rounds == 0
 
     def answer(
-        self, model: Model, chats: Sequence[Chat], ask: Ask, seed: int, max_new_tokens: int
+        self, model: Model, chats: Sequence[Chat], ask: AskFunction, seed: int, max_new_tokens: int
     ) -> list[GeneratedAnswer]:
         answers = ask(chats)
         diagnostics: list[dict[str, list[str]]] = [{"answers": [], "feedback": []} for _ in chats]
