@@ -29,7 +29,7 @@ _WHOLE_CHUNKS.set_chunk_cache(0, 0, 1)  # chunks that are written as a whole nee
 
 
 class DataSet:
-    """A data set that is created and written.
+    """A new data set of an HDF5 file.
 
     Args:
         file: the file to create it in.
