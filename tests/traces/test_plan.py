@@ -62,7 +62,8 @@ VISION = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision
 @pytest.mark.parametrize("family", ["qwen2_vl", "llava", "llava_next", "internvl", "mllama"])
 def test_arrays_are_predicted_to_the_byte(family, image_paths, tmp_path, capture):
     """The families have cross-attention, class tokens, tiles, or an encoder narrower than its output."""
-    model, sample = load_tiny_model(family), Sample(id="a", images=image_paths[:2], question="Is there a star?")
+    model = load_tiny_model(family)
+    sample = Sample(id="a", images=image_paths[:2], question="Is there a star?")
     spec = resolve_capture(load_capture(capture), model)
     trace = mp.trace(model, [sample], tmp_path / "run", capture=spec, max_new_tokens=7)["a"]
     written = sum(trace.array(name).values.nbytes for name in spec.stored)
