@@ -132,7 +132,7 @@ def ask_questions(truth: SpdFaithTruth) -> list[Sample]:
     return truth.samples
 
 
-def ask_follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample]:
+def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample]:
     """Return `There are n differences. Can you find them?` with the number that the model stated.
 
     A pair gets no such question if the model stated no number, or 0.
@@ -203,7 +203,7 @@ def _make_response_lines(truth: SpdFaithTruth, responses: Mapping[str, str]) -> 
 def _add_questions(truth: SpdFaithTruth, responses: Mapping[str, str], scored: Scored) -> Scored:
     """Add to each answer of the records its question, its faithfulness and the id of its trace."""
     metrics, records = scored
-    texts = {sample.id: sample.question for sample in (*truth.samples, *ask_follow_up(truth, responses))}
+    texts = {sample.id: sample.question for sample in (*truth.samples, *follow_up(truth, responses))}
     faithful = faithful_answers(truth, records)
     records_by_pair = {record["id"]: record for record in records}
     for name, (pair_id, question_type) in truth.questions.items():
@@ -256,7 +256,7 @@ BENCHMARK = Benchmark(
     ask_questions=ask_questions,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
-    follow_up=ask_follow_up,
+    follow_up=follow_up,
     headline=PROFILES["paper-main"],
     faithful_answers=faithful_answers,
     max_new_tokens=128,

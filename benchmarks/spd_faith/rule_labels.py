@@ -76,7 +76,7 @@ def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, 
 
 
 def _comparable_claims(answer: AnswerClaims | None) -> list[Claim]:
-    """Return the claims without denials of no object in particular."""
+    """Return the claims, without denials that name no object."""
     claims = answer.claims or () if answer is not None else ()
     return [claim for claim in claims if not claim.negated or claim.category is not None]
 

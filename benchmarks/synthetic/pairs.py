@@ -67,7 +67,7 @@ def make_pairs(
 
 @contextmanager
 def staging_folder(out: Path) -> Iterator[Path]:
-    """Give a temporary folder, `out/.part`, and move its contents to `out` at the end.
+    """Yield a temporary folder, `out/.part`, and move its contents to `out` at the end.
 
     The folder is removed if the block fails or is interrupted. A folder that a killed process left is
     replaced. `samples.jsonl` moves last, so a data set with this file is complete. The folder lies in `out`,

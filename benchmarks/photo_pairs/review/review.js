@@ -56,7 +56,8 @@ function createArticle(pair) {
   const descriptions = pair.differences.map((difference) => difference.description);
   const state = isCurrent ? saved : { decision: null, descriptions, reason: "" };
   const note = pair.reviewed ? ", already accepted" : "";
-  const article = createElement("article", {}, createElement("h2", { textContent: pair.id }, createElement("small", { textContent: pair.properties + note })));
+  const subtitle = createElement("small", { textContent: pair.properties + note });
+  const article = createElement("article", {}, createElement("h2", { textContent: pair.id }, subtitle));
   article.append(createElement("div", { className: "images" }, createFigure(pair, 0), createFigure(pair, 1)));
   const saveState = () => {
     decisions[pair.id] = state;

@@ -17,7 +17,7 @@ from mmprobe.benchmarks.photo_pairs.layout import describe_edit
 from mmprobe.benchmarks.photo_pairs.photos import Instance, Photo
 from mmprobe.benchmarks.photo_pairs.pipeline import make_photo_pairs
 from mmprobe.benchmarks.photo_pairs.planner import Edit
-from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, ask_follow_up, score_answers
+from mmprobe.benchmarks.spd_faith.benchmark import BENCHMARK, follow_up, score_answers
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
@@ -70,7 +70,7 @@ def test_true_answers_score_as_true(coco, tmp_path, data):
         pair.id + "-find": " ".join(difference.description for difference in pair.differences)
         for pair in truth.pairs
     }
-    answers |= {sample.id: descriptions[sample.id] for sample in ask_follow_up(truth, answers)}
+    answers |= {sample.id: descriptions[sample.id] for sample in follow_up(truth, answers)}
     metrics, _ = score_answers(truth, answers)
     for name in ("dqr_exact", "tf1_macro", "cf1", "drf", "consistency_ratio"):
         assert metrics[name].value == 1, name
