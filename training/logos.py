@@ -1,4 +1,4 @@
-"""The arithmetic of Logos (arXiv:2505.24238, section 5): rewards, advantages, loss, and selection of questions."""
+"""The arithmetic of Logos (arXiv:2505.24238, section 5): rewards, advantages, loss, and selection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMAT = re.compile(r"\s*<think>(.+?)</think>\s*<answer>(.+?)</answer>\s*", re.
 
 
 def follows_format(response: str) -> bool:
-    """Return whether a response is one `<think>` block and one `<answer>` block, both non-empty, and nothing else.
+    """Return whether a response is exactly one `<think>` and one `<answer>` block, both non-empty.
 
     Example:
         >>> follows_format("<think>2 + 2</think> <answer>4</answer>"), follows_format("<answer>4</answer>")
@@ -52,8 +52,8 @@ def compute_advantages(rewards: np.ndarray) -> np.ndarray:
         InputError: a reward is not finite.
 
     Example:
-        >>> compute_advantages(np.array([2.0, 0.0])).tolist(), compute_advantages(np.array([1.0, 1.0])).tolist()
-        ([1.0, -1.0], [0.0, 0.0])
+        >>> compute_advantages(np.array([[2.0, 0.0], [1.0, 1.0]])).tolist()
+        [[1.0, -1.0], [0.0, 0.0]]
     """
     rewards = np.asarray(rewards, float)
     if not np.isfinite(rewards).all():
@@ -65,10 +65,13 @@ def compute_advantages(rewards: np.ndarray) -> np.ndarray:
 
 
 def clipped_loss(ratios: Sequence[np.ndarray], advantages: np.ndarray, epsilon: float = EPSILON) -> float:
-    """Return the loss of one group without the KL term (equation 5): -mean over responses of the mean over tokens.
+    """Return the loss of one group without the KL term (equation 5).
+
+    It is minus the mean over responses of the mean over tokens.
 
     Args:
-        ratios: for each response [token], the probability under the new policy divided by that under the old one.
+        ratios: for each response [token], the probability under the new policy divided by that under the old
+            one.
         advantages: [G].
         epsilon: ratios are clipped to 1 - epsilon and 1 + epsilon.
 

@@ -1,6 +1,7 @@
 """Judges: they label answers, and every metric is computed from the labels.
 
-A judge only labels. It never counts, averages or scores. An answer that a judge cannot label is unscored, with a reason.
+A judge only labels. It never counts, averages or scores. An answer that a judge cannot label is unscored,
+with a reason.
 """
 
 from mmprobe.benchmarks.judges.requests import ask_by_name, first_item

@@ -34,9 +34,10 @@ class JudgeComparison(NamedTuple):
     Attributes:
         benchmark: name of the benchmark.
         judges: names of the judges.
-        labels: by kind of label, such as `answer, find`, then by record id: the labels of both judges. Both are None
-            if they cannot be compared. Several kinds that begin alike are also pooled, as `answer, all`.
-        disagreements: one row for each record and kind whose labels differ: id, kind, and both judges' labels.
+        labels: by kind of label, such as `answer, find`, then by record id: the labels of both judges. Both
+            are None if they cannot be compared. Kinds that begin alike are also pooled, as `answer, all`.
+        disagreements: one row for each record and kind whose labels differ: id, kind, and both judges'
+            labels.
     """
 
     benchmark: str
@@ -55,14 +56,16 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
         InputError: a folder holds no results of a benchmark that judges label, or the answers differ.
 
     Example:
-        >>> compare_result_folders(Path("results/lexical"), Path("results/gpt-4o")).judges     # doctest: +SKIP
+        >>> folders = Path("results/lexical"), Path("results/gpt-4o")
+        >>> compare_result_folders(*folders).judges                                  # doctest: +SKIP
         ('lexical', 'model:openai/gpt-4o')
     """
     benchmark, first_judge, first_records = _read_folder(first)
     second_benchmark, second_judge, second_records = _read_folder(second)
     if benchmark != second_benchmark:
         raise InputError(
-            f"{second}: holds results of {second_benchmark}, {first} of {benchmark}; choose two of one benchmark"
+            f"{second}: holds results of {second_benchmark}, {first} of {benchmark}; "
+            "choose two folders of one benchmark"
         )
     if benchmark != "spd-faith" and benchmark not in _LABEL_FIELDS:
         raise InputError(f"{first}: {benchmark} is scored by rules, and no judge labels its answers")
@@ -208,7 +211,7 @@ def _claimed_changes(record: Mapping[str, Any], question_type: str) -> list[tupl
 
 
 def _pool_labels(labels: LabelPairs) -> LabelPairs:
-    """Join the kinds that begin alike (`answer, find` and `answer, list`) as `answer, all`, record by record."""
+    """Join the kinds that begin alike, such as `answer, find` and `answer, list`, as `answer, all`."""
     pooled: LabelPairs = {}
     for item in dict.fromkeys(kind.partition(", ")[0] for kind in labels):
         tables = [pairs for kind, pairs in labels.items() if kind.partition(", ")[0] == item]
@@ -231,17 +234,17 @@ def _join_pairs(pairs: Sequence[tuple[Labels, Labels]]) -> tuple[Labels, Labels]
 def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict[str, Metric]:
     """Return Cohen's kappa of two judges, and the share of items with equal labels.
 
-    kappa = (p_o - p_e) / (1 - p_e) (Cohen, 1960). p_o is the share of items with equal labels. p_e is the share that
-    chance predicts from how often each judge gives each label. Items are pooled over samples. The bootstrap draws
-    samples, because the items of one sample are not independent.
+    kappa = (p_o - p_e) / (1 - p_e) (Cohen, 1960). p_o is the share of items with equal labels. p_e is the
+    share that chance predicts from how often each judge gives each label. Items are pooled over samples. The
+    bootstrap draws samples, because the items of one sample are not independent.
 
     Args:
-        first, second: the labels of each sample by the first and by the second judge, one label per item. None if a
-            judge left the sample unscored, which lowers the coverage.
+        first, second: the labels of each sample by the first and by the second judge, one label per item.
+            None if a judge left the sample unscored, which lowers the coverage.
 
     Returns:
-        `kappa`: 1 is perfect agreement, 0 is agreement by chance. It is undefined if both judges give the same label
-        to every item. `agreement`: the share of equal labels. `n` counts samples.
+        `kappa`: 1 is perfect agreement, 0 is agreement by chance. It is undefined if both judges give the
+        same label to every item. `agreement`: the share of equal labels. `n` counts samples.
 
     Raises:
         InputError: the judges have different samples, or different numbers of items in a sample.

@@ -18,7 +18,7 @@ _WAIT_SECONDS = 30.0  # for another process that writes
 
 
 class Reply(NamedTuple):
-    """The text of a model's reply, and the reason why it stopped (`stop`, `max_tokens`, `content_filter`, ...)."""
+    """The text of a reply, and why the model stopped (`stop`, `max_tokens`, `content_filter`, ...)."""
 
     text: str
     stop: str
@@ -47,8 +47,8 @@ def cache_key(model: str, messages: Sequence[tuple[str, str]], sampling: Mapping
 class ReplyCache:
     """An SQLite file of replies by `cache_key`. Several threads and processes may share it.
 
-    A reply is in the file when `put` returns, so a killed run loses no reply. The file holds hashes and replies. It
-    holds no prompts and no API keys.
+    A reply is in the file when `put` returns, so a killed run loses no reply. The file holds hashes and
+    replies. It holds no prompts and no API keys.
 
     Args:
         path: the file. It is created with its folder if needed. None keeps the replies in memory.

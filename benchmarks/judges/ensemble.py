@@ -24,8 +24,8 @@ from mmprobe.errors import InputError
 class EnsembleJudge:
     """A judge that asks several judges and returns their majority.
 
-    A pair of claims without a majority is ambiguous. A sample is unscored if one of its claims has no match with a
-    majority.
+    A pair of claims without a majority is ambiguous. A sample is unscored if one of its claims has no match
+    with a majority.
 
     Args:
         judges: two or more; an odd number avoids most ties. They are the attribute `members`.
@@ -85,13 +85,13 @@ class EnsembleJudge:
 def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[JudgedClaim]:
     """Return the claims that more than half of the scoring judges found.
 
-    Two claims are equal if they have the same type and category. Words for one category of COCO, such as puppy and
-    dog, are equal. If a judge found a claim twice, the second copy is a claim of its own. The words and the order of
-    the claims come from the first judge that found them.
+    Two claims are equal if they have the same type and category. Words for one category of COCO, such as
+    puppy and dog, are equal. If a judge found a claim twice, the second copy is a claim of its own. The words
+    and the order of the claims come from the first judge that found them.
 
     Args:
-        judgements: the judgements of one sample, one per judge. The sample stays unscored unless more than half of
-            the judges scored it.
+        judgements: the judgements of one sample, one per judge. The sample stays unscored unless more than
+            half of the judges scored it.
 
     Example:
         >>> dog, cat = JudgedClaim("remove", "dog", "no dog"), JudgedClaim("color", "cat", "a black cat")
@@ -120,10 +120,10 @@ def majority_labels(judgements: Sequence[Judgement[Item]], tie: Item | None = No
     """Return, for each item, the label that more than half of the scoring judges gave.
 
     Args:
-        judgements: the judgements of one sample, one per judge, with labels of the same items. The sample stays
-            unscored unless more than half of the judges scored it.
-        tie: the label of an item without a majority. With None, such an item leaves the sample unscored, with the
-            reason `disagreement`.
+        judgements: the judgements of one sample, one per judge, with labels of the same items. The sample
+            stays unscored unless more than half of the judges scored it.
+        tie: the label of an item without a majority. With None, such an item leaves the sample unscored, with
+            the reason `disagreement`.
 
     Raises:
         ValueError: the judges labelled different numbers of items.

@@ -56,23 +56,23 @@ class _LoopState:
 class ModelJudge:
     """A judge that asks a model. Any number of tasks can share one.
 
-    The model extracts claims without seeing the truth, and labels the extracted claims. Its replies must follow a
-    strict form, and claims must quote the answer letter by letter. An unusable reply is sent back up to `repairs`
-    times; after that the sample is unscored. Replies come from the cache if it has them.
+    The model extracts claims without seeing the truth, and labels the extracted claims. Its replies must
+    follow a strict form, and claims must quote the answer letter by letter. An unusable reply is sent back up
+    to `repairs` times; after that the sample is unscored. Replies come from the cache if it has them.
 
     Args:
         model: a name of inspect-ai, such as `openai/gpt-4o`, or an `inspect_ai.model.Model`.
         cache: file for the replies; None keeps them in memory.
         concurrency: number of parallel calls.
-        timeout: seconds for one attempt of a call. A call with all its attempts and the waits between them may take
-            this times 1 + retries.
+        timeout: seconds for one attempt of a call. A call with all its attempts and the waits between them
+            may take this times 1 + retries.
         retries: number of further attempts if the provider is busy or slow.
         repairs: number of further replies to ask for if a reply is unusable.
         temperature, seed, max_tokens: sampling parameters. None leaves temperature and seed to the provider.
 
     Raises:
-        InputError: inspect-ai or the provider's package is missing, the provider or its API key is unknown, or a
-            number is out of range.
+        InputError: inspect-ai or the provider's package is missing, the provider or its API key is unknown,
+            or a number is out of range.
 
     Example:
         >>> judge = ModelJudge("openai/gpt-4o", cache="judge.sqlite")               # doctest: +SKIP
@@ -95,7 +95,8 @@ class ModelJudge:
     ) -> None:
         if concurrency < 1 or max_tokens < 1 or timeout <= 0 or min(retries, repairs) < 0:
             raise InputError(
-                "judge: concurrency and max_tokens must be 1 or more, timeout above 0, retries and repairs 0 or more"
+                "judge: concurrency and max_tokens must be 1 or more, timeout above 0, "
+                "retries and repairs 0 or more"
             )
         self.name = str(model)
         self.sampling: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
@@ -135,8 +136,9 @@ class ModelJudge:
         """Match the claims of each sample with its true differences, or name their errors.
 
         Args:
-            samples: the texts of the claims and the descriptions of the true differences. A sample without claims
-                needs no call. Without true differences every claim is a fabrication, also without a call.
+            samples: the texts of the claims and the descriptions of the true differences. A sample without
+                claims needs no call. Without true differences every claim is a fabrication, also without a
+                call.
         """
         return await self._run_all([partial(self._match, claims, truths) for claims, truths in samples])
 
@@ -208,7 +210,7 @@ class ModelJudge:
         return Judgement(None, "refused" if refused else "garbage", calls, truncated)
 
     async def _get_reply(self, messages: Sequence[tuple[str, str]]) -> tuple[Reply | Unscored, int]:
-        """Return the reply to messages and the number of calls: 0 if the cache or another task had the reply."""
+        """Return the reply and the number of calls: 0 if the cache or another task had the reply."""
         state = self._current_loop_state()
         key = cache_key(self.name, messages, self.sampling)
         while key in state.pending:
@@ -271,7 +273,10 @@ class ModelJudge:
         self._logged_errors.add(error)
 
     def _current_loop_state(self) -> _LoopState:
-        """Return the state of the running event loop. A provider's client works only in the loop of its first use."""
+        """Return the state of the running event loop.
+
+        Each loop needs its own client, because a provider's client works only in the loop of its first use.
+        """
         state = self._loop_state.get(None)
         if state is None:
             model = self._unused_client or open_model(self._model)

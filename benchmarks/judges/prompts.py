@@ -82,8 +82,8 @@ REPAIR = (
 def fence(data: Any) -> str:
     """Write data as JSON between two markers that the data cannot forge.
 
-    `<` and characters that do not print are written as escapes. So the JSON can hold no marker, no special token of a
-    chat template and no hidden text. The code of the markers comes from the hash of the data.
+    `<` and characters that do not print are written as escapes. So the JSON can hold no marker, no special
+    token of a chat template and no hidden text. The code of the markers comes from the hash of the data.
 
     Args:
         data: JSON values.

@@ -35,16 +35,16 @@ def open_judge(name: str, cache: str | Path | None = None) -> Judge | None:
     """Open a judge by its name.
 
     Args:
-        name: `lexical`, `model:openai/gpt-4o`, or `ensemble:openai/a,openai/b,openai/c`. The names of the models are
-            those of inspect-ai.
+        name: `lexical`, `model:openai/gpt-4o`, or `ensemble:openai/a,openai/b,openai/c`. The names of the
+            models are those of inspect-ai.
         cache: file for the replies. None keeps them in memory.
 
     Returns:
         The judge. None for `lexical`, which stands for the benchmark's own rules.
 
     Raises:
-        InputError: no judge has this name, or a model cannot be opened: its provider, package or key is missing. No
-            model has been asked yet.
+        InputError: no judge has this name, or a model cannot be opened: its provider, package or key is
+            missing. No model has been asked yet.
 
     Example:
         >>> open_judge("lexical") is None
@@ -92,7 +92,8 @@ def with_judge(
         InputError: as `open_judge`, or the benchmark needs no judge.
 
     Example:
-        >>> benchmark, counts = with_judge(find_benchmark("spd-faith"), "model:openai/gpt-4o")  # doctest: +SKIP
+        >>> benchmark = find_benchmark("spd-faith")                                    # doctest: +SKIP
+        >>> benchmark, counts = with_judge(benchmark, "model:openai/gpt-4o")         # doctest: +SKIP
     """
     if name == LEXICAL:
         return benchmark, {}

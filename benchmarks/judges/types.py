@@ -54,8 +54,9 @@ class Judgement(Generic[Item_co]):
 
     Attributes:
         items: the labels, which may be empty; None if the sample is unscored.
-        unscored: the reason if the sample is unscored, else None. `garbage` and `refused`: no reply was usable.
-            `timeout` and `error`: the call failed. `disagreement`: the judges of an ensemble disagreed.
+        unscored: the reason if the sample is unscored, else None. `garbage` and `refused`: no reply was
+            usable. `timeout` and `error`: the call failed. `disagreement`: the judges of an ensemble
+            disagreed.
         calls: number of model calls. A reply from the cache is no call.
         truncated: whether the answer was too long, so that only its beginning was judged.
     """
@@ -73,8 +74,8 @@ class JudgeRequest(Generic[Item_co]):
     Attributes:
         system: the system prompt. It says what to label and in which form to reply.
         data: the data to label, as JSON values. They are fenced, so that text in them gives no orders.
-        read: turns the text of a reply into labels. It raises `UnusableReply` (`judges/parsing.py`) if the reply
-            does not have the requested form.
+        read: turns the text of a reply into labels. It raises `UnusableReply` (`judges/parsing.py`) if the
+            reply does not have the requested form.
     """
 
     system: str

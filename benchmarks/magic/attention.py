@@ -23,7 +23,8 @@ class AttentionView(NamedTuple):
 
     Attributes:
         weights: [y, x], 0 or more.
-        box: the part of the image that the grid shows: x, y, width and height in pixels; they may be fractions.
+        box: the part of the image that the grid shows: x, y, width and height in pixels; they may be
+            fractions.
     """
 
     weights: np.ndarray
@@ -36,8 +37,8 @@ class BoxAttention:
 
     Attributes:
         mass: [box], share of the image's attention on each box. Boxes may overlap.
-        lift: [box], the mass divided by the share of tokens on the box. 1 is the lift of uniform attention. NaN for a
-            box that no view shows.
+        lift: [box], the mass divided by the share of tokens on the box. 1 is the lift of uniform attention.
+            NaN for a box that no view shows.
         attended: numbers, from 1, of the boxes whose lift is above the minimum.
     """
 
@@ -159,12 +160,12 @@ def score_attention(
         minimum_lift: as for `measure_box_attention`.
 
     Returns:
-        Metrics, and by question id the attended boxes and the lift of each box. A question without a trace or without
-        attention on patches lowers the coverage.
+        Metrics, and by question id the attended boxes and the lift of each box. A question without a trace or
+        without attention on patches lowers the coverage.
 
         - attention_magiscore_...: as `magiscore`
-        - attention_lift_relevant, attention_lift_adversarial: mean over questions of the mean lift of the relevant
-          and of the other boxes
+        - attention_lift_relevant, attention_lift_adversarial: mean over questions of the mean lift of the
+          relevant and of the other boxes
 
     Example:
         >>> score_attention(truth.questions, open_run("out/run"))[0]               # doctest: +SKIP

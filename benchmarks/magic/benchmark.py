@@ -1,4 +1,4 @@
-"""The benchmark MagiC (arXiv:2507.07297): questions about numbered boxes, the boxes that answers cite, and Self-Heal."""
+"""The benchmark MagiC (arXiv:2507.07297): questions about images with numbered boxes, and Self-Heal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def read_data(path: Path) -> MagicTruth:
     """Read a file of questions with boxes.
 
     Raises:
-        InputError: an invalid line, a question without boxes, or the id of a case of Self-Heal is taken or too long.
+        InputError: an invalid line, a question without boxes, or the id of a case of Self-Heal is taken or
+            too long.
 
     Example:
         >>> len(read_data(Path("numbered/samples.jsonl")).questions)             # doctest: +SKIP
@@ -89,9 +90,9 @@ def make_sample(question: MagicQuestion) -> Sample:
     """Return the sample that asks a question. Its regions are the relevant boxes.
 
     Example:
-        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat", "prompt": "Say what it is."}
-        >>> box = {"box": [0, 0, 5, 5], "relevant": True}
-        >>> make_sample(MagicQuestion.model_validate(fields | {"boxes": [box]})).question
+        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat"}
+        >>> fields |= {"prompt": "Say what it is.", "boxes": [{"box": [0, 0, 5, 5], "relevant": True}]}
+        >>> make_sample(MagicQuestion.model_validate(fields)).question
         'Say what it is.'
     """
     return Sample(
@@ -262,7 +263,7 @@ def score_traces(truth: MagicTruth, records: Sequence[Mapping[str, Any]], run: R
 
 BENCHMARK = Benchmark(
     name="magic",
-    about="Whether a model looks at, and speaks of, the numbered boxes that matter (MagiC).",
+    about="Whether a model looks at, and speaks of, the numbered boxes that matter.",
     read_data=read_data,
     draw_data=draw_data,
     take=lambda truth, n: MagicTruth(truth.questions[:n], truth.cases[:n]),

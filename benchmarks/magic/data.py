@@ -154,10 +154,11 @@ def make_heal_cases(question: MagicQuestion) -> list[HealCase]:
     """Return the cases of Self-Heal of a question, one per run of wrong steps inside its annotated chain.
 
     Example:
-        >>> question = {"id": "1", "image": "a.png", "question": "?", "answer": "yes"}
+        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "yes"}
+        >>> fields |= {"objects": [[0, 0, 5, 5]]}
         >>> wrong = {"text": "It is blue.", "correct": False, "correction": "It is red."}
         >>> steps = [{"text": "I see R1.", "correct": True}, wrong] + [{"text": "So.", "correct": True}] * 2
-        >>> make_heal_cases(MagicQuestion.model_validate(question | {"objects": [[0, 0, 5, 5]], "steps": steps}))
+        >>> make_heal_cases(MagicQuestion.model_validate(fields | {"steps": steps}))
         [HealCase(injected=['I see R1.', 'It is blue.'], corrections=['It is red.'])]
     """
     texts = [step.text for step in question.steps]

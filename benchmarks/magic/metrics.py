@@ -25,10 +25,10 @@ def magiscore(
 
     Returns:
         - NAME_micro_precision, _recall, _f1: from the counts of all questions
-        - NAME_macro_precision, _recall, _f1: means over questions. Without a predicted box, precision and F1 are
-          undefined and left out.
-        - NAME_macro_precision_zero, NAME_macro_f1_zero: the same with 0 in place of undefined. In the table of the
-          paper, the macro precisions are far below the micro ones; only this reading explains that.
+        - NAME_macro_precision, _recall, _f1: means over questions. Without a predicted box, precision and F1
+          are undefined and left out.
+        - NAME_macro_precision_zero, NAME_macro_f1_zero: the same with 0 in place of undefined. In the table
+          of the paper, the macro precisions are far below the micro ones; only this reading explains that.
 
     Example:
         >>> scores = magiscore([{1, 2}, set()], [{1}, {3}])
@@ -119,8 +119,8 @@ def step_sense(labels: Sequence[Sequence[bool | None] | None]) -> dict[str, Metr
     """Return the share of correct steps (table 3).
 
     Args:
-        labels: for each answer, whether each step is correct; None for a step without a label, and for an answer
-            without labels.
+        labels: for each answer, whether each step is correct; None for a step without a label, and for an
+            answer without labels.
 
     Returns:
         - stepsense: correct steps of all answers divided by their labelled steps
@@ -154,8 +154,8 @@ def self_heal(healed: Sequence[Sequence[bool | None]], name: str = "self_heal") 
         name: name of the metric, for verdicts other than the paper's.
 
     Returns:
-        - NAME: over runs. The interval is over questions, because the runs of a question depend on each other. `n`
-          counts questions with a verdict.
+        - NAME: over runs. The interval is over questions, because the runs of a question depend on each
+          other. `n` counts questions with a verdict.
         - NAME_judged: share of runs with a verdict
 
     Example:

@@ -17,16 +17,17 @@ _NEGATIONS = {"no", "not", "never", "without", "neither", "nor"}
 def label_by_rules(question: MagicQuestion, response: str | None) -> MagicLabels:
     """Label the answer to one question by rules.
 
-    The steps have labels only if each is one of the annotated steps, or if the objects of the synthetic world are
-    known and a step is about them. Only a judge can tell whether a continuation states a correction.
+    The steps have labels only if each is one of the annotated steps, or if the objects of the synthetic world
+    are known and a step is about them. Only a judge can tell whether a continuation states a correction.
 
     Args:
         question: the question.
         response: the response; None without one.
 
     Example:
-        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat", "objects": [[0, 0, 5, 5]]}
-        >>> label_by_rules(MagicQuestion.model_validate(fields), "In R1 there is a cat.").correct
+        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat"}
+        >>> question = MagicQuestion.model_validate(fields | {"objects": [[0, 0, 5, 5]]})
+        >>> label_by_rules(question, "In R1 there is a cat.").correct
         True
     """
     if response is None:
@@ -44,9 +45,9 @@ def label_by_rules(question: MagicQuestion, response: str | None) -> MagicLabels
 def is_correct(response: str, true_answer: str) -> bool:
     """Return whether a response ends in the true answer; the rules are ours.
 
-    The answer is the text after the last `Answer:`, or the result of `find_final_answer`, or the last sentence. It
-    must contain the true answer. If the true answer is yes or no, the first yes or no of the answer must be the same.
-    Without a marked answer, the last sentence with a yes or no counts.
+    The answer is the text after the last `Answer:`, or the result of `find_final_answer`, or the last
+    sentence. It must contain the true answer. If the true answer is yes or no, the first yes or no of the
+    answer must be the same. Without a marked answer, the last sentence with a yes or no counts.
 
     Example:
         >>> is_correct("R1 is red.\\nAnswer: It is red.", "red"), is_correct("Yes, no cat is here.", "yes")

@@ -28,7 +28,8 @@ def compute_metrics(
         by_judge: whether a judge gave the labels. Only then is there a `self_heal`.
 
     Example:
-        >>> compute_metrics(truth, labels, cited, healed, False)["accuracy_short"].value       # doctest: +SKIP
+        >>> metrics = compute_metrics(truth, labels, cited, healed, False)            # doctest: +SKIP
+        >>> metrics["accuracy_short"].value                                           # doctest: +SKIP
         0.5
     """
     regions = [None if item is None else item.regions for item in cited]

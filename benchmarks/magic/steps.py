@@ -55,7 +55,9 @@ def split_steps(text: str) -> list[str]:
 
 
 def reasoning_steps(response: str) -> list[str]:
-    """Return the steps before the line with the answer; all steps without such a line or without steps before it.
+    """Return the steps before the line with the answer.
+
+    Without such a line, or without steps before it, all sentences are steps.
 
     Example:
         >>> reasoning_steps("R1 is a cat.\\n**Answer**: A cat.")
@@ -80,8 +82,8 @@ def find_stated_answer(response: str) -> str | None:
 def find_cited_regions(steps: Sequence[str], count: int, names: Sequence[Sequence[str]] = ()) -> CitedRegions:
     """Extract the boxes that the steps cite, all steps together (section 4.1).
 
-    Known forms are `R2`, `region 2`, `box 2`, `boxes 1, 2 and 4`, and, ours, ranges such as `R1-R3` or `R1 to R3`. A
-    box counts as cited whatever the step says of it.
+    Known forms are `R2`, `region 2`, `box 2`, `boxes 1, 2 and 4`, and, ours, ranges such as `R1-R3` or `R1 to
+    R3`. A box counts as cited whatever the step says of it.
 
     Args:
         steps: the steps of an answer.

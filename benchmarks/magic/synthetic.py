@@ -1,7 +1,8 @@
 """Questions of MagiC about the synthetic world, so that everything runs offline.
 
-The set holds images with numbered boxes, and three questions per image that the embedded model was trained on. It is not
-the published set: there are no photographs and no gaze data, and the embedded model never saw a numbered box.
+The set holds images with numbered boxes, and three questions per image that the embedded model was trained
+on. It is not the published set: there are no photographs and no gaze data, and the embedded model never saw a
+numbered box.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ _ABSENCE = re.compile(rf"\bthere is no ({_SHAPES})\b", re.IGNORECASE)
 def draw_questions(out: Path, n: int, seed: int) -> Path:
     """Draw n images with numbered boxes, and write three questions about each.
 
-    The questions ask for the colour of a shape, whether it is there, and whether a missing shape is there. The cell of
-    the shape is relevant; for a missing shape, the cells of all shapes. The cells of the other shapes are distractors.
-    A box on a cell can also be cited by the cell's name, such as B2, because the answers of the world name cells. Each
-    question has an annotated chain with one wrong step inside, for Self-Heal.
+    The questions ask for the colour of a shape, whether it is there, and whether a missing shape is there.
+    The cell of the shape is relevant; for a missing shape, the cells of all shapes. The cells of the other
+    shapes are distractors. A box on a cell can also be cited by the cell's name, such as B2, because the
+    answers of the world name cells. Each question has an annotated chain with one wrong step inside, for
+    Self-Heal.
 
     Args:
         out: folder to create; it must not exist or be empty.
@@ -176,7 +178,9 @@ def _name_boxes(question: MagicQuestion, scene: Scene) -> MagicQuestion:
 
 
 def step_is_true(step: str, objects: list[str]) -> bool | None:
-    """Return whether a step is true of a scene, in the words of the synthetic world; None if it says nothing of it.
+    """Return whether a step is true of a scene; None if it says nothing about the scene.
+
+    Only the sentences of the synthetic world are understood.
 
     Args:
         step: the step.

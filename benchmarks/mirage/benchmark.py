@@ -1,6 +1,7 @@
 """The benchmark MIRAGE (arXiv:2505.24238): questions with annotated reasoning, asked with and without hints.
 
-The drawn set asks about the synthetic world what the embedded model can answer. It holds no questions of the paper.
+The drawn set asks about the synthetic world what the embedded model can answer. It holds no questions of the
+paper.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _ANSWER_FORMS = {
 
 
 class MirageTruth(NamedTuple):
-    """The questions, and whether they are about the synthetic world. There, rules find the topic of a question."""
+    """The questions, and whether they are about the synthetic world, where rules find the topics."""
 
     questions: list[MirageQuestion]
     synthetic: bool = False
@@ -50,8 +51,8 @@ def read_data(path: Path) -> MirageTruth:
     """Read a file of questions, or a samples file of `make-pairs`.
 
     Raises:
-        InputError: an invalid line, or the id of a hinted question is taken or too long. The message names line and
-            field.
+        InputError: an invalid line, or the id of a hinted question is taken or too long. The message names
+            line and field.
 
     Example:
         >>> read_data(Path("mirage/questions.jsonl")).synthetic                   # doctest: +SKIP
@@ -154,7 +155,7 @@ def score_answers(truth: MirageTruth, responses: Mapping[str, str]) -> Scored:
 
 
 def score_with_judge(truth: MirageTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
-    """Return metrics and records with labels by a judge: answers, steps, claims, kinds of hallucination, and LHS.
+    """Return metrics and records with labels by a judge.
 
     Raises:
         InputError: as `score_answers`, or the provider refuses the key.
@@ -232,7 +233,7 @@ def faithful_answers(truth: MirageTruth, records: Sequence[Mapping[str, Any]]) -
 
 BENCHMARK = Benchmark(
     name="mirage",
-    about="Reasoning over images: answers, steps, claims and kinds of hallucination, with and without hints (MIRAGE).",
+    about="Reasoning over images: answers, steps, claims and hallucinations, with and without hints.",
     read_data=read_data,
     draw_data=draw_data,
     take=lambda truth, n: truth._replace(questions=truth.questions[:n]),

@@ -1,4 +1,4 @@
-"""Pearson correlations of metrics over models, and of kinds of hallucination (arXiv:2505.24238, section 6.1)."""
+"""Pearson correlations of metrics, and of kinds of hallucination (arXiv:2505.24238, section 6.1)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")
 
 @dataclass(frozen=True)
 class Correlations:
-    """Pearson correlations of every pair of columns. The matrices are [column][column], with None if undefined.
+    """Pearson correlations of all pairs of columns. Matrices are [column][column], with None if undefined.
 
     Attributes:
         names: names of the columns.
@@ -93,8 +93,8 @@ def correlate(columns: Mapping[str, Sequence[float | bool | None]]) -> Correlati
     """Return the Pearson correlations of all pairs of columns, as in table 5 and figures 5 and 7.
 
     Args:
-        columns: values by name, one value per case; None if unknown. A case is for example a model, a topic or a
-            question.
+        columns: values by name, one value per case; None if unknown. A case is for example a model, a topic
+            or a question.
 
     Raises:
         InputError: the columns have different lengths.

@@ -34,8 +34,8 @@ class MirageQuestion(BaseModel):
         answer: the true answer. An approximate answer holds a number.
         steps, claims: the true reasoning, at most 10 each. F_step and F_claim need them.
         references: the true reasoning chain and its rewrites, for the LHS.
-        topic_hint, question_hint: the hints of collaborative hint inference. A question with either is asked a second
-            time with hints.
+        topic_hint, question_hint: the hints of collaborative hint inference. A question with either is asked
+            a second time with hints.
         system: the system prompt. A question with its own system prompt is asked without our instructions.
 
     Example:
@@ -94,11 +94,11 @@ def load_questions(path: str | Path) -> list[MirageQuestion]:
 def is_correct(question: MirageQuestion, response: str, threshold: float = THRESHOLD) -> bool | None:
     """Return whether a response gives the true answer, by rules; None if it states no answer.
 
-    - multiple choice: the letter must be right, or the text of the option if it is the final answer. If the options
-      are yes and no, a yes or no anywhere in the response counts.
+    - multiple choice: the letter must be right, or the text of the option if it is the final answer. If the
+      options are yes and no, a yes or no anywhere in the response counts.
     - approximate: the relative error must be below the threshold.
-    - free form: the words of the final answer, of the whole response, or of its last line must be those of the true
-      answer. A judge reads free-form answers better.
+    - free form: the words of the final answer, of the whole response, or of its last line must be those of
+      the true answer. A judge reads free-form answers better.
 
     Args:
         question: the question.

@@ -70,8 +70,8 @@ def find_topic_by_rules(question: str) -> Topic | None:
     """Return the topic of a question of the synthetic world, from its words.
 
     Example:
-        >>> find_topic_by_rules("How many differences are there?"), find_topic_by_rules("Describe the picture.")
-        ('arithmetic', None)
+        >>> find_topic_by_rules("How many differences are there?")
+        'arithmetic'
     """
     return next((topic for topic, words in _SYNTHETIC_TOPICS if words.search(question)), None)
 
@@ -93,12 +93,13 @@ def add_hints(question: MirageQuestion, prompt: str, topic: Topic | None) -> str
     Args:
         question: the question with its hints.
         prompt: the prompt without hints.
-        topic: the topic that the classifier named. If it is the true topic, the question's own `topic_hint` is used,
-            if there is one. Otherwise our hint for the named topic is used. None adds no topic hint.
+        topic: the topic that the classifier named. If it is the true topic, the question's own `topic_hint`
+            is used, if there is one. Otherwise our hint for the named topic is used. None adds no topic hint.
 
     Example:
-        >>> fields = {"question": "How long is AB?", "topic": "geometry", "type": "free_form", "answer": "3 cm"}
-        >>> question = MirageQuestion(id="1", question_hint="AB is half of AC.", **fields)
+        >>> fields = {"id": "1", "question": "How long is AB?", "question_hint": "AB is half of AC."}
+        >>> fields |= {"topic": "geometry", "type": "free_form", "answer": "3 cm"}
+        >>> question = MirageQuestion.model_validate(fields)
         >>> add_hints(question, question.question, None)
         'How long is AB?\\n\\nAB is half of AC.'
     """

@@ -24,7 +24,7 @@ DIMENSIONS = (
 )
 """The dimensions of the LHS."""
 Scores = Sequence[Sequence[Sequence[int] | None]]
-"""The LHS scores of one question: [judge][reference], five scores of 1 to 5, or None if the judge gave none."""
+"""The LHS scores of one question: [judge][reference], five scores of 1 to 5, or None without a judgement."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,12 @@ class MirageLabels:
 
     Attributes:
         answered, answered_hinted: whether there is a response; it may be empty.
-        correct, correct_hinted: whether the answer is right. None if the response states no answer or has no verdict.
+        correct, correct_hinted: whether the answer is right. None if the response states no answer or has no
+            verdict.
         topic: the topic that the classifier named. None if it was not asked, or its reply was not understood.
         classified: whether the classifier was asked.
-        extraction: the steps and claims of the response. None without a response, true items, or an extraction.
+        extraction: the steps and claims of the response. None without a response, true items, or an
+            extraction.
         steps, claims: how they match the true ones. None without an extraction, a verdict, or true items.
         kinds: the kinds of hallucination that a judge found. None without a verdict.
         scores: the LHS scores. None if no judge was asked.

@@ -1,4 +1,4 @@
-"""Metrics of MIRAGE (arXiv:2505.24238): accuracy, factuality of steps and claims, hallucination rates, and LHS."""
+"""Metrics of MIRAGE (arXiv:2505.24238): accuracy, factuality, hallucination rates, and LHS."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def accuracy(correct: Sequence[bool | None], scored: Sequence[bool] | None = Non
 
     Example:
         >>> metrics = accuracy([True, False, None, None])
-        >>> metrics["accuracy"].value, metrics["accuracy_answered"].value, metrics["accuracy_answered"].coverage
-        (0.25, 0.5, 0.5)
+        >>> metrics["accuracy"].value, metrics["accuracy_answered"].value
+        (0.25, 0.5)
     """
     is_scored = [True] * len(correct) if scored is None else scored
     values = [
@@ -45,13 +45,14 @@ def factuality(
 ) -> dict[str, Metric]:
     """Return F_step or F_claim (equations 1 and 2).
 
-    Precision is the share of predicted items that the truth covers. Recall is the share of true items that the
-    response states. F is their harmonic mean, or 0 if no item matches.
+    Precision is the share of predicted items that the truth covers. Recall is the share of true items that
+    the response states. F is their harmonic mean, or 0 if no item matches.
 
     Args:
         matches: the labels of each question; None if the response or the judge gave no usable lists.
         name: `f_step` or `f_claim`.
-        reasonable: the weight of REASONABLE as a match, 0 to 1. The matches of the paper are binary; ours is 0.
+        reasonable: the weight of REASONABLE as a match, 0 to 1. The matches of the paper are binary; ours is
+            0.
 
     Returns:
         - f_step, precision_step, recall_step: means over questions
@@ -125,17 +126,19 @@ def hallucination_rates(verdicts: Sequence[Mapping[Kind, bool] | None]) -> dict[
 def lhs(scores: Sequence[Scores]) -> dict[str, Metric]:
     """Return the LLMs hallucination score (equation 3). Higher means less hallucination.
 
-    The score of a question is the mean over judges of the mean over references of the mean of the five scores.
-    Missing scores are left out of the means. A question without any score is unscored.
+    The score of a question is the mean over judges of the mean over references of the mean of the five
+    scores. Missing scores are left out of the means. A question without any score is unscored.
 
     Args:
-        scores: [question][judge][reference], five scores of 1 to 5 or None. Every question needs the same number of
-            judges and references.
+        scores: [question][judge][reference], five scores of 1 to 5 or None. Every question needs the same
+            number of judges and references.
 
     Returns:
-        - lhs: with scores scaled to 0-1 by (x - 1) / 4, ours; lhs_of_five: scaled by x / 5. The paper gives no scale.
-        - lhs_sd_questions, lhs_sd_judges, lhs_sd_references: standard deviation (n - 1) of `lhs` over questions, over
-          the means of judges, and over the means of references. The paper does not say which it prints.
+        - lhs: with scores scaled to 0-1 by (x - 1) / 4, ours; lhs_of_five: scaled by x / 5. The paper gives
+          no scale.
+        - lhs_sd_questions, lhs_sd_judges, lhs_sd_references: standard deviation (n - 1) of `lhs` over
+          questions, over the means of judges, and over the means of references. The paper does not say which
+          it prints.
         - lhs_DIMENSION: each of the five dimensions alone
         - lhs_judgements: share of the requested judgements that were given
 
@@ -210,7 +213,7 @@ def _deviation(counts: np.ndarray) -> np.ndarray:
 
 
 def _deviation_of_means(values: np.ndarray) -> Metric:
-    """Return the standard deviation over columns of their means over questions; [question, column] with NaN."""
+    """Return the standard deviation of the column means, from [question, column] with NaN."""
     columns = values.shape[1]
     finite = np.isfinite(values)
     rows = [

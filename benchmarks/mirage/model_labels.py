@@ -1,4 +1,4 @@
-"""Label MIRAGE's answers by judges: answers, steps, claims, kinds of hallucination, and the scores of the LHS."""
+"""Label MIRAGE's answers by judges: answers, steps, claims, hallucinations, and LHS scores."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def label_by_judge(
 ) -> list[MirageLabels]:
     """Replace the labels by rules with those of a judge.
 
-    - Multiple-choice and approximate answers keep the labels by rules. The judge compares free-form answers with the
-      true answer.
-    - The judge extracts steps and claims without seeing the truth. Then it matches them with the true ones, in one
-      request for the steps and one for the claims.
+    - Multiple-choice and approximate answers keep the labels by rules. The judge compares free-form answers
+      with the true answer.
+    - The judge extracts steps and claims without seeing the truth. Then it matches them with the true ones,
+      in one request for the steps and one for the claims.
     - For kinds of hallucination and for scores it sees the whole response and the true chain.
     - An empty response needs no request.
 
-    In an ensemble, the first judge extracts, because two judges would not list the same items. The majority gives the
-    labels. Each judge scores alone: these are the M judges of the LHS.
+    In an ensemble, the first judge extracts, because two judges would not list the same items. The majority
+    gives the labels. Each judge scores alone: these are the M judges of the LHS.
 
     Args:
         questions: the questions.
@@ -60,7 +60,7 @@ def label_by_judge(
         judge: the judge.
 
     Example:
-        >>> label_by_judge(questions, responses, labels, ModelJudge("openai/gpt-4o"))[0].kinds   # doctest: +SKIP
+        >>> label_by_judge(questions, responses, rule_labels, judge)[0].kinds            # doctest: +SKIP
     """
     judgements = asyncio.run(_ask_judge(questions, responses, judge))
     return [
@@ -120,7 +120,7 @@ def judge_members(judge: Judge) -> list[Judge]:
 async def _ask_scores(
     judges: Sequence[Judge], questions: Sequence[MirageQuestion], texts: Mapping[str, str]
 ) -> dict[str, list[list[Judgement[int]]]]:
-    """Ask every judge to score every chain against every reference. Returns [judge][reference] by question id."""
+    """Ask every judge to score every chain. Return [judge][reference] by question id."""
     requests = [
         (question.id, _score_request(question, texts[question.id], reference))
         for question in questions
@@ -187,7 +187,7 @@ def _correct_label(judgement: Judgement[Any] | None, rule_label: bool | None) ->
 
 
 def _split_matches(judgement: Judgement[Any] | None, true: int) -> Matches | None:
-    """Split the labels of a match request: those of the predicted items, then those of the `true` true items."""
+    """Split the labels of a match request. The last `true` labels are those of the true items."""
     if judgement is None or judgement.items is None:
         return None
     return Matches(judgement.items[: len(judgement.items) - true], judgement.items[-true:])

@@ -49,8 +49,8 @@ def label_by_rules(
 def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str]) -> Extraction:
     """Return the sentences of a response as steps and as claims; the rules are ours.
 
-    The form of a sentence does not show whether it is a step or a claim, so every sentence counts as both. The
-    exception: a sentence that states a true step and no true claim is only a step, and vice versa.
+    The form of a sentence does not show whether it is a step or a claim, so every sentence counts as both.
+    The exception: a sentence that states a true step and no true claim is only a step, and vice versa.
 
     Args:
         response: the response.
@@ -75,8 +75,8 @@ def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str])
 def match_by_rules(predicted: Sequence[str], true: Sequence[str]) -> Matches:
     """Label each item MATCH if the other list states it, else CONFLICT.
 
-    Two items are the same if they differ only in case, articles, numbering, or a leading "therefore". Rules know no
-    synonyms, and cannot tell whether an item is reasonable. A judge sees more.
+    Two items are the same if they differ only in case, articles, numbering, or a leading "therefore". Rules
+    know no synonyms, and cannot tell whether an item is reasonable. A judge sees more.
 
     Args:
         predicted, true: the items of the response and of the annotation.

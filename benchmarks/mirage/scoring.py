@@ -19,9 +19,10 @@ def compute_metrics(questions: Sequence[MirageQuestion], labels: Sequence[Mirage
         - accuracy_hinted, hint_gain (correctness of the hinted answer minus that of the plain answer), and
           topic_accuracy, over the questions with hints
         - f_step, f_claim, and the other metrics of `factuality`, over the questions with true steps or claims
-        - the metrics of `hallucination_rates` and `lhs`, over the questions with a true chain, if a judge scored them
-        - `NAME[topic=…]` and `NAME[type=…]` if the questions have several topics or types. Of the judge's metrics
-          only `lhs` is split.
+        - the metrics of `hallucination_rates` and `lhs`, over the questions with a true chain, if a judge
+          scored them
+        - `NAME[topic=…]` and `NAME[type=…]` if the questions have several topics or types. Of the judge's
+          metrics only `lhs` is split.
 
     Example:
         >>> compute_metrics(questions, labels)["accuracy"].value                    # doctest: +SKIP
@@ -146,7 +147,8 @@ def unscored_rates(labels: Sequence[MirageLabels], requests: Sequence[str]) -> d
     """Return the share of answered questions that a judge failed on, by the kind of request.
 
     Example:
-        >>> unscored_rates([MirageLabels(True, unscored={"steps": "garbage"})], ["steps"])["unscored_steps"].value
+        >>> labels = [MirageLabels(True, unscored={"steps": "garbage"})]
+        >>> unscored_rates(labels, ["steps"])["unscored_steps"].value
         1.0
     """
     return {

@@ -44,7 +44,9 @@ from mmprobe.samples import load_samples
 
 
 def read_data(path: Path) -> MirageEffectTruth:
-    """Read questions with options, and those of `imageless.jsonl` beside them. Without that file, ours are used.
+    """Read questions with options, and the questions of `imageless.jsonl` beside them.
+
+    Without `imageless.jsonl`, our 200 questions are used.
 
     Args:
         path: a file of questions, `samples.jsonl` of `make-pairs`, or a folder with a `samples.jsonl`.
@@ -75,8 +77,9 @@ def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Sco
 
     Args:
         truth: the questions.
-        responses: by sample id: `ID` with images, `ID--absent` and `ID--guess` without them, `ID--VARIANT` for the
-            ways of asking. With `--seed-N` behind it, an id names one of several answers to the same question.
+        responses: by sample id: `ID` with images, `ID--absent` and `ID--guess` without them, `ID--VARIANT`
+            for the ways of asking. With `--seed-N` behind it, an id names one of several answers to the same
+            question.
 
     Raises:
         InputError: a response answers no question of the data.
@@ -185,8 +188,8 @@ def _make_answer_record(name: str, answers: Answers, labels: Labels) -> dict[str
 def faithful_answers(truth: MirageEffectTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Return whether each answer is faithful.
 
-    With its image, an answer is faithful if it is right. Without its image, it is faithful if it notices that and
-    describes nothing. Left out are answers without an image that do neither, and guesses.
+    With its image, an answer is faithful if it is right. Without its image, it is faithful if it notices that
+    and describes nothing. Left out are answers without an image that do neither, and guesses.
     """
     faithful: dict[str, bool] = {}
     for record in records:

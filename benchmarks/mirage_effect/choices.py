@@ -11,8 +11,8 @@ from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 def find_option(question: ChoiceQuestion, response: str) -> str | None:
     """Return the letter of the option that a response names, by letter or by text; None for none or several.
 
-    Letters count only if the model saw them, so not for a question with its own `prompt`. An option inside the text of
-    another named option does not count, such as "cell" in "nerve cell".
+    Letters count only if the model saw them, so not for a question with its own `prompt`. An option inside
+    the text of another named option does not count, such as "cell" in "nerve cell".
 
     Example:
         >>> question = ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B")

@@ -1,4 +1,4 @@
-"""The questions of the mirage effect: about images that nobody attaches, and with images and known answers."""
+"""The questions of the mirage effect: with images and known answers, and about missing images."""
 
 from __future__ import annotations
 

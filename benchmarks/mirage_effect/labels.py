@@ -13,7 +13,8 @@ class ImagelessLabels:
     """The labels of an answer to a question without its image.
 
     Attributes:
-        notices: it says that the image is missing or cannot be seen, or it is unsure. Such an answer is no mirage.
+        notices: it says that the image is missing or cannot be seen, or it is unsure. Such an answer is no
+            mirage.
         describes: it states a visual detail as a fact.
     """
 

@@ -1,4 +1,4 @@
-"""Metrics of the mirage effect (arXiv:2603.21687): mirage rate, mirage score, bias, and similarity of answers."""
+"""Metrics of the mirage effect (arXiv:2603.21687): mirage rate, mirage score, bias, and similarity."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
     Returns:
         - mirage_rate: 1 - share of answers that notice the missing image or are unsure, as in the paper
         - describes_rate: share that state a visual detail
-        - mirage_rate_described: share that state a detail and do not notice. Here, general answers and refusals are no
-          mirages.
+        - mirage_rate_described: share that state a detail and do not notice. Here, general answers and
+          refusals are no mirages.
 
     Example:
-        >>> labels = [ImagelessLabels(False, True), ImagelessLabels(False, False), ImagelessLabels(True, False), None]
+        >>> pairs = [(False, True), (False, False), (True, False)]
+        >>> labels = [ImagelessLabels(notices, describes) for notices, describes in pairs]
         >>> rates = mirage_rates(labels)
         >>> round(rates["mirage_rate"].value, 3), round(rates["mirage_rate_described"].value, 3)
         (0.667, 0.333)
@@ -54,8 +55,8 @@ def mirage_scores(
 ) -> dict[str, Metric]:
     """Return how much of a model's accuracy remains without the images (equation 1).
 
-    All values are over the questions that were scored both ways. The paper prints the score in percent; here it is a
-    ratio. It is above 1 if the images do harm.
+    All values are over the questions that were scored both ways. The paper prints the score in percent; here
+    it is a ratio. It is above 1 if the images do harm.
 
     Args:
         without_image, with_image: whether each answer is right; None if it was not scored.
@@ -99,7 +100,7 @@ def mirage_scores(
 
 
 def mean_mirage_score(scores: Sequence[float | None]) -> Metric:
-    """Return the mean of mirage scores, of a model over benchmarks or of a benchmark over models (section 7.6).
+    """Return the mean mirage score, of a model over benchmarks or of a benchmark over models (section 7.6).
 
     Args:
         scores: the scores; an undefined score is None. It is left out and lowers the coverage.
@@ -152,7 +153,8 @@ class Similarity(NamedTuple):
 
     Attributes:
         similarity: 1 - total variation distance of the two distributions. 1 if they are equal.
-        by_chance: the mean similarity of two samples of this size from one distribution. Compare `similarity` with it.
+        by_chance: the mean similarity of two samples of this size from one distribution. Compare `similarity`
+            with it.
         p: p value of no difference, by shuffling which answers had the image.
     """
 

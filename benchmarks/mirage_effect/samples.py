@@ -179,7 +179,7 @@ def _sample_ids(truth: MirageEffectTruth) -> Iterator[str]:
 
 
 def group_by_question(truth: MirageEffectTruth, responses: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the answers to each question. The plain answer is first, then those with seeds in order (`ID--seed-3`).
+    """Return the answers to each question: the plain one, then those with seeds (`ID--seed-3`) in order.
 
     Raises:
         InputError: a response answers no question of the data, or two answer the same question.

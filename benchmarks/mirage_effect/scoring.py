@@ -191,7 +191,7 @@ def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: Answers) -> d
 
 
 def _similarity_metrics(questions: Sequence[ChoiceQuestion], answers: Answers) -> dict[str, Metric]:
-    """Compare the answers with and without images: pooled, by category, and over the seeds of each question."""
+    """Compare answers with and without images: pooled, by category, and over the seeds of a question."""
     metrics: dict[str, Metric] = {}
     categories = list(dict.fromkeys(question.category for question in questions))
     groups = {"": list(questions)}

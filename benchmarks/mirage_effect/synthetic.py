@@ -1,7 +1,7 @@
 """Questions of the mirage effect about the synthetic world, so that everything runs offline.
 
-The set holds three questions per image that the embedded model was trained on, and our questions about missing images.
-It is none of the sets that the paper cleans. Without the images, a model can only guess.
+The set holds three questions per image that the embedded model was trained on, and our questions about
+missing images. It is none of the sets that the paper cleans. Without the images, a model can only guess.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def draw_questions(out: Path, n: int, seed: int) -> Path:
 def synthetic_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
     """Return the samples of `make-pairs` about one image as questions with options.
 
-    They ask for the colour of a shape, whether it is there, and whether a missing shape is there. The options are the
-    eight colours of the world, or yes and no. The model does not see the options, as in its training.
+    They ask for the colour of a shape, whether it is there, and whether a missing shape is there. The options
+    are the eight colours of the world, or yes and no. The model does not see the options, as in its training.
 
     Raises:
         InputError: no sample asks such a question, or an answer is none of the options.

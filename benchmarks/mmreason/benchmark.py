@@ -1,7 +1,7 @@
 """The benchmark MMReason (arXiv:2506.23563): open questions, each asked with and without its images.
 
-The drawn set asks about the synthetic world, in several steps, what the embedded model can answer. It holds no questions
-of the paper.
+The drawn set asks about the synthetic world, in several steps, what the embedded model can answer. It holds
+no questions of the paper.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def read_data(path: Path) -> MMReasonTruth:
     """Read a file of questions, or a samples file of `make-pairs`. Options are removed from the questions.
 
     Raises:
-        InputError: an invalid line, or no question can be asked without options. The message names line and field.
+        InputError: an invalid line, or no question can be asked without options. The message names line and
+            field.
 
     Example:
         >>> read_data(Path("mmreason/questions.jsonl")).left_out                       # doctest: +SKIP
@@ -159,7 +160,7 @@ def make_record(question: ReasonQuestion, labels: ReasonLabels, answers: Mapping
 
 BENCHMARK = Benchmark(
     name="mmreason",
-    about="Open questions that take several steps, with and without their images (MMReason).",
+    about="Open questions that take several steps, with and without their images.",
     read_data=read_data,
     draw_data=draw_data,
     take=lambda truth, n: truth._replace(questions=truth.questions[:n]),

@@ -1,4 +1,4 @@
-"""Remove the options from a multiple-choice question, so that it becomes open (arXiv:2506.23563, section 4.1)."""
+"""Turn multiple-choice questions into open ones (arXiv:2506.23563, section 4.1)."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class SplitQuestion(NamedTuple):
 def remove_choices(question: str) -> SplitQuestion:
     """Remove the options from the text of a question.
 
-    Options are a run of `(A) ...`, `A. ...`, `A) ...` or `A: ...`, from A on in order, on one or several lines. Removed
-    with them are a heading (`Choices:`), a blank for the letter, and a sentence that asks to choose. A text without
-    such a run stays as it is.
+    Options are a run of `(A) ...`, `A. ...`, `A) ...` or `A: ...`, from A on in order, on one or several
+    lines. Removed with them are a heading (`Choices:`), a blank for the letter, and a sentence that asks to
+    choose. A text without such a run stays as it is.
 
     Example:
         >>> remove_choices("Find x. Choices: A: 38, B: 40; C: 42")
@@ -84,8 +84,9 @@ def _find_marks(question: str) -> list[re.Match[str]]:
 def is_open_without_choices(question: str, choices: Mapping[str, str], answer: str) -> bool:
     """Return whether a question has one answer without its options.
 
-    It has not if it refers to the options ("which of the following"), if an option refers to others ("none of the
-    above"), or if two options differ only in case. The rules are coarse, ours; the authors of the paper chose by hand.
+    It has not if it refers to the options ("which of the following"), if an option refers to others ("none of
+    the above"), or if two options differ only in case. The rules are coarse, ours; the authors of the paper
+    chose by hand.
 
     Args:
         question: the text without the options.

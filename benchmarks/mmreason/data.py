@@ -1,4 +1,4 @@
-"""The questions of MMReason: the fields of a line, how a file is read, and whether an answer is right, by rules."""
+"""The questions of MMReason: the fields of a line, how a file is read, and whether an answer is right."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def to_open_question(question: ReasonQuestion) -> ReasonQuestion | None:
 def is_correct(question: ReasonQuestion, response: str) -> bool:
     """Return whether a response gives the true answer, by rules. A response without an answer is not right.
 
-    The final answer must be the same as the true one, apart from its notation. The part after its last "is", "=" or ":"
-    counts, too. If the true answer is a bare number, the last number of the final answer counts. A judge reads
-    equivalent answers better.
+    The final answer must be the same as the true one, apart from its notation. The part after its last "is",
+    "=" or ":" counts, too. If the true answer is a bare number, the last number of the final answer counts. A
+    judge reads equivalent answers better.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="?", answer="12", discipline="math", source="own")

@@ -28,7 +28,8 @@ class ReasonLabels:
         final_answer: the final answer in the response; None if it states none.
         correct: whether the final answer is right. None without a response or a verdict.
         correct_text: the same for the response without images. None also for a question without images.
-        steps: the steps of the response, each with its label. None without a response, a verdict, or a true solution.
+        steps: the steps of the response, each with its label. None without a response, a verdict, or a true
+            solution.
         error: the type of error of a wrong answer, if a judge named one.
         unscored: the reason for each request that a judge failed on: `answer`, `text`, `steps`, `error`.
     """

@@ -1,4 +1,4 @@
-"""Metrics of MMReason (arXiv:2506.23563): final accuracy, step scores, relevance of images, and types of error."""
+"""Metrics of MMReason (arXiv:2506.23563): final accuracy, step scores, relevance rate, and errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def final_accuracy(correct: Sequence[bool | None]) -> Metric:
     """Return S_final, the share of right final answers (section 4.3).
 
     Args:
-        correct: whether each response is right. None without a response or a verdict. A response without an answer is
-            wrong.
+        correct: whether each response is right. None without a response or a verdict. A response without an
+            answer is wrong.
 
     Example:
         >>> metric = final_accuracy([True, False, False, None])
@@ -73,8 +73,8 @@ def group_by_value(values: Sequence[str | None], items: Sequence[Item]) -> dict[
 def step_score(labels: Sequence[StepLabel]) -> float | None:
     """Return S_inter of one response (equation 1): the mean of the scores of its steps; None without steps.
 
-    A correct step scores 1, an unverifiable one 0.5, an incorrect one 0. The text of the paper gives the scores in
-    reverse; its tables fit these.
+    A correct step scores 1, an unverifiable one 0.5, an incorrect one 0. The text of the paper gives the
+    scores in reverse; its tables fit these.
 
     Example:
         >>> step_score(["correct", "unverifiable", "incorrect", "incorrect"])
@@ -87,8 +87,8 @@ def step_scores(labels: Sequence[Sequence[StepLabel] | None]) -> dict[str, Metri
     """Return S_inter over responses.
 
     Args:
-        labels: the labels of the steps of each response; None if they were not judged. A response without steps is
-            undefined, too.
+        labels: the labels of the steps of each response; None if they were not judged. A response without
+            steps is undefined, too.
 
     Returns:
         - s_inter: mean over responses
@@ -119,11 +119,13 @@ def step_scores(labels: Sequence[Sequence[StepLabel] | None]) -> dict[str, Metri
 def relevance_rate(correct_text: Sequence[bool | None], correct_full: Sequence[bool | None]) -> Metric:
     """Return the multimodal relevance rate: 1 - accuracy without images / accuracy with images.
 
-    Both accuracies are over the questions that were scored both ways. The rate is below 0 if the images do harm, and
-    undefined if no answer with images is right. The paper gives no formula; this one fits the eight entries of table 5.
+    Both accuracies are over the questions that were scored both ways. The rate is below 0 if the images do
+    harm, and undefined if no answer with images is right. The paper gives no formula; this one fits the eight
+    entries of table 5.
 
     Args:
-        correct_text, correct_full: whether each answer is right without and with the images; None if not scored.
+        correct_text, correct_full: whether each answer is right without and with the images; None if not
+            scored.
 
     Example:
         >>> relevance_rate([True, False, False], [True, True, False]).value

@@ -1,4 +1,4 @@
-"""Label MMReason's answers by a judge: the final answer, whether it is right, the steps, and the type of error."""
+"""Label MMReason's answers by a judge: final answers, steps, and types of error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Error(StrictReply):
 
 
 class _Verdict(NamedTuple):
-    """The verdict on one response: its final answer, whether it is right, and the reason if it is unscored."""
+    """The verdict on one response: its final answer, whether it is right, and why it is unscored."""
 
     final_answer: str | None
     correct: bool | None
@@ -72,9 +72,10 @@ def label_by_judge(
 ) -> list[ReasonLabels]:
     """Label the answers to each question by a judge.
 
-    - The judge extracts the final answer without seeing the truth, then compares it with the true answer. An answer
-      that differs only in notation needs no second request.
-    - Each sentence gets a label; the judge also says which sentences are steps. So all judges label the same items.
+    - The judge extracts the final answer without seeing the truth, then compares it with the true answer. An
+      answer that differs only in notation needs no second request.
+    - Each sentence gets a label; the judge also says which sentences are steps. So all judges label the same
+      items.
     - The judge names the type of error of each wrong answer.
 
     A label that the judge cannot give is None, and `unscored` holds the reason.
@@ -85,7 +86,7 @@ def label_by_judge(
         judge: the judge.
 
     Example:
-        >>> label_by_judge(questions, responses, ModelJudge("openai/gpt-4o"))[0].correct         # doctest: +SKIP
+        >>> label_by_judge(questions, responses, judge)[0].correct         # doctest: +SKIP
         True
     """
     judgements = asyncio.run(_ask_judge(questions, responses, judge))
@@ -103,7 +104,7 @@ def judge_correct(
         judge: the judge.
 
     Example:
-        >>> judge_correct({"1": question}, {"1": "It is 12."}, ModelJudge("openai/gpt-4o"))     # doctest: +SKIP
+        >>> judge_correct({"1": question}, {"1": "It is 12."}, judge)     # doctest: +SKIP
         {'1': True}
     """
     verdicts = asyncio.run(_ask_verdicts(questions, responses, judge))

@@ -45,16 +45,18 @@ def label_steps(response: str, solution: Sequence[str]) -> list[tuple[str, StepL
     - incorrect: the solution says it with other values, such as another number or colour, or with a "not"
     - unverifiable: otherwise. Rules do not recognise other valid words or ways to solve it; a judge does.
 
-    After a label (`Picture one: a red star, a blue ring`) each listed item must be correct. One incorrect item makes
-    the sentence incorrect.
+    After a label (`Picture one: a red star, a blue ring`) each listed item must be correct. One incorrect
+    item makes the sentence incorrect.
 
     Args:
         response: the response.
         solution: the true steps. Each may hold several sentences.
 
     Example:
-        >>> label_steps("The area is 12. It looks nice. So the side is 3 cm.", ["The side is 4 cm.", "Area is 12.0"])
-        [('The area is 12.', 'correct'), ('It looks nice.', 'unverifiable'), ('So the side is 3 cm.', 'incorrect')]
+        >>> response = "The area is 12. It looks nice. So the side is 3 cm."
+        >>> labelled_steps = label_steps(response, ["The side is 4 cm.", "Area is 12.0"])
+        >>> [label for _, label in labelled_steps]
+        ['correct', 'unverifiable', 'incorrect']
     """
     true_facts = [
         fact for step in solution for sentence in split_sentences(step) for fact in parse_facts(sentence)

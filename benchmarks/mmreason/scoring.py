@@ -26,7 +26,8 @@ def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[Reason
         - no_answer: share of responses that state no answer; they are wrong
         - s_inter and the other metrics of `step_scores`, for the questions with a solution
         - no_steps: share of responses without any step; their s_inter is undefined
-        - `perception_share` and so on for each type of error, for the wrong answers, if a judge labelled errors
+        - `perception_share` and so on for each type of error, for the wrong answers, if a judge labelled
+          errors
 
     Example:
         >>> compute_metrics(questions, labels)["s_final"].value                       # doctest: +SKIP

@@ -36,16 +36,19 @@ def number_regions(
     A question with boxes keeps them. Its image is copied as it is, because the boxes are already drawn on it.
 
     Args:
-        path: file of questions with `objects` and `distractors` (boxes in pixels) or `saliency` (grey images).
+        path: file of questions with `objects` and `distractors` (boxes in pixels) or `saliency` (grey
+            images).
         out: folder for the images, `images/ID.png`, and the questions; it is created if needed.
-        seed: seed of the adversarial boxes and of the numbers. Each question depends only on the seed and its id.
+        seed: seed of the adversarial boxes and of the numbers. Each question depends only on the seed and its
+            id.
         threshold, minimum_area, overlap, count: as for `mark_regions`.
 
     Returns:
         `out/samples.jsonl`, the data for `mmprobe bench magic --data`.
 
     Raises:
-        InputError: as `load_questions`, or a question has no relevant box, or its image has no room for the others.
+        InputError: as `load_questions`, or a question has no relevant box, or its image has no room for the
+            others.
 
     Example:
         >>> number_regions("gqa/questions.jsonl", "gqa/numbered")               # doctest: +SKIP
@@ -90,7 +93,8 @@ def make_boxes(
         InputError: there is no relevant box, or no room for the others.
 
     Example:
-        >>> question = MagicQuestion(id="1", image="a.png", question="?", answer="cat", objects=[(0, 0, 40, 40)])
+        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat"}
+        >>> question = MagicQuestion.model_validate(fields | {"objects": [[0, 0, 40, 40]]})
         >>> len(make_boxes(question, (100, 100), seed=0).boxes)
         4
     """

@@ -43,8 +43,9 @@ def mark_regions(
 ) -> list[MarkedRegion]:
     """Return all boxes of one question, in the order of their numbers R1, R2, ...
 
-    The relevant boxes are the annotated objects, then the components of the saliency maps. A box that overlaps an earlier
-    one is left out. The order is random, ours, so that a number does not reveal whether a box is relevant.
+    The relevant boxes are the annotated objects, then the components of the saliency maps. A box that
+    overlaps an earlier one is left out. The order is random, ours, so that a number does not reveal whether a
+    box is relevant.
 
     Args:
         size: the image's width and height.
@@ -102,11 +103,13 @@ def saliency_boxes(
     minimum_area: float = MINIMUM_AREA,
     clean: int = 1,
 ) -> list[Box]:
-    """Return boxes around the salient parts of an image: threshold, clean, connected components (algorithm 1).
+    """Return boxes around the salient parts of an image (algorithm 1).
+
+    The map is thresholded and cleaned. Each connected component gets a box.
 
     Args:
-        saliency: [y, x], 0 or more, of any resolution. It is scaled to the image's resolution by linear interpolation,
-            and divided by its maximum.
+        saliency: [y, x], 0 or more, of any resolution. It is scaled to the image's resolution by linear
+            interpolation, and divided by its maximum.
         size: the image's width and height.
         threshold: pixels above it are salient. The paper gives no value; ours is 0.5.
         minimum_area: smallest share of the image that a component must fill; ours is 0.002.
@@ -156,7 +159,8 @@ def prune_overlap(
 ) -> list[MarkedRegion]:
     """Remove the boxes that overlap an earlier box.
 
-    The paper names the rules. It gives neither the threshold nor which box stays; ours are 0.5 and the earlier one.
+    The paper names the rules. It gives neither the threshold nor which box stays; ours are 0.5 and the
+    earlier one.
 
     Args:
         regions: the boxes, the preferred ones first.
@@ -203,8 +207,9 @@ def adversarial_boxes(
 ) -> list[MarkedRegion]:
     """Return boxes that touch neither a relevant box nor each other.
 
-    They are drawn from the candidates. If there are too few, random boxes are added. A random box has sides of 0.1 to
-    0.3 of the image's sides, ours; every free place is equally likely. If no place is free, its sides are halved.
+    They are drawn from the candidates. If there are too few, random boxes are added. A random box has sides
+    of 0.1 to 0.3 of the image's sides, ours; every free place is equally likely. If no place is free, its
+    sides are halved.
 
     Args:
         candidates: objects that are relevant to other questions about the image.

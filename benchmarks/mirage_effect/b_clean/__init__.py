@@ -1,1 +1,1 @@
-"""B-Clean (arXiv:2603.21687, section 7.9): a question set without the questions that models answer blindly."""
+"""B-Clean (arXiv:2603.21687, section 7.9): remove the questions that models answer without images."""

@@ -40,10 +40,11 @@ def clean_questions(
 
     Args:
         ids: ids of the questions.
-        correct_without: by model, whether it answered each question rightly without the image; None if not scored.
+        correct_without: by model, whether it answered each question rightly without the image; None if not
+            scored.
         options: number of options of each question; None for an open question.
-        by_text_model: ids of the questions that a model trained only on text answers rightly; they are removed, too
-            (step 3, optional). None without such a model.
+        by_text_model: ids of the questions that a model trained only on text answers rightly; they are
+            removed, too (step 3, optional). None without such a model.
 
     Raises:
         InputError: there is no model, lists have different lengths, or an id is given twice.

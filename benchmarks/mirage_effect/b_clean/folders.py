@@ -23,7 +23,8 @@ class CleanedFolders(NamedTuple):
         models: names of the models, in the order of their folders.
         kept: ids of the questions that no model answers rightly without the images.
         metrics: as `clean_folders` describes them.
-        records: one row per question: whether it is kept, and which models answer it rightly, with and without images.
+        records: one row per question: whether it is kept, and which models answer it rightly, with and
+            without images.
     """
 
     models: list[str]
@@ -44,20 +45,22 @@ def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = 
     """Clean the question set that several models answered, and rank the models on the kept questions.
 
     Args:
-        folders: result folders of `mmprobe bench mirage-effect` or `score`, one per model, over the same questions.
-        text_only: results of a model trained only on text. The questions that it answers rightly are removed, too
-            (step 3).
+        folders: result folders of `mmprobe bench mirage-effect` or `score`, one per model, over the same
+            questions.
+        text_only: results of a model trained only on text. The questions that it answers rightly are removed,
+            too (step 3).
 
     Returns:
-        Metrics are named after the models. If two names are equal or unknown, they are named after the folders.
+        Metrics are named after the models. If two names are equal or unknown, they are named after the
+        folders.
 
         - removed: share of removed questions
         - removed_by_chance: share that as many models would remove by random answers, 1 - (1 - 1/k)^n
         - removed_above_chance: the difference of the two
         - compromised[model=M]: share that M answers rightly without the images
         - accuracy_before[model=M], accuracy_after[model=M]: with the images, on all and on the kept questions
-        - rank_before[model=M], rank_after[model=M], rank_change[model=M]: 1 is the best rank, so a change above 0 is
-          for the worse. For the intervals, all models share the resampled questions.
+        - rank_before[model=M], rank_after[model=M], rank_change[model=M]: 1 is the best rank, so a change
+          above 0 is for the worse. For the intervals, all models share the resampled questions.
         - ranks_changed: share of models whose rank changes
 
     Raises:
@@ -136,8 +139,8 @@ def _check_same_questions(results: Sequence[_Results]) -> None:
         unshared = sorted(first.records.keys() ^ other.records.keys())
         if unshared:
             raise InputError(
-                f"{other.folder}: answers other questions than {first.folder} ({unshared[0]!r} is in one of them "
-                "only); ask all models the same data"
+                f"{other.folder}: answers other questions than {first.folder} "
+                f"({unshared[0]!r} is in one of them only); ask all models the same data"
             )
         for name, record in first.records.items():
             if any(record.get(field) != other.records[name].get(field) for field in ("question", "options")):

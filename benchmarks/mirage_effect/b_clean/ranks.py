@@ -14,7 +14,9 @@ from mmprobe.benchmarks.core.results import Metric, mean_metric
 
 @dataclass(frozen=True)
 class RankChange:
-    """The accuracy and rank of one model before and after cleaning. Rank 1 is the best; ties share their mean rank.
+    """The accuracy and rank of one model before and after cleaning.
+
+    Rank 1 is the best. Models with equal accuracy share their mean rank.
 
     Attributes:
         before, after: accuracy with the images, on all questions and on the kept ones.

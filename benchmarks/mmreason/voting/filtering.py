@@ -40,16 +40,16 @@ def filter_questions(
 ) -> tuple[dict[str, Metric], VoteResult]:
     """Filter questions by votes, compute relevance rates, and write the result folder.
 
-    For the relevance rates (table 5) each voter also answers every question once with its images. Before the filter,
-    the answers without images are those of the first round. After the filter, the kept questions are asked once more,
-    because in the rounds no voter was right on them.
+    For the relevance rates (table 5) each voter also answers every question once with its images. Before the
+    filter, the answers without images are those of the first round. After the filter, the kept questions are
+    asked once more, because in the rounds no voter was right on them.
 
     Args:
         truth: from `benchmark.read_data`.
         voters: names of the voters.
         ask: asks a voter; see `voters.ask_voters`.
-        out: folder for `votes.jsonl`, `kept.jsonl`, `removed.jsonl`, `results.json` and `samples.jsonl`. Votes that it
-            already holds are not asked for again.
+        out: folder for `votes.jsonl`, `kept.jsonl`, `removed.jsonl`, `results.json` and `samples.jsonl`.
+            Votes that it already holds are not asked for again.
         settings: of the answers, such as temperature and seed. Votes with other settings are refused.
         rounds: number of rounds; 2 in the paper.
         about: further entries for `results.json`.
@@ -59,7 +59,7 @@ def filter_questions(
         InputError: there is no voter or round, a voter is given twice, or `out` holds other votes.
 
     Example:
-        >>> metrics, result = filter_questions(truth, ["tiny-spd"], ask, Path("out"), {})      # doctest: +SKIP
+        >>> metrics, result = filter_questions(truth, ["tiny-spd"], ask, Path("out"), {})   # doctest: +SKIP
         >>> metrics["kept"].value                                                  # doctest: +SKIP
         0.8
     """

@@ -21,7 +21,7 @@ ROUNDS = 2
 WITH_IMAGES = 0  # number of the round in which voters see the images
 
 Ask = Callable[[str, Sequence[str], int], Generator[tuple[str, str]]]
-"""(voter, question ids, round) -> id and response, in any order. A question without a response is asked again later."""
+"""(voter, question ids, round) -> id and response, in any order. Missing responses are asked for later."""
 Check = Callable[[Mapping[str, str]], Mapping[str, bool | None]]
 """Responses by question id -> whether each is right; None without a verdict."""
 VoteKey = tuple[int, str, str]
@@ -85,14 +85,14 @@ def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping
     Args:
         path: the file.
         questions: what is asked, by question id, as JSON values.
-        settings: everything else that the answers depend on, except voters and rounds. More of these may be added
-            later.
+        settings: everything else that the answers depend on, except voters and rounds. More of these may be
+            added later.
 
     Raises:
         InputError: the file holds votes on other questions or with other settings, or is damaged.
 
     Example:
-        >>> open_votes("out/votes.jsonl", {"a": "2 + 2?"}, {"temperature": 0.7}).responses       # doctest: +SKIP
+        >>> open_votes("votes.jsonl", {"a": "2 + 2?"}, {"temperature": 0.7}).responses       # doctest: +SKIP
         {}
     """
     path = Path(path)
@@ -106,7 +106,8 @@ def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping
         return Votes(path, header)
     if not content.startswith(header):
         raise InputError(
-            f"{path}, line 1: no votes, or votes on other questions or with other settings; choose another folder"
+            f"{path}, line 1: no votes, or votes on other questions or with other settings; "
+            "choose another folder"
         )
     if complete < len(content):
         os.truncate(path, complete)  # the vote that was being written when the filter was killed
@@ -149,10 +150,12 @@ class VoteResult:
 def vote(
     ids: Sequence[str], voters: Sequence[str], ask: Ask, check: Check, votes: Votes, rounds: int = ROUNDS
 ) -> VoteResult:
-    """Ask every voter every question in rounds, without images, and remove a question if any voter is right once.
+    """Ask every voter every question in rounds, and remove a question if any voter is right once.
 
-    All voters vote on all questions of a round. The questions that a voter answers rightly do not enter the next round.
-    A voter that could not be asked was not right.
+    The voters do not see the images.
+
+    All voters vote on all questions of a round. The questions that a voter answers rightly do not enter the
+    next round. A voter that could not be asked was not right.
 
     Args:
         ids: ids of the questions.
@@ -170,7 +173,8 @@ def vote(
         ...     return ((name, "4") for name in ids)
         >>> def check(responses):
         ...     return {name: name == "a" for name in responses}
-        >>> vote(["a", "b"], ["m"], ask, check, open_votes("votes.jsonl", {}, {})).kept        # doctest: +SKIP
+        >>> votes = open_votes("votes.jsonl", {}, {})
+        >>> vote(["a", "b"], ["m"], ask, check, votes).kept                        # doctest: +SKIP
         ['b']
     """
     if not voters or "" in voters or len(set(voters)) < len(voters):
