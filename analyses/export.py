@@ -32,8 +32,8 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
         files = {suffix: folder / f"{name}.{suffix}" for suffix in ("nc", "csv", "json")}
         parts = {suffix: file.with_name(file.name + ".part") for suffix, file in files.items()}
         dataset.to_netcdf(parts["nc"], engine="h5netcdf")
-        _long_table(dataset).to_csv(parts["csv"], index=False)
-        text = json.dumps(_without_nan(dataset.to_dict()), allow_nan=False)
+        _make_table(dataset).to_csv(parts["csv"], index=False)
+        text = json.dumps(_replace_nan(dataset.to_dict()), allow_nan=False)
         parts["json"].write_text(text + "\n", encoding="utf-8")
         for suffix, file in files.items():
             os.replace(parts[suffix], file)
@@ -42,7 +42,8 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
     return list(files.values())
 
 
-def _long_table(dataset: xr.Dataset) -> pd.DataFrame:
+def _make_table(dataset: xr.Dataset) -> pd.DataFrame:
+    """Return a table with one row for each number: variable, coordinates, value."""
     tables = []
     for variable, array in dataset.data_vars.items():
         table = (
@@ -59,9 +60,10 @@ def _long_table(dataset: xr.Dataset) -> pd.DataFrame:
     return joined[["variable", *coordinates, "value"]]
 
 
-def _without_nan(value: Any) -> Any:
+def _replace_nan(value: Any) -> Any:
+    """Replace NaN and infinity by None in nested dictionaries and lists."""
     if isinstance(value, dict):
-        return {key: _without_nan(part) for key, part in value.items()}
+        return {key: _replace_nan(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(part) for part in value]
+        return [_replace_nan(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

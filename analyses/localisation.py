@@ -102,7 +102,7 @@ def localisation(
             object_ious.append(ious[0])
             function_ious.append(ious[1])
     if not names:
-        raise NotApplicable(f"{run.path}: no answer names what is in its sample's `regions`")
+        raise NotApplicable(f"{run.path}: no answer names an object in its sample's `regions`")
     return _make_dataset(run, names, np.array(object_ious), np.array(function_ious), left_out, seed)
 
 

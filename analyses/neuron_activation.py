@@ -84,7 +84,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         if not np.isfinite(gate_sum).all():
             left_out.append(name)
             continue
-        active = {"sum": gate_sum > 0} | _count_active_steps(trace, gate_sum.shape[1], threshold)
+        active = {"sum": gate_sum > 0} | _apply_step_rules(trace, gate_sum.shape[1], threshold)
         rows.append({rule: neurons.mean(1) for rule, neurons in active.items()})
         names.append(name)
         labels.append(faithful)
@@ -115,7 +115,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     return out
 
 
-def _count_active_steps(trace: Trace, neurons: int, threshold: float) -> dict[str, np.ndarray]:
+def _apply_step_rules(trace: Trace, neurons: int, threshold: float) -> dict[str, np.ndarray]:
     """Return the neurons that are active by the rules `any` and `mean`, bool [layer, neuron].
 
     Return nothing if `ffn/active` was not captured.

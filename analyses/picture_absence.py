@@ -1,7 +1,7 @@
 """Change inside a model when the images of a question are taken away.
 
-"The mirage effect" (arXiv:2603.21687), section 2.2, compares the answers. Comparing what lies behind the
-answers is our own addition.
+"The mirage effect" (arXiv:2603.21687), section 2.2, compares the answers. The comparison of internals is our
+own addition.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_share_and_slope_by_hand(two_samples):
     np.testing.assert_allclose(ds.slope, [-0.2, 0.0], atol=1e-6)  # b has one step, so no slope
     assert ds.n_slope.sel(label="all") == 1
     assert np.isnan(ds.slope_low).all()
-    assert np.isnan(ds.slope_high).all(), "one sample tells nothing of the spread"
+    assert np.isnan(ds.slope_high).all(), "one sample has no spread"
 
 
 def test_early_suppression_by_hand(two_samples):

@@ -1,4 +1,4 @@
-"""Each failure mode is planted and found; and modes by chance."""
+"""Planted failure modes are detected, and unrelated maps give modes by chance."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_mode_is_found(tmp_path):
     assert ds["count"].values.tolist() == [1, 1, 1, 1] and ds.share.values.tolist() == [0.25] * 4
     assert ds.share_faithful.sel(kind="grounded") == 1
     assert (int(ds.n_unfaithful), int(ds.n_faithful)) == (4, 1)
-    assert np.isnan(ds.share_faithful_low).all()  # one sample tells nothing of the spread
+    assert np.isnan(ds.share_faithful_low).all()  # one sample has no spread
 
 
 def test_evidence_by_hand(tmp_path):

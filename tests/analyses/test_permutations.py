@@ -1,4 +1,4 @@
-"""Every analysis follows its heads and layers: their order in the file does not matter."""
+"""The order of heads and layers in a trace does not change the results of any analysis."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def results(request, runs) -> dict[str, xr.Dataset]:
 
 
 def without_depth(ds: xr.Dataset) -> xr.Dataset:
-    """Drop what compares shallow with deep layers, and the ranking of neurons, where layers break ties."""
+    """Drop comparisons of shallow and deep layers, and the ranking of neurons, whose ties are in layer order."""
     if "feature" in ds.dims:
         deep = ["visual_share_early", "visual_share_late", "cos_ffn_late"]
         return ds[["value", "auc_feature"]].drop_sel(feature=deep)

@@ -72,7 +72,7 @@ def test_means_over_steps_then_samples_by_hand(by_hand):
     np.testing.assert_allclose(ds.kl_by_label, [[3, 5], [2, 2], [4, 8]], atol=1e-6)
     assert ds.n_label.values.tolist() == [2, 1, 1]
     assert ds.label.values.tolist() == ["all", "faithful", "unfaithful"]
-    assert np.isnan(ds.kl_by_label_low.sel(label="faithful")).all(), "one sample tells nothing of the spread"
+    assert np.isnan(ds.kl_by_label_low.sel(label="faithful")).all(), "one sample has no spread"
     assert ds.layer.values.tolist() == LAYERS
 
 

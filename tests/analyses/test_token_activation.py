@@ -212,7 +212,9 @@ def test_scaling_all_logits_changes_nothing():
     ids, users, visual = rng.integers(0, 20, 20).tolist(), [10, 11], list(range(1, 10))
     z = rng.normal(size=(20, 20))
     one, two = (activation_maps(as_read(k * z, ids, users, visual, 13), [(3, 3)])[0] for k in (1, 7))
-    np.testing.assert_allclose(one, two, atol=1e-7)  # but for the 1e-8 beside the sum of scores
+    np.testing.assert_allclose(
+        one, two, atol=1e-7
+    )  # the 1e-8 that is added to the sum of scores is not scaled
 
 
 def test_joint_minmax_of_equal_values_is_0():

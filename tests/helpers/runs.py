@@ -39,10 +39,10 @@ def write_trace(
         for name, values in arrays.items()
         for dim, size in zip(VARIABLES[name].dims, values.shape, strict=True)
     }
-    given = {"layer": layers, "head": heads, "group": GROUP_NAMES}
+    labels = {"layer": layers, "head": heads, "group": GROUP_NAMES}
     coordinates = {
-        dim: np.array(range(sizes[dim]) if numbers is None else numbers)
-        for dim, numbers in given.items()
+        dim: np.array(range(sizes[dim]) if values is None else values)
+        for dim, values in labels.items()
         if dim in sizes
     }
     with TraceWriter(path, coordinates, attributes) as writer:
@@ -61,7 +61,7 @@ def write_run(
     """Write a run and open it.
 
     Args:
-        traces: by sample id, what `write_trace` takes.
+        traces: by sample id, as `write_trace` takes them.
         config: keys of run.json, such as `order`.
     """
     (folder / "samples").mkdir(parents=True)
