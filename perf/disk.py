@@ -1,4 +1,4 @@
-"""How fast traces are written and read, against the same bytes without HDF5.
+"""Time to write and read traces, against the same bytes without HDF5.
 
 python perf/disk.py
 """
@@ -40,23 +40,23 @@ def write_raw(path: Path, block: np.ndarray, blocks: int) -> None:
         os.fsync(file.fileno())
 
 
-def writing(folder: Path, quick: bool) -> str:
+def measure_writing(folder: Path, quick: bool) -> str:
     hidden = 256 if quick else HIDDEN
     block = np.random.default_rng(0).standard_normal((BLOCK_STEPS, LAYERS, hidden)).astype(np.float16)
     blocks, path = STEPS // BLOCK_STEPS, folder / "file"
     ways = {"raw": partial(write_raw, path, block, blocks), "own": partial(write_trace, path, block, blocks)}
-    # to replace a file takes longer than to write it
-    found = in_turn(ways, 1 if quick else 7, before=partial(path.unlink, missing_ok=True))
-    return row("writing one trace, residuals", block.nbytes * blocks, found, "0.80")
+    # the old file goes first, because to replace it would take longer than to write it
+    times = in_turn(ways, 1 if quick else 7, before=partial(path.unlink, missing_ok=True))
+    return format_row("writing one trace, residuals", block.nbytes * blocks, times, "0.80")
 
 
-def reading(
+def measure_reading(
     folder: Path, count: int, name: str, shape: tuple[int, ...], rounds: int, cold: bool = False
 ) -> str:
-    """One data set of many traces as an array each, through `Run.stream` and from where its bytes are on the disk."""
+    """Read one data set of many traces, through `Run.stream` and as raw bytes from the same places of the files."""
     (folder / "samples").mkdir(parents=True)
-    ids, kind = [f"s{index:04}" for index in range(count)], np.dtype(VARIABLES[name].dtype)
-    values = np.random.default_rng(0).random(shape, np.float32).astype(kind)
+    ids = [f"s{index:04}" for index in range(count)]
+    values = np.random.default_rng(0).random(shape, np.float32).astype(VARIABLES[name].dtype)
     layers, heads = shape[1], shape[2]
     for sample in ids:
         coordinates = {"layer": np.arange(layers), "head": np.arange(heads), "group": np.array(GROUP_NAMES)}
@@ -83,15 +83,17 @@ def reading(
                     done += file.readinto(array[done : done + chunk.size])
             assert done == values.nbytes
 
-    found = in_turn(
-        {"raw": raw, "own": through_run}, rounds, before=partial(forget, folder) if cold else None
+    times = in_turn(
+        {"raw": raw, "own": through_run},
+        rounds,
+        before=partial(drop_from_page_cache, folder) if cold else None,
     )
     where = "disk" if cold else "the page cache"
     what = f"reading {name} of {count} traces from {where}, {values.nbytes / 1e6:.2f} MB each"
-    return row(what, values.nbytes * count, found, "0.50")
+    return format_row(what, values.nbytes * count, times, "0.50")
 
 
-def forget(folder: Path) -> None:
+def drop_from_page_cache(folder: Path) -> None:
     """Drop a folder's traces from the page cache."""
     for path in folder.glob("samples/*"):
         file = os.open(path, os.O_RDONLY)
@@ -99,11 +101,11 @@ def forget(folder: Path) -> None:
         os.close(file)
 
 
-def row(what: str, count: int, found: dict[str, Paired], goal: str) -> str:
-    raw, own = found["raw"], found["own"]
-    rates = f"{count / own.seconds / 1e6:.0f} | {count / raw.seconds / 1e6:.0f}"
+def format_row(what: str, n_bytes: int, times: dict[str, Paired], goal: str) -> str:
+    raw, own = times["raw"], times["own"]
+    rates = f"{n_bytes / own.seconds / 1e6:.0f} | {n_bytes / raw.seconds / 1e6:.0f}"
     ratio = f"{1 / own.ratio:.2f} | {1 / own.high:.2f}-{1 / own.low:.2f} | {own.rounds}"
-    line = f"| {what} | {count / 1e6:.0f} | {rates} | {ratio} | {goal} |"
+    line = f"| {what} | {n_bytes / 1e6:.0f} | {rates} | {ratio} | {goal} |"
     print(line, flush=True)
     return line
 
@@ -113,12 +115,12 @@ def table(quick: bool = False) -> str:
     small, large = (64, 8, 6, 5), (256, 28, 28, 5)  # of tiny-spd and of a model of 7B
     with tempfile.TemporaryDirectory() as name:
         folder, rows = Path(name), [HEADER]
-        rows.append(writing(folder, quick))
+        rows.append(measure_writing(folder, quick))
         if quick:
-            return "\n".join([*rows, reading(folder / "small", 20, "attention/mass", small, 1)])
-        rows.append(reading(folder / "small", 1000, "attention/mass", small, 5))
-        rows.append(reading(folder / "large", 1000, "attention/mass", large, 3))
-        rows.append(reading(folder / "cold", 1000, "attention/mass", large, 3, cold=True))
+            return "\n".join([*rows, measure_reading(folder / "small", 20, "attention/mass", small, 1)])
+        rows.append(measure_reading(folder / "small", 1000, "attention/mass", small, 5))
+        rows.append(measure_reading(folder / "large", 1000, "attention/mass", large, 3))
+        rows.append(measure_reading(folder / "cold", 1000, "attention/mass", large, 3, cold=True))
     return "\n".join(rows)
 
 

@@ -1,4 +1,4 @@
-"""How many answers a second SPD-Faith scores with the lexical judge, on one core: from answers to metrics and records.
+"""Time to score answers to SPD-Faith with the lexical judge, on one core: from text to metrics and records.
 
 python perf/judging.py
 """
@@ -18,8 +18,8 @@ HEADER = """\
 | answers | words each | s | answers/s | goal |
 |---|---|---|---|---|"""
 GOAL = 1_000
-KINDS = ("same", "different", "count", "list", "steps", "find")
-# Around what is claimed in a long answer: what a model of some size says before and after.
+QUESTION_TYPES = ("same", "different", "count", "list", "steps", "find")
+# Sentences that a larger model says before and after its claims.
 BEFORE = (
     "Let me compare the two images step by step. In the first image there is a {0} on a plain background, and the "
     "lighting is even. The second image shows the same scene from the same angle, with the same background. "
@@ -29,29 +29,31 @@ AFTER = (
 )
 
 
-def answers_of(truth: Any, long: bool) -> dict[str, str]:
-    """An answer to each question of each pair, by id: what differs, in the world's sentences, or in a paragraph."""
-    found = {}
+def make_answers(truth: Any, long: bool) -> dict[str, str]:
+    """Return a true answer to each question by id: the drawn world's sentences, or these within a paragraph."""
+    answers = {}
     for pair in truth.pairs:
-        said = " ".join(one.description for one in pair.differences) or "There are no differences."
+        description = (
+            " ".join(difference.description for difference in pair.differences) or "There are no differences."
+        )
         shape = pair.differences[0].category if pair.differences else "circle"
         for name, (owner, kind) in truth.questions.items():
-            if owner == pair.id and kind in KINDS and (kind != "find" or name == f"{pair.id}-find"):
-                text = f"There are {len(pair.differences)} differences." if kind == "count" else said
-                found[name] = BEFORE.format(shape) + text + AFTER if long else text
-    return found
+            if owner == pair.id and kind in QUESTION_TYPES and (kind != "find" or name == f"{pair.id}-find"):
+                text = f"There are {len(pair.differences)} differences." if kind == "count" else description
+                answers[name] = BEFORE.format(shape) + text + AFTER if long else text
+    return answers
 
 
 def measure(pairs: int, long: bool) -> tuple[int, float, float]:
-    """Answers, words of one, and seconds of this process's own time, the smallest of three."""
+    """Return the number of answers, their mean number of words, and the least of three processor times in seconds."""
     benchmark = find_benchmark("spd-faith")
     with tempfile.TemporaryDirectory() as folder:
-        truth = benchmark.draw(Path(folder) / "pairs", pairs, 1_800_000)
-        answers = answers_of(truth, long)
+        truth = benchmark.draw_data(Path(folder) / "pairs", pairs, 1_800_000)
+        answers = make_answers(truth, long)
         times = []
         for _ in range(3):
             began = time.process_time()
-            benchmark.score(truth, answers)
+            benchmark.score_answers(truth, answers)
             times.append(time.process_time() - began)
     words = sum(len(text.split()) for text in answers.values()) / len(answers)
     return len(answers), words, min(times)

@@ -1,4 +1,4 @@
-"""Peak memory of traced generation beyond that of plain `generate`: each in a process of its own.
+"""Peak memory of traced generation beyond plain `generate`, each in a process of its own.
 
 python perf/memory.py
 """
@@ -15,11 +15,11 @@ from toys import LONG_SIDE, parser
 HEADER = """\
 | model | new | side | capture | plain MB | extra MB | goal |
 |---|---|---|---|---|---|---|"""
-ONE = r"""
+SCRIPT = r"""
 import re, sys, tempfile
 from pathlib import Path
 import torch
-import h5netcdf, hdf5plugin, pandas, xarray  # plain pays for what is imported, too
+import h5netcdf, hdf5plugin, pandas, xarray  # plain generation has them in memory, too
 import mmprobe as mp
 from mmprobe.traces import trace
 from mmprobe.traces.engines import native
@@ -34,21 +34,21 @@ if capture == "plain":
             model.hf.generate(**model.prepare(sample), max_new_tokens=new, do_sample=False)
 else:
     mp.trace(model, chosen, Path(folder) / "run", capture=capture, max_new_tokens=new, overwrite=True)
-print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)  # ru_maxrss knows the parent's, too
+print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)  # ru_maxrss counts the parent's, too
 """
 
 
 def peak(name: str, capture: str, new: int, side: int, runs: int) -> float:
-    """Megabytes; the smallest of some runs, since the allocator's luck only adds."""
-    found = []
+    """Return the peak memory in MB: the smallest of some runs, since the allocator only ever adds."""
+    peaks = []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-c", ONE, name, capture, str(new), str(side), folder]
+            command = [sys.executable, "-c", SCRIPT, name, capture, str(new), str(side), folder]
             done = subprocess.run(
                 command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
             )
-            found.append(float(done.stdout))
-    return min(found)
+            peaks.append(float(done.stdout))
+    return min(peaks)
 
 
 def table(quick: bool = False) -> str:

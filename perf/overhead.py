@@ -1,6 +1,6 @@
-"""Time of traced generation, written to disk, and of its peers, against plain sdpa `generate` of the same prompts.
+"""Time of traced generation and of its peers, against plain sdpa `generate` of the same prompts.
 
-All run in turn in one process, in another order each round.
+Traces are written to disk. All ways run in turn in one process, each round in another order.
 
     python perf/overhead.py                          # two CPU cores: about twenty minutes
     python perf/overhead.py --device cuda --big      # adds a random model of the size of Qwen2.5-VL-7B
@@ -29,14 +29,14 @@ HEADER = """\
 |---|---|---|---|---|---|---|---|---|---|---|"""
 PEER_CAPTURE = mp.CaptureSpec(datasets=["attention/row", "residual/pre", "residual/mid", "residual/post"])
 GOALS = {"default": "1.10", "full": "1.35", "peers' tensors": "nnsight's", "TransformerLens": ""}
-SECONDS = 75  # of each setting at least, in more rounds if they are short
+SECONDS = 75  # least time for each setting; short ones have more rounds
 GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 
 
 def methods(
     model: Model, chosen: list[Sample], batch: int, new: int, folder: Path, peers: bool
 ) -> dict[str, Callable[[], Any]]:
-    """Ways to answer the same samples, a batch at a time; the first is plain. Peers answer one batch."""
+    """Return the ways to answer the same samples, a batch at a time; the first is plain. Peers answer one batch."""
     options = {"max_new_tokens": new, **GREEDY}
 
     def plain() -> None:
@@ -56,14 +56,14 @@ def methods(
             overwrite=True,
         )
 
-    found: dict[str, Callable[[], Any]] = {
+    ways: dict[str, Callable[[], Any]] = {
         "plain sdpa": plain,
         "default": traced("default"),
         "full": traced("full"),
     }
     if not peers:
-        return found
-    found["peers' tensors"] = traced(PEER_CAPTURE)
+        return ways
+    ways["peers' tensors"] = traced(PEER_CAPTURE)
     eager = copy_sharing_weights(model.hf)
     eager.set_attn_implementation("eager")
 
@@ -88,11 +88,11 @@ def methods(
             nnsight.save(before)
             nnsight.save(after)
 
-    found["HF's flags"] = flags
-    found["nnsight's cache"] = nnsight_cache
+    ways["HF's flags"] = flags
+    ways["nnsight's cache"] = nnsight_cache
     if len(chosen) == 1:
-        found["TransformerLens"] = traced(PEER_CAPTURE, "transformer_lens")
-    return found
+        ways["TransformerLens"] = traced(PEER_CAPTURE, "transformer_lens")
+    return ways
 
 
 def measure(
@@ -105,13 +105,13 @@ def measure(
     batches: int = 1,
     seconds: float = SECONDS,
 ) -> list[str]:
-    """A row a method: its time, and that against plain's."""
+    """Return a row for each method: its time, and the ratio to plain generation."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = samples(Path(folder), batch * batches)
-        found = in_turn(methods(model, chosen, batch, new, Path(folder), peers), rounds, seconds)
+        times = in_turn(methods(model, chosen, batch, new, Path(folder), peers), rounds, seconds)
         prompt = len(model.prompt(chosen[0]).ids)
     setting = f"| {name} | {prompt} | {new} | {batch} | {batches}"
-    rows = [f"{setting} | {way} | {paired} | {GOALS.get(way, '')} |" for way, paired in found.items()]
+    rows = [f"{setting} | {way} | {paired} | {GOALS.get(way, '')} |" for way, paired in times.items()]
     print(*rows, sep="\n", flush=True)
     return rows
 
@@ -133,8 +133,10 @@ def table(device: str = "cpu", quick: bool = False, big: bool = False, rounds: i
 
 
 if __name__ == "__main__":
-    asked = parser(__doc__)
-    asked.add_argument("--rounds", type=int, default=3)
-    asked.add_argument("--big", action="store_true", help="also a random model of the size of Qwen2.5-VL-7B")
-    arguments = asked.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument(
+        "--big", action="store_true", help="also a random model of the size of Qwen2.5-VL-7B"
+    )
+    arguments = options.parse_args()
     table(arguments.device, arguments.quick, arguments.big, arguments.rounds)

@@ -1,4 +1,4 @@
-"""Ways to do the same thing, timed in turn in one process, each against the first."""
+"""Time several ways to do the same thing in turn, each against the first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import torch
 
 
 class Paired(NamedTuple):
-    """Median seconds of a way; the median, and the middle half, of its ratio to the first way of the same round; rounds."""
+    """Times of a way over all rounds.
+
+    Attributes:
+        seconds: median.
+        ratio: median of the ratios to the first way in the same round.
+        low, high: quartiles of these ratios.
+        rounds: number of rounds.
+    """
 
     seconds: float
     ratio: float
@@ -30,10 +37,10 @@ def in_turn(
     seconds: float = 0,
     before: Callable[[], Any] | None = None,
 ) -> dict[str, Paired]:
-    """Time all ways in rounds, in another order each, after a round that does not count.
+    """Time all ways in rounds, each round in another order. The first round warms up and does not count.
 
     Args:
-        least: rounds; more are made until all of them together have taken `seconds`.
+        least: least number of rounds. There are more until all rounds together have taken `seconds`.
         before: called before each way, outside its time.
     """
     names, times = list(ways), {way: [] for way in ways}
@@ -54,6 +61,6 @@ def in_turn(
 
 
 def _paired(times: list[float], first: list[float]) -> Paired:
-    ratios = [own / floor for own, floor in zip(times, first, strict=True)]
+    ratios = [seconds / reference for seconds, reference in zip(times, first, strict=True)]
     low, high = np.percentile(ratios, [25, 75])
     return Paired(statistics.median(times), statistics.median(ratios), float(low), float(high), len(times))

@@ -20,6 +20,7 @@ import disk
 import judging
 import memory
 import overhead
+import threads
 import torch
 import transformers
 from toys import parser
@@ -31,113 +32,133 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 HEAD = """\
 # What tracing costs
 
-Written by `python perf/report.py --write`, a section at a time; `make perf` measures all of them and prints them. Goals are
-the project's own; a number that misses its goal stands here like any other.
+`python perf/report.py --write` writes this page, a section at a time. `make perf` measures all sections and prints them. The
+goals are ours. A number that misses its goal stands here like any other.
 """
 
 
 class Section(NamedTuple):
-    """A part of the page: its title, what was measured and how, and what measures it."""
+    """A part of the page.
+
+    Attributes:
+        title: its title.
+        text: what is measured, and how.
+        measure: measures it and returns the table.
+    """
 
     title: str
     text: str
-    measured: Callable[[argparse.Namespace], str]
+    measure: Callable[[argparse.Namespace], str]
 
 
-def start_up(asked: argparse.Namespace) -> str:
-    """Median seconds of `mmprobe --help`."""
+def measure_start_up(options: argparse.Namespace) -> str:
+    """Return the median time of `mmprobe --help` as a sentence."""
     times = []
-    for _ in range(1 if asked.quick else 11):
+    for _ in range(1 if options.quick else 11):
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "mmprobe", "--help"], capture_output=True, check=True)
+        subprocess.run([sys.executable, "-P", "-m", "mmprobe", "--help"], capture_output=True, check=True)
         times.append(time.perf_counter() - began)
-    found = f"`mmprobe --help` takes {statistics.median(times):.2f} s (median of {len(times)})."
-    print(found)
-    return found
+    sentence = f"`mmprobe --help` takes {statistics.median(times):.2f} s (median of {len(times)})."
+    print(sentence)
+    return sentence
 
 
 SECTIONS = {
     "time": Section(
         "Time",
         """\
-Traced generation, written to disk and fsynced, and its peers, against plain sdpa `generate` of the same prompts with two
-images, in turn in one process. A file is finished while the next batch is answered, so a run of one batch has nothing to
-hide it behind; the runs of several are what users have. The ratio is the median of each round's own; beside it their middle
-half, which shows how much of it is the machine's noise. The toys have random weights. "peers' tensors" is
-the native engine on what the peers record: attention rows of each step's query and the residual stream before, within and
-after each layer. HF's flags are eager `generate` with attentions and hidden states; nnsight's cache keeps inputs of the
-norms and outputs of layers and attention; both keep them in memory. TransformerLens is the engine of that name, which
-writes to disk too.""",
-        lambda asked: overhead.table(asked.device, asked.quick, asked.big),
+Traced generation and its peers, against plain sdpa `generate` of the same prompts with two images, in turn in one process.
+Traces are written to disk and fsynced. A file is finished while the next batch is answered. A run of one batch has no next
+batch to hide this behind; users have runs of several. The ratio is the median of the rounds' ratios. Beside it stands their
+middle half, which shows the noise of the machine. All models but tiny-spd have random weights.
+
+The native engine records "peers' tensors", which are what the peers record: attention rows of each step's query, and the
+residual stream before, within and after each layer. "HF's flags" is eager `generate` with attentions and hidden states.
+"nnsight's cache" keeps inputs of the norms and outputs of layers and attention. Both keep them in memory. TransformerLens is
+the engine of that name, which writes to disk as well.""",
+        lambda options: overhead.table(options.device, options.quick, options.big),
     ),
     "memory": Section(
         "Memory",
-        "Peak memory of the process beyond that of plain `generate` of the same two prompts, the smaller of two runs each.",
-        lambda asked: memory.table(asked.quick),
+        "Peak memory of the process beyond plain `generate` of the same two prompts. Each is the smaller of two runs.",
+        lambda options: memory.table(options.quick),
     ),
     "disk": Section(
         "Disk",
-        "Traces written and read, against the same bytes without HDF5.",
-        lambda asked: disk.table(asked.quick),
+        "Writing and reading traces, against the same bytes without HDF5.",
+        lambda options: disk.table(options.quick),
     ),
     "interventions": Section(
         "Interventions",
         """\
-Answers of a fixed length with each decoding-time method against plain `generate` of the same prompts with two images, in
-turn in one process, as above. Memory is the largest of the process beyond that of plain answers, the least of the rounds; a
-second path needs one more key-value cache, whose size stands beside it.""",
-        lambda asked: interventions.table(asked.device, asked.quick),
+Answers of a fixed length with each decoding-time method, against plain `generate` of the same prompts with two images, in turn
+in one process as above. The memory is the peak beyond plain answers, the least of all rounds. A second path needs one more
+key-value cache; its size stands beside the memory.""",
+        lambda options: interventions.table(options.device, options.quick),
     ),
     "judging": Section(
         "Judging",
-        "SPD-Faith's answers scored by the lexical judge on one core, from text to metrics with intervals and records.",
-        lambda asked: judging.table(asked.quick),
+        "Scoring answers to SPD-Faith by the lexical judge on one core, from text to metrics with intervals and records.",
+        lambda options: judging.table(options.quick),
     ),
     "analyses": Section(
         "Analyses",
         """\
-Of full traces of tiny-spd, without regard to what the answers say: seconds of each analysis, and of reading the data sets
-that it reads through the same reader and doing nothing with them. Bootstraps and permutations take their time once an
-analysis, whatever the number of traces.""",
-        lambda asked: analyses.table(asked.quick),
+Each analysis of full traces of tiny-spd, whatever their answers say, against reading the same data sets with the same reader
+and doing nothing with them. Bootstraps and permutations take the same time for any number of traces.""",
+        lambda options: analyses.table(options.quick),
     ),
-    "start-up": Section("Start-up", "Until the first word of the command line.", start_up),
+    "threads": Section(
+        "Threads",
+        """\
+`mmprobe demo` beside a process that keeps one core busy, against the same demo alone, in turn. By default OpenMP's threads spin
+between kernels. Then each small kernel waits for the thread whose core is taken, and the demo took 278 s on two cores instead
+of 60. The command line lets the threads sleep (`OMP_WAIT_POLICY=PASSIVE`), unless the user set `OMP_WAIT_POLICY`,
+`GOMP_SPINCOUNT` or `KMP_BLOCKTIME`. It leaves the number of threads to torch and `OMP_NUM_THREADS`. A program that imports
+mmprobe must set the variable itself, before it imports torch.""",
+        lambda options: threads.table(options.quick),
+    ),
+    "start-up": Section(
+        "Start-up", "The time until the command line prints its first word.", measure_start_up
+    ),
 }
 
 
-def written(section: Section, asked: argparse.Namespace) -> str:
-    """The section with what it measured, and on what machine, how busy with other things; prints both meanwhile."""
+def write_section(section: Section, options: argparse.Namespace) -> str:
+    """Measure a section and return its text with the machine and its load before; print the table meanwhile."""
     load = os.getloadavg()[0]
     print(f"\n{section.title}\n", flush=True)
-    found = section.measured(asked)
-    on_gpu = asked.device.startswith("cuda")
+    table = section.measure(options)
+    on_gpu = options.device.startswith("cuda")
     machine = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     about = f"{machine}, {versions}; load of the machine before: {load:.1f}."
     print(f"\n{about}", flush=True)
-    return f"## {section.title}\n\n{section.text}\n\n{found}\n\n{about}\n"
+    return f"## {section.title}\n\n{section.text}\n\n{table}\n\n{about}\n"
 
 
-def sections_of(page: str) -> dict[str, str]:
-    """The sections of a page by their titles, each as it stands there."""
+def split_sections(page: str) -> dict[str, str]:
+    """Return the sections of a page by their titles."""
     parts = page.split("\n## ")[1:]
     return {part.partition("\n")[0]: "## " + part.rstrip("\n") + "\n" for part in parts}
 
 
 def main() -> None:
-    asking = parser(__doc__)
-    asking.add_argument("--write", action="store_true", help=f"write into docs/{PAGE.name}")
-    asking.add_argument(
+    options = parser(__doc__)
+    options.add_argument("--write", action="store_true", help=f"write into docs/{PAGE.name}")
+    options.add_argument(
         "--only", nargs="+", choices=list(SECTIONS), metavar="SECTION", help=", ".join(SECTIONS)
     )
-    asking.add_argument("--big", action="store_true", help="also a random model of the size of Qwen2.5-VL-7B")
-    asked = asking.parse_args()
-    for name in asked.only or SECTIONS:
+    options.add_argument(
+        "--big", action="store_true", help="also a random model of the size of Qwen2.5-VL-7B"
+    )
+    arguments = options.parse_args()
+    for name in arguments.only or SECTIONS:
         section = SECTIONS[name]
-        text = written(section, asked)
-        if asked.write:
-            known = sections_of(PAGE.read_text(encoding="utf-8")) | {section.title: text}
-            parts = [known[each.title] for each in SECTIONS.values() if each.title in known]
+        text = write_section(section, arguments)
+        if arguments.write:
+            sections = split_sections(PAGE.read_text(encoding="utf-8")) | {section.title: text}
+            parts = [sections[each.title] for each in SECTIONS.values() if each.title in sections]
             PAGE.write_text("\n".join([HEAD, *parts]), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Models of other sizes with random weights, which read prompts as the embedded one does, and samples for them."""
+"""Models of several sizes with random weights, which read prompts as the embedded model does, and samples for them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ TOYS: dict[str, dict[str, Any]] = {
     "28 layers": {"layers": 28, "hidden": 64, "neurons": 128, "heads": 4, "kv": 2, "mrope": [2, 3, 3], "side": 112},
     "7B": {"layers": 28, "hidden": 3584, "neurons": 18944, "heads": 28, "kv": 4, "mrope": [16, 24, 24], "side": 672},
 }  # fmt: skip
-LONG_SIDE = 1120  # of the pictures of a prompt of about 3,200 tokens
+LONG_SIDE = 1120  # pixels of images that make a prompt of about 3,200 tokens
 
 
 def toy(name: str, device: str = "cpu", side: int | None = None) -> Model:
-    """`tiny-spd`, or one of `TOYS`; answers never end early. `side` is the pixels that pictures are enlarged to."""
+    """Return `tiny-spd`, or one of `TOYS`. Their answers never end early.
+
+    Args:
+        side: pixels that images are enlarged to; None for the toy's own size.
+    """
     tiny = load_model("tiny-spd", device=device)
     tiny.hf.generation_config.eos_token_id = None
     if name == "tiny-spd":
         return tiny
     size, config = TOYS[name], copy.deepcopy(tiny.hf.config)
     text = config.text_config
-    text.num_hidden_layers, text.hidden_size, text.intermediate_size = (
-        size["layers"],
-        size["hidden"],
-        size["neurons"],
-    )
-    text.num_attention_heads, text.num_key_value_heads = size["heads"], size["kv"]
+    text.num_hidden_layers = size["layers"]
+    text.hidden_size = size["hidden"]
+    text.intermediate_size = size["neurons"]
+    text.num_attention_heads = size["heads"]
+    text.num_key_value_heads = size["kv"]
     text.layer_types = ["full_attention"] * size["layers"]
     text.rope_parameters["mrope_section"] = size["mrope"]
     config.vision_config.out_hidden_size = size["hidden"]
@@ -57,7 +60,7 @@ def toy(name: str, device: str = "cpu", side: int | None = None) -> Model:
 
 
 def samples(folder: Path, count: int) -> list[Sample]:
-    """Samples of two pictures of noise each."""
+    """Return samples with two images of noise each."""
     rng = np.random.default_rng(0)
     paths = [folder / f"{index}.png" for index in range(2)]
     for path in paths:
@@ -69,10 +72,10 @@ def samples(folder: Path, count: int) -> list[Sample]:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """What every script here understands."""
-    found = argparse.ArgumentParser(
+    """Return a parser of the options that every script here has."""
+    options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    found.add_argument("--device", default="cpu")
-    found.add_argument("--quick", action="store_true", help="the smallest setting, to see that it works")
-    return found
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--quick", action="store_true", help="the smallest setting, to see that it works")
+    return options
