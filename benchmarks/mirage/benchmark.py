@@ -91,9 +91,7 @@ def ask_questions(truth: MirageTruth) -> list[Sample]:
     ]
 
 
-def _make_sample(
-    question: MirageQuestion, prompt: str, suffix: Literal["", "--hinted", "--topic"] = ""
-) -> Sample:
+def _make_sample(question: MirageQuestion, prompt: str, suffix: str = "") -> Sample:
     return Sample(
         id=question.id + suffix,
         images=question.images,
