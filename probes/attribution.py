@@ -89,16 +89,16 @@ def attribute(
     _check_arguments(model, method, baseline, block, n_steps)
     forcing = force_answer(model, sample, answer, max_new_tokens)
     prompt = forcing.prompt
-    chosen = _resolve_steps(steps, len(forcing.ids))
+    selected = _resolve_steps(steps, len(forcing.ids))
     if method != "feature_ablation" and not len(prompt.visual_positions):
         raise NotApplicable(f"sample {sample.id}: its prompt has no visual tokens")
     with float32_logits(model):
         inputs = record_decoder_inputs(forcing)
         positions = np.arange(len(prompt.ids)) if method == "feature_ablation" else prompt.visual_positions
-        logprobs = presence_function(forcing, inputs, positions, baseline, chosen)
-        out = xr.Dataset(coords={"step": chosen})
+        logprobs = presence_function(forcing, inputs, positions, baseline, selected)
+        out = xr.Dataset(coords={"step": selected})
         if method == "feature_ablation":
-            image_logprobs = presence_function(forcing, inputs, prompt.visual_positions, baseline, chosen)
+            image_logprobs = presence_function(forcing, inputs, prompt.visual_positions, baseline, selected)
             has_images = len(prompt.visual_positions) > 0
             total = _add_groups(out, forcing, logprobs, image_logprobs if has_images else None)
         else:
@@ -106,7 +106,7 @@ def attribute(
                 blocks = _number_blocks(prompt.grids, block)
                 values = _ablate_features(logprobs, blocks, model) / np.bincount(blocks)[blocks]
             else:
-                values = _integrate_gradients(logprobs, len(positions), n_steps, len(chosen), model)
+                values = _integrate_gradients(logprobs, len(positions), n_steps, len(selected), model)
             out["attribution"] = (("step", "image", "y", "x"), to_grids(values, prompt.grids))
             total = values.sum(1)
         with torch.no_grad():
@@ -117,7 +117,7 @@ def attribute(
     out["logprob"] = ("step", full)
     out["logprob_baseline"] = ("step", absent)
     out["delta"] = ("step", np.abs(total - (full - absent)))
-    out["token"] = ("step", forcing.texts()[chosen])
+    out["token"] = ("step", forcing.texts()[selected])
     _add_views(out, forcing)
     out.attrs = {
         "analysis": "attribution",
@@ -146,13 +146,13 @@ def _check_arguments(model: Model, method: str, baseline: str, block: int, n_ste
 
 
 def _resolve_steps(steps: int | Sequence[int] | None, count: int) -> list[int]:
-    chosen = list(range(count)) if steps is None else np.ravel(steps).tolist()
-    for step in chosen:
+    selected = list(range(count)) if steps is None else np.ravel(steps).tolist()
+    for step in selected:
         if not 0 <= step < count:
             raise InputError(f"step {step}: the answer has steps 0 to {count - 1}")
-    if not chosen:
+    if not selected:
         raise InputError("steps: choose at least one")
-    return chosen
+    return selected
 
 
 def _import_captum() -> ModuleType:

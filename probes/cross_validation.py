@@ -46,18 +46,18 @@ def split_samples(
     classes: list[Hashable],
     folds: int,
     seed: int,
-    where: str,
+    source: str,
 ) -> Split:
     """Assign folds to the samples whose label is one of the classes.
 
     Args:
         labels: label of each sample.
-        where: source of the samples, for error messages.
+        source: name of the run, for error messages.
     """
     rows = np.array([row for row, label in enumerate(labels) if label in classes])
     truth = np.array([classes.index(labels[row]) for row in rows])
     groups = image_groups([samples[row] for row in rows])
-    fold = assign_folds(truth, groups, folds, seed, where)
+    fold = assign_folds(truth, groups, folds, seed, source)
     return Split(rows, truth, groups, fold, resample_groups(groups, seed))
 
 

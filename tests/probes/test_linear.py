@@ -144,8 +144,8 @@ def test_measures_of_several_classes_equal_those_of_scikit_learn():
         assert accuracy == pytest.approx(accuracy_score(truth[rows], probabilities[rows].argmax(1)))
         assert balanced == pytest.approx(balanced_accuracy_score(truth[rows], probabilities[rows].argmax(1)))
         assert auc == pytest.approx(roc_auc_score(truth[rows], probabilities[rows], multi_class="ovr"))
-    with_none = np.where(truth == 2, 0, 1)[None]
-    assert np.isnan(cross_validation.compute_measures(probabilities, truth, with_none)[1:]).all(), (
+    missing_class = np.where(truth == 2, 0, 1)[None]
+    assert np.isnan(cross_validation.compute_measures(probabilities, truth, missing_class)[1:]).all(), (
         "one class is missing"
     )
 

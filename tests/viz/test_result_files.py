@@ -57,7 +57,7 @@ def test_results_are_found_beside_a_run(tmp_path: Path) -> None:
         assert run == (folder / "run" if path == folder else path)
         assert results and results.answers[0].id == "a"
     (tmp_path / "results.json").write_text("{}")
-    assert find_results(tmp_path / "mine") == (tmp_path / "mine", None), (
+    assert find_results(tmp_path / "other") == (tmp_path / "other", None), (
         "results.json in an unrelated parent folder"
     )
 

@@ -39,8 +39,9 @@ const csv = (() => {
 
   const stripTags = (text) => text?.replace(/<\/?(b|i|em|br|sub|sup|span)\b[^>]*>/gi, " ").replace(/ +/g, " ").trim();
 
-  /** Returns the title of a trace's plot if the figure has several: the text above it, or the titles of its column
-   * and row. */
+  /** Returns the title of a trace's plot if the figure has several plots.
+   *
+   * It is the text above the plot, or the titles of its column and row. */
   function plotTitle(trace, layout) {
     const name = (trace.xaxis ?? "x").replace("x", "xaxis");
     const [x, y] = [layout[name]?.domain, layout[(trace.yaxis ?? "y").replace("y", "yaxis")]?.domain];
@@ -78,7 +79,9 @@ const csv = (() => {
       ...customValues(extra[index], names) }));
   }
 
-  /** Returns the rows of a figure. A band gives low and high of the next line. Traces without hover text are skipped. */
+  /** Returns the rows of a figure.
+   *
+   * A band gives low and high of the next line. Traces without hover text are skipped. */
   function rows({ data, layout }) {
     const allRows = [];
     let ends = {};

@@ -64,7 +64,7 @@
 
   const largest = (values) => values.reduce((maximum, value) => Math.max(maximum, value), 0);
 
-  /** Returns the largest weight of all steps for the shown layers. It is cached, because it reads the whole sample. */
+  /** Returns the largest weight of all steps for the shown layers. It is cached: it reads the whole sample. */
   function largestOfSample() {
     const key = shownLayers().join();
     sample.largest ??= new Map();
@@ -200,7 +200,7 @@
 
   // ---------------------------------------------------------------- one sample
 
-  /** Returns a token's nodes. Leading spaces and final line breaks stay outside, so lines wrap as in the answer. */
+  /** Returns a token's nodes. Outer spaces and line breaks stay outside, so lines wrap as in the answer. */
   function tokenNodes({ text, special }, step) {
     const [, before, body, breaks] = text.match(/^( *)([^]*?)(\n*)$/);
     const visible = body.replaceAll("\n", "↵\n") + "↵".repeat(breaks.length) || "␣".repeat(before.length) || "∅";

@@ -1,5 +1,5 @@
 "use strict";
-/* Draws the figures of the visible page and adds a CSV button to each. Needs plotly.js, csv.js and narrow.js. */
+/* Draws the figures of the visible page, each with a CSV button. Needs plotly.js, csv.js and narrow.js. */
 (() => {
   const root = document.documentElement;
   const small = matchMedia("(max-width: 640px)");

@@ -1,5 +1,5 @@
 "use strict";
-/* Fits figures with several plots into narrow windows: plots of one row are stacked, a grid becomes scrollable. */
+/* Fits figures with several plots into narrow windows: plots of a row are stacked, a grid scrolls. */
 const narrow = (() => {
   const PLOT_HEIGHT = 220; // pixels of a stacked plot
   const GAP = 80; // pixels between stacked plots, for labels and titles

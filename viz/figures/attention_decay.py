@@ -141,7 +141,7 @@ def _early_suppression(ds: xr.Dataset, labels: list[str]) -> str:
         if not np.isnan(value):
             name = "" if label == "all" else f"{label} "
             values.append(f"{name}{value:+.3f}" + ("" if np.isnan(low) else f" [{low:+.3f}, {high:+.3f}]"))
-    definition = "Early suppression, the visual share of the first third of the layers minus the rest"
+    definition = "Early suppression is the visual share of the first third of the layers minus the rest"
     return f" {definition}: {'; '.join(values)}." if values else ""
 
 

@@ -85,6 +85,6 @@ def _write_caption(ds: xr.Dataset) -> str:
     return (
         f"{_METHODS[ds.attrs['method']]}. Baseline: {ds.attrs['baseline']}. Sum over {steps} "
         f"step{'' if steps == 1 else 's'} of one answer of {ds.attrs['model']}: {ds.attrs['answer']!r}. Without all of "
-        f"these tokens, the log-probability falls by {loss:.2f} nat. The attributions add up to the loss within "
-        f"{float(ds['delta'].max()):.2f} nat at every step."
+        f"these tokens, the log-probability falls by {loss:.2f} nat. At each step, the sum of the attributions differs "
+        f"from the loss by at most {float(ds['delta'].max()):.2f} nat."
     )

@@ -49,10 +49,10 @@ def _share_panel(ds: xr.Dataset) -> Panel:
         apply_layout(figure).update_layout(barmode="group"),
         f"Failure modes of {int(ds['n_unfaithful'])} unfaithful samples with regions. Perceptual blindness: neither "
         "attention nor token activation is on the changed regions. Dissociation: only attention is. Grounded: both "
-        "are. Undecided: only activation is. A map is on the regions if its share there exceeds its share on all but "
-        f"{ds.attrs['alpha']:.0%} of {ds.attrs['draws']} random regions of the same size. The "
-        f"{int(ds['n_faithful'])} faithful samples show the same rule on faithful answers. 95 % bootstrap intervals over "
-        f"samples. {format_notes(ds)}".strip(),
+        "are. Undecided: only activation is. A map is on the regions if its share there is larger than on "
+        f"{1 - ds.attrs['alpha']:.0%} of {ds.attrs['draws']} random regions of the same size. For comparison, the same "
+        f"rule is applied to {int(ds['n_faithful'])} faithful samples. 95 % bootstrap intervals over samples. "
+        f"{format_notes(ds)}".strip(),
     )
 
 

@@ -16,8 +16,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
             ds,
             f"Change of the answer with the residual stream of another prompt, sample {sample}",
             f"The residual stream ({ds.attrs['stream']} of one layer) at the {ds.attrs['groups']} tokens comes from sample "
-            f"{source}. The answer has {float(ds['logprob'].sum()):.2f} nat after its own prompt and "
-            f"{float(ds['logprob_source'].sum()):.2f} nat after the other. Layers without effect lie after the layers "
+            f"{source}. The log-probability of the answer is {float(ds['logprob'].sum()):.2f} nat after its own prompt "
+            f"and {float(ds['logprob_source'].sum()):.2f} nat after the other. Layers without effect come after the layers "
             "that read these tokens.",
         )
     ]
