@@ -1,4 +1,4 @@
-"""The command `mmprobe filter`: what it writes, what it says, and bad input in one line."""
+"""The command `mmprobe filter`: what it writes and prints, and bad input in one line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ APP.command("filter")(filter_by_votes)
 
 
 def invoke(*arguments: object) -> str:
-    done = CliRunner().invoke(
-        APP, [str(one) for one in arguments], catch_exceptions=False, standalone_mode=False
-    )
+    done = CliRunner().invoke(APP, list(map(str, arguments)), catch_exceptions=False, standalone_mode=False)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -31,36 +29,25 @@ def data(tmp_path_factory):
 
 def test_the_embedded_model_filters(data, tmp_path):
     out = tmp_path / "out"
-    arguments = [
-        "--data",
-        data,
-        "--voters",
-        "tiny-spd",
-        "--max-new-tokens",
-        16,
-        "--batch-size",
-        8,
-        "--out",
-        out,
-    ]
-    found = json.loads(invoke(*arguments, "--json"))
+    options = ["--voters", "tiny-spd", "--max-new-tokens", 16, "--batch-size", 8]
+    arguments = ["--data", data, *options, "--out", out]
+    result = json.loads(invoke(*arguments, "--json"))
     written = json.loads((out / "results.json").read_text())
-    assert found["metrics"] == {name: metric["value"] for name, metric in written["metrics"].items()}
+    assert result["metrics"] == {name: metric["value"] for name, metric in written["metrics"].items()}
     assert (written["voters"], written["rounds"], written["seed"]) == (["tiny-spd"], 2, 0)
-    assert found["metrics"]["accuracy_full_before[voter=tiny-spd]"] > 0.3, (
-        "short answers are within 16 tokens"
-    )
+    accuracy = result["metrics"]["accuracy_full_before[voter=tiny-spd]"]
+    assert accuracy > 0.3, "short answers are within 16 tokens"
     lines = [(out / name).read_text().splitlines() for name in ("kept.jsonl", "removed.jsonl")]
     records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     assert sum(map(len, lines)) == len(records) > 8
-    assert found["kept"] == str(out / "kept.jsonl")
+    assert result["kept"] == str(out / "kept.jsonl")
 
     before = (out / "votes.jsonl").read_bytes()
     with pytest.raises(InputError, match="--resume"):
         invoke(*arguments)
-    said = invoke(*arguments, "--resume")
-    assert said.startswith(f"{len(lines[0])} kept, {len(lines[1])} removed of {len(records)} questions\n")
-    assert "tiny-spd: relevance rate " in said
+    printed = invoke(*arguments, "--resume")
+    assert printed.startswith(f"{len(lines[0])} kept, {len(lines[1])} removed of {len(records)} questions\n")
+    assert "tiny-spd: relevance rate " in printed
     assert (out / "votes.jsonl").read_bytes() == before, "nothing is asked again"
     with pytest.raises(InputError, match="other settings"):
         invoke(*arguments, "--resume", "--temperature", 1)
@@ -69,18 +56,18 @@ def test_the_embedded_model_filters(data, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--voters", "tiny-spd,tiny-spd"], "named twice"),
+        (["--voters", "tiny-spd,tiny-spd"], "given twice"),
         (["--voters", "tiny-spd,"], "missing"),
         (["--voters", "nobody"], "^model 'nobody'"),
         (["--voters", "tiny-spd", "--judge", "nobody"], "^judge 'nobody'"),
         (["--voters", "tiny-spd", "--data", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
     ],
 )
-def test_bad_requests_are_told_before_anything_is_loaded(arguments, message, data, tmp_path):
+def test_bad_requests_fail_before_a_model_is_loaded(arguments, message, data, tmp_path):
     with pytest.raises(InputError, match=message) as raised:
         invoke("--data", data, "--out", tmp_path / "out", *arguments)
     assert "\n" not in str(raised.value)
-    assert not (tmp_path / "out").exists(), "a call put right needs no --resume"
+    assert not (tmp_path / "out").exists(), "the corrected call needs no --resume"
 
 
 def test_help_has_examples():

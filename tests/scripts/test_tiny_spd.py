@@ -1,4 +1,4 @@
-"""The scripts that made the embedded model still run, and training that was stopped ends in the same weights."""
+"""The scripts that made the embedded model run, and interrupted training ends in the same weights."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+pytestmark = pytest.mark.slow
 
 
 def run(script: str, *arguments: str) -> str:
@@ -19,25 +22,12 @@ def run(script: str, *arguments: str) -> str:
 
 
 def train(out: Path, *arguments: str) -> bytes:
-    small = [
-        "--steps",
-        "3",
-        "--batch",
-        "8",
-        "--tower-steps",
-        "2",
-        "--tower-batch",
-        "4",
-        "--workers",
-        "0",
-        "--device",
-        "cpu",
-    ]
-    run("train_tiny_spd.py", "--out", str(out), *small, *arguments)
+    sizes = ["--steps", "3", "--batch", "8", "--tower-steps", "2", "--tower-batch", "4"]
+    run("train_tiny_spd.py", "--out", str(out), *sizes, "--workers", "0", "--device", "cpu", *arguments)
     return (out / "model" / "model.safetensors").read_bytes()
 
 
-def test_training_that_was_stopped_ends_in_the_same_weights(tmp_path):
+def test_interrupted_training_ends_in_the_same_weights(tmp_path):
     stopped = train(tmp_path / "stopped", "--minutes", "0")
     resumed = train(tmp_path / "stopped")
     assert stopped != resumed
