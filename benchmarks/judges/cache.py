@@ -78,9 +78,8 @@ class ReplyCache:
 
     def _prepare_file(self) -> None:
         deadline = time.monotonic() + _WAIT_SECONDS
-        while (
-            True
-        ):  # SQLite does not wait by itself if two processes change the journal mode at the same time
+        # SQLite does not wait by itself if two processes change the journal mode at the same time.
+        while True:
             try:
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 break

@@ -101,9 +101,8 @@ class ModelJudge:
         self.name = str(model)
         self.sampling: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
         self._model = model
-        self._unused_client: Any = open_model(
-            model
-        )  # opened here, so that a missing key shows before any work
+        # Opened here, so that a missing key shows before any work.
+        self._unused_client: Any = open_model(model)
         self._cache = ReplyCache(cache)
         self._concurrency = concurrency
         self._timeout = timeout

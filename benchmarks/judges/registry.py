@@ -60,9 +60,8 @@ def open_judge(name: str, cache: str | Path | None = None) -> Judge | None:
         raise InputError(f"judge {name!r}: names a model twice")
     if kind == "ensemble" and len(models) < 2:
         raise InputError(f"judge {name!r}: an ensemble needs two models or more")
-    for model in models[
-        1:
-    ]:  # a missing key of the last model must show before the first model's cache is made
+    # A missing key of the last model must show before the first model's cache is made.
+    for model in models[1:]:
         open_model(model)
     judges = [ModelJudge(model, cache) for model in models]
     return judges[0] if kind == "model" else EnsembleJudge(judges)
@@ -100,7 +99,7 @@ def with_judge(
     score_with_judge = benchmark.score_with_judge
     if score_with_judge is None:
         raise InputError(
-            f"benchmark {benchmark.name}: is scored by rules and needs no judge; use the judge lexical"
+            f"benchmark {benchmark.name}: is scored by rules and needs no judge; use the judge 'lexical'"
         )
     judge = open_judge(name, cache)
     assert judge is not None

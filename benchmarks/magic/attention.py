@@ -89,9 +89,8 @@ def measure_box_attention(
             token_share[index] += rows.sum() * columns.sum() / n_tokens
     lift = np.full(len(boxes), np.nan)
     np.divide(mass, token_share, out=lift, where=token_share > 0)
-    above = np.flatnonzero(
-        lift > minimum_lift * (1 + 1e-9)
-    )  # rounding must not lift uniform attention above 1
+    # Rounding must not lift uniform attention above the minimum.
+    above = np.flatnonzero(lift > minimum_lift * (1 + 1e-9))
     return BoxAttention(mass, lift, frozenset(int(index) + 1 for index in above))
 
 

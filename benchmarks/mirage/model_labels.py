@@ -140,7 +140,7 @@ def _make_labels(
     question: MirageQuestion, rule_labels: MirageLabels, judgements: _Judgements
 ) -> MirageLabels:
     question_id, hinted_id = question.id, question.id + HINTED
-    by_request = {
+    by_request: dict[str, Judgement[Any] | None] = {
         "correct": judgements.answers.get(question_id),
         "hinted": judgements.answers.get(hinted_id),
         "extraction": judgements.extractions.get(question_id),

@@ -119,8 +119,8 @@ def score_with_judge(truth: MMReasonTruth, responses: Mapping[str, str], judge: 
 
 def _match_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> dict[str, str]:
     left_out = {question_id + suffix for question_id in truth.left_out for suffix in ("", TEXT)}
-    asked = {name: text for name, text in responses.items() if name not in left_out}
-    return match_responses(ask_questions(truth), asked, "MMReason")
+    relevant_responses = {name: text for name, text in responses.items() if name not in left_out}
+    return match_responses(ask_questions(truth), relevant_responses, "MMReason")
 
 
 def _score(truth: MMReasonTruth, answers: Mapping[str, str], labels: Sequence[ReasonLabels]) -> Scored:

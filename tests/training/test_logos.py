@@ -36,7 +36,7 @@ def test_clipped_loss_by_hand():
     assert clipped_loss(ratios, np.array([1.0, -1.0])) == pytest.approx(expected)
 
 
-def test_what_logos_trains_on():
+def test_selection_of_questions_for_logos():
     means = {"always": 1.0, "half": 0.5, "rare": 0.25, "never": 0.0}
     assert select_for_stage(means, 0) == ["always", "half", "rare"]
     assert select_for_stage(means, 1) == ["rare", "never"]

@@ -45,7 +45,7 @@ def record(name, **answers):
 
 
 def test_labels_of_claims_by_hand(tmp_path):
-    """Four pairs: the judges agree on 0, disagree on an error of 1 and on the claims of 2; one judge fails on 3."""
+    """The judges agree on pair 0, disagree on an error of 1 and on the claims of 2; one judge fails on 3."""
     first = [
         record("0", find=answer([DOG, CAR], [None, "fabrication"]), count={"response": "…", "count": 2}),
         record("1", find=answer([DOG, CAR], [None, None]), list=answer([DOG], [None])),
@@ -106,7 +106,7 @@ def test_pairs_of_claims(tmp_path):
     assert values["kappa[answer, same]"] is None, "both always say faithful"
 
 
-def test_other_benchmarks_are_compared_by_their_own_labels(tmp_path):
+def test_labels_of_other_benchmarks(tmp_path):
     first = [
         {"id": 1, "correct": True, "steps": [{"label": "correct"}, {"label": "incorrect"}], "response": "…"},
         {"id": 2, "correct": False, "steps": None, "error": "Logic", "response": "…"},
@@ -124,7 +124,7 @@ def test_other_benchmarks_are_compared_by_their_own_labels(tmp_path):
     assert values["agreement[correct]"] == 0.5 and values["agreement[steps.label]"] == 0.5
     metrics = json.loads((tmp_path / "out" / "results.json").read_text())["metrics"]
     assert metrics["agreement[correct]"]["coverage"] == pytest.approx(2 / 3)
-    assert values["agreement[error]"] is None, "only one judge saw an error"
+    assert values["agreement[error]"] is None, "only one judge named an error"
 
 
 def test_folders_that_cannot_be_compared(tmp_path):
@@ -153,7 +153,7 @@ def test_folders_that_cannot_be_compared(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_read_is_not_overwritten(tmp_path):
+def test_input_folders_are_not_overwritten(tmp_path):
     first = folder(tmp_path / "a", "lexical", [record("0", find=answer([DOG], [None]))])
     second = folder(tmp_path / "b", "model:x/y", [record("0", find=answer([DOG], ["fabrication"]))])
     before = (first / "samples.jsonl").read_bytes()

@@ -65,13 +65,13 @@ def test_reads_claims_that_quote_the_answer():
         reply(*[CHAIR] * 201),
     ],
 )
-def test_whatever_else_is_unusable(text):
+def test_other_replies_are_unusable(text):
     with pytest.raises(UnusableReply) as caught:
         read_claims(text, ANSWER)
     assert "sofa" not in str(caught.value)  # the message quotes nothing of the reply
 
 
-def test_labels_must_be_as_many_as_their_items():
+def test_the_number_of_labels_must_be_right():
     assert read_labels('{"labels": ["consistent", "contradictory"]}', 2) == ("consistent", "contradictory")
     for text in (
         '{"labels": ["consistent"]}',
@@ -132,7 +132,7 @@ def test_without_inspect_the_extra_is_named(monkeypatch):
 # the cache
 
 
-def test_the_key_depends_on_everything_said():
+def test_the_key_depends_on_all_inputs():
     base = ("a/b", [("user", "Hi")], {"seed": 0})
     keys = {
         cache_key(*base),
@@ -260,7 +260,7 @@ def test_labels_that_most_judges_gave():
 
 
 def test_kappa_by_hand():
-    """A textbook table: 20 times both yes, 15 times both no, 5 and 10 disagreements: (0.7 - 0.5) / (1 - 0.5)."""
+    """A textbook table: 20 both yes, 15 both no, 5 and 10 disagreements: (0.7 - 0.5) / (1 - 0.5)."""
     first = [["yes"]] * 25 + [["no"]] * 25
     second = [["yes"]] * 20 + [["no"]] * 5 + [["yes"]] * 10 + [["no"]] * 15
     metrics = compute_agreement(first, second)
@@ -268,9 +268,8 @@ def test_kappa_by_hand():
     assert metrics["agreement"].value == pytest.approx(0.7)
     assert metrics["kappa"].low < 0.4 < metrics["kappa"].high
     width = metrics["kappa"].high - metrics["kappa"].low
-    assert width == pytest.approx(
-        2 * 1.96 * (0.7 * 0.3 / 50) ** 0.5 / 0.5, rel=0.15
-    )  # Cohen's standard error
+    standard_error = (0.7 * 0.3 / 50) ** 0.5 / 0.5  # Cohen's
+    assert width == pytest.approx(2 * 1.96 * standard_error, rel=0.15)
 
 
 def test_kappa_agrees_with_scikit_learn():

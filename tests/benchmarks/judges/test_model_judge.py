@@ -35,7 +35,7 @@ FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
 
 
 class Mock:
-    """A model of inspect-ai's mock provider that computes its reply from the messages, and counts its calls."""
+    """A mock model of inspect-ai. It computes its reply from the messages, and counts its calls."""
 
     def __init__(self, answer):
         self.answer, self.calls, self.seen, self.configs = answer, 0, [], []
@@ -69,7 +69,7 @@ def quoting(messages):
     return reply({"type": "remove", "category": answer.split()[0], "quote": answer})
 
 
-def test_extracts_claims_with_one_call_and_no_truth_in_sight():
+def test_claims_are_extracted_with_one_call_without_the_truth():
     mock = Mock(reply(CHAIR, DOG))
     assert extract(mock, [ANSWER]) == [Judgement(CLAIMED, None, 1)]
     assert mock.seen == [[("system", CLAIMS), ("user", fence({"answer": ANSWER}))]]

@@ -49,7 +49,7 @@ def test_a_slow_provider_times_out_and_is_counted():
     assert time.monotonic() - start < 10
 
 
-def test_no_more_calls_at_a_time_than_allowed():
+def test_the_number_of_parallel_calls_is_limited():
     api, model = slow(0.01)
     judgements = extract(model, [f"dog {number}" for number in range(30)], concurrency=5)
     assert [judgement.items for judgement in judgements] == [()] * 30
@@ -64,7 +64,7 @@ def test_waiting_for_a_turn_is_not_timed():
     assert not any(judgement.unscored for judgement in judgements)
 
 
-def test_the_same_answer_is_asked_about_once():
+def test_equal_answers_need_one_call():
     api, model = slow(0.01)
     judgements = extract(model, ["dog"] * 50 + ["cat"] * 50)
     assert api.calls == 2

@@ -20,7 +20,7 @@ from mmprobe.errors import InputError, NotApplicable, NotCaptured
 WHOLE = (0, 0, 40, 18)
 
 
-def test_attention_on_boxes_against_attention_spread_over_pixels():
+def test_attention_on_boxes_agrees_with_attention_spread_over_pixels():
     attention = np.random.default_rng(2).random((3, 4))
     boxes = [(0, 0, 10, 6), (5, 3, 17, 9), (33, 1, 7, 17), WHOLE]
     attention_on_boxes = measure_box_attention([AttentionView(attention, WHOLE)], boxes)
@@ -33,7 +33,7 @@ def test_attention_on_boxes_against_attention_spread_over_pixels():
 
 
 def test_attention_on_several_views_of_one_image():
-    # an overview of 1 x 2 tokens and two tiles of 1 x 2: the left box holds half the tokens and 5 of 8 of the mass
+    # An overview of 1 x 2 tokens and two tiles of 1 x 2. The left box holds half of the tokens and 5/8 of the mass.
     views = [
         AttentionView(np.array([[1.0, 1.0]]), (0, 0, 20, 10)),
         AttentionView(np.array([[3.0, 1.0]]), (0, 0, 10, 10)),
@@ -47,7 +47,7 @@ def test_attention_on_several_views_of_one_image():
     assert attention.attended == {1, 3}
 
 
-def test_attention_that_is_even_falls_on_no_box():
+def test_uniform_attention_attends_to_no_box():
     boxes = [(3, 3, 7, 5), (0, 0, 100, 70), (50, 20, 33, 11)]
     attention = measure_box_attention([AttentionView(np.ones((7, 9)), (0, 0, 100, 70))], boxes)
     assert attention.lift == pytest.approx(np.ones(3)) and attention.attended == frozenset()
@@ -58,7 +58,7 @@ def test_attention_that_is_even_falls_on_no_box():
     assert measure_box_attention(corner, [(0, 0, 10, 10)], minimum_lift=71).attended == frozenset()
 
 
-def test_attention_that_cannot_be_used():
+def test_unusable_attention():
     boxes = [(0, 0, 5, 5)]
     for nothing in (np.zeros((2, 2)), np.array([[np.nan, 1.0]]), np.array([[np.inf, 1.0]])):
         assert measure_box_attention([AttentionView(nothing, WHOLE)], boxes) is None
@@ -68,7 +68,7 @@ def test_attention_that_cannot_be_used():
             measure_box_attention([AttentionView(wrong, WHOLE)], boxes)
 
 
-def test_views_of_a_trace(tiny_spd, tmp_path):
+def test_attention_views_of_a_trace(tiny_spd, tmp_path):
     samples = mp.load_samples(make_pairs(tmp_path / "pairs", n=1, seed=3))
     pair = next(sample for sample in samples if len(sample.images) == 2)
     run = mp.trace(tiny_spd, [pair], tmp_path / "run", capture="default", max_new_tokens=4)
@@ -103,7 +103,7 @@ def test_scores_of_a_run(tiny_spd, tmp_path):
                 ("least", np.unravel_index(weights.argmin(), (4, 4))),
             )
         }
-        # the first question's relevant box is the one looked at most, the second's the one looked at least
+        # the relevant box has the most attention in the first question, the least in the second
         relevant_kind = "most" if not questions else "least"
         numbered = [NumberedBox(box=box, relevant=kind == relevant_kind) for kind, box in boxes.items()]
         questions.append(question.model_copy(update={"boxes": numbered}))

@@ -107,7 +107,7 @@ def test_a_box_is_cited_by_its_name(tmp_path):
     assert record["cited"] == record["relevant"] == [2]
 
 
-def test_nothing_answered_is_undefined_and_an_empty_answer_is_wrong(truth):
+def test_missing_answers_are_undefined_and_empty_answers_are_wrong(truth):
     metrics, _ = BENCHMARK.score_answers(truth, {})
     assert metrics.pop("self_heal_answer_judged").value == 0
     assert {(metric.value, metric.n) for metric in metrics.values()} == {(None, 0)}
@@ -131,7 +131,7 @@ def test_bad_input_is_named(tmp_path, truth):
         BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0] | {"id": "q" * 126}))
 
 
-def test_the_command_line_asks_traces_and_scores(tmp_path):
+def test_the_command_line_runs_traces_and_scores(tmp_path):
     out = tmp_path / "out"
     common = ["--batch-size", "8", "--trace", "--out", str(out)]
     run = CliRunner().invoke(app, ["bench", "magic", "--model", "tiny-spd", "--n", "2", *common])

@@ -51,7 +51,7 @@ def test_a_file_is_read(tmp_path):
         ({"steps": [{"text": "x", "correct": False}]}, "line 2: field 'steps.0': .*'correction'"),
     ],
 )
-def test_what_is_wrong_is_named_by_line_and_field(tmp_path, change, message):
+def test_errors_name_line_and_field(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
         load_questions(write_questions(tmp_path, GOOD, GOOD | {"id": "q2"} | change))
 

@@ -66,7 +66,7 @@ def test_the_task_scores_as_the_command_does(tmp_path, refuses):
     assert all(messages[-2][0] == "user" for messages in seen if messages[-1][0] == "assistant")
 
 
-def test_the_embedded_model_goes_on_from_a_begun_answer(tmp_path):
+def test_the_embedded_model_continues_a_prefilled_answer(tmp_path):
     (log,) = inspect_eval(
         inspect_tasks.magic(n=1, seed=SEED),
         model="mmprobe/tiny-spd",
@@ -77,7 +77,7 @@ def test_the_embedded_model_goes_on_from_a_begun_answer(tmp_path):
     assert values(log)["self_heal_answer_judged"] == 1
 
 
-def test_what_an_api_refuses_is_unanswered(tmp_path):
+def test_requests_that_an_api_refuses_are_unanswered(tmp_path):
     benchmark = find_benchmark("magic")
     truth = benchmark.draw_data(tmp_path / "data", 1, SEED)
     prefilled = benchmark.follow_up(truth, {question.id: "" for question in truth.questions})

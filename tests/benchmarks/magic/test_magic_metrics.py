@@ -43,7 +43,7 @@ from mmprobe.benchmarks.magic.steps import (
         ("nothing", set(), 0),
     ],
 )
-def test_regions_that_steps_name(step, regions, missing):
+def test_regions_that_a_step_cites(step, regions, missing):
     assert find_cited_regions([step], 4) == (regions, missing)
 
 
@@ -80,7 +80,7 @@ def test_magiscore_by_hand():
     assert metrics["magiscore_macro_f1_zero"].n == 3
 
 
-def test_magiscore_of_answers_that_name_nothing():
+def test_magiscore_of_answers_without_citations():
     metrics = magiscore([set(), set()], [{1}, {2}], "attention")
     assert metrics["attention_micro_precision"].value is None
     assert metrics["attention_macro_f1"].value is None and metrics["attention_macro_f1"].n == 0
@@ -100,14 +100,14 @@ def test_magiscore_of_answers_that_name_nothing():
         (61.62, 74.01, 67.25),
     ],
 )
-def test_the_papers_micro_f1_is_that_of_pooled_counts(precision, recall, f1):
+def test_the_papers_micro_f1_follows_from_pooled_counts(precision, recall, f1):
     named, true = 100_000, round(100_000 * precision / recall)
     hits = round(named * precision / 100)
     metrics = magiscore([range(named)], [range(named - hits, named - hits + true)])
     assert 100 * metrics["magiscore_micro_f1"].value == pytest.approx(f1, abs=0.011)
 
 
-def test_macro_below_micro_precision_needs_questions_that_count_as_zero():
+def test_macro_precision_below_micro_needs_questions_that_count_as_zero():
     # as in the paper's rows with a macro precision of 46 or 48 beside a micro one of 83 or 78
     named = [{1, 2, 3, 4, 5}] * 10 + [set()] * 8
     metrics = magiscore(named, [{1, 2, 3, 4, 9}] * 18)
@@ -148,7 +148,7 @@ def slow_spans(correct: list[bool]) -> list[Span]:
     return spans
 
 
-def test_spans_of_wrong_steps_against_their_definition():
+def test_spans_of_wrong_steps_agree_with_their_definition():
     rng = np.random.default_rng(0)
     seen = 0
     for length in range(12):
@@ -162,8 +162,8 @@ def test_spans_of_wrong_steps_against_their_definition():
 def test_spans_at_their_bounds():
     assert find_wrong_spans([True, False, True, True]) == [(2, 2)]
     assert find_wrong_spans([False, True, True, True]) == []  # the first step
-    assert find_wrong_spans([False, False, True, True]) == []  # begins with the first: left out as a whole
-    assert find_wrong_spans([True, True, False, True]) == []  # ends with the last but one
+    assert find_wrong_spans([False, False, True, True]) == []  # begins with the first step
+    assert find_wrong_spans([True, True, False, True]) == []  # ends with the last step but one
     assert find_wrong_spans([]) == []
     assert injected_steps(list("abcdef"), Span(2, 3)) == ["a", "b", "c"]
 

@@ -42,7 +42,7 @@ RESPONSES = {
 
 
 def judge(answer, seen=None):
-    """Return a judge on a mock model, which computes its reply from the system prompt and the fenced data."""
+    """Return a judge on a mock model, which replies from the system prompt and the fenced data."""
 
     def outputs(messages, tools, tool_choice, config):
         system, user = messages[0].text, messages[1].text
@@ -78,7 +78,7 @@ def test_a_judge_labels_and_metrics_follow_from_its_labels():
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
     assert (metrics["accuracy_full"].n, metrics["accuracy_short"].n) == (1, 2)
     assert first["correct_steps"] == [True, None, False] and first["self_heal"][0]["healed"] is True
-    assert second["correct"] is False, "an empty answer is wrong, and nobody is asked"
+    assert second["correct"] is False, "an empty answer is wrong without a request"
     data_by_request = {(system, data.get("true_answer")): data for system, data, _ in seen}
     assert len(seen) == 4 and set(data_by_request) == {
         (ANSWER, "tram"),
@@ -184,6 +184,6 @@ def test_no_question_needs_no_call():
         (lambda reply: read_steps(reply, 1), '{"labels": ["maybe"]}'),
     ],
 )
-def test_other_forms_are_not_used(read, reply):
+def test_other_reply_forms_are_unusable(read, reply):
     with pytest.raises(UnusableReply):
         read(reply)

@@ -61,7 +61,7 @@ def test_boxes_depend_on_the_seed_and_the_questions_own_id(tmp_path):
     assert boxes(source, "alone", 0) == {"q2": first["q2"]}
 
 
-def test_boxes_that_are_given_are_kept(tmp_path):
+def test_existing_boxes_are_kept(tmp_path):
     line = {"id": "q", "boxes": [{"box": [5, 5, 9, 9], "relevant": True, "names": ["B2"]}]}
     (question,) = load_questions(number_regions(write_questions(tmp_path, line), tmp_path / "out"))
     assert [box.model_dump(exclude_defaults=True) for box in question.boxes] == [
@@ -88,7 +88,7 @@ def test_thresholds_are_parameters(tmp_path):
         ({"id": "q", "saliency": ["dark.png"]}, "question q: no relevant box"),
     ],
 )
-def test_what_cannot_be_numbered_is_named(line, message, tmp_path):
+def test_questions_without_possible_boxes_are_named(line, message, tmp_path):
     source = write_questions(tmp_path, line)
     Image.new("L", (200, 100)).save(tmp_path / "dark.png")
     with pytest.raises(InputError, match=message):
@@ -96,7 +96,7 @@ def test_what_cannot_be_numbered_is_named(line, message, tmp_path):
     assert not (tmp_path / "out" / "samples.jsonl").exists()
 
 
-def test_the_questions_are_not_written_over(tmp_path):
+def test_the_questions_are_not_overwritten(tmp_path):
     source = write_questions(tmp_path, {"id": "q", "objects": [[0, 0, 9, 9]]})
     with pytest.raises(InputError, match="another folder"):
         number_regions(source, tmp_path)

@@ -25,7 +25,7 @@ def pixels(box: tuple[int, int, int, int]) -> set[tuple[int, int]]:
     return set(itertools.product(range(x, x + w), range(y, y + h)))
 
 
-def test_intersections_against_counted_pixels():
+def test_intersections_agree_with_counted_pixels():
     rng = np.random.default_rng(0)
     common = []
     for _ in range(200):
@@ -136,10 +136,10 @@ def test_all_boxes_of_a_question():
         ]
         assert {region.box for region in regions if region.relevant} == {(0, 0, 32, 32), (60, 60, 20, 20)}
         orders.add(tuple(region.relevant for region in regions))
-    assert len(orders) > 1  # a box's number does not tell what it is
+    assert len(orders) > 1  # the number of a box does not reveal whether it is relevant
 
 
-def test_questions_whose_boxes_cannot_be_made():
+def test_invalid_boxes_are_refused():
     with pytest.raises(InputError, match="no relevant box"):
         mark_regions((50, 50), [], [np.zeros((50, 50))], [], 0)
     for box in [(0, 0, 51, 10), (-1, 0, 5, 5), (0, 0, 0, 5)]:

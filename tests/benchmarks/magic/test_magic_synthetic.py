@@ -53,7 +53,7 @@ def test_images_show_the_boxes(truth):
             pixels = np.asarray(image)
         for x, y, w, h in (box.box for box in question.boxes):
             edge = pixels[y : y + h, x + w - 1]
-            assert (edge == (255, 0, 0)).all(1).mean() > 0.5  # the rest may lie below another's number
+            assert (edge == (255, 0, 0)).all(1).mean() > 0.5  # the number of another box may cover the rest
 
 
 def test_chains_hold_one_wrong_step_that_can_be_healed(truth):

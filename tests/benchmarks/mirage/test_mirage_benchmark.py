@@ -52,7 +52,8 @@ def test_a_topic_is_asked_then_the_hinted_question():
 
 
 def test_metrics_by_hand():
-    # plain: right, wrong, no answer, not asked; hinted: right, right, wrong, none; topics told: right, wrong, right
+    # plain: right, wrong, no answer, not asked; hinted: right, right, wrong, none
+    # named topics: right, wrong, right
     rows = [
         question(str(number), question_hint="H", topic=topic)
         for number, topic in enumerate(["geometry", "geometry", "spatial", "spatial"], 1)
@@ -77,7 +78,7 @@ def test_metrics_by_hand():
     assert values["accuracy[topic=spatial]"] == (0.0, 1, 0.5)
     assert values["hint_gain[topic=geometry]"] == (0.5, 2, 1.0)
     assert not any("type=" in name for name in values), "there is one type of answer"
-    assert not {"f_step", "lhs", "any_rate"} & set(values), "nothing is annotated, nobody judged"
+    assert not {"f_step", "lhs", "any_rate"} & set(values), "without annotations and without a judge"
     assert [record["correct"] for record in records] == [True, False, None, None]
     assert records[1]["topic_told"] == "algebra" and records[3]["response"] is None
     assert metrics["accuracy"].parts.ids == ("1", "2", "3", "4")
@@ -92,10 +93,11 @@ def test_steps_and_claims_by_rules():
         ]
     )
     metrics, records = score_answers(truth, {"1": "Halve 14. AB is 7 cm. Nice.", "2": "", "3": "No."})
-    # question 1: of steps (Halve 14, Nice) and of claims (AB is 7 cm, Nice) one of two is true: P 1/2, R 1, F 2/3
+    # question 1: one of two steps (Halve 14, Nice) and of two claims (AB is 7 cm, Nice) is true
+    # so P = 1/2, R = 1, F = 2/3
     assert metrics["f_step"].value == pytest.approx(2 / 3) and metrics["f_step"].coverage == 1
     assert metrics["f_claim"].value == pytest.approx(2 / 3) and metrics["f_claim"].coverage == 0.5
-    assert metrics["recall_claim"].value == 0.5, "an empty answer tells no claim"
+    assert metrics["recall_claim"].value == 0.5, "an empty answer states no claim"
     assert records[0]["steps"] == {
         "predicted": [["Halve 14.", "MATCH"], ["Nice.", "CONFLICT"]],
         "true": [["Halve 14.", "MATCH"]],
@@ -104,7 +106,7 @@ def test_steps_and_claims_by_rules():
     json.dumps(records)
 
 
-def test_an_answer_to_no_question_is_refused():
+def test_responses_without_a_question_are_refused():
     with pytest.raises(InputError, match="'1--hinted'"):
         score_answers(MirageTruth([question("1")]), {"1--hinted": "7 cm"})
 
@@ -117,7 +119,7 @@ def test_an_answer_to_no_question_is_refused():
         ([BASE], "line 1: field 'id'"),
     ],
 )
-def test_files_that_cannot_be_asked(tmp_path, lines, message):
+def test_invalid_files_are_refused(tmp_path, lines, message):
     with pytest.raises(InputError, match=message) as caught:
         read_data(write_questions(tmp_path, *lines))
     assert "\n" not in str(caught.value)
@@ -128,7 +130,7 @@ def test_a_file_of_questions_is_not_synthetic(tmp_path):
     assert not truth.synthetic and [question.id for question in truth.questions] == ["1"]
 
 
-def test_true_answers_of_the_drawn_set_are_faultless(tmp_path):
+def test_true_answers_of_the_drawn_set_score_1(tmp_path):
     benchmark = find_benchmark("mirage")
     truth = benchmark.draw_data(tmp_path / "pairs", 12, SEED)
     true = {

@@ -54,10 +54,10 @@ def test_correlate_kinds(tmp_path):
     result = correlate_kinds(write_folder(tmp_path, {}, [*records, {"id": "9", "hallucinations": None}]))
     assert result.names == KINDS
     assert result.r[0][1] == pytest.approx(np.corrcoef(spatial, logical)[0, 1])
-    assert result.n[0][1] == 5 and result.r[0][2] is None, "a kind that never occurs goes with nothing"
+    assert result.n[0][1] == 5 and result.r[0][2] is None, "a kind that never occurs has no correlation"
 
 
-def test_folders_that_hold_none(tmp_path):
+def test_folders_without_results(tmp_path):
     with pytest.raises(InputError, match="with a judge"):
         correlate_kinds(write_folder(tmp_path / "rules", {"accuracy": 1.0}))
     with pytest.raises(InputError, match="results.json"):

@@ -53,13 +53,13 @@ def test_a_file_is_read_and_its_images_found(tmp_path):
         ({key: value for key, value in GOOD.items() if key != "answer"}, "line 2: field 'answer'"),
     ],
 )
-def test_what_is_wrong_is_named_by_line_and_field(tmp_path, line, message):
+def test_errors_name_line_and_field(tmp_path, line, message):
     with pytest.raises(InputError, match=message) as caught:
         load_questions(write_questions(tmp_path, GOOD, line))
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_hold_nothing(tmp_path):
+def test_empty_files(tmp_path):
     for file, message in [
         (tmp_path / "none.jsonl", "no such file"),
         (write_questions(tmp_path, ""), "holds no lines"),

@@ -17,7 +17,7 @@ from mmprobe.errors import InputError
 M, R, C = "MATCH", "REASONABLE", "CONFLICT"
 
 
-def test_accuracy_with_and_without_the_unanswered():
+def test_accuracy_with_and_without_missing_answers():
     metrics = accuracy([True, True, False, None])
     assert metrics["accuracy"].value == 0.5 and metrics["accuracy"].n == 4
     assert metrics["accuracy_answered"].value == pytest.approx(2 / 3)
@@ -27,7 +27,7 @@ def test_accuracy_with_and_without_the_unanswered():
 
 
 def test_factuality_by_hand():
-    # first question: P = 2/4, R = 1/2, F = 1/2; second: P = 1, R = 1/3, F = 1/2; third: nothing matches, F = 0
+    # question 1: P = 2/4, R = 1/2, F = 1/2; question 2: P = 1, R = 1/3, F = 1/2; question 3: no match, F = 0
     matches = [
         Matches((M, M, R, C), (M, C)),
         Matches((M,), (M, C, R)),
@@ -43,7 +43,7 @@ def test_factuality_by_hand():
     assert metrics["f_step_micro"].value == pytest.approx(2 * pooled_p * pooled_r / (pooled_p + pooled_r))
 
 
-def test_reasonable_counts_as_much_as_it_is_told_to():
+def test_the_weight_of_reasonable_is_a_parameter():
     matches = [Matches((M, R), (M, R, C))]
     assert factuality(matches, "f_claim")["precision_claim"].value == 0.5
     half = factuality(matches, "f_claim", reasonable=0.5)
@@ -92,7 +92,7 @@ def test_lhs_by_hand():
     assert metrics["lhs_judgements"].value == pytest.approx((1 + 0.75) / 2)
 
 
-def test_lhs_that_nobody_gave_is_undefined():
+def test_lhs_without_scores_is_undefined():
     metrics = lhs([[[None, None]], [[None, None]]])
     assert all(
         metrics[name].value is None for name in ("lhs", "lhs_of_five", "lhs_sd_judges", "lhs_sd_questions")
@@ -104,7 +104,7 @@ def test_lhs_that_nobody_gave_is_undefined():
     assert alone["lhs_sd_questions"].value is None
 
 
-def test_lhs_refuses_what_is_no_score():
+def test_lhs_refuses_invalid_scores():
     with pytest.raises(InputError, match="1 to 5"):
         lhs([[[(6, 1, 1, 1, 1)]]])
     with pytest.raises(InputError, match="judges and references"):
@@ -174,14 +174,14 @@ def test_the_papers_correlations_follow_from_its_table_of_models():
     for (i, j), r in {(0, 1): 0.864, (0, 2): 0.918, (1, 2): 0.975}.items():
         assert result.r[i][j] == pytest.approx(r, abs=0.0006)
         assert result.p[i][j] < 0.001
-    # those with the LHS, of which the paper prints two versions for some models, only come near
+    # The paper prints two versions of the LHS for some models, so these agree only roughly.
     for (i, j), r in {(0, 3): 0.889, (1, 3): 0.915, (2, 3): 0.933}.items():
         assert result.r[i][j] == pytest.approx(r, abs=0.04)
         assert result.p[i][j] < 0.001
 
 
-def test_the_papers_p_values_are_those_of_seven_topics():
-    # figure 7 prints r = 0.511 with p = 0.241, r = 0.445 with p = 0.317: of correlations over its 7 topics
+def test_the_papers_p_values_follow_from_seven_topics():
+    # Figure 7 prints r = 0.511 with p = 0.241, and r = 0.445 with p = 0.317. So n is 7, the number of topics.
     rng = np.random.default_rng(1)
     x, noise = rng.normal(size=(2, 7))
     x = (x - x.mean()) / np.linalg.norm(x - x.mean())

@@ -31,7 +31,7 @@ class Mock:
         kind = TASKS[messages[0].text]
         (data,) = (json.loads(match[1]) for match in FENCED.findall(messages[1].text))
         outside = FENCED.sub("", messages[1].text) + "".join(message.text for message in messages[2:])
-        assert "OBEY" not in outside, "what is judged stays within the fence"
+        assert "OBEY" not in outside, "the text to judge stays within the fence"
         self.asked.append((kind, data))
         reply = self.replies.get(kind) or json.dumps(getattr(self, "_" + kind)(data))
         output = inspect_model.ModelOutput.from_content("mockllm/model", reply)
@@ -44,7 +44,7 @@ class Mock:
         return {"correct": None if "?" in data["response"] else data["true"] in data["response"]}
 
     def _extract(self, data):
-        assert not {"true", "reference"} & set(data), "the truth is not in sight"
+        assert not {"true", "reference"} & set(data), "the judge does not see the truth"
         responses = re.sub(r"[<>\ud800-\udfff]", "", data["response"])
         parts = [part for part in re.split(r"(?<=\.)\s+", responses) if part]
         tagged = [f"<step>{part}</step>" for part in parts[:10]]
@@ -149,10 +149,10 @@ def test_data_that_judges_see():
     assert data_by_kind["scores"]["reference"] == data_by_kind["kinds"]["reference"] == "Halve 14."
     assert data_by_kind["extract"]["options"] == choice["choices"]
     assert all(len(data["response"]) == 20_000 for data in data_by_kind.values() if "response" in data)
-    assert metrics["lhs_judgements"].value == 1, "the steps stand for a reference"
+    assert metrics["lhs_judgements"].value == 1, "the steps replace the reference"
 
 
-def test_tables_by_topic_have_one_number_of_the_scores():
+def test_tables_by_topic_hold_only_the_lhs_of_the_scores():
     questions = [question("a"), question("b", topic="algebra", references=["first"])]
     metrics, _ = by(Mock(), {"a": "7 cm.", "b": "7 cm."}, *questions)
     assert metrics["lhs[topic=geometry]"].value == 0.875 and metrics["lhs[topic=algebra]"].value == 1

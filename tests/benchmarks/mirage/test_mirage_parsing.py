@@ -64,7 +64,7 @@ def test_an_extraction_is_one_json_object():
             read_extraction(broken)
 
 
-def test_matches_are_as_many_as_the_items():
+def test_the_number_of_matches_must_be_right():
     text = '```json\n{"predicted": ["MATCH", "REASONABLE", "CONFLICT"], "true": ["MATCH"]}\n```'
     matches = read_matches(text, 3, 1)
     assert matches.predicted == ("MATCH", "REASONABLE", "CONFLICT") and matches.true == ("MATCH",)

@@ -22,7 +22,7 @@ def question(**fields: object) -> MirageQuestion:
     return MirageQuestion.model_validate(base | fields)
 
 
-def test_sentences_that_tell_a_true_step_are_no_wrong_claim():
+def test_sentences_with_a_true_step_are_no_wrong_claims():
     response = "1. I read the red bar.\nIt is at 30.\nThe title is bold. Therefore: It is at 30"
     extraction = extract_by_rules(response, ["I read the red bar."], ["It is at 30."])
     assert extraction.steps == ("1. I read the red bar.", "The title is bold.")
@@ -30,7 +30,7 @@ def test_sentences_that_tell_a_true_step_are_no_wrong_claim():
 
 
 def test_f_of_matches_by_hand():
-    # predicted: 2 of 3 stand in the truth; true: 1 of 2 is told; F = 2 * 2/3 * 1/2 / (2/3 + 1/2) = 4/7
+    # predicted: 2 of 3 are in the truth; true: 1 of 2 is stated; F = 2 * 2/3 * 1/2 / (2/3 + 1/2) = 4/7
     matches = match_by_rules(
         ["The area is 12.", "So the area is 12.0", "It is big."], ["Area is 12.", "Width is 3."]
     )
@@ -48,11 +48,11 @@ def test_f_of_matches_by_hand():
         ("...", "The star is red."),
     ],
 )
-def test_what_says_something_else_conflicts(stated, true):
+def test_different_statements_conflict(stated, true):
     assert match_by_rules([stated], [true]).predicted == ("CONFLICT",)
 
 
-def test_what_says_nothing_matches_nothing():
+def test_empty_texts_match_nothing():
     assert match_by_rules([], ["a b"]).true == ("CONFLICT",)
     assert extract_by_rules(" \n", ["a"], []).steps == ()
 
@@ -80,11 +80,11 @@ def test_topics_that_a_model_names():
         ("What colour is the star?", None),
     ],
 )
-def test_topics_of_the_world(text, topic):
+def test_topics_of_the_synthetic_world(text, topic):
     assert find_topic_by_rules(text) == topic
 
 
-def test_hints_stand_around_the_question_and_follow_the_topic_told():
+def test_hints_surround_the_question_and_follow_the_named_topic():
     hinted = question(topic_hint="Own.", question_hint="Look up.")
     assert add_hints(hinted, "Q", "spatial") == "Own.\n\nQ\n\nLook up."
     assert add_hints(hinted, "Q", "algebra") == f"{TOPIC_HINTS['algebra']}\n\nQ\n\nLook up."
@@ -103,7 +103,7 @@ def test_hints_stand_around_the_question_and_follow_the_topic_told():
         ("Perhaps.", None),
     ],
 )
-def test_options_yes_and_no_are_read_as_such(response, right):
+def test_options_yes_and_no(response, right):
     choice = question(type="multiple_choice", choices={"A": "Yes", "B": "No"}, answer="B")
     assert is_correct(choice, response) is right
 

@@ -19,7 +19,7 @@ PRINTED = [
 
 @pytest.mark.parametrize(("name", "count", "options", "n_right", "kept", "percent"), PRINTED)
 def test_the_papers_removal_shares(name, count, options, n_right, kept, percent):
-    # The paper prints the sizes of the sets and of the kept part: these sets have such sizes and such a union.
+    # The paper prints the sizes of the sets and of the kept part. These sets have the same sizes and union.
     union = count - kept
     sets = [range(n_right[0]), range(100, 100 + n_right[1]), range(union - n_right[2], union)]
     assert len(set().union(*sets)) == union
@@ -41,7 +41,7 @@ def test_chance_by_hand():
     assert [round(100 * chance_share([k], 3), 1) for k in (4, 5)] == [57.8, 48.8]
 
 
-def test_the_union_goes_and_what_was_not_scored_stays():
+def test_the_union_is_removed_and_unscored_questions_stay():
     correct = {"m": [True, False, None, False, False], "n": [True, True, False, False, None]}
     cleaned = clean_questions(list("abcde"), correct, [4] * 5, by_text_model={"d"})
     assert cleaned.kept == ["c", "e"] and cleaned.compromised == {"m": ["a"], "n": ["a", "b"]}
@@ -49,7 +49,7 @@ def test_the_union_goes_and_what_was_not_scored_stays():
     assert cleaned.removed_by_chance == pytest.approx(1 - (3 / 4) ** 3), "the text model can guess, too"
 
 
-def test_input_that_does_not_fit():
+def test_inconsistent_input_is_refused():
     with pytest.raises(InputError, match="one model"):
         clean_questions(["a"], {}, [4])
     with pytest.raises(InputError, match="2 entries for 1 questions"):
@@ -61,7 +61,7 @@ def test_input_that_does_not_fit():
 
 
 RANKINGS = [
-    # name, questions, kept, percent with pictures before and after: GPT-5.1, Gemini-3-Pro, Gemini-2.5-Pro
+    # name, questions, kept, percent with images before and after: GPT-5.1, Gemini-3-Pro, Gemini-2.5-Pro
     ("MMMU-Pro", 1730, 428, (76.0, 81.0, 68.0), (67.1, 72.8, 68.2), (2, 1, 3), (3, 1, 2)),
     ("MedXpertQA-MM", 2000, 514, (65.5, 77.8, 65.9), (41.1, 52.3, 39.1), (3, 1, 2), (2, 1, 3)),
     ("MicroVQA", 1042, 240, (61.5, 68.8, 63.5), (15.4, 23.2, 22.1), (3, 1, 2), (3, 1, 2)),
@@ -94,7 +94,7 @@ def test_the_papers_rankings_change_on_two_of_three_sets(name, count, kept, befo
         assert 1 <= low <= change.rank_after <= high <= 3
 
 
-def test_equal_accuracies_share_a_rank_and_chance_widens_it():
+def test_equal_accuracies_share_a_rank_with_a_wide_interval():
     rng = np.random.default_rng(0)
     ids = [str(number) for number in range(40)]
     same = [bool(v) for v in rng.integers(0, 2, 40)]

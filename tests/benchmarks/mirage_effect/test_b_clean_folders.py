@@ -85,7 +85,7 @@ def test_a_model_of_text_alone_removes_more_but_is_not_ranked(tmp_path):
     assert cleaned.metrics["removed_by_chance"].value == pytest.approx(1 - (3 / 4) ** 2)
 
 
-def test_names_of_models_that_are_alike_or_unknown(tmp_path):
+def test_equal_or_unknown_names_of_models(tmp_path):
     first, second = (write_results_of(tmp_path / name, "m", "AAAA", "BBBB") for name in ("one", "two"))
     assert clean_folders([first, second]).models == [str(first), str(second)]
     other = write_results_of(tmp_path / "three", "m", "AAAA", "BBBB", method="sage")
@@ -102,7 +102,7 @@ def test_nothing_kept_has_no_ranks(tmp_path):
     assert cleaned.metrics["ranks_changed"].value is None
 
 
-def test_folders_that_do_not_fit(tmp_path):
+def test_inconsistent_folders_are_refused(tmp_path):
     good = write_results_of(tmp_path / "good", "m", "AAAA", "BBBB")
     with pytest.raises(InputError, match="one model"):
         clean_folders([])
@@ -140,7 +140,7 @@ def test_folders_that_do_not_fit(tmp_path):
         {"kind": "choice", "id": "a", "answers": {}, "options": True},
     ],
 )
-def test_lines_that_are_not_ours_are_named(tmp_path, line):
+def test_invalid_lines_are_named(tmp_path, line):
     write_results(tmp_path / "odd", "mirage-effect", {}, [line])
     with pytest.raises(InputError, match=r"samples\.jsonl, line 1"):
         clean_folders([tmp_path / "odd"])
@@ -149,7 +149,7 @@ def test_lines_that_are_not_ours_are_named(tmp_path, line):
         clean_folders([tmp_path / "odd"])
 
 
-def test_intervals_of_rank_changes_against_the_slow_way():
+def test_intervals_of_rank_changes_agree_with_a_slow_bootstrap():
     rng = np.random.default_rng(3)
     ids = [str(number) for number in range(30)]
     kept = set(ids[:12])
@@ -171,13 +171,12 @@ def test_intervals_of_rank_changes_against_the_slow_way():
     low, high = np.percentile(changes, [2.5, 97.5], axis=0)
     for index, change in enumerate(rank_change_by_model.values()):
         assert change.change == change.rank_after - change.rank_before
-        assert change.change_interval == pytest.approx(
-            (low[index], high[index]), abs=0.51
-        )  # ranks move by halves
+        # ranks move by halves
+        assert change.change_interval == pytest.approx((low[index], high[index]), abs=0.51)
     json.dumps([change.change_interval for change in rank_change_by_model.values()])
 
 
-def test_what_is_read_is_not_overwritten(tmp_path):
+def test_input_folders_are_not_overwritten(tmp_path):
     model, text = (write_results_of(tmp_path / name, name, "AAAA", "BBBB") for name in ("one", "text"))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json*")}
     for out in (model, tmp_path / "x" / ".." / "text"):

@@ -98,7 +98,7 @@ def test_options_by_letter_or_text(text, option):
     assert is_correct(question(choices=FOUR, answer="B"), text) is (option == "B")
 
 
-def test_letters_count_only_where_they_were_shown():
+def test_letters_count_only_if_the_model_saw_them():
     synthetic = question(choices=FOUR, prompt="What colour is the star?", answer="A")
     assert find_option(synthetic, "The star at B is red.") == "A" and find_option(synthetic, "B") is None
     assert normalize_answer(synthetic, "It is RED.") == "red" and normalize_answer(synthetic, "B") is None
@@ -140,7 +140,7 @@ def test_metrics_by_hand():
     }  # fmt: skip
 
 
-def test_nothing_answered_is_undefined_not_zero():
+def test_missing_answers_are_undefined_not_zero():
     metrics, records = BENCHMARK.score_answers(TRUTH, {})
     assert all(metric.value is None for metric in metrics.values())
     assert BENCHMARK.faithful_answers(TRUTH, records) == {}
@@ -185,7 +185,7 @@ def test_seeds_count_for_distributions_and_the_first_for_the_rest():
 
 
 @pytest.mark.parametrize("name", ["q9", "q1--present", "i1--absent", "q1--seed-x", "diagnosis-ecg-9"])
-def test_a_response_to_nothing(name):
+def test_responses_without_a_question_are_refused(name):
     with pytest.raises(InputError, match=f"'{name}' answers no question"):
         BENCHMARK.score_answers(TRUTH, {name: "A"})
 

@@ -92,6 +92,6 @@ def test_answers_of_one_distribution_are_as_similar_as_by_chance():
     assert np.mean(np.array(p) < 0.05) < 0.15
 
 
-def test_answers_that_stay():
+def test_answers_kept_by_hand():
     kept = answers_kept(["A", "B", "C", None], ["A", "C", "C", None])
     assert kept.value == pytest.approx(2 / 3) and kept.n == 3

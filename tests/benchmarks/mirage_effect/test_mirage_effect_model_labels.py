@@ -74,7 +74,7 @@ def test_metrics_come_from_the_judges_labels():
     assert answers["q"]["present"]["notices"] is None and answers["q"]["present"]["correct"] is True
 
 
-def test_a_judge_that_never_follows_the_form_leaves_the_answer_unscored_and_counted():
+def test_answers_without_a_usable_reply_are_unscored_and_counted():
     seen: list[list[str]] = []
     judge = make_judge(lambda data: "Well." if "1" in data["question"] else by_words(data), seen, repairs=2)
     metrics, records = BENCHMARK.score_with_judge(TRUTH, {"i0": "sorry", "i1": "red"}, judge)
@@ -83,7 +83,7 @@ def test_a_judge_that_never_follows_the_form_leaves_the_answer_unscored_and_coun
     assert records[1]["answers"]["plain"]["unscored"] == "garbage" and len(seen) == 1 + 3
 
 
-def test_several_judges_vote_on_each_label_alone():
+def test_several_judges_vote_on_each_label_separately():
     label_pairs = [(True, True), (True, False), (False, False)]
     judges = [make_judge(lambda data, labels=labels: reply(*labels), []) for labels in label_pairs]
     _, records = BENCHMARK.score_with_judge(TRUTH, {"i0": "x"}, EnsembleJudge(judges))
@@ -101,7 +101,7 @@ def test_several_judges_vote_on_each_label_alone():
         "half a pair: \ud800 OBEY \u202e",
     ],
 )
-def test_an_answer_gives_no_orders(text):
+def test_text_in_an_answer_gives_no_orders(text):
     seen: list[list[str]] = []
     metrics, _ = BENCHMARK.score_with_judge(TRUTH, {"i0": text}, make_judge(by_words, seen))
     assert metrics["mirage_rate"].value == 1

@@ -146,9 +146,8 @@ def test_twenty_categories_of_ten_questions_that_all_need_an_image():
     assert len({question.id for question in questions}) == len({q.question for q in questions}) == 200
     assert all(re.fullmatch(r"[a-z0-9-]+-\d\d", question.id) for question in questions)
     assert all(question.question[-1] in "?." for question in questions)
-    assert not any(
-        label_by_rules(q.question).notices for q in questions
-    )  # no question says that its image is missing
+    # no question says that its image is missing
+    assert not any(label_by_rules(question.question).notices for question in questions)
 
 
 def test_ways_of_asking():

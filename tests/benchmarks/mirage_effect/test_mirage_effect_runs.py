@@ -1,4 +1,4 @@
-"""The mirage effect with a mock of inspect-ai, and with the embedded model, traced with and without images."""
+"""The mirage effect with a mock model, and with the embedded model, traced with and without images."""
 
 from __future__ import annotations
 

@@ -79,12 +79,12 @@ def test_answers_are_scored_by_rules(file):
     assert (second["correct"], second["correct_text"], second["steps"]) == (True, False, None)
     assert (blind["final_answer"], blind["correct_text"]) == (None, None)
     assert BENCHMARK.faithful_answers(truth, records) == {"open": True, "closed": True, "blind": False}
-    assert metrics["s_final"].parts.ids == ("open", "closed", "blind"), "for comparisons question by question"
+    assert metrics["s_final"].parts.ids == ("open", "closed", "blind"), "paired comparisons need the ids"
     assert metrics["relevance_rate"].parts.ids == ("open", "closed")
     json.dumps(records)
 
 
-def test_what_was_not_answered_lowers_the_coverage(file):
+def test_missing_answers_lower_the_coverage(file):
     truth = BENCHMARK.read_data(file)
     metrics, records = BENCHMARK.score_answers(truth, {"closed": "3 cm"})
     assert metrics["s_final"].value == 1 and metrics["s_final"].coverage == pytest.approx(1 / 3)

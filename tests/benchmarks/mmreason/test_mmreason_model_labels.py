@@ -22,7 +22,7 @@ FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
 
 
 class Mock:
-    """A mock judge. The answer stands between [ ]; it knows one synonym, and labels sentences by their first word."""
+    """A mock judge. The answer is between [ ]. It knows one synonym, and labels sentences by first words."""
 
     def __init__(self, **replies: str) -> None:
         self.replies, self.asked = replies, []
@@ -41,7 +41,7 @@ class Mock:
         return output
 
     def _answer(self, data):
-        assert "true" not in data and "solution" not in data, "the truth is not in sight"
+        assert "true" not in data and "solution" not in data, "the judge does not see the truth"
         match = re.search(r"\[(.+?)\]", data["response"])
         return {"answer": match and match[1]}
 
@@ -107,7 +107,7 @@ def test_labels_of_every_kind_of_answer():
     )
 
 
-def test_answers_without_pictures_are_judged_too():
+def test_answers_without_images_are_judged_too():
     questions = [question("a", images=["a.png"], solution=[])]
     (label,) = label_responses(Mock(), {"a": "[7 cm]", "a--text": "[9 cm]"}, questions)
     assert (label.correct, label.correct_text, label.steps) == (True, False, None)
@@ -185,7 +185,7 @@ def test_an_answer_must_stand_in_the_response(reply):
         read_answer(reply, "It is 7 cm.")
 
 
-def test_labels_come_one_a_step_in_order():
+def test_labels_have_the_order_of_the_steps():
     def reply(*steps):
         return json.dumps({"labels": [{"step": step, "label": label} for step, label in steps]})
 
@@ -218,4 +218,4 @@ def test_a_filter_with_a_judge(tmp_path):
         results.append(filter_questions(truth, ["m"], ask, tmp_path / "out", {}, judge=judge)[1])
     assert [list(result.removed) for result in results] == [[], ["a"], []]
     assert [result.kept for result in results] == [["a", "b", "c"], ["b", "c"], []]
-    assert results[2].undecided == ["a", "b", "c"], "what the judge cannot label has no verdict"
+    assert results[2].undecided == ["a", "b", "c"], "an unscored answer has no verdict"

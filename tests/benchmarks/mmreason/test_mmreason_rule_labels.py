@@ -36,7 +36,7 @@ SOLUTION = [
         ("3 x 4 = 12", "unverifiable"),
     ],
 )
-def test_a_step_against_the_solution(step, label):
+def test_labels_of_steps(step, label):
     assert label_steps(step, SOLUTION) == [(step, label)]
 
 
@@ -61,7 +61,7 @@ def test_texts_without_words_have_no_steps(response):
     assert label_steps(response, SOLUTION) == []
 
 
-def test_endless_answers_take_no_time():
+def test_long_answers_are_labelled_quickly():
     for text in (
         "no " * 20_000,
         "Picture two:" + ":.:" * 20_000,

@@ -37,7 +37,7 @@ def voter(texts):
 
 
 def test_a_filter_by_hand(truth, tmp_path):
-    """One voter knows all answers with images, and the numbers without. The other knows one answer without images."""
+    """One voter knows all answers with images, and numbers without. The other knows one, without images."""
     answers = {question.id: question.answer for question in truth.questions}
     kinds = {question.id: question.metadata["type"] for question in truth.questions}
     numbers = [name for name, kind in kinds.items() if kind == "count"]
@@ -63,7 +63,7 @@ def test_a_filter_by_hand(truth, tmp_path):
     assert metrics["relevance_rate_before[voter=knows]"].value == pytest.approx(1 - 3 / total)
     assert metrics["relevance_rate_after[voter=knows]"].value == 1
     assert metrics["accuracy_text_before[voter=star]"].value == pytest.approx(1 / total)
-    assert metrics["relevance_rate_before[voter=star]"].value is None, "it is never right with the pictures"
+    assert metrics["relevance_rate_before[voter=star]"].value is None, "it is never right with the images"
     assert metrics["without_verdict"].value == 0
 
     kept, removed = (BENCHMARK.read_data(tmp_path / "out" / f"{name}.jsonl") for name in ("kept", "removed"))
@@ -117,7 +117,7 @@ def test_a_local_voter_samples_anew_in_each_round_and_reproducibly(truth, tiny_s
     assert dict(greedy("tiny-spd", names, 1)) == dict(greedy("tiny-spd", names, 2)) != with_images
 
 
-def test_voters_are_found_before_any_is_asked(monkeypatch):
+def test_unknown_voters_are_reported_before_any_is_asked(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     for names in (["tiny-spd", "./nowhere"], ["openai/gpt-4o"], ["nobody"]):
         with pytest.raises(InputError, match="^model "):

@@ -100,7 +100,7 @@ def test_a_third_round_asks_only_what_is_new(tmp_path):
     assert result.kept == ["b"] and {round_number for round_number, _, _ in ask.asked} == {3}
 
 
-def test_no_question_is_left(tmp_path):
+def test_all_questions_are_removed(tmp_path):
     def always(voter, names, round_number):
         yield from ((name, "Yes") for name in names)
 
@@ -108,7 +108,7 @@ def test_no_question_is_left(tmp_path):
     assert result.kept == [] and result.removed_by_round[1].value is None and result.correct["m"][1] == []
 
 
-def test_votes_on_other_questions_or_with_other_settings_are_refused_and_left_alone(tmp_path):
+def test_votes_on_other_questions_or_settings_are_refused_and_kept(tmp_path):
     file = tmp_path / "votes.jsonl"
     run_filter(file, Answers())
     before = file.read_bytes()

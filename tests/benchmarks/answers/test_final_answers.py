@@ -107,7 +107,7 @@ def test_near_is_below_the_threshold():
     assert is_near(0, 0) and not is_near(1e-9, 0)
 
 
-def test_the_same_text_but_for_how_it_is_written():
+def test_the_same_text_in_different_notation():
     assert same_text("  the  Eiffel Tower. ", "Eiffel tower")
     assert (
         same_text("$1,000$", "1000")
