@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +18,18 @@ from mmprobe.viz.figures.picture_absence import panels
 LAYERS = [1, 4]
 
 
-def answer(
-    name: str,
-    states: Any,
-    entropy: list[float] | None = None,
-    mass: np.ndarray | None = None,
-    images: Sequence[str] = (),
-    twin: str | None = None,
-) -> dict[str, dict[str, Any]]:
-    """Return a trace by its id.
-
-    Args:
-        states: [step, layer, hidden].
-        entropy: [step]; the default is 1.
-        mass: [step, layer, head, group].
-        twin: id of the sample with images.
-    """
-    trace = {
-        "images": list(images),
-        "metadata": {} if twin is None else {"with_picture": twin},
-        "residual/post": states,
-        "steps/entropy": np.ones(len(states)) if entropy is None else entropy,
-    }
-    return {name: trace if mass is None else trace | {"attention/mass": mass}}
+def make_trace(states: Any, entropy: Any = None, mass: Any = None) -> dict[str, Any]:
+    """Return a trace: states [step, layer, hidden], entropy [step], mass [step, layer, head, group]."""
+    trace = {"residual/post": states, "steps/entropy": np.ones(len(states)) if entropy is None else entropy}
+    return trace if mass is None else trace | {"attention/mass": mass}
 
 
-def with_image(name: str, states: Any, **arrays: Any) -> dict[str, dict[str, Any]]:
-    return answer(name, states, images=["a.png"], **arrays)
+def with_image(name: str, *arrays: Any) -> dict[str, dict[str, Any]]:
+    return {name: make_trace(*arrays) | {"images": ["a.png"]}}
 
 
-def without_image(name: str, states: Any, **arrays: Any) -> dict[str, dict[str, Any]]:
-    return answer(f"{name}--absent", states, twin=name, **arrays)
+def without_image(name: str, *arrays: Any) -> dict[str, dict[str, Any]]:
+    return {f"{name}--absent": make_trace(*arrays) | {"metadata": {"with_picture": name}}}
 
 
 def make_run(folder: Path, *traces: dict[str, dict[str, Any]]) -> mp.Run:
@@ -70,8 +50,8 @@ def test_numbers_by_hand(tmp_path):
     ds = picture_absence(
         make_run(
             tmp_path / "run",
-            with_image("q", [[[1, 0], [1, 1]], [[1, 0], [1, -1]]], entropy=[0.5, 9], mass=attention),
-            without_image("q", [[[0, 2], [3, 3]]], entropy=[1.25], mass=mass(0.0).clip(0)),
+            with_image("q", [[[1, 0], [1, 1]], [[1, 0], [1, -1]]], [0.5, 9], attention),
+            without_image("q", [[[0, 2], [3, 3]]], [1.25], mass(0.0).clip(0)),
         )
     )
     assert ds.pair.values.tolist() == ["q"] and ds.layer.values.tolist() == LAYERS and int(ds.n) == 1
@@ -137,8 +117,8 @@ def test_what_does_not_pair_and_what_is_not_finite_is_named(tmp_path):
             with_image("c", good),
             without_image("c", [[[0, 0], [1, 1]]]),  # no length, no direction
             without_image("gone", good),
-            answer("again", good, twin="a"),
-            answer("none", good),
+            {"again": make_trace(good) | {"metadata": {"with_picture": "a"}}},
+            {"none": make_trace(good)},
         )
     )
     assert ds.pair.values.tolist() == ["a"]
@@ -152,7 +132,7 @@ def test_runs_that_it_does_not_apply_to(tmp_path):
     with pytest.raises(InputError, match="no finished samples"):
         picture_absence(make_run(tmp_path / "empty"))
     with pytest.raises(NotApplicable, match="with_picture"):
-        picture_absence(make_run(tmp_path / "alone", with_image("a", good), answer("b", good)))
+        picture_absence(make_run(tmp_path / "alone", with_image("a", good), {"b": make_trace(good)}))
     with pytest.raises(NotApplicable, match="not finite"):
         picture_absence(make_run(tmp_path / "bad", with_image("a", good), without_image("a", bad)))
     traces = with_image("a", good) | without_image("a", good)
