@@ -1,4 +1,4 @@
-"""Methods compared: paired differences by hand, who is compared, and the command."""
+"""Comparing methods: paired differences by hand, the contenders, and the command."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from mmprobe.samples import Sample
 from mmprobe.viz.figures.method_comparison import panels
 
 
-def test_differences_are_those_of_the_same_samples():
-    """Six questions, all to be answered yes; one is not answered with the second method."""
+def test_differences_use_the_samples_of_both_methods():
+    """All six questions have the answer yes. The second method leaves one without an answer."""
     pope = find_benchmark("pope")
     samples = [Sample(id=str(number), question="?", answer="yes") for number in range(6)]
     plain = dict(zip("012345", ("Yes", "Yes", "No", "No", "Yes", "No"), strict=True))
     other = dict(zip("01234", ("Yes", "No", "Yes", "Yes", "Yes"), strict=True))
-    found = {
+    metrics = {
         ("plain", "pope"): pope.score_answers(samples, plain)[0],
         ("vcd", "pope"): pope.score_answers(samples, other)[0],
     }
-    ds = make_dataset(found, ["plain", "vcd"], ["pope"])
+    ds = make_dataset(metrics, ["plain", "vcd"], ["pope"])
     accuracy = ds.sel(metric="pope accuracy")
     assert accuracy.value.values.tolist() == [0.5, 0.8]
     assert accuracy.n_paired.values.tolist() == [6, 5]
@@ -44,114 +44,117 @@ def test_differences_are_those_of_the_same_samples():
 
 
 def test_the_difference_of_a_ratio_of_sums():
-    """F1 of the five questions that both answered: 6 / 8 with three of five found, 8 / 9 with four."""
+    """F1 of the five questions that both answered: 6 / 8 with three of five right, 8 / 9 with four."""
     pope = find_benchmark("pope")
     samples = [Sample(id=str(number), question="?", answer="yes") for number in range(6)]
     plain = dict(zip("012345", ("Yes", "Yes", "No", "No", "Yes", "No"), strict=True))
     other = dict(zip("01234", ("Yes", "No", "Yes", "Yes", "Yes"), strict=True))
-    ones, others = (pope.score_answers(samples, each)[0]["f1"] for each in (plain, other))
-    found = paired_difference(others, ones)
-    assert (found.value, found.n) == (pytest.approx(8 / 9 - 6 / 8), 5)
+    plain_f1, other_f1 = (pope.score_answers(samples, answers)[0]["f1"] for answers in (plain, other))
+    difference = paired_difference(other_f1, plain_f1)
+    assert (difference.value, difference.n) == (pytest.approx(8 / 9 - 6 / 8), 5)
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory) -> Path:
+def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pairs")
     return make_pairs(folder, 12, 5)
 
 
-def two_ways(name: str, data: Path) -> tuple[Benchmark, Any, list[dict[str, str]]]:
-    """A benchmark and two sets of answers to its questions: true ones, some of which are another question's."""
+def make_answers(name: str, data: Path) -> tuple[Benchmark, Any, list[dict[str, str]]]:
+    """Return a benchmark, its truth, and two sets of true answers, some of them given to the wrong question."""
     benchmark = find_benchmark(name)
     truth = benchmark.read_data(data)
-    rng, ways = np.random.default_rng(3), []
-    for wrong in (0.2, 0.5):
-        asked = benchmark.ask_questions(truth)
-        given = {sample.id: sample.answer or "A red star and a blue ring." for sample in asked}
-        for sample in asked:
-            if rng.random() < wrong:
-                given[sample.id] = given[asked[rng.integers(len(asked))].id]
-        ways.append(given)
-    return benchmark, truth, ways
+    samples = benchmark.ask_questions(truth)
+    rng, answer_sets = np.random.default_rng(3), []
+    for wrong_share in (0.2, 0.5):
+        answers = {sample.id: sample.answer or "A red star and a blue ring." for sample in samples}
+        for sample in samples:
+            if rng.random() < wrong_share:
+                answers[sample.id] = answers[samples[rng.integers(len(samples))].id]
+        answer_sets.append(answers)
+    return benchmark, truth, answer_sets
 
 
 @pytest.mark.parametrize("name", ["spd-faith", "pope", "chair", "mme"])
-def test_every_metric_has_a_paired_difference(name, drawn):
-    benchmark, truth, ways = two_ways(name, drawn)
-    first, second = (benchmark.score_answers(truth, given)[0] for given in ways)
-    differ = 0
+def test_every_metric_has_a_paired_difference(name, data):
+    benchmark, truth, answer_sets = make_answers(name, data)
+    first, second = (benchmark.score_answers(truth, answers)[0] for answers in answer_sets)
+    n_different = 0
     for metric in first.keys() & second.keys():
-        found = paired_difference(second[metric], first[metric])
+        difference = paired_difference(second[metric], first[metric])
         if first[metric].n == second[metric].n and first[metric].coverage == second[metric].coverage == 1:
             if None not in (first[metric].value, second[metric].value):
-                assert found.value == pytest.approx(second[metric].value - first[metric].value), metric
-            assert found.n == first[metric].n
-        if found.n > 1 and np.isfinite(found.value):
-            assert found.low <= found.value + 1e-12 and found.high >= found.value - 1e-12
-            differ += found.value != 0
-    assert differ, "answers that differ must show"
+                assert difference.value == pytest.approx(second[metric].value - first[metric].value), metric
+            assert difference.n == first[metric].n
+        if difference.n > 1 and np.isfinite(difference.value):
+            assert difference.low <= difference.value + 1e-12 and difference.high >= difference.value - 1e-12
+            n_different += difference.value != 0
+    assert n_different, "some metric differs between different answers"
     same = paired_difference(first[benchmark.headline[0]], first[benchmark.headline[0]])
     assert same[:3] == (0, 0, 0)
 
 
-def of_rows(name: str, rows: list[dict[str, Any]]) -> float:
-    """POPE's metrics in plain words."""
+def compute_pope_metric(name: str, rows: list[dict[str, Any]]) -> float:
+    """Compute a metric of POPE from its definition."""
     if name == "accuracy":
         return sum(row["correct"] for row in rows) / len(rows)
-    found = sum(row["said"] == "yes" == row["label"] for row in rows)
-    there = sum(row["label"] == "yes" for row in rows)
-    said = sum(row["said"] == "yes" for row in rows)
-    return 2 * found / (there + said) if name == "f1" else found / there
+    true_positives = sum(row["said"] == "yes" == row["label"] for row in rows)
+    positives = sum(row["label"] == "yes" for row in rows)
+    predicted = sum(row["said"] == "yes" for row in rows)
+    return 2 * true_positives / (positives + predicted) if name == "f1" else true_positives / positives
 
 
 @pytest.mark.parametrize("name", ["f1", "accuracy", "recall_random"])
-def test_intervals_are_those_of_resampled_answers(name, drawn):
-    """The slow way: questions drawn with replacement, one by one, and each draw counted anew."""
-    pope, samples, ways = two_ways("pope", drawn)
-    scored = [pope.score_answers(samples, given) for given in ways]
-    found = paired_difference(*(metrics[name] for metrics, _ in reversed(scored)))
+def test_intervals_equal_a_slow_bootstrap(name, data):
+    """The slow way draws questions with replacement and computes the metric of each draw again."""
+    pope, samples, answer_sets = make_answers("pope", data)
+    scored = [pope.score_answers(samples, answers) for answers in answer_sets]
+    difference = paired_difference(*(metrics[name] for metrics, _ in reversed(scored)))
     plain, _, setting = name.partition("_")
     first, second = ([row for row in rows if setting in ("", row["setting"])] for _, rows in scored)
     rng, slow = np.random.default_rng(8), []
     for _ in range(1000):
-        picked = rng.integers(len(first), size=len(first))
-        one, two = (of_rows(plain, [rows[at] for at in picked]) for rows in (first, second))
-        slow.append(two - one)
-    assert found.value == pytest.approx(of_rows(plain, second) - of_rows(plain, first))
+        drawn = rng.integers(len(first), size=len(first))
+        before, after = (
+            compute_pope_metric(plain, [rows[index] for index in drawn]) for rows in (first, second)
+        )
+        slow.append(after - before)
+    expected = compute_pope_metric(plain, second) - compute_pope_metric(plain, first)
+    assert difference.value == pytest.approx(expected)
     low, high = np.percentile(slow, [2.5, 97.5])
     assert high - low > 0.02
-    assert found.low == pytest.approx(low, abs=0.1 * (high - low))
-    assert found.high == pytest.approx(high, abs=0.1 * (high - low))
+    assert difference.low == pytest.approx(low, abs=0.1 * (high - low))
+    assert difference.high == pytest.approx(high, abs=0.1 * (high - low))
 
 
-def test_a_difference_needs_samples_that_both_have():
+def test_a_difference_needs_common_samples():
     one = with_ids({"m": mean_metric([1.0, None, 0.0], "higher")}, "abc")["m"]
     far = with_ids({"m": mean_metric([1.0, 0.0], "higher")}, "de")["m"]
     nameless = mean_metric([1.0, None, 0.0], "higher")
     twice = with_ids({"m": mean_metric([1.0, 0.0], "higher")}, "aa")["m"]
-    for mine, other in ((one, far), (one, None), (None, one), (one, nameless), (one, twice)):
-        found = paired_difference(mine, other)
-        assert found.n == 0 and np.isnan(found[:3]).all()
+    for first, second in ((one, far), (one, None), (None, one), (one, nameless), (one, twice)):
+        difference = paired_difference(first, second)
+        assert difference.n == 0 and np.isnan(difference[:3]).all()
     alone = with_ids({"m": mean_metric([1.0], "higher")}, "a")["m"]
-    found = paired_difference(one, alone)
-    assert (found.value, found.n) == (0, 1) and np.isnan(found.low)
+    difference = paired_difference(one, alone)
+    assert (difference.value, difference.n) == (0, 1) and np.isnan(difference.low)
     with pytest.raises(ValueError, match="made of 3 values"):
         with_ids({"m": one}, "ab")
 
 
-def test_draws_that_divide_by_nothing_are_left_out():
+def test_draws_that_divide_by_zero_are_left_out():
     counts = {"one": [(1, 1), (0, 0), (0, 0)], "two": [(0, 1), (0, 0), (0, 0)]}
     one, two = (with_ids({"m": count_metric(c, ratio, "higher")}, "abc")["m"] for c in counts.values())
     assert paired_difference(one, two)[:3] == (1, 1, 1)
 
 
-def test_who_is_compared():
-    assert [each.name for each in make_contenders(["vcd", "plain"])] == ["plain", "vcd"]
+def test_contenders():
+    assert [contender.name for contender in make_contenders(["vcd", "plain"])] == ["plain", "vcd"]
     staged = make_contenders(["plain"], ablate="sage")
-    assert [each.parameters.get("generate", True) for each in staged] == [True, False, False, True]
+    assert [contender.parameters.get("generate", True) for contender in staged] == [True, False, False, True]
     swept = make_contenders(["plain"], sweep="sage.alpha=0,0.05")
-    assert [each.parameters for each in swept] == [{}, {"alpha": 0}, {"alpha": 0.05}]
-    assert len({folder_name(each.name) for each in staged + swept[1:]}) == len(staged + swept) - 1
+    assert [contender.parameters for contender in swept] == [{}, {"alpha": 0}, {"alpha": 0.05}]
+    assert len({folder_name(contender.name) for contender in staged + swept[1:]}) == len(staged + swept) - 1
 
 
 @pytest.mark.parametrize(
@@ -175,7 +178,7 @@ def test_bad_requests(options, message):
         make_contenders(**options)
 
 
-def test_files_of_almost_one_name_do_not_share_a_folder(tmp_path, monkeypatch):
+def test_files_with_similar_names_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("my sage.yaml", "my-sage.yaml")):
         Path(name).write_text(f"method: sage\nparameters: {{alpha: 0.{number}}}\n")
@@ -184,32 +187,32 @@ def test_files_of_almost_one_name_do_not_share_a_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sweep", "wanted"),
+    ("sweep", "values"),
     [
         ("sage.alpha=.05,1", [0.05, 1]),
         ("sage.fill=mean,black", ["mean", "black"]),
         ("sage.see=True,false", [True, False]),
     ],
 )
-def test_swept_values_are_read_as_set_ones_are(sweep, wanted):
+def test_values_of_a_sweep_are_read_like_set_values(sweep, values):
     swept = make_contenders([], sweep=sweep)[1:]
-    assert [value for each in swept for value in each.parameters.values()] == wanted
+    assert [value for contender in swept for value in contender.parameters.values()] == values
 
 
-def test_the_tokens_of_answers_with_breaks_inside(tiny_spd, tmp_path):
-    """Breaks that JSON leaves as they are, though they end a line elsewhere."""
+def test_tokens_are_counted_in_answers_with_line_separators(tiny_spd, tmp_path):
+    """JSON leaves Unicode's line separators as they are."""
     texts = ["One\u2028two", "One\u2029two", "One\x85two"]
     lines = [json.dumps({"id": text, "response": text}, ensure_ascii=False) + "\n" for text in texts]
     (tmp_path / "responses.jsonl").write_text("".join(lines), encoding="utf-8")
-    wanted = sum(len(tiny_spd.tokenizer(text)["input_ids"]) for text in texts)
-    assert count_tokens(tiny_spd, tmp_path / "responses.jsonl") == wanted > 0
+    expected = sum(len(tiny_spd.tokenizer(text)["input_ids"]) for text in texts)
+    assert count_tokens(tiny_spd, tmp_path / "responses.jsonl") == expected > 0
 
 
-def test_the_command_compares_and_goes_on(tmp_path):
+def test_the_command_compares_and_resumes(tmp_path):
     arguments = ["compare", "--model", "tiny-spd", "--methods", "plain,pai", "--benchmarks", "chair"]
     arguments += ["--n", "2", "--batch-size", "2", "--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert done.exit_code == 0 and "| chair chair_s |" in done.stdout
+    finished = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert finished.exit_code == 0 and "| chair chair_s |" in finished.stdout
     assert (tmp_path / "out" / "compare.html").stat().st_size > 1e6
     ds = xr.load_dataset(tmp_path / "out" / "method_comparison.nc", engine="h5netcdf")
     assert ds["contender"].values.tolist() == ["plain", "pai"]
@@ -218,4 +221,4 @@ def test_the_command_compares_and_goes_on(tmp_path):
     results = json.loads((tmp_path / "out" / "pai" / "chair" / "results.json").read_text())
     assert results["method"] == "pai"
     again = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert again.exit_code == 0 and again.stdout == done.stdout
+    assert again.exit_code == 0 and again.stdout == finished.stdout

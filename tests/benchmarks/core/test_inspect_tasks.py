@@ -1,4 +1,4 @@
-"""The tasks of inspect-ai, and models behind an API, with its mock model and with the embedded one."""
+"""The tasks of inspect-ai, and models behind an API, with a mock model and with the embedded one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mmprobe.errors import InputError
 SEED = 5
 
 
-def mock(answer, asked: list[str]):
-    """A mock model that answers by the question's text and notes the question's id."""
+def mock_model(answer, asked: list[str]):
+    """Return a model that answers with a function of the question, and appends the question's id to `asked`."""
 
     def outputs(input, tools, tool_choice, config):
         asked.append(input[-1].id)
@@ -32,16 +32,16 @@ def mock(answer, asked: list[str]):
     return get_model("mockllm/model", custom_outputs=outputs, memoize=False)
 
 
-def values(log) -> dict[str, float]:
+def read_values(log) -> dict[str, float]:
     assert log.status == "success", log.error
-    return {name: found.value for score in log.results.scores for name, found in score.metrics.items()}
+    return {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
 
 
 def test_a_task_scores_as_the_command_does(tmp_path):
     asked: list[str] = []
     (log,) = inspect_eval(
         inspect_tasks.pope(n=3, seed=SEED),
-        model=mock(lambda message: "Yes." if "circle" in message.text else "No.", asked),
+        model=mock_model(lambda message: "Yes." if "circle" in message.text else "No.", asked),
         log_dir=str(tmp_path / "logs"),
         display="none",
     )
@@ -49,9 +49,9 @@ def test_a_task_scores_as_the_command_does(tmp_path):
     truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
     assert sorted(asked) == sorted(sample.id for sample in truth)
     answers = {sample.id: "Yes." if "circle" in sample.question else "No." for sample in truth}
-    expected = {name: found.value for name, found in benchmark.score_answers(truth, answers)[0].items()}
-    found = values(log)
-    assert found and all(found[name] == pytest.approx(expected[name]) for name in found)
+    expected = {name: metric.value for name, metric in benchmark.score_answers(truth, answers)[0].items()}
+    values = read_values(log)
+    assert values and all(values[name] == pytest.approx(expected[name]) for name in values)
 
 
 def test_questions_that_depend_on_answers_are_asked(tmp_path):
@@ -62,12 +62,12 @@ def test_questions_that_depend_on_answers_are_asked(tmp_path):
 
     (log,) = inspect_eval(
         inspect_tasks.spd_faith(n=1, seed=SEED),
-        model=mock(answer, asked),
+        model=mock_model(answer, asked),
         log_dir=str(tmp_path / "logs"),
         display="none",
     )
     assert asked.count("0000-find") == 1
-    assert "drf" in values(log)
+    assert "drf" in read_values(log)
 
 
 def test_the_embedded_model_answers_and_is_traced_under_the_questions_ids(tmp_path):
@@ -78,24 +78,24 @@ def test_the_embedded_model_answers_and_is_traced_under_the_questions_ids(tmp_pa
         log_dir=str(tmp_path / "logs"),
         display="none",
     )
-    assert values(log)["chair_i"] < 0.2
+    assert read_values(log)["chair_i"] < 0.2
     for sample in log.samples:
         trace = open_run(tmp_path / "runs" / sample.id)[sample.id]
         assert trace.answer == sample.output.completion
 
 
 def test_inspect_finds_the_tasks():
-    (found,) = entry_points(group="inspect_ai", name="mmprobe")
-    assert found.load() is inspect_tasks
+    (entry_point,) = entry_points(group="inspect_ai", name="mmprobe")
+    assert entry_point.load() is inspect_tasks
 
 
-def test_an_api_is_asked_once_a_question_through_kills(tmp_path):
+def test_an_interrupted_run_asks_an_api_no_question_twice(tmp_path):
     benchmark = find_benchmark("mme")
     truth = benchmark.draw_data(tmp_path / "pairs", 3, SEED)
     asked: list[str] = []
 
     def cut_off(samples):
-        for number, answer in enumerate(api_answerer(mock(lambda message: "Yes.", asked), 8)(samples)):
+        for number, answer in enumerate(api_answerer(mock_model(lambda message: "Yes.", asked), 8)(samples)):
             yield answer
             if number == 4:
                 raise KeyboardInterrupt
@@ -107,24 +107,26 @@ def test_an_api_is_asked_once_a_question_through_kills(tmp_path):
     }
     assert len(kept) == 5
     asked_later: list[str] = []
-    later = api_answerer(mock(lambda message: "Yes.", asked_later), 8)
+    later = api_answerer(mock_model(lambda message: "Yes.", asked_later), 8)
     metrics, _ = run_benchmark(benchmark, truth, later, tmp_path / "out", {}, resume=True)
     assert sorted(asked_later) == sorted({sample.id for sample in truth} - kept)
-    assert len(asked) <= 5 + 2 * CONCURRENCY, "an interrupted run asks no further"
+    assert len(asked) <= 5 + 2 * CONCURRENCY, "an interrupted run stops asking"
     assert metrics["unknown"].coverage == 1
 
 
-def test_what_an_api_fails_at_is_unanswered_and_counted(tmp_path):
+def test_failed_requests_lower_the_coverage(tmp_path):
     benchmark = find_benchmark("pope")
     truth = benchmark.draw_data(tmp_path / "pairs", 2, SEED)
-    lost = truth[0].id
+    failing = truth[0].id
 
     def answer(message: ChatMessageUser) -> str:
-        if message.id == lost:
+        if message.id == failing:
             raise RuntimeError("500")
         return "Yes."
 
-    metrics, _ = run_benchmark(benchmark, truth, api_answerer(mock(answer, []), 8), tmp_path / "out", {})
+    metrics, _ = run_benchmark(
+        benchmark, truth, api_answerer(mock_model(answer, []), 8), tmp_path / "out", {}
+    )
     assert metrics["accuracy"].n == len(truth) - 1
     assert metrics["accuracy"].coverage == pytest.approx(1 - 1 / len(truth))
 

@@ -1,4 +1,4 @@
-"""Disturbed questions and pictures."""
+"""Perturbed questions and images."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def sample(tmp_path: Path) -> Sample:
 
 
 @pytest.mark.parametrize("share", [25, 50, 75, 100])
-def test_so_many_blocks_are_hidden(sample, share, tmp_path):
+def test_masks_hide_the_share_of_blocks(sample, share, tmp_path):
     changed = perturb(sample, f"mask-{share}", tmp_path / "out")
     assert changed.model_copy(update={"images": sample.images}) == sample
-    before, after = (np.array(Image.open(each.images[0])) for each in (sample, changed))
+    before, after = (np.array(Image.open(one.images[0])) for one in (sample, changed))
     mean = before.mean((0, 1)).round().astype(np.uint8)
     blocks = after.reshape(BLOCKS, 80 // BLOCKS, BLOCKS, 112 // BLOCKS, 3)
     hidden = (blocks == mean).all((1, 3, 4))
@@ -36,16 +36,16 @@ def test_so_many_blocks_are_hidden(sample, share, tmp_path):
     np.testing.assert_array_equal(after, np.array(Image.open(again.images[0])))
 
 
-def test_a_picture_is_masked_whole_and_for_its_own_share(sample, tmp_path, monkeypatch):
-    """A kill while a picture is written leaves nothing that a later call takes for it; nor does another share."""
+def test_a_torn_or_other_mask_is_not_used_again(sample, tmp_path, monkeypatch):
+    """A call is killed while it writes an image, and later calls use the same folder."""
     save = Image.Image.save
 
-    def killed(self, file, **kinds):
-        save(self, file, **kinds)
+    def write_part(self, file, **options):
+        save(self, file, **options)
         Path(file).write_bytes(Path(file).read_bytes()[:100])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Image.Image, "save", killed)
+    monkeypatch.setattr(Image.Image, "save", write_part)
     with pytest.raises(KeyboardInterrupt):
         perturb(sample, "mask-50", tmp_path / "out")
     monkeypatch.undo()
@@ -56,37 +56,37 @@ def test_a_picture_is_masked_whole_and_for_its_own_share(sample, tmp_path, monke
     assert (whole == whole[0, 0]).all() and not (half == half[0, 0]).all()
 
 
-def test_hints_change_the_question_alone(sample, tmp_path):
+def test_hints_change_only_the_question(sample, tmp_path):
     assert perturb(sample, "explicit", tmp_path).question == "Same? The answer is"
     tagged = perturb(sample, "implicit", tmp_path)
     assert "<question>Same?</question>" in tagged.question
     assert tagged.model_copy(update={"question": "Same?"}) == sample
 
 
-def test_answers_come_under_the_true_ids(sample, tmp_path):
-    asked = []
+def test_answers_keep_the_ids_of_the_samples(sample, tmp_path):
+    questions = []
 
     def answer(samples):
-        for each in samples:
-            asked.append(each.question)
-            yield each.id, "Yes."
+        for perturbed in samples:
+            questions.append(perturbed.question)
+            yield perturbed.id, "Yes."
 
     assert dict(perturb_answerer(answer, "explicit", tmp_path)([sample])) == {"1": "Yes."}
-    assert asked == ["Same? The answer is"]
+    assert questions == ["Same? The answer is"]
 
 
-def test_what_is_unknown_is_refused(sample, tmp_path):
-    for asks in (
+def test_unknown_perturbations_are_refused(sample, tmp_path):
+    for call in (
         lambda: perturb(sample, "mask-30", tmp_path),
         lambda: perturb_answerer(lambda samples: iter(()), "mask", tmp_path),
         lambda: make_contenders(["plain"], perturbations=["blur"]),
     ):
         with pytest.raises(InputError, match="perturbation .*choose explicit, implicit, mask-25"):
-            asks()
+            call()
 
 
 def test_perturbations_are_compared_with_plain():
-    assert [each.name for each in make_contenders(["plain"], perturbations=["explicit"])] == [
+    assert [contender.name for contender in make_contenders(["plain"], perturbations=["explicit"])] == [
         "plain",
         "plain, explicit",
     ]
