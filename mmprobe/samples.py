@@ -81,8 +81,9 @@ def load_samples(path: str | Path) -> list[Sample]:
         path: a `.jsonl` file. Blank lines are ignored.
 
     Raises:
-        InputError: malformed JSON, an unknown or missing field, a duplicate or unsafe id, or an image that is missing,
-            unreadable, over 100 megapixels or grey with over 8 bits. The message names file and line.
+        InputError: malformed JSON, an unknown or missing field, a duplicate or unsafe id, or an image that is
+            missing, unreadable, over 100 megapixels or grey with over 8 bits. The message names file and
+            line.
 
     Example:
         >>> load_samples("pairs/samples.jsonl")[0].question          # doctest: +SKIP
@@ -152,7 +153,8 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
         any_depth: accept grey images with more than 8 bits, such as maps that no model sees.
 
     Raises:
-        InputError: the file is missing, is no image, has over 100 megapixels, or is grey with more than 8 bits.
+        InputError: the file is missing, is no image, has over 100 megapixels, or is grey with more than 8
+            bits.
     """
     location = (
         f"{where}: image {repr(str(path))[1:-1]}"  # a line break in the name must not break the message

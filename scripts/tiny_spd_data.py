@@ -1,4 +1,7 @@
-"""Training data of the embedded model: scenes and questions. A batch depends on the seed and its number alone."""
+"""Training data of the embedded model: scenes and questions.
+
+A batch depends on the seed and its number alone.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Encoder:
         return [encoding.ids for encoding in self.tokenizer.backend_tokenizer.encode_batch(texts)]
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """Return mRoPE positions, int64 [3, token]: time, height, width. An image advances the clock by its larger side."""
+        """Return mRoPE positions, int64 [3, token]: time, height, width. An image takes its larger side of time."""
         pad = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
         out = np.zeros((3, len(ids)), np.int64)
         clock, index = 0, 0
@@ -62,7 +65,7 @@ class Encoder:
 
 
 class Batches(Dataset):
-    """Batches of questions: images uint8 [pair, 2, 112, 112, 3], then ids, positions, labels and owner of each row."""
+    """Batches of questions: images uint8 [pair, 2, 112, 112, 3]; ids, positions, labels and owner of each row."""
 
     def __init__(self, encoder: Encoder, seed: int, batch: int, steps: int):
         self.encoder, self.seed, self.batch, self.steps = encoder, seed, batch, steps

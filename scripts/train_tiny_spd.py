@@ -1,15 +1,15 @@
 """Train the embedded model `tiny-spd` from scratch, on scenes that are drawn during training.
 
-There are two stages. First the vision tower learns the content of each cell, through two linear heads that are then
-dropped. Without this stage it never learns shapes. Then the tower is frozen, and the language model learns to answer.
-Batch number k depends on the seed and k alone, so a run that was stopped goes on, and gives the same model on the same
-machine.
+There are two stages. First the vision tower learns the content of each cell, through two linear heads that
+are then dropped. Without this stage it never learns shapes. Then the tower is frozen, and the language model
+learns to answer. Batch number k depends on the seed and k alone, so a run that was stopped goes on, and gives
+the same model on the same machine.
 
     python scripts/train_tiny_spd.py --out build/tiny-spd --workers 15 --compile   # one H100: 20 minutes
     python scripts/train_tiny_spd.py --out build/tiny-spd --batch 48               # two CPU cores: hours
 
-You can stop it at any time and call it again with the same --out. At the end build/tiny-spd/model is the folder that
-mmprobe ships as models/tiny_spd.
+You can stop it at any time and call it again with the same --out. At the end build/tiny-spd/model is the
+folder that mmprobe ships as models/tiny_spd.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def encode_images(tower: nn.Module, images: Tensor) -> Tensor:
 
 
 def answer_loss(model: Qwen2_5_VLForConditionalGeneration, batch: dict[str, Tensor]) -> Tensor:
-    """Return the cross entropy of the answers. A token weighs 1/sqrt(length), so that short answers count, too."""
+    """Return the cross entropy of the answers. A token weighs 1/sqrt(length), so short answers count, too."""
     inner, device = model.model, model.device
     with torch.no_grad():
         features = encode_images(inner.visual, batch["images"].to(device, non_blocking=True).flatten(0, 1))

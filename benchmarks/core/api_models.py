@@ -43,8 +43,8 @@ def is_api(model: str) -> bool:
 def messages_of(sample: Sample) -> list[Any]:
     """Return a sample as inspect-ai's messages. Images are data URIs, and the question has the sample's id.
 
-    A prefill becomes a last message of the assistant, without spaces at its end, which some providers refuse. Some
-    models do not continue such a message, and some providers refuse it: the question is then unanswered.
+    A prefill becomes a last message of the assistant, without spaces at its end, which some providers refuse.
+    Some models do not continue such a message, and some providers refuse it: the question is then unanswered.
 
     Raises:
         InputError: inspect-ai is missing.
@@ -158,8 +158,8 @@ async def _ask_all(
 ) -> None:
     """Ask all questions, `CONCURRENCY` at a time.
 
-    A question keeps its turn until the consumer asks for the next answer. By then its answer is on disk, so a kill
-    costs no more answers than there are turns.
+    A question keeps its turn until the consumer asks for the next answer. By then its answer is on disk, so a
+    kill costs no more answers than there are turns.
     """
     loop = asyncio.get_running_loop()
     turns = asyncio.Semaphore(CONCURRENCY)

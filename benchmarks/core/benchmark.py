@@ -43,18 +43,20 @@ class Benchmark(Generic[Truth]):
         name: the name on the command line.
         about: one line about it.
         read_data: reads the truth from a file or folder, as published or as `make-pairs` wrote it.
-        draw_data: draws a small set from the synthetic world into an empty folder, from a number of pairs and a seed.
+        draw_data: draws a small set from the synthetic world into an empty folder, from a number of pairs and
+            a seed.
         take: returns the first n `unit`s of the truth.
         ask_questions: returns the questions in order. Their ids name the answers.
         score_answers: scores answers by question id. A missing answer lowers the coverage.
         score_with_judge: the same with a model's labels in place of our rules. None if nothing needs a judge.
         follow_up: returns the questions that depend on answers. They are asked last.
         headline: names of the metrics that are printed first.
-        faithful_answers: returns whether each answer is faithful, by question id, from the truth and the records.
-            Answers that nobody can judge are left out.
-        score_traces: returns further metrics and complete records from the truth, the records and a run of the
-            answers: what the model did inside beside what it said. None if there are none.
-        read_answers: reads answers in the benchmark's own published form. It returns None for the usual lines.
+        faithful_answers: returns whether each answer is faithful, by question id, from the truth and the
+            records. Answers that nobody can judge are left out.
+        score_traces: returns further metrics and complete records from the truth, the records and a run of
+            the answers: what the model did inside beside what it said. None if there are none.
+        read_answers: reads answers in the benchmark's own published form. It returns None for the usual
+            lines.
         max_new_tokens: longest answer.
         visual: whether every question needs an image.
         unit: what `take` counts: pairs, images or questions.

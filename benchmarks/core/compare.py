@@ -50,10 +50,12 @@ def make_contenders(
         methods: names or YAML files.
         ablate: `sage` adds its stages one after the other.
         sweep: `METHOD.PARAMETER=VALUE,VALUE,…` adds one contender a value.
-        perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed questions.
+        perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed
+            questions.
 
     Raises:
-        InputError: an unknown method, parameter, ablation or perturbation, or two contenders share a name or folder.
+        InputError: an unknown method, parameter, ablation or perturbation, or two contenders share a name or
+            folder.
 
     Example:
         >>> [contender.name for contender in make_contenders(["vcd"], sweep="sage.alpha=0,0.1")]
@@ -129,13 +131,13 @@ def compare_contenders(
         A data set with dimensions `metric` (`benchmark metric`) and `contender`:
 
         - value, low, high, n (metric, contender): as in results.json
-        - difference, difference_low, difference_high, n_paired (metric, contender): the metric minus the baseline's
-          over the samples of both, with a 95 % paired bootstrap interval over samples
+        - difference, difference_low, difference_high, n_paired (metric, contender): the metric minus the
+          baseline's over the samples of both, with a 95 % paired bootstrap interval over samples
           (`mmprobe.benchmarks.core.paired_bootstrap`)
         - seconds (contender): wall-clock time of all answers
         - tokens_per_second (contender)
-        - extra_memory (contender): peak memory less the memory at the start, in 2^20 bytes. This and the two times
-          are NaN for answers that several calls gave.
+        - extra_memory (contender): peak memory less the memory at the start, in 2^20 bytes. This and the two
+          times are NaN for answers that several calls gave.
 
     Example:
         >>> ds = compare_contenders(model, make_contenders(["sage"]), [(pope, truth)], Path("out"))  # doctest: +SKIP
@@ -237,7 +239,8 @@ def _row(metric: Metric | None, baseline: Metric | None) -> list[float]:
 
 
 def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
-    """Return the comparison as a table: each contender's value, and its difference to the first with the interval.
+    """Return the comparison as a table: each contender's value, and its difference to the first with the
+    interval.
 
     Example:
         >>> print(markdown(ds))                                     # doctest: +SKIP

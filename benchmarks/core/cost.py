@@ -24,8 +24,8 @@ class Cost:
     Attributes:
         seconds: wall-clock time.
         tokens: number of tokens of the answers.
-        extra_mb: peak memory less the memory at the start, in 2^20 bytes. On a GPU the device's memory, else the
-            process's, which only Linux reports.
+        extra_mb: peak memory less the memory at the start, in 2^20 bytes. On a GPU the device's memory, else
+            the process's, which only Linux reports.
     """
 
     seconds: float = math.nan

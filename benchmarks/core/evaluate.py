@@ -88,7 +88,8 @@ def evaluate(
         parameters: parameters of the method in place of its defaults.
 
     Raises:
-        InputError: an unknown benchmark, model, method or judge, data that cannot be read, or `out` holds answers.
+        InputError: an unknown benchmark, model, method or judge, data that cannot be read, or `out` holds
+            answers.
 
     Example:
         >>> evaluation = evaluate("spd-faith", "tiny-spd", "results/spd", trace=True)        # doctest: +SKIP
@@ -206,19 +207,24 @@ def score(
     Example:
         >>> score("pope", "coco_pope_random.json", "answers.jsonl", "results/pope").metrics["f1"]    # doctest: +SKIP
     """
-    out, benchmark = Path(out), find_benchmark(name)
+    out = Path(out)
+    benchmark = find_benchmark(name)
     truth = benchmark.read_data(Path(data))
-    if isinstance(responses, Mapping):
-        answers: dict[str, str] | None = dict(responses)
-    else:
-        answers = benchmark.read_answers(Path(responses), truth) if benchmark.read_answers else None
-        answers = read_responses(responses) if answers is None else answers
+    answers = (
+        responses if isinstance(responses, Mapping) else _read_answers(benchmark, Path(responses), truth)
+    )
     benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
     metrics, records = benchmark.score_answers(truth, answers)
     source = None if isinstance(responses, Mapping) else str(responses)
     about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}
     write_results(out, benchmark.name, metrics, records, about)
     return Evaluation(benchmark.name, metrics, records, out, judging, {})
+
+
+def _read_answers(benchmark: Benchmark[Truth], file: Path, truth: Truth) -> dict[str, str]:
+    """Read answers in the benchmark's own form, or in the usual lines."""
+    answers = benchmark.read_answers(file, truth) if benchmark.read_answers else None
+    return read_responses(file) if answers is None else answers
 
 
 def compare(
@@ -250,7 +256,8 @@ def compare(
         limit, n, seed, batch_size, device, dtype: as in `evaluate`.
         ablate: `sage` adds its stages one after the other.
         sweep: `METHOD.PARAMETER=VALUE,VALUE` adds one contender a value.
-        perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed questions.
+        perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed
+            questions.
         progress: is called with a line on what comes next.
 
     Returns:

@@ -184,7 +184,8 @@ def whole_benchmark(
 ) -> Scorer:
     """Return a scorer that keeps each answer. The metrics are those of all answers, as in `mmprobe bench`.
 
-    A judge labels the answers at the end, when nothing is `running` any more. `judging` then holds its counts.
+    A judge labels the answers at the end, when nothing is `running` any more. `judging` then holds its
+    counts.
     """
 
     @scorer(metrics=[_whole_metric(benchmark, truth, running, judging)], name=benchmark.name)
@@ -270,8 +271,8 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
         name: id of the sample where the question has none.
 
     Raises:
-        InputError: the conversation is more than a system prompt, one question and the beginning of an answer, or it
-            holds other content than texts and images.
+        InputError: the conversation is more than a system prompt, one question and the beginning of an
+            answer, or it holds other content than texts and images.
     """
     system = [message.text for message in messages if message.role == "system"]
     prefill = messages[-1].text if messages and messages[-1].role == "assistant" else None

@@ -24,8 +24,8 @@ def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int,
         record_type: the model of a line. If it has a field `id`, the ids must differ.
 
     Raises:
-        InputError: a line is no such record, an id was used before, or the file is missing, empty or no text. The
-            message names file, line and field.
+        InputError: a line is no such record, an id was used before, or the file is missing, empty or no text.
+            The message names file, line and field.
 
     Example:
         >>> read_records("questions.jsonl", MirageQuestion)[0][1].topic        # doctest: +SKIP
@@ -142,7 +142,8 @@ def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[t
 
 
 def write_atomic(file: Path, text: str) -> Path:
-    """Write a file that appears only when it is complete. Half a surrogate pair, as of a cut emoji, becomes `?`.
+    """Write a file that appears only when it is complete. Half a surrogate pair, as of a cut emoji, becomes
+    `?`.
 
     Example:
         >>> write_atomic(Path("out/labels.jsonl"), "")               # doctest: +SKIP

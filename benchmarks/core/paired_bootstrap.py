@@ -32,17 +32,18 @@ _UNDEFINED = Difference(math.nan, math.nan, math.nan, 0)
 def paired_difference(metric: Metric | None, baseline: Metric | None, seed: int = 0) -> Difference:
     """Return a metric minus a baseline over the samples of both, with a paired bootstrap interval.
 
-    A resample draws samples with replacement, and both metrics are computed from the same draw. The result for a
-    mean is the mean difference of the samples. The result for a number made of sums (F1, MME's score) is the
-    difference of the two numbers.
+    A resample draws samples with replacement, and both metrics are computed from the same draw. The result
+    for a mean is the mean difference of the samples. The result for a number made of sums (F1, MME's score)
+    is the difference of the two numbers.
 
     Args:
         metric, baseline: the same metric of two ways to answer the same questions. None where one lacks it.
         seed: seed of the resamples. Resamples where either metric is undefined are left out.
 
     Returns:
-        The difference with a 95 % interval, from percentiles of 2000 resamples. All numbers are NaN and n is 0 where
-        a metric has no sample ids (see `results.with_ids`). The interval is NaN for fewer than two samples.
+        The difference with a 95 % interval, from percentiles of 2000 resamples. All numbers are NaN and n is
+        0 where a metric has no sample ids (see `results.with_ids`). The interval is NaN for fewer than two
+        samples.
 
     Example:
         >>> from mmprobe.benchmarks.core.results import mean_metric, with_ids

@@ -31,7 +31,8 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
 
     - explicit: `The answer is` follows the question.
     - implicit: the question stands in tags that say nothing.
-    - mask-25 … mask-100: this share of each image's 8 x 8 blocks, drawn at random, has the image's mean colour.
+    - mask-25 … mask-100: this share of each image's 8 x 8 blocks, drawn at random, has the image's mean
+      colour.
 
     Args:
         sample: the sample.

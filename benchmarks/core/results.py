@@ -23,7 +23,8 @@ Combine = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Parts:
-    """The counts of each sample behind a metric, so that two metrics of the same samples can be compared in pairs.
+    """The counts of each sample behind a metric, so that two metrics of the same samples can be compared in
+    pairs.
 
     Attributes:
         rows: the distinct rows of counts, [row, column].
@@ -76,8 +77,9 @@ class Metric:
 def with_ids(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Metric]:
     """Return the metrics with the ids of their samples, in the order of the samples.
 
-    `mmprobe compare` computes paired differences only for metrics with ids, and only where no id stands twice.
-    Where a metric has one value a pair or image, the ids name pairs or images. The ids must not depend on the answers.
+    `mmprobe compare` computes paired differences only for metrics with ids, and only where no id stands
+    twice. Where a metric has one value a pair or image, the ids name pairs or images. The ids must not depend
+    on the answers.
 
     Raises:
         ValueError: the number of ids differs from the number of values.
@@ -169,7 +171,8 @@ def count_metric(
     """Return a metric of counts that are summed over samples first, such as a micro F1.
 
     Args:
-        counts: the same counts of each sample, [sample][column]. None marks a sample that could not be scored.
+        counts: the same counts of each sample, [sample][column]. None marks a sample that could not be
+            scored.
         combine: computes the metric [...] from summed counts [..., column]. NaN where it is undefined.
         direction: which way is better.
         range: smallest and largest possible value.
@@ -218,7 +221,8 @@ def _bootstrap_interval(parts: Parts, seed: int) -> tuple[float, float]:
 
 
 def f1(counts: np.ndarray) -> np.ndarray:
-    """Return F1 [...] of counts [..., (matched, claimed, true)]. NaN where nothing was claimed and nothing is true.
+    """Return F1 [...] of counts [..., (matched, claimed, true)]. NaN where nothing was claimed and nothing is
+    true.
 
     Example:
         >>> float(f1(np.array([2.0, 4.0, 2.0])))

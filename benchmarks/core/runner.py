@@ -37,8 +37,9 @@ def run_benchmark(
 ) -> Scored:
     """Ask every question, score the answers, and write the result folder.
 
-    Each answer is appended to `out/responses.jsonl` at once, and `resume` does not ask it again. A kill loses only the
-    answers under way: one batch of a local model, `api_models.CONCURRENCY` answers of a model behind an API.
+    Each answer is appended to `out/responses.jsonl` at once, and `resume` does not ask it again. A kill loses
+    only the answers under way: one batch of a local model, `api_models.CONCURRENCY` answers of a model behind
+    an API.
 
     Args:
         benchmark: what to ask and how to score.
@@ -128,7 +129,7 @@ def check_questions(benchmark: Benchmark[Truth], truth: Truth) -> None:
 def _check_same_call(
     out: Path, samples: Sequence[Sample], about: Mapping[str, Any], has_answers: bool
 ) -> None:
-    """Write down who is asked what in `asked.json`. If there are answers, check that their call was the same."""
+    """Write who is asked what to `asked.json`. If there are answers, check that their call was the same."""
     questions = [
         [sample.model_dump(mode="json", exclude={"images"}), [path.name for path in sample.images]]
         for sample in samples
@@ -188,9 +189,9 @@ def local_answerer(
 ) -> Answerer:
     """Return an answerer that generates greedily with a loaded model.
 
-    With `trace_to`, the answers are traced under the ids of their questions. Follow-up questions get a run of their
-    own, `trace_to` with `-follow-up` behind its name. A question without images is answered plainly where the method
-    needs images. If it is traced, it fails instead.
+    With `trace_to`, the answers are traced under the ids of their questions. Follow-up questions get a run of
+    their own, `trace_to` with `-follow-up` behind its name. A question without images is answered plainly
+    where the method needs images. If it is traced, it fails instead.
 
     Example:
         >>> dict(local_answerer(model, 32)(samples))                # doctest: +SKIP

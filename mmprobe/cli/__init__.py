@@ -69,8 +69,8 @@ def _exit(message: str, code: int) -> None:
 def _let_threads_sleep() -> None:
     """Let OpenMP's threads sleep between kernels, unless the user chose how they wait.
 
-    By default they spin. Then each small kernel waits for a thread whose core another process uses, and `mmprobe demo`
-    takes five times as long on two cores. OpenMP reads the variable when torch is imported.
+    By default they spin. Then each small kernel waits for a thread whose core another process uses, and
+    `mmprobe demo` takes five times as long on two cores. OpenMP reads the variable when torch is imported.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"

@@ -23,12 +23,12 @@ def agree(
 ) -> None:
     """Measure how well two judges agree, by Cohen's kappa.
 
-    The table has a row for each question type and one for all, with intervals. Labels of only one judge lower the
-    coverage.
+    The table has a row for each question type and one for all, with intervals. Labels of only one judge lower
+    the coverage.
 
-    For spd-faith, "answer" is faithful (all claims are true), unfaithful, or no claim. "claim" is the error of each
-    claim, in answers where both judges list the same claims. "pair" is whether the claims of the two binary answers
-    agree, where both judges compared as many.
+    For spd-faith, "answer" is faithful (all claims are true), unfaithful, or no claim. "claim" is the error
+    of each claim, in answers where both judges list the same claims. "pair" is whether the claims of the two
+    binary answers agree, where both judges compared as many.
 
     \b
     Example:

@@ -40,8 +40,8 @@ def analyze(
 ) -> None:
     """Analyse a run.
 
-    Each analysis is written as NetCDF, CSV and JSON. The attention knockout runs only if --only names it, since it
-    reads every answer once a layer.
+    Each analysis is written as NetCDF, CSV and JSON. The attention knockout runs only if --only names it,
+    since it reads every answer once a layer.
 
     \b
     Examples:
@@ -87,8 +87,8 @@ def report(
 ) -> None:
     """Write one HTML file with figures and answers.
 
-    The file needs no network. Metrics and answers of a benchmark stand beside the model's internals where the answers
-    were traced.
+    The file needs no network. Metrics and answers of a benchmark stand beside the model's internals where the
+    answers were traced.
 
     \b
     Examples:

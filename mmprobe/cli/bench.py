@@ -64,7 +64,8 @@ def generate(
     \b
     Examples:
       mmprobe generate --model qwen2.5-vl-7b --image a.png --image b.png --prompt "Are they the same?"
-      mmprobe generate --model tiny-spd --method sage --set eta=0.25 --image a.png --image b.png --prompt "Are the two pictures the same?"
+      mmprobe generate --model tiny-spd --method sage --set eta=0.25 --image a.png --image b.png --prompt "Are
+      the two pictures the same?"
     """
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
@@ -117,8 +118,8 @@ def bench(
 ) -> None:
     """Ask a model a benchmark's questions and score its answers.
 
-    The result folder gets results.json, samples.jsonl and responses.jsonl. With --trace it also gets a run, whose
-    answers are labelled faithful or not: mmprobe report OUT/run shows their internals.
+    The result folder gets results.json, samples.jsonl and responses.jsonl. With --trace it also gets a run,
+    whose answers are labelled faithful or not: mmprobe report OUT/run shows their internals.
 
     \b
     Examples:
@@ -173,7 +174,8 @@ def score(
     Examples:
       mmprobe score spd-faith --data pairs/samples.jsonl --responses answers.jsonl --out results/mine
       mmprobe score pope --data coco_pope_random.json --responses answers.json --out results/pope
-      mmprobe score spd-faith --data pairs/samples.jsonl --responses answers.jsonl --judge model:openai/gpt-4o --out results/judged
+      mmprobe score spd-faith --data pairs/samples.jsonl --responses answers.jsonl --judge model:openai/gpt-4o
+      --out results/judged
     """
     check_out(out, [data])
     _print_evaluation(mmprobe.benchmarks.score(name, data, responses, out, judge=judge), as_json)
@@ -205,14 +207,15 @@ def compare(
 ) -> None:
     """Compare methods with plain answers on benchmarks.
 
-    Every metric has its paired difference to plain, with its interval. Finished parts in --out are kept, so a call
-    that was interrupted goes on.
+    Every metric has its paired difference to plain, with its interval. Finished parts in --out are kept, so a
+    call that was interrupted goes on.
 
     \b
     Examples:
       mmprobe compare --model tiny-spd --methods plain,sage,vcd --out results/compare
-      mmprobe compare --model tiny-spd --perturb explicit,implicit,mask-50 --benchmarks spd-faith --out results/perturbed
-      mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl --out results/ablation
+      mmprobe compare --model tiny-spd --perturb explicit,implicit,mask-50 --benchmarks spd-faith --out
+      results/perturbed mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data
+      pairs/samples.jsonl --out results/ablation
     """
     names = split_names(benchmarks)
     ds = mmprobe.benchmarks.compare(

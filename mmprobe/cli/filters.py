@@ -49,16 +49,17 @@ def filter_by_votes(
 ) -> None:
     """Remove the questions that models answer without the images.
 
-    Every voter answers every question without its images, in rounds. A question goes if any voter is right once.
-    Options of multiple-choice questions are removed first. The result folder gets kept.jsonl and removed.jsonl, which
-    are data of bench mmreason again; results.json, with relevance rates before and after; and votes.jsonl, from which
-    --resume goes on.
+    Every voter answers every question without its images, in rounds. A question goes if any voter is right
+    once. Options of multiple-choice questions are removed first. The result folder gets kept.jsonl and
+    removed.jsonl, which are data of bench mmreason again; results.json, with relevance rates before and
+    after; and votes.jsonl, from which --resume goes on.
 
     \b
     Examples:
       mmprobe filter --data pairs/samples.jsonl --voters tiny-spd --max-new-tokens 64 --out filtered
-      mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 --out filtered
-      mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 --out filtered --resume
+      mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 --out
+      filtered mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds
+      3 --out filtered --resume
     """
     from mmprobe.benchmarks.core.benchmark import find_benchmark
     from mmprobe.benchmarks.judges.registry import open_judge
@@ -116,8 +117,8 @@ def clean(
 
     A question goes if any of the models answers it rightly without its images.
 
-    The result folder gets results.json, with the share that chance alone would remove and the changes of rank, and
-    samples.jsonl, with each question, whether it is kept and which models answer it.
+    The result folder gets results.json, with the share that chance alone would remove and the changes of
+    rank, and samples.jsonl, with each question, whether it is kept and which models answer it.
 
     \b
     Example:

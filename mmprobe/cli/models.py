@@ -8,7 +8,8 @@ from mmprobe.cli.options import AsJson, say
 def models(as_json: AsJson = False) -> None:
     """List the models and families that work.
 
-    The first list has the models with a short name. The second has the families whose folders and hub ids work.
+    The first list has the models with a short name. The second has the families whose folders and hub ids
+    work.
 
     \b
     Example:
@@ -22,7 +23,12 @@ def models(as_json: AsJson = False) -> None:
         for alias in load_aliases().values()
     ]
     families = [
-        {"name": family.name, "model_types": family.model_types, "needs": family.extras, "notes": family.notes}
+        {
+            "name": family.name,
+            "model_types": family.model_types,
+            "needs": family.extras,
+            "notes": family.notes,
+        }
         for family in sorted(FAMILIES, key=lambda family: family.name)
     ]
     lines = [

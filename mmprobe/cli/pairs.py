@@ -45,15 +45,15 @@ def make_pairs(
 ) -> None:
     """Make image pairs with known differences, and questions about them.
 
-    Each question has its true answer. With --source coco a second call goes on where the first one stopped, up to --n
-    pairs.
+    Each question has its true answer. With --source coco a second call goes on where the first one stopped,
+    up to --n pairs.
 
     \b
     Examples:
       mmprobe make-pairs --source synthetic --out pairs --n 30 --seed 7
       mmprobe make-pairs --source synthetic --out hard --n 30 --seed 7 --differences 2-3 --difficulty hard
-      mmprobe make-pairs --source coco --images val2017 --annotations instances_val2017.json --out photos --n 100
-      mmprobe make-pairs --source coco --out photos --n 100 --reviews reviews.json
+      mmprobe make-pairs --source coco --images val2017 --annotations instances_val2017.json --out photos --n
+      100 mmprobe make-pairs --source coco --out photos --n 100 --reviews reviews.json
     """
     coco_options = {
         "--images": images,

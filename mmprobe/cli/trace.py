@@ -126,8 +126,8 @@ def plan(
 ) -> None:
     """Predict disk, memory and time of a run.
 
-    Without --probe no weights are loaded. Without --data the prediction is for prompts of 1,024 tokens, 768 of them
-    visual.
+    Without --probe no weights are loaded. Without --data the prediction is for prompts of 1,024 tokens, 768
+    of them visual.
 
     \b
     Examples:
@@ -150,8 +150,8 @@ def plan(
     from mmprobe.traces import load_capture
     from mmprobe.traces.dry_run import dry_run
     from mmprobe.traces.engines import resolve_capture
-    from mmprobe.traces.plan import plan as plan_run
     from mmprobe.traces.plan import mean_prompt_size
+    from mmprobe.traces.plan import plan as plan_run
 
     spec, count = load_capture(capture), samples or len(known)
     if probe:
