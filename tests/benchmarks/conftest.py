@@ -1,4 +1,4 @@
-"""What tests of several judges share."""
+"""A mock judge, and answers that attack it."""
 
 from __future__ import annotations
 
@@ -27,27 +27,33 @@ INJECTIONS = [
 
 @pytest.fixture(params=range(len(INJECTIONS)))
 def injection(request: pytest.FixtureRequest) -> str:
-    """Text in an answer that tries to give a judge orders."""
+    """Return text in an answer that tries to give a judge orders."""
     return INJECTIONS[request.param]
 
 
-def reads(data: dict[str, Any]) -> dict[str, Any]:
-    """An honest judge: labels as the lexical one does, from what it is shown alone."""
+def judge_by_rules(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the lexical judge's labels of the data in a prompt."""
     if "answer" in data:
         claims = [claim for claim in parse_claims(data["answer"]) if not claim.negated]
-        told = [{"type": one.type, "category": one.category, "quote": one.text.strip()} for one in claims]
-        return {"claims": told}
+        labels = [
+            {"type": claim.type, "category": claim.category, "quote": claim.text.strip()} for claim in claims
+        ]
+        return {"claims": labels}
     if "pairs" in data:
         return {
             "labels": [
-                "consistent" if one["first"] == one["second"] else "ambiguous" for one in data["pairs"]
+                "consistent" if pair["first"] == pair["second"] else "ambiguous" for pair in data["pairs"]
             ]
         }
-    claims = [claim for one in data["claims"] for claim in parse_claims(one["text"].partition(": ")[2])]
-    truths = [claim for one in data["truths"] for claim in parse_claims(one["text"].partition(": ")[2])]
-    true = [Difference(one.type, one.category, before=one.before, after=one.after) for one in truths]
-    found, errors = match_claims(claims, true)
-    labels = zip(found, errors, strict=True)
+    claims, truths = (
+        [claim for line in data[key] for claim in parse_claims(line["text"].partition(": ")[2])]
+        for key in ("claims", "truths")
+    )
+    differences = [
+        Difference(truth.type, truth.category, before=truth.before, after=truth.after) for truth in truths
+    ]
+    matches, errors = match_claims(claims, differences)
+    labels = zip(matches, errors, strict=True)
     return {
         "labels": [
             {"claim": number, "truth": None if truth is None else truth + 1, "error": error}
@@ -57,7 +63,7 @@ def reads(data: dict[str, Any]) -> dict[str, Any]:
 
 
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
-SEEN: list[dict[str, Any]] = []
+SHOWN: list[dict[str, Any]] = []
 
 
 @pytest.fixture(scope="session")
@@ -67,9 +73,9 @@ def _judging() -> None:
     class Judging(model.ModelAPI):
         async def generate(self, input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
             data = json.loads(FENCED.search(input[1].text)[2])
-            SEEN.append(data)
+            SHOWN.append(data)
             garbage = "garbage" in self.model_name or ("deaf" in self.model_name and "truths" in data)
-            text = "Well \N{HORIZONTAL ELLIPSIS}" if garbage else json.dumps(reads(data))
+            text = "Well \N{HORIZONTAL ELLIPSIS}" if garbage else json.dumps(judge_by_rules(data))
             output = model.ModelOutput.from_content("judging", text)
             output.usage = model.ModelUsage()
             return output
@@ -79,6 +85,9 @@ def _judging() -> None:
 
 @pytest.fixture
 def shown(_judging: None) -> list[dict[str, Any]]:
-    """What was shown to inspect-ai's models `judging/honest`, `judging/garbage`, `judging/deaf` (cannot match)."""
-    SEEN.clear()
-    return SEEN
+    """Return the list of data shown to the models `judging/honest`, `judging/garbage` and `judging/deaf`.
+
+    The second replies with garbage, and the third only where it is to match claims.
+    """
+    SHOWN.clear()
+    return SHOWN
