@@ -55,6 +55,7 @@ def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
     assert set(json.loads(as_json.read_text())["data_vars"]) == set(ds.data_vars)
 
 
+@pytest.mark.slow
 def test_all_apply_to_a_full_run_of_pairs(run):
     datasets, left_out = analyze_all(run)
     assert [ds.attrs["analysis"] for ds in datasets] == list(ANALYSES)

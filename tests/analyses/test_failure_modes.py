@@ -48,6 +48,7 @@ def test_evidence_by_hand(tmp_path):
     assert evidence.sel(name="activation_p").item() > 0.3
 
 
+@pytest.mark.slow
 def test_maps_that_know_nothing_are_on_the_region_in_alpha_of_samples(tmp_path):
     rng = np.random.default_rng(0)
     samples = [

@@ -13,6 +13,8 @@ import mmprobe as mp
 from mmprobe.analyses import ANALYSES
 from mmprobe.cache.schema import GROUP_NAMES, VARIABLES
 
+pytestmark = pytest.mark.slow
+
 LAYERS, HEADS, STEPS, GRID, HIDDEN, NEURONS = [1, 4, 6, 9], [0, 2, 3], 4, (4, 4), 3, 16
 ORDER = {"layer": [2, 0, 3, 1], "head": [1, 2, 0]}
 
