@@ -54,9 +54,7 @@ class Sage(Method):
         alpha: 0 to 10, strength of the first stage; the paper's 0.1.
         beta: 0 to 1, share of an FFN update that remains in conflict; the paper's 0.9.
         eta: 0 to 10, weight of the contrast; the paper's 0.5.
-        see: whether the first stage acts.
-        analyze: whether the second stage acts.
-        generate: whether the third stage acts.
+        see, analyze, generate: whether the stages act.
         rule: `scale` as above. With `take`, visual tokens gain alpha_t times the weight of the prompt's other
             tokens, in proportion to their own weights. Equation 3 can be read both ways; ours, `scale`.
         shallow: 0 to 1, share of the layers that are shallow. The paper does not give it; ours, a third.
