@@ -39,9 +39,15 @@ def trace(data: Path, out: Path, *options: object) -> tuple[object, ...]:
 @pytest.fixture(scope="module")
 def run(pairs: Path) -> Path:
     out = pairs.parent.parent / "run"
-    finished = run_subprocess(*trace(pairs, out, "--limit", 3, "--max-new-tokens", 20, "--json"))
+    finished = run_in_process(*trace(pairs, out, "--limit", 3, "--max-new-tokens", 20, "--json"))
     assert read_result(finished) == {"run": str(out), "samples": 3, "traced": 3, "failed": 0}
     return out
+
+
+@pytest.mark.slow
+def test_trace_is_silent_as_a_process_of_its_own(pairs, tmp_path):
+    finished = run_subprocess(*trace(pairs, tmp_path / "run", "--limit", 1, "--max-new-tokens", 3, "--json"))
+    assert read_result(finished)["traced"] == 1
 
 
 def test_analyze_writes_three_formats(run, tmp_path):

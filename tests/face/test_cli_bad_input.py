@@ -38,7 +38,7 @@ BAD_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", BAD_SAMPLES)
-def test_bad_samples(name, tmp_path):
+def test_bad_samples(name, tmp_path, run=run_in_process):
     lines, message = BAD_SAMPLES[name]
     (tmp_path / "empty.png").touch()
     (tmp_path / "text.png").write_text("no image")
@@ -47,15 +47,18 @@ def test_bad_samples(name, tmp_path):
     data = tmp_path / "samples.jsonl"
     data.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
     arguments = ("trace", "--model", "tiny-spd", "--data", data, "--out", tmp_path / "run")
-    run = run_subprocess if name == "malformed JSON" else run_in_process
     assert_fails(run(*arguments), message)
     assert not (tmp_path / "run").exists(), "nothing half-written"
+
+
+@pytest.mark.slow
+def test_bad_samples_as_a_process_of_its_own(tmp_path):
+    test_bad_samples("malformed JSON", tmp_path, run_subprocess)
 
 
 BAD_CALLS: dict[str, tuple[dict[str, str | None], str]] = {
     "missing data": ({"--data": "none.jsonl"}, "none.jsonl: no such file"),
     "unknown model": ({"--model": "gpt-7"}, "'gpt-7': neither an alias"),
-    "model without network": ({"--model": "nobody/nothing"}, "check the name and the network"),
     "unknown capture": ({"--capture": "everything"}, "neither default, full nor a readable YAML file"),
     "unknown layer": ({"--capture": "layer.yaml"}, "layer 99 is not one of the model's 8"),
     "unknown engine": ({"--engine": "steam"}, "engine 'steam': choose native"),
@@ -80,10 +83,16 @@ def test_bad_calls_of_trace(name, pairs, tmp_path, monkeypatch):
     changed, message = BAD_CALLS[name]
     options = {"--model": "tiny-spd", "--data": str(pairs), "--out": "run"} | changed
     flat = [part for item in options.items() for part in item if part is not None]
-    # offline mode is set when huggingface_hub is imported, so it needs a process of its own
-    run = run_subprocess if name == "model without network" else run_in_process
-    assert_fails(run("trace", *flat), message)
+    assert_fails(run_in_process("trace", *flat), message)
     assert sorted(tmp_path.rglob("*")) == before, "nothing half-written"
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub_without_network(pairs, tmp_path):
+    """Offline mode is set when huggingface_hub is imported, so the command needs a process of its own."""
+    arguments = ("trace", "--model", "nobody/nothing", "--data", pairs, "--out", tmp_path / "run")
+    assert_fails(run_subprocess(*arguments), "check the name and the network")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("command", [["analyze"], ["report"], ["verify"], ["pack", "--out", "x.h5"]])
