@@ -356,6 +356,7 @@ def test_figures_and_files(dataset, tmp_path):
     xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), dataset)
 
 
+@pytest.mark.slow
 def test_on_a_model(tiny_spd, tmp_path):
     """A probe predicts the question from the first step."""
     samples = mp.load_samples(make_pairs(tmp_path / "pairs", n=6, seed=3))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
 import pytest
+from helpers.command_line import assert_fails, read_result, run_in_process
 from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
@@ -70,6 +70,7 @@ def test_arrays_are_predicted_to_the_byte(family, image_paths, tmp_path, capture
     assert data_bytes(model, spec, mean_prompt_size(model, [sample]), 7) == written
 
 
+@pytest.mark.slow
 def test_memory_is_predicted_within_a_fifth(tmp_path):
     def run_program(program: str, *arguments: str) -> int:
         return int(
@@ -89,24 +90,9 @@ def test_a_model_without_weights_gives_the_same_plan(tiny_spd):
     assert on_gpu.device > sum(weight.nbytes for weight in tiny_spd.hf.parameters())
 
 
-def test_the_command_prints_its_assumptions(tmp_path):
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "mmprobe",
-        "plan",
-        "--model",
-        "tiny-spd",
-        "--samples",
-        "100",
-        "--json",
-    ]
-    done = subprocess.run([*command, "--max-new-tokens", "64"], capture_output=True, check=True, text=True)
-    result = json.loads(done.stdout)
+def test_the_command_prints_its_assumptions():
+    arguments = ("plan", "--model", "tiny-spd", "--samples", 100, "--max-new-tokens", 64, "--json")
+    result = read_result(run_in_process(*arguments))
     assert result["disk"] > 10**6 and result["seconds"] is None
     assert result["assumed"] == "prompts of 1024 tokens, 768 of them visual, answers of 64 tokens"
-    failed = subprocess.run(
-        [sys.executable, "-P", "-m", "mmprobe", "plan", "--model", "tiny-spd"], capture_output=True, text=True
-    )
-    assert failed.returncode == 2 and failed.stderr == "mmprobe: plan: give --samples, --data or both\n"
+    assert_fails(run_in_process("plan", "--model", "tiny-spd"), "plan: give --samples, --data or both")

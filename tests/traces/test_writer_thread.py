@@ -123,6 +123,7 @@ print(before - resident(), all(small == b"x" * 1024 for small in kept))
 
 
 @pytest.mark.skipif(malloc_trim._trim is None, reason="needs glibc")
+@pytest.mark.slow
 def test_memory_between_small_blocks_goes_back_to_the_system():
     process = subprocess.run(
         [sys.executable, "-P", "-c", FREE_AROUND_SMALL_BLOCKS], capture_output=True, text=True, check=True
