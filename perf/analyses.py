@@ -90,7 +90,7 @@ def measure_times(folder: Path) -> dict[str, tuple[float, float]]:
         began = time.perf_counter()
         run = mp.open_run(folder)
         for trace_id, paths in group_by_trace(reads).items():
-            with run[trace_id].held_open() as trace:
+            with run[trace_id].keep_open() as trace:
                 for path in paths:
                     (trace.array(path) if "/" in path else trace.dataset(path)).load()
         times[name] = (seconds, time.perf_counter() - began)

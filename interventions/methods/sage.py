@@ -54,7 +54,9 @@ class Sage(Method):
         alpha: 0 to 10, strength of the first stage; the paper's 0.1.
         beta: 0 to 1, share of an FFN update that remains in conflict; the paper's 0.9.
         eta: 0 to 10, weight of the contrast; the paper's 0.5.
-        see, analyze, generate: whether the stages act.
+        see: whether the first stage acts.
+        analyze: whether the second stage acts.
+        generate: whether the third stage acts.
         rule: `scale` as above. With `take`, visual tokens gain alpha_t times the weight of the prompt's other
             tokens, in proportion to their own weights. Equation 3 can be read both ways; ours, `scale`.
         shallow: 0 to 1, share of the layers that are shallow. The paper does not give it; ours, a third.
@@ -72,8 +74,7 @@ class Sage(Method):
         k: 0 to 1, share of the visual tokens of all images. The paper does not give it; ours, 0.2.
         fill: colour of occluded patches, `mean` for the image's mean colour, or `black`. The paper does not
             give it; ours, `mean`.
-        refresh: 0 to 100000, number of steps after which the occlusion is computed again; 0 for never. The
-            paper does not give it; ours, 0.
+        refresh: 0 to 100000, steps after which the occlusion is computed again; 0 for never; ours, 0.
     """
 
     name: ClassVar[str] = "sage"

@@ -13,7 +13,7 @@ from mmprobe.errors import InputError
 
 def make_pairs(
     out: Annotated[Path, typer.Option(help="The new folder.")],
-    n: Annotated[int, typer.Option("--n", help="Number of pairs.")],
+    n: Annotated[int, typer.Option("--n", help="Number of pairs.", min=1)],
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
     source: Annotated[
         Literal["synthetic", "coco"],
