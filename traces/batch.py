@@ -20,7 +20,7 @@ from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import build_batch, decode_tokens
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.recorder import SampleRecorder
+from mmprobe.traces.recorder import SampleRecorder, UnobservedChange
 from mmprobe.traces.run_folder import append_failure
 from mmprobe.traces.writer_thread import BackgroundWriter, WriterThread, WritingFailed
 
@@ -59,7 +59,7 @@ class BatchTracer:
             try:
                 self._trace_together(pending[:size])
                 pending = pending[size:]
-            except (OSError, WritingFailed):
+            except (OSError, WritingFailed, UnobservedChange):
                 raise
             except Exception as error:
                 if size == 1:
