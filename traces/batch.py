@@ -38,6 +38,7 @@ class BatchTracer:
         seed: set before each batch.
         thread: the thread that writes the traces.
         max_size: the most samples that were traced together without running out of memory.
+        run_hash: `hash_config` of the run, written to each trace.
     """
 
     model: Model
@@ -49,6 +50,7 @@ class BatchTracer:
     seed: int
     thread: WriterThread
     max_size: int
+    run_hash: str
 
     def trace(self, samples: Sequence[Sample]) -> None:
         """Trace samples together: fewer at a time when memory runs out, one by one when a sample fails."""
@@ -118,6 +120,7 @@ class BatchTracer:
             "sample": sample.model_copy(update={"images": images}).model_dump_json(),
             "model": model.source,
             "neurons": str(model.n_neurons),
+            "run_hash": self.run_hash,
         }
         path = self.out / "samples" / f"{sample.id}.h5"
         return TraceWriter(path, coordinates, attributes, spec.dtype == "float16", spec.compression)
