@@ -116,35 +116,37 @@ def evaluate(
         local_answerer,
         run_benchmark,
     )
+    from mmprobe.cache.lock import lock_folder
 
-    check_no_answers(out, resume)
-    benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
-    truth = load_truth(benchmark, data, out / "data", n, seed, limit)
-    check_questions(benchmark, truth)
-    longest = max_new_tokens or benchmark.max_new_tokens
-    if behind_api:
-        answerer = api_answerer(model, longest)
-    else:
-        loaded = _load(model, device, dtype)
-        run = out / "run" if trace else None
-        answerer = local_answerer(loaded, longest, batch_size, run, capture, method, parameters)
-    if perturbation is not None:
-        answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
-    about = {
-        "model": model if isinstance(model, str) else model.name,
-        "method": method,
-        "parameters": parameters,
-        "perturbation": perturbation,
-        "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
-        "limit": limit,
-        "judge": judge,
-        "judging": judging,
-        "max_new_tokens": longest,
-        "temperature": 0.0,
-    }
-    metrics, records = run_benchmark(benchmark, truth, answerer, out, about, resume=resume, traced=trace)
-    evaluation = Evaluation(benchmark.name, metrics, records, out, judging, {})
-    return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
+    with lock_folder(out, "answering into it"):
+        check_no_answers(out, resume)
+        benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
+        truth = load_truth(benchmark, data, out / "data", n, seed, limit)
+        check_questions(benchmark, truth)
+        longest = max_new_tokens or benchmark.max_new_tokens
+        if behind_api:
+            answerer = api_answerer(model, longest)
+        else:
+            loaded = _load(model, device, dtype)
+            run = out / "run" if trace else None
+            answerer = local_answerer(loaded, longest, batch_size, run, capture, method, parameters)
+        if perturbation is not None:
+            answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
+        about = {
+            "model": model if isinstance(model, str) else model.name,
+            "method": method,
+            "parameters": parameters,
+            "perturbation": perturbation,
+            "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
+            "limit": limit,
+            "judge": judge,
+            "judging": judging,
+            "max_new_tokens": longest,
+            "temperature": 0.0,
+        }
+        metrics, records = run_benchmark(benchmark, truth, answerer, out, about, resume=resume, traced=trace)
+        evaluation = Evaluation(benchmark.name, metrics, records, out, judging, {})
+        return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
 
 
 def _check_model_and_method(model: str | Model, method: str, parameters: Mapping[str, Any]) -> None:
@@ -207,17 +209,20 @@ def score(
     Example:
         >>> score("pope", "coco_pope_random.json", "answers.jsonl", "results/pope").metrics["f1"]    # doctest: +SKIP
     """
+    from mmprobe.cache.lock import lock_folder
+
     out = Path(out)
     benchmark = find_benchmark(name)
     truth = benchmark.read_data(Path(data))
     answers = (
         responses if isinstance(responses, Mapping) else _read_answers(benchmark, Path(responses), truth)
     )
-    benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
-    metrics, records = benchmark.score_answers(truth, answers)
-    source = None if isinstance(responses, Mapping) else str(responses)
-    about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}
-    write_results(out, benchmark.name, metrics, records, about)
+    with lock_folder(out, "scoring into it"):
+        benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
+        metrics, records = benchmark.score_answers(truth, answers)
+        source = None if isinstance(responses, Mapping) else str(responses)
+        about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}
+        write_results(out, benchmark.name, metrics, records, about)
     return Evaluation(benchmark.name, metrics, records, out, judging, {})
 
 
@@ -272,6 +277,7 @@ def compare(
     """
     from mmprobe.benchmarks.core.compare import compare_contenders, make_contenders
     from mmprobe.benchmarks.core.runner import check_questions
+    from mmprobe.cache.lock import lock_folder
     from mmprobe.models.aliases import locate
 
     out = Path(out)
@@ -279,13 +285,15 @@ def compare(
     if isinstance(model, str):
         locate(model)
     contenders = make_contenders(methods, ablate, sweep, perturbations)
-    truths = [
-        (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))
-        for benchmark in records
-    ]
-    for benchmark, truth in truths:
-        check_questions(benchmark, truth)
-    return compare_contenders(_load(model, device, dtype), contenders, truths, out, batch_size, progress)
+    with lock_folder(out, "comparing into it"):
+        truths = [
+            (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))
+            for benchmark in records
+        ]
+        for benchmark, truth in truths:
+            check_questions(benchmark, truth)
+        loaded = _load(model, device, dtype)
+        return compare_contenders(loaded, contenders, truths, out, batch_size, progress)
 
 
 def load_truth(

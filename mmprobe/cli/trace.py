@@ -64,6 +64,9 @@ def trace(
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: choose one")
+    from mmprobe.cache.lock import check_unlocked
+
+    check_unlocked(out)
     if (out / "run.json").is_file() and not resume and not overwrite:
         raise InputError(
             f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
