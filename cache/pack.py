@@ -14,7 +14,7 @@ from mmprobe.cache.checksums import append_checksums
 from mmprobe.cache.lock import lock_file
 from mmprobe.cache.run import Run, open_run
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.space import ReservedSpace
+from mmprobe.cache.space import create_file
 from mmprobe.cache.verify import check_checksums
 from mmprobe.errors import InputError
 
@@ -52,7 +52,8 @@ def pack(path: str | Path, out: str | Path) -> Path:
 
 def _write(run: Run, part: Path) -> None:
     """Copy the traces to a new file, sync it and append its checksums."""
-    with h5py.File(part, "w", libver=("v110", "v110")) as file, closing(ReservedSpace(part)) as space:
+    file, space = create_file(part)
+    with file, closing(space):
         samples = file.create_group("samples")
         for name in tqdm(run.ids, desc="pack", unit="trace", disable=None):
             trace = run[name]

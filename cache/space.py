@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
+
+import h5py
 
 _HEADER_BYTES = 2**18  # headers, indices and dimension scales
 _RESERVE_BYTES = 2**20  # reserved on the disk at a time
+
+
+def create_file(path: Path) -> tuple[h5py.File, ReservedSpace]:
+    """Create an HDF5 file, and reserve disk space for it.
+
+    Raises:
+        OSError: the disk is full, or the file cannot be made; nothing is left of it.
+    """
+    file = None
+    try:
+        file = h5py.File(path, "w", libver=("v110", "v110"))
+        return file, ReservedSpace(path)
+    except OSError as error:
+        if file is not None:
+            file.close()
+        with suppress(OSError):
+            path.unlink()
+        reason = os.strerror(error.errno) if error.errno else str(error)  # HDF5's own text has many lines
+        raise OSError(error.errno, reason, str(path)) from None
 
 
 class ReservedSpace:
