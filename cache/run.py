@@ -14,7 +14,7 @@ from mmprobe.cache.checksums import open_checked
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, regular_file
 
 
 class Run:
@@ -100,7 +100,7 @@ class Run:
 def _read_failures(path: Path) -> list[dict[str, Any]]:
     """Return the samples that failed. A line that was cut off when the process was killed is dropped."""
     failures = []
-    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
+    for line in regular_file(path).read_text(encoding="utf-8").split("\n") if path.exists() else []:
         try:
             failures.append(json.loads(line))
         except json.JSONDecodeError:
@@ -111,7 +111,7 @@ def _read_failures(path: Path) -> list[dict[str, Any]]:
 def _read_labels(path: Path) -> dict[str, bool | None]:
     """Return the labels by sample. Users write this file, so every line is checked."""
     labels = {}
-    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
+    for number, line in enumerate(regular_file(path).read_bytes().splitlines() if path.exists() else [], 1):
         if not line.strip():
             continue
         try:
@@ -145,7 +145,7 @@ def open_run(path: str | Path) -> Run:
                 failures = json.loads(file.attrs["failures"])
                 labels = {label["id"]: label["faithful"] for label in json.loads(file.attrs["labels"])}
         else:
-            config = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            config = json.loads(regular_file(path / "run.json").read_text(encoding="utf-8"))
             failures = _read_failures(path / "failures.jsonl")
             labels = _read_labels(path / "labels.jsonl")
         version, _ = config["format"], list(config["order"])  # raises if the order is no list

@@ -42,7 +42,7 @@ def find_hooked_module(root: nn.Module) -> str | None:
 
 
 def find_hook_after_norm(hf: Any, norm: nn.Module) -> str | None:
-    """Return the name of a module whose torch hooks may act between the final norm and the logits, or None."""
+    """Return the name of a module whose torch hooks may act between final norm and logits, or None."""
     names = {module: name for name, module in hf.named_modules()}
     head = hf.get_output_embeddings()
     for module, name in names.items():
