@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-import torch
+from helpers.killing import run_at_once, start
 
 import mmprobe as mp
 from mmprobe.cache import TraceWriter
@@ -46,24 +44,6 @@ def undisturbed(random_qwen, samples, tmp_path_factory) -> mp.Run:
     return trace(random_qwen, samples, tmp_path_factory.mktemp("undisturbed") / "run")
 
 
-def start(target: Callable[[], object], delay: float = 0.0):
-    """Start a process that shares the loaded model, and return it with a pipe for its error."""
-    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
-
-    def call() -> None:
-        torch.set_num_threads(1)
-        time.sleep(delay)
-        try:
-            target()
-            sender.send(None)
-        except Exception as error:
-            sender.send(f"{type(error).__name__}: {error}")
-
-    process = multiprocessing.get_context("fork").Process(target=call)
-    process.start()
-    return process, receiver
-
-
 @pytest.mark.slow
 def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_path):
     rng = np.random.default_rng(3)
@@ -71,12 +51,11 @@ def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_
     for pair in range(PAIRS):
         out = tmp_path / f"run{pair}"
         options = [{}, {"resume": True}, {"overwrite": True}][pair % 3]
-        first = start(lambda out=out: trace(random_qwen, samples, out))
-        second = start(lambda out=out, o=options: trace(random_qwen, samples, out, **o), rng.uniform(0, 0.4))
-        errors = []
-        for process, receiver in (first, second):
-            errors.append(receiver.recv())
-            process.join()
+        calls = [
+            lambda out=out: trace(random_qwen, samples, out),
+            lambda out=out, o=options: trace(random_qwen, samples, out, **o),
+        ]
+        errors = run_at_once(calls, [0, rng.uniform(0, 0.4)])
         refusals = [error for error in errors if error is not None]
         assert len(refusals) < 2, refusals
         assert all("is tracing into it since" in error or "holds a run" in error for error in refusals)
