@@ -63,6 +63,7 @@ def evaluate(
     device: str = "auto",
     dtype: str = "auto",
     resume: bool = False,
+    retry_unscored: bool = True,
     **parameters: Any,
 ) -> Evaluation:
     """Ask a model the questions of a benchmark, score its answers and write the result folder.
@@ -85,6 +86,7 @@ def evaluate(
         max_new_tokens: longest answer. None takes the benchmark's own length.
         device, dtype: as for `load_model`, where `model` is a name.
         resume: go on with an earlier call in `out`.
+        retry_unscored: ask the judge again about items that an earlier call left unscored.
         parameters: parameters of the method in place of its defaults.
 
     Raises:
@@ -120,7 +122,7 @@ def evaluate(
 
     with lock_folder(out, "answering into it"):
         check_no_answers(out, resume)
-        benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
+        benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         truth = load_truth(benchmark, data, out / "data", n, seed, limit)
         check_questions(benchmark, truth)
         longest = max_new_tokens or benchmark.max_new_tokens
@@ -193,6 +195,7 @@ def score(
     out: str | Path,
     *,
     judge: str = LEXICAL,
+    retry_unscored: bool = True,
 ) -> Evaluation:
     """Score answers that any system gave, and write the result folder.
 
@@ -201,7 +204,7 @@ def score(
         data: published files, or samples.jsonl of `make-pairs`.
         responses: lines of `{"id": …, "response": …}`, the benchmark's own form, or answers by id.
         out: the result folder.
-        judge: as in `evaluate`. Only a model is asked anything.
+        judge, retry_unscored: as in `evaluate`. Only a model is asked anything.
 
     Raises:
         InputError: as `evaluate`, or the responses do not fit the data.
@@ -218,7 +221,7 @@ def score(
         responses if isinstance(responses, Mapping) else _read_answers(benchmark, Path(responses), truth)
     )
     with lock_folder(out, "scoring into it"):
-        benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
+        benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         metrics, records = benchmark.score_answers(truth, answers)
         source = None if isinstance(responses, Mapping) else str(responses)
         about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}

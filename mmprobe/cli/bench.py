@@ -20,6 +20,7 @@ from mmprobe.cli.options import (
     JudgeName,
     MethodName,
     ModelName,
+    RetryUnscored,
     Settings,
     Temperature,
     check_out,
@@ -114,6 +115,7 @@ def bench(
     device: Device = "auto",
     dtype: Dtype = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier call in --out.")] = False,
+    retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
     """Ask a model a benchmark's questions and score its answers.
@@ -152,6 +154,7 @@ def bench(
         device=device,
         dtype=dtype,
         resume=resume,
+        retry_unscored=retry_unscored,
         **parse_settings(settings or []),
     )
     for run, n_failures in evaluation.failures.items():
@@ -167,6 +170,7 @@ def score(
     ],
     out: Annotated[Path, typer.Option(help="The result folder.")],
     judge: JudgeName = "lexical",
+    retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
     """Score answers that any system gave, offline.
@@ -181,7 +185,10 @@ def score(
       --out results/judged
     """
     check_out(out, [data])
-    _print_evaluation(mmprobe.benchmarks.score(name, data, responses, out, judge=judge), as_json)
+    evaluation = mmprobe.benchmarks.score(
+        name, data, responses, out, judge=judge, retry_unscored=retry_unscored
+    )
+    _print_evaluation(evaluation, as_json)
 
 
 def compare(
@@ -258,7 +265,8 @@ def _print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     if unscored := evaluation.judging.get("unscored"):
         reasons = ", ".join(f"{reason} {count}" for reason, count in unscored.items())
         n_unscored = sum(unscored.values())
-        warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}")
+        retry = "; call again to retry (bench with --resume)" if set(unscored) != {"disagreement"} else ""
+        warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
     headline = mmprobe.benchmarks.find_benchmark(evaluation.benchmark).headline
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
     lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in headline if name in metrics]
