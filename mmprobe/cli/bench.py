@@ -251,7 +251,7 @@ def compare(
 
     files = [str(file) for file in export(ds, out)]
     (out / "compare.md").write_text(markdown(ds) + "\n", encoding="utf-8")
-    mmprobe.viz.plot(ds).write_html(out / "compare.html", include_plotlyjs=True)
+    mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [
         f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.find_benchmark(name).headline
