@@ -33,7 +33,7 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
     """
     folder, name = Path(folder), dataset.attrs["analysis"]
     text = json.dumps(_replace_nan(dataset.to_dict()), allow_nan=False) + "\n"
-    contents = {
+    contents: dict[str, bytes | memoryview] = {
         "nc": dataset.to_netcdf(engine="h5netcdf"),  # in memory: HDF5 can crash where a disk is full
         "csv": _make_table(dataset).to_csv(index=False).encode(),
         "json": text.encode(),

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.command_line import assert_fails, run_in_process
 from helpers.small_disk import call_in_child, fill_disk, mount_disk
 
 from mmprobe.analyses import export
@@ -74,3 +75,15 @@ def test_a_pack_larger_than_a_file_may_be(run, tmp_path):
         result = call_in_child(lambda: pack(run, tmp_path / "out" / "run.h5"), largest)
         assert result.startswith(FULL), (largest, result)
         assert not read_names(tmp_path / "out")
+
+
+def test_commands_on_a_full_disk_print_one_line(run, tmp_path):
+    commands = [
+        ("pack", run, "--out", tmp_path / "disk" / "run.h5"),
+        ("analyze", run, "--only", "attention-decay", "--out", tmp_path / "disk" / "out"),
+    ]
+    with mount_disk(tmp_path / "disk", 2_000_000) as disk:
+        fill_disk(disk, 4096)
+        for command in commands:
+            assert_fails(run_in_process(*command), f"{disk}/", code=1)
+        assert not read_names(disk) - {"out"}

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.command_line import assert_fails, run_in_process
 from helpers.small_disk import call_in_child, fill_disk, mount_disk
 
 import mmprobe as mp
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.samples import Sample
 
 SIZE = 16_000_000
@@ -63,3 +65,20 @@ def test_resuming_goes_on_where_the_worst_case_would_not_fit(
     with caplog.at_level(logging.WARNING):
         run = mp.trace(random_qwen, samples, tmp_path / "run", max_new_tokens=3, resume=True)
     assert len(run) == 3 and "the run can take up to" in caplog.text
+
+
+def test_the_command_says_how_to_go_on(tmp_path):
+    data = make_pairs(tmp_path / "pairs", n=1, seed=5)
+    out = tmp_path / "disk" / "run"
+    command = ["trace", "--model", "tiny-spd", "--data", data, "--out", out, "--limit", "1"]
+    command += ["--max-new-tokens", "3"]
+    with mount_disk(tmp_path / "disk", 2_000_000) as disk:
+        filler = fill_disk(disk, 60_000)
+        finished = run_in_process(*command)
+        warning, error = finished.stderr.splitlines()
+        assert "the run can take up to" in warning
+        assert "No space left on device" in error and "continue with --resume" in error
+        filler.unlink()
+        assert run_in_process(*command, "--resume").code == 0
+        other = run_in_process(*command, "--resume", "--capture", "full")
+        assert_fails(other, "with another capture; --resume needs the same, or use --overwrite")
