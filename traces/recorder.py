@@ -178,6 +178,8 @@ class SampleRecorder:
             post: resid_post of all but the last layer [position, layer, hidden].
             pre: resid_pre of all but the first layer, of the same shape.
         """
+        if torch.equal(post, pre):  # takes a fifth of the time
+            return
         differs = ((post - pre).abs() > 0).any(-1).any(0).tolist()
         for first, second, differ in zip(layers[:-1], layers[1:], differs, strict=True):
             if differ and second == first + 1 and not has_forward_pre_hooks(self.decoder_layers[second]):
