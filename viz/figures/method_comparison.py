@@ -40,14 +40,14 @@ def _difference_panel(ds: xr.Dataset) -> Panel:
         for index, method in enumerate(methods):
             points = _difference_points(shown.sel(contender=method), method, index)
             figure.add_trace(points.update(showlegend=number == 1), row=number, col=1)
-        figure.update_xaxes(title=f"difference to {escape_text(baseline)}", row=number, col=1)
+    figure.update_xaxes(title=f"difference to {escape_text(baseline)}", row=len(plots) or 1, col=1)
     figure.add_vline(x=0, line=REFERENCE_LINE)
     figure.update_layout(scattermode="group")
     figure.update_yaxes(autorange="reversed", dtick=1)
     height = 160 * max(1, len(plots)) + 16 * sum(heights) * max(1.2, len(methods))
     return Panel(
         f"Methods against {baseline}",
-        apply_layout(figure, height=min(round(height), 6000)).update_layout(margin={"l": 240}),
+        apply_layout(figure, height=min(round(height), 6000)),
         f"Each metric minus the metric of {baseline}, over the samples that both have, with 95 % paired bootstrap "
         f"intervals. Hover for values and n. {ds.attrs['model']}.",
     )
