@@ -11,12 +11,12 @@ import h5py
 from tqdm import tqdm
 
 from mmprobe.cache.checksums import append_checksums
-from mmprobe.cache.lock import lock_file
+from mmprobe.cache.hdf5 import create_file
 from mmprobe.cache.run import Run, open_run
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.space import create_file
 from mmprobe.cache.verify import check_checksums
 from mmprobe.errors import InputError
+from mmprobe.lock import lock_file
 
 _TRACE_BYTES = 2**14  # a trace's headers can be larger in the packed file
 

@@ -19,10 +19,10 @@ from mmprobe.cache.hdf5 import (
     bounds,
     chunk_shape,
     compression_filters,
+    create_file,
     write_attribute,
 )
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
-from mmprobe.cache.space import create_file
 
 _LARGE_BYTES = 2**24
 _GROWING_DIMS = {"step", "token"}  # their sizes are known only when the answer has ended

@@ -15,12 +15,12 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run, open_run
 from mmprobe.cache.hdf5 import compression_filters
-from mmprobe.cache.lock import lock_folder
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.parameters import unknown_name
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
+from mmprobe.lock import lock_folder
 from mmprobe.models import Model
 from mmprobe.models.generation import build_generation_kwargs, check_generation_arguments
 from mmprobe.samples import Sample, load_samples

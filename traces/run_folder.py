@@ -21,11 +21,11 @@ from tqdm import tqdm
 
 from mmprobe.cache import Trace, open_run
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.lock import LOCK_NAMES
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
+from mmprobe.lock import LOCK_NAMES
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec

@@ -13,6 +13,7 @@ from mmprobe.benchmarks.core.results import Metric, write_results
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
+from mmprobe.lock import lock_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -118,7 +119,6 @@ def evaluate(
         local_answerer,
         run_benchmark,
     )
-    from mmprobe.cache.lock import lock_folder
 
     with lock_folder(out, "answering into it"):
         check_no_answers(out, resume)
@@ -212,8 +212,6 @@ def score(
     Example:
         >>> score("pope", "coco_pope_random.json", "answers.jsonl", "results/pope").metrics["f1"]    # doctest: +SKIP
     """
-    from mmprobe.cache.lock import lock_folder
-
     out = Path(out)
     benchmark = find_benchmark(name)
     truth = benchmark.read_data(Path(data))
@@ -280,7 +278,6 @@ def compare(
     """
     from mmprobe.benchmarks.core.compare import compare_contenders, make_contenders
     from mmprobe.benchmarks.core.runner import check_questions
-    from mmprobe.cache.lock import lock_folder
     from mmprobe.models.aliases import locate
 
     out = Path(out)

@@ -31,6 +31,7 @@ from mmprobe.cli.options import (
 )
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import parse_settings
+from mmprobe.lock import check_unlocked
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks import Evaluation
@@ -130,8 +131,6 @@ def bench(
       mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --trace --out results/7b
       mmprobe bench spd-faith --model tiny-spd --judge model:openai/gpt-4o --out results/judged
     """
-    from mmprobe.cache.lock import check_unlocked
-
     check_unlocked(out)
     if (out / "responses.jsonl").exists() and not resume:
         raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")

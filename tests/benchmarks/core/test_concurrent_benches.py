@@ -14,8 +14,8 @@ from helpers.killing import kill_after, run_at_once
 import mmprobe as mp
 from mmprobe.benchmarks import compare, evaluate, score
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.cache.lock import lock_folder
 from mmprobe.errors import InputError
+from mmprobe.lock import lock_folder
 from mmprobe.models import Model
 
 PAIRS = 8

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from mmprobe.errors import InputError
+from mmprobe.samples import regular_file
 
 LOCK_NAMES = {".lock", ".lock.json"}  # in a locked folder
 _WAIT_SECONDS = 0.3  # a process that starts or ends holds the lock for a moment only
@@ -91,6 +91,7 @@ def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
             raise InputError(_describe(holder, target, lock))
         entry = {"host": socket.gethostname(), "process": os.getpid(), "task": task, "since": time.time()}
         with suppress(OSError):  # a full disk: others are refused without a name
+            note.unlink(missing_ok=True)  # it could be a link to another file
             note.write_text(json.dumps(entry) + "\n", encoding="utf-8")
         try:
             yield
@@ -102,23 +103,23 @@ def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
         file_lock.release()
 
 
-def _read_note(note: Path) -> dict[str, Any]:
+def _read_note(note: Path) -> dict[str, str]:
     """Return what a lock's note says; nothing if there is none, or if a full disk or a kill cut it off."""
     try:
-        holder = json.loads(note.read_text(encoding="utf-8"))
-        return {key: holder[key] for key in ("host", "process", "task", "since")}
-    except (OSError, ValueError, KeyError, TypeError):
+        holder = json.loads(regular_file(note).read_text(encoding="utf-8"))
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(holder["since"]))
+        return {key: str(holder[key]) for key in ("host", "process", "task")} | {"since": since}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return {}
 
 
-def _describe(holder: dict[str, Any], target: Path, lock: Path) -> str:
+def _describe(holder: dict[str, str], target: Path, lock: Path) -> str:
     """Return the message to a process that is refused."""
     if not holder:
         return f"{target}: another process is writing to it; wait, or choose another place"
-    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(holder["since"]))
     message = (
-        f"{target}: process {holder['process']} on host {holder['host']} is {holder['task']} since {since}; "
-        "wait, or choose another place"
+        f"{target}: process {holder['process']} on host {holder['host']} is {holder['task']} "
+        f"since {holder['since']}; wait, or choose another place"
     )
     if holder["host"] != socket.gethostname():
         message += f"; if that process is gone, delete {lock} and {lock}.json"

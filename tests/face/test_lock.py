@@ -12,14 +12,14 @@ import sys
 
 import pytest
 
-from mmprobe.cache import lock
-from mmprobe.cache.lock import lock_file, lock_folder
+from mmprobe import lock
 from mmprobe.errors import InputError
+from mmprobe.lock import lock_file, lock_folder
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from mmprobe.cache.lock import lock_folder
+from mmprobe.lock import lock_folder
 with lock_folder(Path(sys.argv[1]), "tracing into it"):
     print("held", flush=True)
     time.sleep(60)
@@ -78,7 +78,9 @@ def test_a_lock_of_another_host_stays_and_the_message_says_how_to_remove_it(tmp_
         pass
 
 
-@pytest.mark.parametrize("note", ["", '{"host": "x"', "[]", "{}"])
+@pytest.mark.parametrize(
+    "note", ["", '{"host": "x"', "[]", "{}", '{"host": "x", "process": 1, "task": "", "since": "now"}']
+)
 def test_a_note_that_was_cut_off_locks_nothing(tmp_path, note):
     (tmp_path / ".lock.json").write_text(note)
     with (
