@@ -126,7 +126,7 @@ class DataSet:
         layout = _creation_properties(dtype, chunk, filters)
         rows_grow = can_grow is not None and any(can_grow[1:])
         access = None if rows_grow else _WHOLE_CHUNKS  # chunks of growing rows are written in parts
-        self.id = h5d.create(file, name.encode(), _hdf5_type(dtype), space, layout, _CREATE_GROUPS, access)
+        self.id = h5d.create(file, name.encode(), hdf5_type(dtype), space, layout, _CREATE_GROUPS, access)
 
     def resize(self, shape: tuple[int, ...]) -> None:
         """Give the data set another shape."""
@@ -167,7 +167,8 @@ class DataSet:
 
 
 @lru_cache
-def _hdf5_type(dtype: np.dtype) -> h5t.TypeID:
+def hdf5_type(dtype: np.dtype) -> h5t.TypeID:
+    """Return the type in the file that stores a numpy type."""
     return h5t.py_create(dtype, logical=True)
 
 

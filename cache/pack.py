@@ -13,7 +13,7 @@ from tqdm import tqdm
 from mmprobe.cache.checksums import append_checksums
 from mmprobe.cache.hdf5 import create_file
 from mmprobe.cache.run import Run, open_run
-from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
+from mmprobe.cache.schema import DIMS, FORMAT_VERSION, TEXT_ATTRIBUTES, VARIABLES
 from mmprobe.cache.verify import check_checksums
 from mmprobe.errors import InputError
 from mmprobe.lock import lock_file
@@ -58,6 +58,7 @@ def _write(run: Run, part: Path) -> None:
         for name in tqdm(run.ids, desc="pack", unit="trace", disable=None):
             trace = run[name]
             check_checksums(trace.file)
+            trace.check()
             space.reserve(trace.file.stat().st_size + _TRACE_BYTES)
             try:
                 with h5py.File(trace.file, "r") as source:
@@ -78,15 +79,15 @@ def _write(run: Run, part: Path) -> None:
 
 def _copy_trace(source: h5py.File, target: h5py.Group) -> None:
     """Copy a trace, and attach its dimension scales again: HDF5 does not copy references to another file."""
-    target.attrs.update(source.attrs)
-
-    def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset):
-            source.copy(item, target, name=name, without_attrs=True)
-            if item.is_scale:
-                target[name].make_scale(name)
-
-    source.visititems(copy)
+    for name in ("mmprobe_format", *TEXT_ATTRIBUTES):
+        if name in source.attrs:
+            target.attrs[name] = source.attrs[name]
+    for name in (*DIMS, *VARIABLES):
+        if name in source:
+            source.copy(name, target, name=name, without_attrs=True)
+    for dim in DIMS:
+        if dim in target:
+            target[dim].make_scale(dim)
     for name, variable in VARIABLES.items():
         if name in target:
             target[name].attrs.update({"long_name": variable.long_name, "units": variable.units})

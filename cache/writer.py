@@ -35,7 +35,7 @@ class TraceWriter:
     block raises, the file is deleted.
 
     Args:
-        path: the file to write.
+        path: the file to write, `<id>.h5`; the trace stores the sample's id.
         coordinates: the values of each dimension with coordinates, such as the captured layers for `layer`
             and the groups' names for `group`.
         attributes: texts about the whole trace, such as the sample and the answer.
@@ -65,7 +65,7 @@ class TraceWriter:
         self.datasets: dict[str, DataSet] = {}
         for name, values in coordinates.items():
             self._write_scale(name, np.asarray(values))
-        self.set_attributes(attributes)
+        self.set_attributes({"id": path.name.removesuffix(".h5"), **attributes})
 
     def __enter__(self) -> TraceWriter:
         return self

@@ -51,6 +51,7 @@ def make_run(folder: Path, n_traces: int, n_pairs: int) -> None:
         if sample.pair_id:
             fields["pair_id"] = f"{number // len(run)}-{sample.pair_id}"
         with h5py.File(copy, "r+") as file:
+            file.attrs["id"] = name
             file.attrs["sample"] = sample.model_copy(update=fields).model_dump_json()
         names.append(name)
         labels.append({"id": name, "faithful": number % 3 > 0})

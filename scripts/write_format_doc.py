@@ -40,8 +40,8 @@ every data set with a counterpart under `prompt/`.
 ## In the file
 
 Dimensions are HDF5 dimension scales at the root. `layer` and `head` hold the indices of the captured layers and
-heads, `group` the groups' names. The root's attributes are `sample` (the sample as JSON), `answer`, `model`,
-`neurons`, `run_hash` (a hash of model, capture and settings in `run.json`) and `mmprobe_format`.
+heads, `group` the groups' names. The root's attributes are `id` (the sample's id; older files have it in `sample`
+only), `sample` (the sample as JSON), `answer`, `model`, `neurons`, `run_hash` (a hash of model, capture and settings in `run.json`) and `mmprobe_format`.
 
 Float16 data sets (f2) become float32 (f4) if a value is too large for float16, or if the capture says
 `dtype: float32`.
@@ -50,6 +50,31 @@ Checksums follow the HDF5 data of each file: one XXH3 checksum (64 bits, little-
 `mmprobe xxh3 64K`, the number of bytes with a checksum, and the checksum of the checksums. mmprobe checks every
 page before HDF5 reads it, and `mmprobe verify` checks all pages. Other programs do not notice the checksums. A
 program that changes a file cuts them off, and mmprobe then reads the file unchecked.
+
+## What is checked
+
+Checksums find damage: flipped bits, missing ends, half-written files. They do not find forgery, because whoever
+changes a file can compute them again. mmprobe therefore also compares a file with the format before it uses it.
+
+When a trace is opened: the format's version, and that the trace belongs to the sample whose name it has. A trace
+that was copied over another sample's file is refused.
+
+Before a data set is read:
+
+- It is in this file: no soft or external links, no virtual data sets, no numbers in other files.
+- It has the type and the dimensions of the table below. No references, records or lists are read.
+- Its shape agrees with the dimension scales, and so with all other data sets.
+- Its shape needs no more memory than the file can hold: at most four times what is stored (rows that grow leave
+  parts unwritten), or a thousand times if it is compressed.
+
+Before an attribute is read: it is one text in UTF-8. No attribute of a data set is read.
+
+`mmprobe verify` and `mmprobe pack` check every data set, scale and attribute in this way, and refuse names that
+are not in the format. `run.json`, `failures.jsonl` and `labels.jsonl` must have the right types; unknown entries
+are kept. What does not pass ends in one line that names the file and the entry.
+
+This does not tell whether the numbers are true. It does not protect from errors in the HDF5 library, which reads
+the file's headers: open files of unknown origin where a crash does no harm.
 
 ## Data sets
 
