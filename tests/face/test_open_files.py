@@ -10,6 +10,7 @@ from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
 
+import h5py
 import pytest
 from helpers.command_line import assert_fails, run_in_process
 from helpers.runs import write_run
@@ -21,6 +22,7 @@ from mmprobe.benchmarks.core.api_models import data_uri
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.photo_pairs.photos import read_entries
 from mmprobe.cache import verify
+from mmprobe.cache.checksums import append_checksums
 from mmprobe.errors import InputError
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models.chat import build_chat
@@ -149,6 +151,26 @@ def test_a_trace_that_is_a_special_file_is_refused(special_file, tmp_path: Path,
         error = run_with_timeout(read)
         assert isinstance(error, InputError) and "not a regular file" in str(error)
     assert packed or any("not a regular file" in line for line in run_with_timeout(lambda: verify(run.path)))
+
+
+@pytest.mark.parametrize("name", ["steps", "steps/id", "step"])
+def test_a_link_out_of_a_trace_is_not_followed(tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path / "run", {"a": {"steps/id": [1, 2]}})
+    path = tmp_path / "run" / "samples" / "a.h5"
+    os.mkfifo(tmp_path / "pipe")
+    with h5py.File(path, "r+", libver=("v110", "v110")) as file:
+        del file[name]
+        file[name] = h5py.ExternalLink(str(tmp_path / "pipe"), "/x")
+    with open(path, "r+b") as file:  # somebody who edits a trace can write its checksums, too
+        append_checksums(file)
+    for read in (
+        lambda: run["a"].array("steps/id").values,
+        lambda: run["a"].steps,
+        lambda: mp.pack(tmp_path / "run", tmp_path / "run.h5"),
+    ):
+        assert isinstance(run_with_timeout(read), InputError)
+    (problem,) = run_with_timeout(lambda: verify(run.path))
+    assert f"{name} is a link" in problem
 
 
 @pytest.fixture
