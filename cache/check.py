@@ -252,7 +252,7 @@ def read_text_attribute(root: h5g.GroupID, name: str) -> str:
         raise ValueError(f"attribute {name} is no single value")
     stored = np.empty((), object)
     attribute.read(stored)
-    return (stored[()] or b"").decode()
+    return bytes(stored[()] or b"").decode()
 
 
 def _has_hard_link(links: h5l.LinkProxy, name: str) -> bool:

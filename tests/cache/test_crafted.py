@@ -20,6 +20,7 @@ from mmprobe.errors import InputError
 TESTS = Path(__file__).parent.parent
 HARMLESS = (
     "attribute id missing",
+    "scale image repeats",  # it has one value
     "type tokens/text texts",
     "mark",
 )  # mmprobe reads no attribute of a data set
