@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pandas as pd
 import xarray as xr
 
 from mmprobe.errors import InputError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
@@ -22,24 +26,35 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
 
     Raises:
         InputError: the folder cannot be made or written.
+        OSError: the disk is full; files of an earlier call are still whole.
 
     Example:
         >>> export(attention_decay(run), "results")                 # doctest: +SKIP
     """
     folder, name = Path(folder), dataset.attrs["analysis"]
+    text = json.dumps(_replace_nan(dataset.to_dict()), allow_nan=False) + "\n"
+    contents: dict[str, bytes | memoryview] = {
+        "nc": dataset.to_netcdf(engine="h5netcdf"),  # in memory: HDF5 can crash where a disk is full
+        "csv": _make_table(dataset).to_csv(index=False).encode(),
+        "json": text.encode(),
+    }
+    files = {folder / f"{name}.{suffix}": content for suffix, content in contents.items()}
+    parts = {file: file.with_name(file.name + ".part") for file in files}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files = {suffix: folder / f"{name}.{suffix}" for suffix in ("nc", "csv", "json")}
-        parts = {suffix: file.with_name(file.name + ".part") for suffix, file in files.items()}
-        dataset.to_netcdf(parts["nc"], engine="h5netcdf")
-        _make_table(dataset).to_csv(parts["csv"], index=False)
-        text = json.dumps(_replace_nan(dataset.to_dict()), allow_nan=False)
-        parts["json"].write_text(text + "\n", encoding="utf-8")
-        for suffix, file in files.items():
-            os.replace(parts[suffix], file)
+        for file, content in files.items():
+            parts[file].write_bytes(content)
+        for file, part in parts.items():
+            os.replace(part, file)
     except OSError as error:
+        if error.errno in _FULL:
+            raise OSError(error.errno, error.strerror, str(folder)) from None
         raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from None
-    return list(files.values())
+    finally:
+        for part in parts.values():
+            with suppress(OSError):
+                part.unlink()
+    return list(files)
 
 
 def _make_table(dataset: xr.Dataset) -> pd.DataFrame:

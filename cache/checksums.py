@@ -17,6 +17,8 @@ from pathlib import Path
 import h5py
 from xxhash import xxh3_64_intdigest
 
+from mmprobe.samples import regular_file
+
 PAGE_BYTES = 2**16
 _READ_BYTES = 2**20
 _CACHED_PAGES = 8
@@ -38,7 +40,7 @@ def append_checksums(file: BufferedRandom) -> None:
 
 def checksums_match(path: Path) -> bool:
     """Return whether a file has checksums and all of them match."""
-    with open(path, "rb", buffering=0) as file:
+    with open(regular_file(path), "rb", buffering=0) as file:
         try:
             checked, buffer = _CheckedFile(file), bytearray(_READ_BYTES)
             while checked.readinto(buffer):
@@ -60,7 +62,7 @@ def open_checked(path: Path) -> Iterator[h5py.File]:
         ...     trace["steps/id"][...]
     """
     with (
-        open(path, "rb", buffering=0) as file,
+        open(regular_file(path), "rb", buffering=0) as file,
         h5py.File(_CheckedFile(file), "r", rdcc_nbytes=0) as hdf5_file,
     ):
         yield hdf5_file

@@ -1,4 +1,4 @@
-"""Write a data set through h5py's low-level interface.
+"""Create a file with reserved disk space, and write data sets through h5py's low-level interface.
 
 A trace holds many small data sets. Creating one through the high-level interface takes three times as long.
 """
@@ -6,7 +6,10 @@ A trace holds many small data sets. Creating one through the high-level interfac
 from __future__ import annotations
 
 import math
+import os
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -16,6 +19,8 @@ from h5py import h5a, h5d, h5f, h5p, h5s, h5t, h5z
 from mmprobe.errors import InputError
 
 CHUNK_BYTES = 2**20
+_HEADER_BYTES = 2**18  # headers, indices and dimension scales
+_RESERVE_BYTES = 2**20  # reserved on the disk at a time
 TEXT = h5py.string_dtype()
 Filters = tuple[tuple[int, tuple[int, ...]], ...]  # for each filter its number and its options
 Selection = tuple[Any, ...]  # for each dimension an index or a slice
@@ -26,6 +31,68 @@ _CREATE_GROUPS = h5p.create(h5p.LINK_CREATE)
 _CREATE_GROUPS.set_create_intermediate_group(True)
 _WHOLE_CHUNKS = h5p.create(h5p.DATASET_ACCESS)
 _WHOLE_CHUNKS.set_chunk_cache(0, 0, 1)  # chunks that are written as a whole need no cache
+
+
+def create_file(path: Path) -> tuple[h5py.File, ReservedSpace]:
+    """Create an HDF5 file, and reserve disk space for it.
+
+    Raises:
+        OSError: the disk is full, or the file cannot be made; nothing is left of it.
+    """
+    file = None
+    try:
+        file = h5py.File(path, "w", libver=("v110", "v110"))
+        return file, ReservedSpace(path)
+    except OSError as error:
+        if file is not None:
+            file.close()
+        with suppress(OSError):
+            path.unlink()
+        reason = os.strerror(error.errno) if error.errno else str(error)  # HDF5's own text has many lines
+        raise OSError(error.errno, reason, str(path)) from None
+
+
+class ReservedSpace:
+    """Disk space of one file, reserved before HDF5 writes: a write that fails within HDF5 can crash the process.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     space = ReservedSpace(Path(file.name))
+        ...     space.reserve(1000)
+        ...     space.close()
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.file = path, os.open(path, os.O_RDWR)
+        self.needed = _HEADER_BYTES
+        self.reserved = 0
+        try:
+            self.reserve(0)
+        except OSError:
+            self.close()
+            raise
+
+    def reserve(self, count: int) -> None:
+        """Reserve space for this many more bytes.
+
+        Raises:
+            OSError: the disk has no space.
+        """
+        self.needed += count
+        if self.needed > self.reserved and hasattr(os, "posix_fallocate"):
+            end = self.needed + _RESERVE_BYTES
+            try:
+                os.posix_fallocate(self.file, self.reserved, end - self.reserved)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
+            self.reserved = end
+
+    def close(self) -> None:
+        """Close the file; what was reserved stays a part of it."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
 
 
 class DataSet:
@@ -59,7 +126,7 @@ class DataSet:
         layout = _creation_properties(dtype, chunk, filters)
         rows_grow = can_grow is not None and any(can_grow[1:])
         access = None if rows_grow else _WHOLE_CHUNKS  # chunks of growing rows are written in parts
-        self.id = h5d.create(file, name.encode(), _hdf5_type(dtype), space, layout, _CREATE_GROUPS, access)
+        self.id = h5d.create(file, name.encode(), hdf5_type(dtype), space, layout, _CREATE_GROUPS, access)
 
     def resize(self, shape: tuple[int, ...]) -> None:
         """Give the data set another shape."""
@@ -100,7 +167,8 @@ class DataSet:
 
 
 @lru_cache
-def _hdf5_type(dtype: np.dtype) -> h5t.TypeID:
+def hdf5_type(dtype: np.dtype) -> h5t.TypeID:
+    """Return the type in the file that stores a numpy type."""
     return h5t.py_create(dtype, logical=True)
 
 

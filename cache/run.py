@@ -8,13 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import RootModel
 from tqdm import tqdm
 
+from mmprobe.cache.check import list_names, open_group, read_text_attribute
 from mmprobe.cache.checksums import open_checked
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.json_files import JsonRecord, Text, parse_record
+from mmprobe.samples import Id, Sample, regular_file
 
 
 class Run:
@@ -41,8 +44,13 @@ class Run:
     def ids(self) -> list[str]:
         """Ids of the finished samples, in the order of the run."""
         if self.packed:
-            with open_checked(self.path) as file:
-                finished = set(file["samples"])
+            try:
+                with open_checked(self.path) as file:
+                    finished = set(list_names(open_group(file.id, "samples")))
+            except (OSError, RuntimeError, SystemError, ValueError) as error:
+                raise InputError(
+                    f"{self.path}: damaged ({str(error).splitlines()[0]}); pack it again"
+                ) from None
         else:
             finished = {path.name.removesuffix(".h5") for path in (self.path / "samples").glob("*.h5")}
         return [name for name in self.config["order"] if name in finished]
@@ -97,34 +105,111 @@ class Run:
         return self.labels[name] if name in self.labels else self.sample(name).faithful
 
 
+class _TracedModel(JsonRecord):
+    name: Text
+    source: Text = ""
+    revision: Text | None = None
+    family: str = ""
+    dtype: str = ""
+    layers: int = 0
+
+
+class _Capture(JsonRecord):
+    datasets: list[str] = []
+    layers: list[int] | None = None
+
+
+class RunConfig(JsonRecord):
+    """The content of run.json."""
+
+    format: int
+    order: list[Id]
+    model: _TracedModel
+    capture: _Capture = _Capture()
+    generate: dict[str, Any] = {}
+    engine: str = ""
+    versions: dict[str, str] = {}
+
+
+class Failure(JsonRecord):
+    """A line of failures.jsonl: a sample that failed, the error's class and its message."""
+
+    id: Text
+    error: Text = ""
+    message: Text = ""
+
+
+class Label(JsonRecord):
+    """A line of labels.jsonl: whether the answer to a sample is faithful."""
+
+    id: str
+    faithful: bool | None
+
+
+class _Format(JsonRecord):
+    format: int
+
+
+class _FailureList(RootModel[list[Failure]]):
+    pass
+
+
+class _LabelList(RootModel[list[Label]]):
+    pass
+
+
+def _parse_config(text: str | bytes, where: str) -> dict[str, Any]:
+    """Return the content of run.json. Optional entries that it lacks are empty."""
+    version = parse_record(text, _Format, where).format
+    if version != FORMAT_VERSION:
+        raise InputError(f"{where}: run format {version}, this mmprobe reads {FORMAT_VERSION}")
+    return parse_record(text, RunConfig, where).model_dump()
+
+
 def _read_failures(path: Path) -> list[dict[str, Any]]:
     """Return the samples that failed. A line that was cut off when the process was killed is dropped."""
-    failures = []
-    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
-        try:
-            failures.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return failures
+    lines = regular_file(path).read_bytes().split(b"\n") if path.exists() else []
+    return [
+        parse_record(line, Failure, f"{path}, line {number}").model_dump()
+        for number, line in enumerate(lines, 1)
+        if _is_json(line)
+    ]
 
 
-def _read_labels(path: Path) -> dict[str, bool | None]:
-    """Return the labels by sample. Users write this file, so every line is checked."""
-    labels = {}
-    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], 1):
-        if not line.strip():
-            continue
-        try:
-            label = json.loads(line)
-            name, faithful = label["id"], label["faithful"]
-        except (KeyError, TypeError, ValueError):
-            name = faithful = ""
-        if not isinstance(name, str) or not (faithful is None or isinstance(faithful, bool)):
-            raise InputError(
-                f'{path}, line {number}: not a label; write {{"id": "...", "faithful": true}}, or false or null'
-            )
-        labels[name] = faithful
-    return labels
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (RecursionError, ValueError):
+        return False
+    return True
+
+
+def _read_labels(path: Path) -> list[Label]:
+    """Return the labels. Users write this file, so every line is checked."""
+    lines = regular_file(path).read_bytes().splitlines() if path.exists() else []
+    return [
+        _parse_label(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()
+    ]
+
+
+def _parse_label(line: bytes, where: str) -> Label:
+    try:
+        return parse_record(line, Label, where)
+    except InputError:
+        raise InputError(
+            f'{where}: not a label; write {{"id": "...", "faithful": true}}, or false or null'
+        ) from None
+
+
+def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[Label]]:
+    """Return the content of run.json, the failures and the labels of a packed run."""
+    with open_checked(path) as file:
+        run, failures, labels = (read_text_attribute(file.id, name) for name in ("run", "failures", "labels"))
+    return (
+        _parse_config(run, f"{path}, run"),
+        parse_record(failures, _FailureList, f"{path}, failures").model_dump(),
+        parse_record(labels, _LabelList, f"{path}, labels").root,
+    )
 
 
 def open_run(path: str | Path) -> Run:
@@ -140,21 +225,14 @@ def open_run(path: str | Path) -> Run:
     path = Path(path)
     try:
         if path.is_file():
-            with open_checked(path) as file:
-                config = json.loads(file.attrs["run"])
-                failures = json.loads(file.attrs["failures"])
-                labels = {label["id"]: label["faithful"] for label in json.loads(file.attrs["labels"])}
+            config, failures, labels = _read_packed(path)
         else:
-            config = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            failures = _read_failures(path / "failures.jsonl")
-            labels = _read_labels(path / "labels.jsonl")
-        version, _ = config["format"], list(config["order"])  # raises if the order is no list
+            config = _parse_config(regular_file(path / "run.json").read_bytes(), str(path / "run.json"))
+            failures, labels = _read_failures(path / "failures.jsonl"), _read_labels(path / "labels.jsonl")
     except InputError:
         raise
     except FileNotFoundError:
         raise InputError(f"{path}: no run here (run.json is missing)") from None
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
-    if version != FORMAT_VERSION:
-        raise InputError(f"{path}: run format {version}, this mmprobe reads {FORMAT_VERSION}")
-    return Run(path, config, failures, labels)
+    return Run(path, config, failures, {label.id: label.faithful for label in labels})

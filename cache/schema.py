@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 FORMAT_VERSION = 1
 GROUP_NAMES = ("template", "system", "visual", "user", "generated")
+TEXT_ATTRIBUTES = ("id", "sample", "answer", "model", "neurons", "run_hash")  # of a trace
+DIM_SIZES = {"group": len(GROUP_NAMES), "axis": 2, "corner": 4, "place": 3}  # of dimensions that never vary
 BLOCK_STEPS = 64  # steps that are reduced and written at a time; a chunk on disk holds at most as many
 
 
@@ -64,3 +66,5 @@ VARIABLES: dict[str, Variable] = {
     "tam/logit": Variable("f2", ("step", "token"), "logit of the step's token at every position up to its query"),
     "tam/prompt": Variable("f2", ("user_token", "visual"), "logit of each user token's own id at the visual positions"),
 }  # fmt: skip
+
+DIMS = tuple(dict.fromkeys(dim for variable in VARIABLES.values() for dim in variable.dims))

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
-from h5py import h5d, h5o, h5s
+from h5py import h5d, h5s
 from xarray.backends import BackendArray
 from xarray.core.indexing import (
     CopyOnWriteArray,
@@ -22,8 +22,9 @@ from xarray.core.indexing import (
     explicit_indexing_adapter,
 )
 
+from mmprobe.cache.check import CheckedGroup
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
+from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
 
@@ -43,9 +44,9 @@ class _ArrayAttribute:
 class _StoredArray(BackendArray):
     """One data set on disk, read when it is indexed; if it is damaged, this raises InputError."""
 
-    def __init__(self, trace: Trace, path: str, data: h5d.DatasetID):
-        self.trace, self.path = trace, path.encode()
-        self.shape, self.dtype = data.shape, data.dtype
+    def __init__(self, trace: Trace, path: str, data: h5d.DatasetID, dtype: np.dtype):
+        self.trace, self.path = trace, path
+        self.shape, self.dtype = data.shape, dtype
 
     def __getitem__(self, key: ExplicitIndexer) -> Any:
         if all(isinstance(part, slice) and part == slice(None) for part in key.tuple):
@@ -56,14 +57,21 @@ class _StoredArray(BackendArray):
         """Return all values, with a third of the calls that `_read` needs."""
         values = np.empty(self.shape, self.dtype)
         with self.trace._open() as root:
-            h5d.open(root.id, self.path).read(h5s.ALL, h5s.ALL, values)
+            self._open(root).read(h5s.ALL, h5s.ALL, values)
             if self.dtype == object:
                 values[...] = [text.decode() for text in values]
         return values
 
+    def _open(self, root: CheckedGroup) -> h5d.DatasetID:
+        """Return the data set. HDF5 would write past the end of an array if the shape had changed."""
+        data, dtype = root.dataset(self.path) or (None, None)
+        if data is None or data.shape != self.shape or dtype != self.dtype:
+            raise InputError(f"{self.trace.file}: was changed while {self.path} was in use; open it again")
+        return data
+
     def _read(self, key: tuple[Any, ...]) -> np.ndarray:
         with self.trace._open() as root:
-            data = h5py.Dataset(h5d.open(root.id, self.path))
+            data = h5py.Dataset(self._open(root))
             return data.asstr()[key] if self.dtype == object else data[key]
 
 
@@ -95,37 +103,36 @@ class Trace:
 
     def __init__(self, file: Path, group: str = "/"):
         self.file, self.group = file, group
-        self._attributes: dict[str, Any] = {}
+        self._attributes: dict[str, str] = {}
         self._arrays: dict[str, xr.DataArray] = {}
         self._datasets: dict[str, xr.Dataset] = {}
-        self._root: h5py.Group | None = None  # while `keep_open` is active
+        self._root: CheckedGroup | None = None  # while `keep_open` is active
 
     def __repr__(self) -> str:
         return f"<Trace {self.id}: {self.answer!r}>"
 
     @contextmanager
-    def _open(self) -> Iterator[h5py.Group]:
+    def _open(self) -> Iterator[CheckedGroup]:
         """Yield the trace's group, and close the file after the block.
 
         Raises:
-            InputError: the trace cannot be read.
+            InputError: the trace cannot be read, or belongs to another sample.
         """
         try:
             if self._root is not None:
                 yield self._root
                 return
             with open_checked(self.file) as file:
-                root = file[self.group] if self.group != "/" else file
-                version = root.attrs.get("mmprobe_format")
-                if version != FORMAT_VERSION:
-                    raise InputError(
-                        f"{self.file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}"
-                    )
-                yield root
+                yield CheckedGroup(self.file, file, self.group, self._sample_id)
         except InputError:
             raise
         except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
             raise self.damage_error(error) from None
+
+    @property
+    def _sample_id(self) -> str:
+        """The sample's id, from the name of the file or of the group."""
+        return self.file.name.removesuffix(".h5") if self.group == "/" else self.group.rpartition("/")[2]
 
     @contextmanager
     def keep_open(self) -> Iterator[Trace]:
@@ -143,13 +150,28 @@ class Trace:
             self._root = None
             opened.__exit__(None, None, None)
 
-    @property
-    def _header(self) -> dict[str, Any]:
-        """The root's attributes."""
-        if not self._attributes:
+    def _text(self, name: str) -> str:
+        """Return a text attribute of the trace."""
+        if name not in self._attributes:
             with self._open() as root:
-                self._attributes = dict(root.attrs)
-        return self._attributes
+                text = root.text(name)
+            if text is None:
+                raise self.damage_error(KeyError(f"it has no {name}"))
+            self._attributes[name] = text
+        return self._attributes[name]
+
+    def check(self) -> None:
+        """Check the whole trace against the trace format, without reading its numbers.
+
+        Raises:
+            InputError: something differs from the format, or the trace belongs to another sample.
+
+        Example:
+            >>> open_run("runs/demo")["0001"].check()               # doctest: +SKIP
+        """
+        with self._open() as root:
+            root.check_all()
+        self.sample, self.answer  # noqa: B018  # raise if they are missing
 
     def damage_error(self, error: Exception) -> InputError:
         """Return an error that says why the trace cannot be read, and what to do."""
@@ -168,7 +190,10 @@ class Trace:
         """Return one group of data sets: tokens, images, steps, attention, residual, update, ffn or tam."""
         if name not in self._datasets:
             with self._open() as root:
-                arrays = {key: self._array(root, f"{name}/{key}") for key in root[name]}
+                paths = [path for path in root.paths() if path.startswith(f"{name}/")]
+                arrays = {path.rpartition("/")[2]: self._array(root, path) for path in paths}
+            if not arrays:
+                raise NotCaptured(f"trace {self.id}: nothing of {name} was captured")
             self._datasets[name] = xr.Dataset(arrays)
         return self._datasets[name]
 
@@ -184,17 +209,17 @@ class Trace:
                 self._array(root, path)
         return self._arrays[path]
 
-    def _array(self, root: h5py.Group, path: str) -> xr.DataArray:
+    def _array(self, root: CheckedGroup, path: str) -> xr.DataArray:
         if path not in self._arrays:
-            try:
-                variable, data = VARIABLES[path], h5d.open(root.id, path.encode())
-            except KeyError:
+            stored = root.dataset(path) if path in VARIABLES else None
+            if stored is None:
                 raise NotCaptured(
                     f"trace {self.id}: {path} was not captured; name it in a capture file, "
                     'or see whether capture="full" records it'
-                ) from None
+                )
+            variable = VARIABLES[path]
             attributes = {"long_name": variable.long_name, "units": variable.units}
-            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_StoredArray(self, path, data))))  # type: ignore[arg-type]
+            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_StoredArray(self, path, *stored))))  # type: ignore[arg-type]
             self._arrays[path] = _empty_array(root, variable.dims)._replace(
                 xr.Variable(variable.dims, lazy, attributes),  # type: ignore[arg-type]
                 name=path.rpartition("/")[2],
@@ -204,12 +229,8 @@ class Trace:
     @cached_property
     def captured(self) -> tuple[str, ...]:
         """Paths of all data sets in the file, as `array` takes them."""
-        names: list[str] = []
         with self._open() as root:
-            for name in root:
-                if h5o.get_info(root.id, name.encode()).type == h5o.TYPE_GROUP:  # not a dimension scale
-                    names += [f"{name}/{key}" for key in root[name]]
-        return tuple(names)
+            return tuple(path for path in root.paths() if path in VARIABLES)
 
     @property
     def id(self) -> str:
@@ -220,17 +241,19 @@ class Trace:
     def sample(self) -> Sample:
         """The sample that the model answered."""
         try:
-            return Sample.model_validate_json(self._header["sample"])
-        except (KeyError, ValueError) as error:
+            sample = Sample.model_validate_json(self._text("sample"))
+            if sample.id != self._sample_id:
+                raise ValueError(f"its sample is {sample.id!r}, not {self._sample_id!r}")
+        except InputError:
+            raise
+        except ValueError as error:
             raise self.damage_error(error) from None
+        return sample
 
     @property
     def answer(self) -> str:
         """The generated text, without special tokens."""
-        try:
-            return self._header["answer"]
-        except KeyError as error:
-            raise self.damage_error(error) from None
+        return self._text("answer")
 
     @property
     def tokens(self) -> xr.Dataset:
@@ -251,8 +274,11 @@ class Trace:
     def ffn_active(self) -> xr.DataArray:
         """bool (step, layer, neuron): SiLU(gate) > 0. It is read at once, since it is stored as bits."""
         packed = self.array("ffn/active")
-        neurons = int(self._header["neurons"])
-        bits = np.unpackbits(packed.values, axis=-1, count=neurons).astype(bool)
+        neurons = self._text("neurons")
+        n_bytes = packed.shape[-1]
+        if not neurons.isdecimal() or not n_bytes - 1 < int(neurons[:20]) / 8 <= n_bytes:
+            raise self.damage_error(ValueError(f"{n_bytes} bytes for {neurons[:20]!r} neurons"))
+        bits = np.unpackbits(packed.values, axis=-1, count=int(neurons)).astype(bool)
         return xr.DataArray(bits, dims=("step", "layer", "neuron"), coords={"layer": packed["layer"]})
 
     def to_activation_cache(self, model: Any | None = None) -> Any:
@@ -282,17 +308,10 @@ class Trace:
         self._datasets.clear()
 
 
-def _empty_array(root: h5py.Group, dims: tuple[str, ...]) -> xr.DataArray:
+def _empty_array(root: CheckedGroup, dims: tuple[str, ...]) -> xr.DataArray:
     """Return an array with the coordinates of these dimensions. Copying one is five times as fast."""
-    coordinates = tuple((dim, _read_coordinate(root, dim)) for dim in dims if dim in LABELLED)
+    coordinates = tuple((dim, tuple(root.coordinate(dim))) for dim in dims if dim in LABELLED)
     return _make_empty_array(coordinates).copy(deep=False)
-
-
-def _read_coordinate(root: h5py.Group, dim: str) -> tuple[Any, ...]:
-    stored = h5d.open(root.id, dim.encode())
-    values = np.empty(stored.shape, stored.dtype)
-    stored.read(h5s.ALL, h5s.ALL, values)
-    return tuple(value.decode() if dim == "group" else value for value in values.tolist())
 
 
 @lru_cache(64)  # most traces of a run have the same coordinates, which take longer to make than to read

@@ -10,7 +10,6 @@ from tqdm import tqdm
 
 from mmprobe.cache.checksums import checksums_match
 from mmprobe.cache.run import Run, open_run
-from mmprobe.cache.schema import VARIABLES
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
 
@@ -20,9 +19,9 @@ MASS_TOLERANCE = 1e-3
 def verify(path: str | Path) -> list[str]:
     """Read every byte of a run's traces and return the problems, one line each.
 
-    It compares the checksums of each file and then reads every data set. Data sets must agree on the sizes of
-    their dimensions, attention rows must sum to 1, and each sample must have a trace or be listed as a
-    failure.
+    It compares the checksums of each file, checks it against the trace format, and then reads every data set.
+    Attention rows must sum to 1, a trace must belong to its sample, and each sample must have a trace or be
+    listed as a failure.
 
     Raises:
         InputError: `path` is not a run.
@@ -75,11 +74,10 @@ def check_trace(trace: Trace) -> list[str]:
     if trace.group == "/":
         check_checksums(trace.file)
     problems = []
-    captured = trace.captured
-    sizes: dict[str, int] = {}
+    trace.check()
     with h5py.File(trace.file, "r") as file:
         root = file[trace.group]
-        for name in captured:
+        for name in trace.captured:
             try:
                 values = root[name][...]
             except (OSError, RuntimeError) as error:
@@ -87,11 +85,6 @@ def check_trace(trace: Trace) -> list[str]:
                     raise trace.damage_error(error) from None
                 problems.append(f"{name}: damaged ({str(error).splitlines()[0]})")
                 continue
-            if name not in VARIABLES:
-                continue
-            for dim, size in zip(VARIABLES[name].dims, values.shape, strict=True):
-                if sizes.setdefault(dim, size) != size:
-                    problems.append(f"{name}: {dim} is {size}, elsewhere {sizes[dim]}")
             if name in ("attention/mass", "prompt/attention_mass") and values.size:
                 ran = ~np.isnan(values).all((0, 2, 3))  # cross-attention layers do not run without images
                 deviation = np.abs(values[:, ran].sum(-1) - 1).max(initial=0)

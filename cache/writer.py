@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-import h5py
 import numpy as np
 from h5py import h5ds
 
@@ -20,12 +19,11 @@ from mmprobe.cache.hdf5 import (
     bounds,
     chunk_shape,
     compression_filters,
+    create_file,
     write_attribute,
 )
 from mmprobe.cache.schema import FORMAT_VERSION, VARIABLES
 
-_HEADER_BYTES = 2**18  # headers, indices and dimension scales
-_RESERVE_BYTES = 2**20  # reserved on the disk at a time
 _LARGE_BYTES = 2**24
 _GROWING_DIMS = {"step", "token"}  # their sizes are known only when the answer has ended
 
@@ -37,7 +35,7 @@ class TraceWriter:
     block raises, the file is deleted.
 
     Args:
-        path: the file to write.
+        path: the file to write, `<id>.h5`; the trace stores the sample's id.
         coordinates: the values of each dimension with coordinates, such as the captured layers for `layer`
             and the groups' names for `group`.
         attributes: texts about the whole trace, such as the sample and the answer.
@@ -61,14 +59,13 @@ class TraceWriter:
         self.path, self.float16 = path, float16
         self.filters = compression_filters(compression)
         self.part = path.with_name(path.name + ".part")
-        self.file = h5py.File(self.part, "w", libver=("v110", "v110"))
-        self.space = _ReservedSpace(self.part)
+        self.file, self.space = create_file(self.part)
         self.file.attrs["mmprobe_format"] = FORMAT_VERSION
         self.scales: dict[str, DataSet] = {}
         self.datasets: dict[str, DataSet] = {}
         for name, values in coordinates.items():
             self._write_scale(name, np.asarray(values))
-        self.set_attributes(attributes)
+        self.set_attributes({"id": path.name.removesuffix(".h5"), **attributes})
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -237,33 +234,3 @@ class TraceWriter:
                 raise ValueError(f"{name} has shape {data.shape}, its dimensions say {shape}")
             for axis, dim in enumerate(dims):
                 h5ds.attach_scale(data.id, self.scales[dim].id, axis)
-
-
-class _ReservedSpace:
-    """Disk space, reserved before HDF5 writes to it: a write that fails within HDF5 can crash the process."""
-
-    def __init__(self, path: Path):
-        self.path, self.file = path, os.open(path, os.O_RDWR)
-        self.needed = _HEADER_BYTES
-        self.reserved = 0
-        self.reserve(0)
-
-    def reserve(self, count: int) -> None:
-        """Reserve space for this many more bytes.
-
-        Raises:
-            OSError: the disk has no space.
-        """
-        self.needed += count
-        if self.needed > self.reserved and hasattr(os, "posix_fallocate"):
-            end = self.needed + _RESERVE_BYTES
-            try:
-                os.posix_fallocate(self.file, self.reserved, end - self.reserved)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(self.path)) from None
-            self.reserved = end
-
-    def close(self) -> None:
-        if self.file >= 0:
-            os.close(self.file)
-            self.file = -1

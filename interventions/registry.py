@@ -16,6 +16,7 @@ import yaml
 
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import unknown_name
+from mmprobe.samples import regular_file
 
 if TYPE_CHECKING:
     from mmprobe.interventions.base import Method
@@ -139,7 +140,7 @@ def _read_source(source: str | Path) -> tuple[str, dict[str, Any]]:
 
 def _read_file(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return regular_file(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise InputError(f"method {path}: cannot be read ({reason})") from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import stat
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from mmprobe.errors import InputError
 
 MAX_IMAGE_PIXELS = 100_000_000
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -91,15 +94,16 @@ def load_samples(path: str | Path) -> list[Sample]:
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split at U+2028 in a text
+        text = regular_file(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read as UTF-8 text ({reason})") from None
     samples: list[Sample] = []
     line_of_id: dict[str, int] = {}
     checked: set[Path] = set()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines would split at U+2028 in a text
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -144,6 +148,35 @@ def _parse_line(line: str, where: str, folder: Path) -> Sample:
     return sample.model_copy(update={"images": [(folder / image).absolute() for image in sample.images]})
 
 
+def regular_file(path: Path) -> Path:
+    """Return a path if it may be opened for reading: it leads to a file or a folder.
+
+    To open a named pipe blocks until somebody writes to it, and a device may have no end.
+
+    Raises:
+        OSError: it leads to a named pipe, a device or a socket, or nowhere.
+
+    Example:
+        >>> regular_file(Path("/dev/zero"))
+        Traceback (most recent call last):
+        OSError: [Errno 22] not a regular file: '/dev/zero'
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # who opens a folder gets an error of its own
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
+
+
+def open_image(path: Path) -> Image.Image:
+    """Open an image of a user. Its content must be PNG, JPEG, WebP, GIF, BMP or TIFF, whatever its name.
+
+    Raises:
+        UnidentifiedImageError: it has another format.
+        OSError: it is no regular file, or cannot be read.
+    """
+    return Image.open(regular_file(path), formats=IMAGE_FORMATS)
+
+
 def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, int]:
     """Return the (height, width) of an image from its header, without decoding it.
 
@@ -153,8 +186,8 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
         any_depth: accept grey images with more than 8 bits, such as maps that no model sees.
 
     Raises:
-        InputError: the file is missing, is no image, has over 100 megapixels, or is grey with more than 8
-            bits.
+        InputError: the file is missing, is no image, has another format than `open_image` reads, has over 100
+            megapixels, or is grey with more than 8 bits.
     """
     location = (
         f"{where}: image {repr(str(path))[1:-1]}"  # a line break in the name must not break the message
@@ -162,14 +195,16 @@ def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, i
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 (width, height), mode = image.size, image.mode
     except FileNotFoundError:
         raise InputError(f"{location}: no such file") from None
     except Image.DecompressionBombError:
         raise InputError(f"{location}: over 100 megapixels; make it smaller") from None
     except UnidentifiedImageError:
-        reason = "of no known format" if path.stat().st_size else "the file is empty"
+        reason = "its content is not PNG, JPEG, WebP, GIF, BMP or TIFF; save it as one of them"
+        if not path.stat().st_size:
+            reason = "the file is empty"
         raise InputError(f"{location}: not a readable image ({reason})") from None
     except (OSError, ValueError, SyntaxError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_image
+from mmprobe.samples import Sample, check_image, open_image
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
@@ -117,7 +117,7 @@ def render_chat(model: Model, chat: Chat) -> RenderedChat:
 def _read_image(path: Path, name: str) -> Image.Image:
     check_image(path, name)
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{name}: image {path}: cannot be decoded ({error})") from None

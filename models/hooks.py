@@ -1,14 +1,20 @@
-"""Observe or replace what goes into a module and what comes out of it, without torch's hooks."""
+"""Observe or replace what goes into a module and what comes out of it.
+
+Torch's hooks would be most of the cost of recording, so `forward` is wrapped instead. Only where a module has
+torch hooks of the user, which act outside `forward`, its values are taken after these hooks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from mmprobe.models.torch_hooks import has_forward_hooks, has_forward_pre_hooks
 
 Listener = Callable[[Any], None]
 Change = Callable[[Tensor], Tensor]
@@ -81,10 +87,15 @@ def current_primary_rows() -> PrimaryRows | None:
 
 
 @contextmanager
-def wrap_forward(module: nn.Module, wrap: Callable[[Forward], Forward]) -> Iterator[None]:
+def wrap_forward(
+    module: nn.Module, wrap: Callable[[Forward], Forward], method: str = "forward"
+) -> Iterator[None]:
     """Within the block, replace a module's forward by what a function makes of it.
 
     This costs a third of torch's hooks, which would be most of the cost of recording.
+
+    Args:
+        method: the method to replace instead; torch's `_call_impl` is a forward with the module's hooks.
 
     Example:
         >>> import torch
@@ -93,21 +104,25 @@ def wrap_forward(module: nn.Module, wrap: Callable[[Forward], Forward]) -> Itera
         ...     layer(torch.tensor(3))
         tensor(4)
     """
-    previous, forward = vars(module).get("forward"), module.forward
-    module.forward = wraps(forward)(wrap(forward))  # transformers reads the signature of a model's forward
+    previous, forward = vars(module).get(method), getattr(module, method)
+    # transformers reads the signature of a model's forward
+    setattr(module, method, wraps(forward)(wrap(forward)))
     try:
         yield
     finally:
         if previous is None:
-            del module.forward
+            delattr(module, method)
         else:
-            module.forward = previous
+            setattr(module, method, previous)
 
 
+@contextmanager
 def observe(
     module: nn.Module, inputs: Listener | None = None, outputs: Listener | None = None
-) -> AbstractContextManager[None]:
+) -> Iterator[None]:
     """Within the block, call `inputs` with a module's first argument and `outputs` with its first result.
+
+    Both are taken after the module's torch hooks, if it has any when the block begins.
 
     Example:
         >>> from torch import nn, zeros
@@ -117,6 +132,12 @@ def observe(
         >>> outputs[0].shape
         torch.Size([1, 3])
     """
+    after_hooks = outputs if has_forward_hooks(module) else None
+    outputs = outputs if after_hooks is None else None
+
+    def hook(module: nn.Module, args: Any, result: Any) -> None:
+        if after_hooks is not None and not _disabled:
+            after_hooks(_select_primary(result[0] if isinstance(result, tuple) else result))
 
     def wrap(forward: Forward) -> Forward:
         def observed_forward(*args: Any, **options: Any) -> Any:
@@ -131,7 +152,41 @@ def observe(
 
         return observed_forward
 
-    return wrap_forward(module, wrap)
+    with ExitStack() as stack:
+        if after_hooks is not None:
+            stack.callback(module.register_forward_hook(hook).remove)  # the last of the module's hooks
+        stack.enter_context(wrap_forward(module, wrap))
+        yield
+
+
+def observe_stream(module: nn.Module, listener: Listener) -> AbstractContextManager[None]:
+    """Within the block, call `listener` with a module's first argument, as the module's caller holds it.
+
+    A norm within a layer reads the residual stream, and the layer goes on with the stream. A torch pre-hook
+    that returns another input for the norm does not change the stream; one that changes it in place does.
+
+    Example:
+        >>> from torch import nn, zeros
+        >>> norm, stream = nn.LayerNorm(2), []
+        >>> handle = norm.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+        >>> with observe_stream(norm, stream.append):
+        ...     _ = norm(zeros(1, 2))
+        >>> stream
+        [tensor([[0., 0.]])]
+    """
+    if not has_forward_pre_hooks(module):
+        return observe(module, inputs=listener)
+
+    def wrap(call: Forward) -> Forward:
+        def observed_call(*args: Any, **options: Any) -> Any:
+            result = call(*args, **options)  # first, since a pre-hook may change the stream in place
+            if not _disabled:
+                listener(_select_primary(args[0] if args else options["hidden_states"]))
+            return result
+
+        return observed_call
+
+    return wrap_forward(module, wrap, "_call_impl")
 
 
 def replace(

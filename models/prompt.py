@@ -98,10 +98,12 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
         chats: all of them with images, or none.
 
     Raises:
-        InputError: the processor refuses the images, or its output does not match the family's views.
+        InputError: a prompt is longer than the model's context, the processor refuses the images, or its
+            output does not match the family's views.
     """
     rendered_chats = [render_chat(model, chat) for chat in chats]
     outputs = _process(model, chats, [rendered.text for rendered in rendered_chats])
+    _check_lengths(model, chats, outputs["attention_mask"].sum(1).tolist())
     offsets, replacements = outputs.pop("offset_mapping"), outputs.pop("text_replacement_offsets", None)
     sizes = [(image.height, image.width) for chat in chats for image in chat.images]
     views = iter(model.family.views(outputs, sizes, model.processor, model.hf.config))
@@ -122,6 +124,17 @@ def build_batch(model: Model, chats: Sequence[Chat]) -> Batch:
         if value is not None and value.numel() and name != "labels"
     }
     return Batch(inputs, prompts)
+
+
+def _check_lengths(model: Model, chats: Sequence[Chat], counts: Sequence[int]) -> None:
+    """Raise InputError if a prompt has more tokens than the model's context."""
+    limit = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)
+    for chat, count in zip(chats, counts, strict=True):
+        if limit is not None and count > limit:
+            raise InputError(
+                f"{chat.name}: its prompt has {count:,} tokens, and the context of {model.name} has {limit:,}; "
+                "shorten its texts, or show fewer or smaller images"
+            )
 
 
 def decode_tokens(model: Model, ids: np.ndarray) -> list[str]:

@@ -51,6 +51,7 @@ def make_run(folder: Path, n_traces: int, n_pairs: int) -> None:
         if sample.pair_id:
             fields["pair_id"] = f"{number // len(run)}-{sample.pair_id}"
         with h5py.File(copy, "r+") as file:
+            file.attrs["id"] = name
             file.attrs["sample"] = sample.model_copy(update=fields).model_dump_json()
         names.append(name)
         labels.append({"id": name, "faithful": number % 3 > 0})
@@ -118,7 +119,7 @@ MEASURES = {"times": measure_times, "peak": measure_peak}
 
 
 def table(quick: bool = False) -> str:
-    (few, many), n_pairs = ((30, 60), 4) if quick else ((100, 1000), 10)
+    (few, many), n_pairs = ((60, 90), 6) if quick else ((100, 1000), 10)
     results = {}
     with tempfile.TemporaryDirectory() as root:
         for count in (few, many):

@@ -20,7 +20,7 @@ from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import build_batch, decode_tokens
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.recorder import SampleRecorder
+from mmprobe.traces.recorder import SampleRecorder, UnobservedChange
 from mmprobe.traces.run_folder import append_failure
 from mmprobe.traces.writer_thread import BackgroundWriter, WriterThread, WritingFailed
 
@@ -38,6 +38,7 @@ class BatchTracer:
         seed: set before each batch.
         thread: the thread that writes the traces.
         max_size: the most samples that were traced together without running out of memory.
+        run_hash: `hash_config` of the run, written to each trace.
     """
 
     model: Model
@@ -49,6 +50,7 @@ class BatchTracer:
     seed: int
     thread: WriterThread
     max_size: int
+    run_hash: str
 
     def trace(self, samples: Sequence[Sample]) -> None:
         """Trace samples together: fewer at a time when memory runs out, one by one when a sample fails."""
@@ -59,7 +61,7 @@ class BatchTracer:
             try:
                 self._trace_together(pending[:size])
                 pending = pending[size:]
-            except (OSError, WritingFailed):
+            except (OSError, WritingFailed, UnobservedChange):
                 raise
             except Exception as error:
                 if size == 1:
@@ -118,6 +120,7 @@ class BatchTracer:
             "sample": sample.model_copy(update={"images": images}).model_dump_json(),
             "model": model.source,
             "neurons": str(model.n_neurons),
+            "run_hash": self.run_hash,
         }
         path = self.out / "samples" / f"{sample.id}.h5"
         return TraceWriter(path, coordinates, attributes, spec.dtype == "float16", spec.compression)

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
+from mmprobe.models.torch_hooks import has_forward_pre_hooks
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.writer_thread import BackgroundWriter
 
@@ -28,6 +30,10 @@ class AttentionRows(NamedTuple):
     has_cross_attention: bool = False
 
 
+class UnobservedChange(InputError):
+    """Something changes the residual stream where no observer sees it. No trace of the run would be right."""
+
+
 class SampleRecorder:
     """Reduces one sample's internals, a block of steps at a time, and passes them to its writer.
 
@@ -37,6 +43,7 @@ class SampleRecorder:
 
     def __init__(self, model: Model, prompt: Prompt, spec: CaptureSpec, writer: BackgroundWriter):
         self.model, self.prompt, self.spec, self.writer = model, prompt, spec, writer
+        self.decoder_layers = model.family.decoder(model.hf).layers
         self.layers = spec.layer_indices(model.n_layers)
         self.heads = spec.head_indices(model.n_heads)
         self.records_all_heads = len(self.heads) == model.n_heads
@@ -44,6 +51,7 @@ class SampleRecorder:
         self.n_steps = 0  # steps recorded
         self.has_ended = False  # the answer is complete; other answers of the batch may go on
         self.gate_sum: Tensor | None = None  # [layer, neuron]
+        self.prompt_post: tuple[int, Tensor] | None = None  # the newest layer's output [position, hidden]
         visual_keys = prompt.visual_keys
         self.has_cross_attention = visual_keys is not None
         self.visual = torch.from_numpy(prompt.visual_positions).to(self.device)
@@ -146,7 +154,12 @@ class SampleRecorder:
 
         Args:
             residuals: by `pre`, `mid` and `post` (before, within and after the layer), [step, layer, hidden].
+
+        Raises:
+            UnobservedChange: a layer's `post` is not the next layer's `pre`.
         """
+        if "pre" in residuals and "post" in residuals:
+            self._check_stream(residuals["post"][:, :-1], residuals["pre"][:, 1:], self.layers)
         for name, values in residuals.items():
             self.write(f"residual/{name}", values)
         if self.spec.wants("update/"):
@@ -155,6 +168,26 @@ class SampleRecorder:
             self.write("update/cos_mha", F.cosine_similarity(pre, mid, dim=-1))
             self.write("update/cos_ffn", F.cosine_similarity(mid, post, dim=-1))
             self.write("update/kl", (attention.exp() * (attention - ffn)).sum(-1))
+
+    def _check_stream(self, post: Tensor, pre: Tensor, layers: list[int]) -> None:
+        """Check that a layer's output is what the next layer reads, unless a pre-hook of the user changes it.
+
+        Layers that did not run are NaN.
+
+        Args:
+            post: resid_post of all but the last layer [position, layer, hidden].
+            pre: resid_pre of all but the first layer, of the same shape.
+        """
+        if torch.equal(post, pre):  # takes a fifth of the time
+            return
+        differs = ((post - pre).abs() > 0).any(-1).any(0).tolist()
+        for first, second, differ in zip(layers[:-1], layers[1:], differs, strict=True):
+            if differ and second == first + 1 and not has_forward_pre_hooks(self.decoder_layers[second]):
+                raise UnobservedChange(
+                    f"layer {first}: its resid_post is not resid_pre of layer {second}, since something that is "
+                    "no torch hook changes the residual stream between them; remove it, or leave residual/ and "
+                    "update/ out of the capture"
+                )
 
     def write_gates(self, gates: Tensor) -> None:
         """Write which neurons are active, and add act(gate) [step, layer, neuron] to its sum."""
@@ -197,7 +230,15 @@ class SampleRecorder:
         Args:
             name: `pre`, `mid` or `post`.
             values: [position, hidden].
+
+        Raises:
+            UnobservedChange: `pre` is not `post` of the layer before.
         """
+        if name == "post":
+            self.prompt_post = layer, values
+        elif name == "pre" and self.prompt_post and not self.model.family.adds_between_layers:
+            previous, post = self.prompt_post
+            self._check_stream(post[:, None], values[:, None], [previous, layer])
         if f"prompt/residual_{name}" in self.spec.stored:
             shape = (len(values), len(self.layers), values.shape[-1])
             selection = (slice(0, len(values)), self.layers.index(layer), slice(0, values.shape[-1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from itertools import groupby
@@ -19,6 +20,7 @@ from mmprobe.interventions.base import Method
 from mmprobe.interventions.parameters import unknown_name
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
+from mmprobe.lock import lock_folder
 from mmprobe.models import Model
 from mmprobe.models.generation import build_generation_kwargs, check_generation_arguments
 from mmprobe.samples import Sample, load_samples
@@ -27,7 +29,13 @@ from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import load_engine, resolve_capture
 from mmprobe.traces.interrupt import finish_batch_on_interrupt
 from mmprobe.traces.plan import max_trace_bytes
-from mmprobe.traces.run_folder import check_space, open_folder, remove_partial_files, run_config
+from mmprobe.traces.run_folder import (
+    check_space,
+    hash_config,
+    open_folder,
+    remove_partial_files,
+    run_config,
+)
 from mmprobe.traces.writer_thread import WriterThread
 
 
@@ -51,7 +59,8 @@ def trace(
     """Let the model answer every sample, and record its internals.
 
     The answers are the same, token by token, as those of `model.hf.generate`. A sample that fails is listed
-    in `failures.jsonl`, and the run continues. An interrupted run keeps its finished samples.
+    in `failures.jsonl`, and the run continues. An interrupted run keeps its finished samples. A run that may be
+    larger than the free disk space starts with a warning.
 
     Args:
         model: the model, from `load_model`.
@@ -63,7 +72,8 @@ def trace(
         batch_size: number of samples answered together, padded on the left; halved when memory runs out.
         temperature: 0 for greedy answers; above 0, each token is drawn from the 50 most likely ones.
         seed: seed of the sampling, set again for each batch.
-        resume: keep the finished samples of an earlier, equal call, and trace the others.
+        resume: keep the finished samples of an earlier, equal call, and trace the others. Traces that are damaged
+            or of another sample are made again, with a warning.
         overwrite: delete an earlier run in `out` first.
         remote: with the engine nnsight, True runs the model on NDIF's cluster, and a text on the host of that
             address. The model may then have no weights (`mmprobe.models.load_shapes`).
@@ -76,8 +86,8 @@ def trace(
 
     Raises:
         InputError: an argument, method or parameter is unknown or out of range; the method cannot be traced;
-            `out` holds a run already, or one that cannot be resumed; the disk is too small; or the model or
-            the engine cannot provide the capture.
+            `out` holds a run already, or one that cannot be resumed; another process is tracing into `out`; or
+            the model or the engine cannot provide the capture.
         OSError: the disk is full or cannot be written any more; finished samples are kept.
 
     Example:
@@ -98,36 +108,50 @@ def trace(
     spec = resolve_capture(load_capture(capture), model, engine, batch_size, remote)
     compression_filters(spec.compression)  # a missing plugin is reported before the model runs
     methods = _load_methods(method, parameters, engine)
-    n_finished = len(list(out.glob("samples/*.h5"))) if resume else 0
-    n_missing = max(len(ids) - n_finished, 0)
-    check_space(out, n_missing * max_trace_bytes(model, spec, max_new_tokens))
-
     generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     config = run_config(model, ids, spec, engine, batch_size, generation, methods)
-    finished = open_folder(out, config, resume, overwrite)
     options = build_generation_kwargs(model, max_new_tokens, temperature)
     record = load_engine(engine).record
     if remote:
         record = partial(record, remote=remote)
-    progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=len(samples), disable=None)
-    try:
-        with WriterThread() as thread, progress, finish_batch_on_interrupt() as interrupted:
+    with lock_folder(out, "tracing into it"):
+        finished = open_folder(out, config, samples, resume, overwrite)
+        check_space(out, (len(ids) - len(finished)) * max_trace_bytes(model, spec, max_new_tokens))
+        with _clean_up(out), WriterThread() as thread:
             tracer = BatchTracer(
-                model, spec, out, record, options, methods, seed, thread, max_size=batch_size
+                model, spec, out, record, options, methods, seed, thread, batch_size, hash_config(config)
             )
-            for batch in _batches(model, samples, batch_size):
-                unfinished = [sample for sample in batch if sample.id not in finished]
-                if unfinished:
-                    tracer.trace(batch)  # the whole batch: its padding changes the last digits
-                    progress.update(len(unfinished))
-                if interrupted():
-                    raise KeyboardInterrupt
+            _trace_batches(tracer, _batches(model, samples, batch_size), finished, len(samples))
+        return open_run(out)
+
+
+@contextmanager
+def _clean_up(out: Path) -> Iterator[None]:
+    """Remove the files of unfinished traces at the end. An error of the disk says how to go on."""
+    try:
+        yield
     except OSError as error:
         reason = f"{error.strerror or error}; finished samples are kept, continue with resume=True"
         raise OSError(error.errno, reason, error.filename or str(out)) from None
     finally:
         remove_partial_files(out)
-    return open_run(out)
+
+
+def _trace_batches(
+    tracer: BatchTracer, batches: Iterable[Sequence[Sample]], finished: set[str], n_samples: int
+) -> None:
+    """Trace every batch with an unfinished sample. After an interrupt, stop behind the current batch."""
+    progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=n_samples, disable=None)
+    with progress, finish_batch_on_interrupt() as interrupted:
+        for batch in batches:
+            unfinished = [sample for sample in batch if sample.id not in finished]
+            if unfinished:
+                for sample in unfinished:  # a spoiled trace must not stay where the sample fails now
+                    (tracer.out / "samples" / f"{sample.id}.h5").unlink(missing_ok=True)
+                tracer.trace(batch)  # the whole batch: its padding changes the last digits
+                progress.update(len(unfinished))
+            if interrupted():
+                raise KeyboardInterrupt
 
 
 def _load_methods(method: Any, parameters: Mapping[str, Any], engine: str) -> list[Method]:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import filecmp
+import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from mmprobe.cache import open_run
+from tqdm import tqdm
+
+from mmprobe.cache import Trace, open_run
+from mmprobe.cache.checksums import open_checked
 from mmprobe.cache.schema import FORMAT_VERSION
+from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
+from mmprobe.lock import LOCK_NAMES
 from mmprobe.models import Model
+from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
+
+log = logging.getLogger("mmprobe")
+
+_RESUME_KEYS = ("model", "capture", "generate", "engine", "batch_size", "order")  # what must be the same
 
 
 def run_config(
@@ -59,17 +73,30 @@ def run_config(
     }
 
 
-def open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: bool) -> set[str]:
+def hash_config(config: Mapping[str, Any]) -> str:
+    """Return a hash of everything in `run.json` that decides what a trace holds.
+
+    Example:
+        >>> len(hash_config({"model": {"name": "tiny-spd"}}))
+        64
+    """
+    content = {key: config.get(key) for key in _RESUME_KEYS if key != "order"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def open_folder(
+    out: Path, config: dict[str, Any], samples: Sequence[Sample], resume: bool, overwrite: bool
+) -> set[str]:
     """Make a run's folder, or open it again, and return the ids of the finished samples.
 
+    The caller holds the folder's lock.
+
     Raises:
-        InputError: `out` is a file, holds other files, holds a run and neither `resume` nor `overwrite` is
-            set, holds a run that cannot be resumed, or cannot be written.
+        InputError: `out` holds other files, holds a run and neither `resume` nor `overwrite` is set, holds a
+            run that cannot be resumed, or cannot be written.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; choose another folder for the run")
     holds_run = (out / "run.json").is_file()
-    if not holds_run and out.is_dir() and not _is_unstarted(out):
+    if not holds_run and not _is_unstarted(out):
         raise InputError(f"{out}: is not empty and holds no run; choose another folder")
     if holds_run and not resume and not overwrite:
         raise InputError(
@@ -77,9 +104,9 @@ def open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: bool
         )
     try:
         if holds_run and not overwrite:
-            return _resume(out, config)
+            return _resume(out, config, samples)
         if holds_run:
-            shutil.rmtree(out)
+            _empty_folder(out)
         (out / "samples").mkdir(parents=True, exist_ok=True)
         part_file = out / "run.json.part"
         with open(part_file, "w", encoding="utf-8") as file:
@@ -95,12 +122,24 @@ def open_folder(out: Path, config: dict[str, Any], resume: bool, overwrite: bool
 def _is_unstarted(out: Path) -> bool:
     """Return whether a folder is empty, or was left by a run that stopped before it wrote `run.json`."""
     names = {entry.name for entry in out.iterdir()}
-    return names <= {"samples", "run.json.part"} and not any(out.glob("samples/*"))
+    return names <= {"samples", "run.json.part", *LOCK_NAMES} and not any(out.glob("samples/*"))
 
 
-def _resume(out: Path, config: dict[str, Any]) -> set[str]:
+def _empty_folder(out: Path) -> None:
+    """Delete everything in a folder but its lock. `run.json` goes last: a killed call can be repeated."""
+    for entry in sorted(out.iterdir(), key=lambda entry: entry.name == "run.json"):
+        if entry.name in LOCK_NAMES:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set[str]:
+    """Return the ids of the finished samples, less those whose trace has to be made again."""
     earlier = open_run(out)
-    for key in ("model", "capture", "generate", "engine", "batch_size", "order"):
+    for key in _RESUME_KEYS:
         if earlier.config.get(key) != config[key]:
             raise InputError(
                 f"{out}: was traced with another {key.replace('_', ' ')}; "
@@ -108,7 +147,37 @@ def _resume(out: Path, config: dict[str, Any]) -> set[str]:
             )
     (out / "failures.jsonl").unlink(missing_ok=True)
     remove_partial_files(out)
-    return set(earlier.ids)
+    samples_by_id = {sample.id: sample for sample in samples}
+    progress = tqdm(earlier.ids, desc="check", unit="trace", disable=None)
+    run_hash = hash_config(config)
+    kept = {name for name in progress if _is_sound(earlier[name], samples_by_id[name], run_hash)}
+    if n_spoiled := len(earlier) - len(kept):
+        log.warning(
+            "%s: %d of %d finished traces are damaged or not of this run's samples; they are made again",
+            out,
+            n_spoiled,
+            len(earlier),
+        )
+    return kept
+
+
+def _is_sound(trace: Trace, sample: Sample, run_hash: str) -> bool:
+    """Return whether a trace is undamaged and of this sample and run."""
+    try:
+        with open_checked(trace.file) as file:
+            stored_hash = file.attrs.get("run_hash", run_hash)  # traces of earlier versions have none
+        return stored_hash == run_hash and _is_same(trace.sample, sample) and not check_trace(trace)
+    except (InputError, OSError, KeyError, ValueError):
+        return False
+
+
+def _is_same(traced: Sample, sample: Sample) -> bool:
+    """Return whether two samples are equal. An image may lie elsewhere if it is the same or was moved there."""
+    fields = [each.model_dump_json(exclude={"images"}) for each in (traced, sample)]
+    return fields[0] == fields[1] and all(
+        old.name == new.name and (old == new.absolute() or not old.exists() or filecmp.cmp(old, new))
+        for old, new in zip_longest(traced.images, sample.images, fillvalue=Path())
+    )
 
 
 def remove_partial_files(out: Path) -> None:
@@ -119,13 +188,15 @@ def remove_partial_files(out: Path) -> None:
 
 
 def check_space(out: Path, needed: int) -> None:
-    """Raise InputError if the disk that holds `out` has less free space than `needed` bytes."""
-    existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(existing).free
+    """Warn if the disk that holds `out` has less free space than `needed` bytes, an estimate for the worst case."""
+    free = shutil.disk_usage(out).free
     if needed > free:
-        raise InputError(
-            f"{out}: the run can take {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; "
-            "choose another folder, a smaller capture, fewer samples or a smaller max_new_tokens"
+        log.warning(
+            "%s: the run can take up to %.1f GB and %.1f GB are free; it goes on, since answers are often shorter, "
+            "and a full disk loses no finished sample",
+            out,
+            needed / 1e9,
+            free / 1e9,
         )
 
 

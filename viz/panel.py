@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 
 import plotly.graph_objects as go
 
@@ -15,6 +16,7 @@ GROUP_COLOURS = {
     "generated": "#009e73",
 }
 LABEL_COLOURS = {"all": "#7c8594", "faithful": "#0072b2", "unfaithful": "#d55e00"}
+UPLOAD_BUTTON = "sendChartToCloud"  # sends the figure to a server; plotly's toolbar has it by default
 REFERENCE_LINE = {"width": 1, "dash": "dot", "color": "#888888"}  # of zero, chance or a threshold
 
 
@@ -36,7 +38,18 @@ def apply_layout(figure: go.Figure, height: int = 380) -> go.Figure:
         font={"family": "system-ui, sans-serif", "size": 13},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         hovermode="closest",
+        modebar={"remove": [UPLOAD_BUTTON]},
     )
+
+
+def escape_text(text: object) -> str:
+    """Return a text of a model or of data as plotly must get it, which reads some HTML in its texts.
+
+    Example:
+        >>> escape_text("<a href='x'>")
+        "&lt;a href='x'&gt;"
+    """
+    return escape(str(text), quote=False)
 
 
 def interval_band(x: object, low: object, high: object, colour: str) -> list[go.Scatter]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, regular_file
 
 
 def read_coco_objects(
@@ -29,7 +29,7 @@ def read_coco_objects(
         frozenset({'dog'})
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
         names = {category["id"]: str(category["name"]) for category in data["categories"]}
         categories: dict[Any, set[str]] = {image["id"]: set() for image in data["images"]}
         for annotation in data["annotations"]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mmprobe.benchmarks.chair.metrics import FindMentions
 from mmprobe.errors import InputError
+from mmprobe.samples import regular_file
 
 
 def read_captions(path: str | Path) -> dict[str, str]:
@@ -73,7 +74,7 @@ def add_reference_captions(
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads(regular_file(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, RecursionError, ValueError):

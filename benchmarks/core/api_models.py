@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, regular_file
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer
@@ -74,7 +74,7 @@ def messages_of(sample: Sample) -> list[Any]:
 def data_uri(path: Path) -> str:
     """Return a file as a base64 data URI."""
     media_type = mimetypes.guess_type(path.name)[0] or "image/png"
-    return f"data:{media_type};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+    return f"data:{media_type};base64,{base64.b64encode(regular_file(path).read_bytes()).decode('ascii')}"
 
 
 def api_answerer(

@@ -13,6 +13,7 @@ from mmprobe.benchmarks.core.results import Metric, write_results
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
+from mmprobe.lock import lock_folder
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,6 +64,7 @@ def evaluate(
     device: str = "auto",
     dtype: str = "auto",
     resume: bool = False,
+    retry_unscored: bool = True,
     **parameters: Any,
 ) -> Evaluation:
     """Ask a model the questions of a benchmark, score its answers and write the result folder.
@@ -85,6 +87,7 @@ def evaluate(
         max_new_tokens: longest answer. None takes the benchmark's own length.
         device, dtype: as for `load_model`, where `model` is a name.
         resume: go on with an earlier call in `out`.
+        retry_unscored: ask the judge again about items that an earlier call left unscored.
         parameters: parameters of the method in place of its defaults.
 
     Raises:
@@ -117,34 +120,35 @@ def evaluate(
         run_benchmark,
     )
 
-    check_no_answers(out, resume)
-    benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
-    truth = load_truth(benchmark, data, out / "data", n, seed, limit)
-    check_questions(benchmark, truth)
-    longest = max_new_tokens or benchmark.max_new_tokens
-    if behind_api:
-        answerer = api_answerer(model, longest)
-    else:
-        loaded = _load(model, device, dtype)
-        run = out / "run" if trace else None
-        answerer = local_answerer(loaded, longest, batch_size, run, capture, method, parameters)
-    if perturbation is not None:
-        answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
-    about = {
-        "model": model if isinstance(model, str) else model.name,
-        "method": method,
-        "parameters": parameters,
-        "perturbation": perturbation,
-        "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
-        "limit": limit,
-        "judge": judge,
-        "judging": judging,
-        "max_new_tokens": longest,
-        "temperature": 0.0,
-    }
-    metrics, records = run_benchmark(benchmark, truth, answerer, out, about, resume=resume, traced=trace)
-    evaluation = Evaluation(benchmark.name, metrics, records, out, judging, {})
-    return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
+    with lock_folder(out, "answering into it"):
+        check_no_answers(out, resume)
+        benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
+        truth = load_truth(benchmark, data, out / "data", n, seed, limit)
+        check_questions(benchmark, truth)
+        longest = max_new_tokens or benchmark.max_new_tokens
+        if behind_api:
+            answerer = api_answerer(model, longest)
+        else:
+            loaded = _load(model, device, dtype)
+            run = out / "run" if trace else None
+            answerer = local_answerer(loaded, longest, batch_size, run, capture, method, parameters)
+        if perturbation is not None:
+            answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
+        about = {
+            "model": model if isinstance(model, str) else model.name,
+            "method": method,
+            "parameters": parameters,
+            "perturbation": perturbation,
+            "data": str(data) if data else f"drawn, {n} pairs, seed {seed}",
+            "limit": limit,
+            "judge": judge,
+            "judging": judging,
+            "max_new_tokens": longest,
+            "temperature": 0.0,
+        }
+        metrics, records = run_benchmark(benchmark, truth, answerer, out, about, resume=resume, traced=trace)
+        evaluation = Evaluation(benchmark.name, metrics, records, out, judging, {})
+        return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
 
 
 def _check_model_and_method(model: str | Model, method: str, parameters: Mapping[str, Any]) -> None:
@@ -191,6 +195,7 @@ def score(
     out: str | Path,
     *,
     judge: str = LEXICAL,
+    retry_unscored: bool = True,
 ) -> Evaluation:
     """Score answers that any system gave, and write the result folder.
 
@@ -199,7 +204,7 @@ def score(
         data: published files, or samples.jsonl of `make-pairs`.
         responses: lines of `{"id": …, "response": …}`, the benchmark's own form, or answers by id.
         out: the result folder.
-        judge: as in `evaluate`. Only a model is asked anything.
+        judge, retry_unscored: as in `evaluate`. Only a model is asked anything.
 
     Raises:
         InputError: as `evaluate`, or the responses do not fit the data.
@@ -213,11 +218,12 @@ def score(
     answers = (
         responses if isinstance(responses, Mapping) else _read_answers(benchmark, Path(responses), truth)
     )
-    benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite")
-    metrics, records = benchmark.score_answers(truth, answers)
-    source = None if isinstance(responses, Mapping) else str(responses)
-    about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}
-    write_results(out, benchmark.name, metrics, records, about)
+    with lock_folder(out, "scoring into it"):
+        benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
+        metrics, records = benchmark.score_answers(truth, answers)
+        source = None if isinstance(responses, Mapping) else str(responses)
+        about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}
+        write_results(out, benchmark.name, metrics, records, about)
     return Evaluation(benchmark.name, metrics, records, out, judging, {})
 
 
@@ -279,13 +285,15 @@ def compare(
     if isinstance(model, str):
         locate(model)
     contenders = make_contenders(methods, ablate, sweep, perturbations)
-    truths = [
-        (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))
-        for benchmark in records
-    ]
-    for benchmark, truth in truths:
-        check_questions(benchmark, truth)
-    return compare_contenders(_load(model, device, dtype), contenders, truths, out, batch_size, progress)
+    with lock_folder(out, "comparing into it"):
+        truths = [
+            (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))
+            for benchmark in records
+        ]
+        for benchmark, truth in truths:
+            check_questions(benchmark, truth)
+        loaded = _load(model, device, dtype)
+        return compare_contenders(loaded, contenders, truths, out, batch_size, progress)
 
 
 def load_truth(

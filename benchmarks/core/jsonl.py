@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.samples import SAFE_ID, check_image
+from mmprobe.samples import SAFE_ID, check_image, regular_file
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -78,11 +78,12 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
         InputError: as `read_records`.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = regular_file(Path(path)).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read as UTF-8 text ({reason})") from None
     for number, line in enumerate(text.split("\n"), 1):  # splitlines would split at U+2028 in a text
         if not line.strip():
             continue

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, open_image
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer
@@ -75,7 +75,7 @@ def _mask_image(path: Path, share: float, folder: Path, seed: int) -> Path:
     out = folder / f"{path.stem}-{zlib.crc32(str(path).encode()):08x}-{round(100 * share)}.png"
     if out.exists():
         return out
-    with Image.open(path) as image:
+    with open_image(path) as image:
         pixels = np.array(image.convert("RGB"))
     rng = np.random.default_rng([seed, zlib.crc32(path.name.encode())])
     hidden = rng.permutation(BLOCKS * BLOCKS) < round(share * BLOCKS * BLOCKS)

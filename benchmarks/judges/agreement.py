@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.results import Metric, count_metric
 from mmprobe.errors import InputError
+from mmprobe.json_files import ResultsFile, check_depth, read_record
 
 Labels = Sequence[Hashable] | None
 """The labels of one record; None if they cannot be compared."""
@@ -76,6 +76,7 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
     for record_id, record in first_records.items():
         try:
             pairs = _pair_labels(benchmark, record, second_records[record_id])
+            hash(tuple(tuple(labels or ()) for pair in pairs.values() for labels in pair))  # they are counted
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(
                 f"{first} or {second}: record {record_id!r} is not a record of {benchmark}"
@@ -95,16 +96,21 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
 def _read_folder(folder: Path) -> tuple[str, str, dict[str, Mapping[str, Any]]]:
     """Return a result folder's benchmark, judge, and records by id."""
     try:
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        benchmark, judge = str(results["benchmark"]), str(results["judge"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        results = read_record(folder / "results.json", ResultsFile)
+    except FileNotFoundError:
         raise InputError(f"{folder}: is no result folder of mmprobe bench or mmprobe score") from None
+    if not results.benchmark or results.judge is None:
+        raise InputError(f"{folder / 'results.json'}: names no benchmark or no judge")
     records: dict[str, Mapping[str, Any]] = {}
     for number, record in json_lines(folder / "samples.jsonl"):
         if not isinstance(record, dict) or "id" not in record or str(record["id"]) in records:
             raise InputError(f"{folder / 'samples.jsonl'}, line {number}: is no record with an id of its own")
+        try:
+            check_depth(record)
+        except ValueError as error:
+            raise InputError(f"{folder / 'samples.jsonl'}, line {number}: is {error}") from None
         records[str(record["id"])] = record
-    return benchmark, judge, records
+    return results.benchmark, results.judge, records
 
 
 def _same_responses(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:

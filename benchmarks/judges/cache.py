@@ -1,4 +1,4 @@
-"""A file of model replies, so that no model is asked the same thing twice."""
+"""A file of understood replies, so that no model is asked again what it has answered."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from mmprobe.benchmarks.judges.types import Unscored
 from mmprobe.errors import InputError
 
 _FORMAT = 1
@@ -45,10 +46,11 @@ def cache_key(model: str, messages: Sequence[tuple[str, str]], sampling: Mapping
 
 
 class ReplyCache:
-    """An SQLite file of replies by `cache_key`. Several threads and processes may share it.
+    """An SQLite file of understood replies by `cache_key`. Several threads and processes may share it.
 
-    A reply is in the file when `put` returns, so a killed run loses no reply. The file holds hashes and
-    replies. It holds no prompts and no API keys.
+    A reply is in the file when `put` returns, so a killed run loses no reply. The file also holds why
+    requests were left unscored. It holds no prompts, no API keys and no useless replies; files of earlier
+    versions hold useless replies, too.
 
     Args:
         path: the file. It is created with its folder if needed. None keeps the replies in memory.
@@ -97,6 +99,9 @@ class ReplyCache:
             "CREATE TABLE IF NOT EXISTS replies"
             " (key TEXT PRIMARY KEY, text TEXT NOT NULL, stop TEXT NOT NULL) WITHOUT ROWID"
         )
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS unscored (key TEXT PRIMARY KEY, reason TEXT NOT NULL) WITHOUT ROWID"
+        )
         self._connection.execute(f"PRAGMA user_version={_FORMAT}")
         self._connection.execute("COMMIT")
 
@@ -106,9 +111,18 @@ class ReplyCache:
         return Reply(*rows[0]) if rows else None
 
     def put(self, key: str, reply: Reply) -> None:
-        """Store a reply. An earlier reply under the same key stays."""
+        """Store an understood reply. It replaces an earlier reply under the same key, which was useless."""
         text = reply.text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be stored
-        self._run("INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", (key, text, reply.stop))
+        self._run("INSERT OR REPLACE INTO replies VALUES (?, ?, ?)", (key, text, reply.stop))
+
+    def get_unscored(self, key: str) -> Unscored | None:
+        """Return why the last request under a key was left unscored, or None. It may be scored since."""
+        rows = self._run("SELECT reason FROM unscored WHERE key = ?", (key,))
+        return cast(Unscored, rows[0][0]) if rows else None
+
+    def put_unscored(self, key: str, reason: Unscored) -> None:
+        """Store why a request was left unscored."""
+        self._run("INSERT OR REPLACE INTO unscored VALUES (?, ?)", (key, reason))
 
     def __len__(self) -> int:
         return self._run("SELECT count(*) FROM replies", ())[0][0]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from anyio.lowlevel import RunVar
 from tqdm import tqdm
 
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
+from mmprobe.benchmarks.judges.client import ModelClient
 from mmprobe.benchmarks.judges.parsing import UnusableReply, read_claims, read_labels, read_matches
 from mmprobe.benchmarks.judges.prompts import CLAIMS, MATCHES, PAIRS, REPAIR, fence
 from mmprobe.benchmarks.judges.types import (
@@ -31,26 +29,14 @@ from mmprobe.benchmarks.judges.types import (
 from mmprobe.errors import InputError
 
 _MAX_REPLY_CHARS = 4_000  # characters of an unusable reply that are sent back with the request for a repair
-_KEY_REFUSED = (401, 403)
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass
-class _PendingCall:
-    """A call without a reply yet. Tasks that need the same reply wait for it."""
+class _PendingRequest:
+    """A request without a judgement yet. Tasks with the same request wait for it."""
 
     done: anyio.Event
-    reply: Reply | Unscored | None = None  # still None when done: the call was cancelled
-
-
-@dataclass
-class _LoopState:
-    """The state of one event loop: the model's client, the limit of parallel calls, and the pending calls."""
-
-    model: Any
-    limit: anyio.Semaphore
-    pending: dict[str, _PendingCall] = field(default_factory=dict)
+    judgement: Judgement[Any] | None = None  # still None when done: the request was cancelled
 
 
 class ModelJudge:
@@ -58,7 +44,8 @@ class ModelJudge:
 
     The model extracts claims without seeing the truth, and labels the extracted claims. Its replies must
     follow a strict form, and claims must quote the answer letter by letter. An unusable reply is sent back up
-    to `repairs` times; after that the sample is unscored. Replies come from the cache if it has them.
+    to `repairs` times; after that the sample is unscored. The cache keeps every reply that was understood, and
+    the model is not asked for it again.
 
     Args:
         model: a name of inspect-ai, such as `openai/gpt-4o`, or an `inspect_ai.model.Model`.
@@ -69,6 +56,8 @@ class ModelJudge:
         retries: number of further attempts if the provider is busy or slow.
         repairs: number of further replies to ask for if a reply is unusable.
         temperature, seed, max_tokens: sampling parameters. None leaves temperature and seed to the provider.
+        retry_unscored: ask again about samples that an earlier judge with this cache left unscored, also if
+            the model refused them. If False, they stay unscored and need no call.
 
     Raises:
         InputError: inspect-ai or the provider's package is missing, the provider or its API key is unknown,
@@ -92,6 +81,7 @@ class ModelJudge:
         temperature: float | None = 0.0,
         seed: int | None = 0,
         max_tokens: int = 4096,
+        retry_unscored: bool = True,
     ) -> None:
         if concurrency < 1 or max_tokens < 1 or timeout <= 0 or min(retries, repairs) < 0:
             raise InputError(
@@ -100,16 +90,12 @@ class ModelJudge:
             )
         self.name = str(model)
         self.sampling: dict[str, Any] = {"temperature": temperature, "seed": seed, "max_tokens": max_tokens}
-        self._model = model
-        # Opened here, so that a missing key shows before any work.
-        self._unused_client: Any = open_model(model)
+        # The client first: without a key, no cache is made.
+        self._client = ModelClient(model, self.sampling, concurrency, timeout, retries)
         self._cache = ReplyCache(cache)
-        self._concurrency = concurrency
-        self._timeout = timeout
-        self._retries = retries
         self._repairs = repairs
-        self._loop_state: RunVar[_LoopState] = RunVar("judge")
-        self._logged_errors: set[str] = set()
+        self._retry_unscored = retry_unscored
+        self._pending: RunVar[dict[str, _PendingRequest]] = RunVar("judge")
 
     async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
         """Return the labels that each request asks for. Each text is cut to 20,000 characters."""
@@ -191,100 +177,84 @@ class ModelJudge:
     async def _ask(
         self, system: str, data: Any, read: Callable[[str], tuple[Item, ...]], truncated: bool = False
     ) -> Judgement[Item]:
-        """Ask the model, and ask again if its reply is unusable."""
+        """Return the labels from the cache, from another task with the same request, or from the model."""
         messages = [("system", system), ("user", fence(data))]
-        calls = 0
-        refused = False
-        for _ in range(self._repairs + 1):
-            reply, new_calls = await self._get_reply(messages)
-            calls += new_calls
-            if not isinstance(reply, Reply):
-                return Judgement(None, reply, calls, truncated)
-            try:
-                return Judgement(read(reply.text), None, calls, truncated)
-            except UnusableReply as problem:
-                refused = reply.stop == "content_filter"
-                quoted = reply.text[:_MAX_REPLY_CHARS].strip() or "(nothing)"
-                messages = [*messages, ("assistant", quoted), ("user", REPAIR.format(problem))]
-        return Judgement(None, "refused" if refused else "garbage", calls, truncated)
-
-    async def _get_reply(self, messages: Sequence[tuple[str, str]]) -> tuple[Reply | Unscored, int]:
-        """Return the reply and the number of calls: 0 if the cache or another task had the reply."""
-        state = self._current_loop_state()
-        key = cache_key(self.name, messages, self.sampling)
-        while key in state.pending:
-            call = state.pending[key]
-            await call.done.wait()
-            if call.reply is not None:
-                return call.reply, 0
-        cached = self._cache.get(key)
-        if cached is not None:
-            return cached, 0
-        call = state.pending[key] = _PendingCall(anyio.Event())
+        key = self._cache_key(messages)
+        pending = self._pending_requests()
+        while key in pending:
+            request = pending[key]
+            await request.done.wait()
+            if request.judgement is not None:
+                return replace(request.judgement, calls=0, truncated=truncated)
+        if (items := self._find_cached(messages, read)) is not None:
+            return Judgement(items, None, 0, truncated)
+        if not self._retry_unscored and (reason := self._cache.get_unscored(key)):
+            return Judgement(None, reason, 0, truncated)
+        request = pending[key] = _PendingRequest(anyio.Event())
         try:
-            async with state.limit:
-                reply = call.reply = await self._call_model(state.model, messages)
-            if isinstance(reply, Reply):
-                self._cache.put(key, reply)
+            request.judgement = judgement = await self._ask_model(messages, read, truncated)
         finally:
-            del state.pending[key]
-            call.done.set()
-        return reply, 1
+            del pending[key]
+            request.done.set()
+        return judgement
 
-    async def _call_model(self, model: Any, messages: Sequence[tuple[str, str]]) -> Reply | Unscored:
-        from inspect_ai.model import (
-            ChatMessageAssistant,
-            ChatMessageSystem,
-            ChatMessageUser,
-            GenerateConfig,
-        )
+    async def _ask_model(
+        self, messages: Sequence[tuple[str, str]], read: Callable[[str], tuple[Item, ...]], truncated: bool
+    ) -> Judgement[Item]:
+        """Ask the model, and ask again if its reply is unusable. Keep the reply that was understood."""
+        key = self._cache_key(messages)
+        unscored: Unscored = "garbage"
+        for calls in range(1, self._repairs + 2):
+            reply = await self._client.call(messages)
+            if not isinstance(reply, Reply):
+                unscored = reply
+                break
+            try:
+                items = read(reply.text)
+            except UnusableReply as problem:
+                unscored = "refused" if reply.stop == "content_filter" else "garbage"
+                messages = _request_repair(messages, reply, problem)
+            else:
+                self._cache.put(key, reply)
+                return Judgement(items, None, calls, truncated)
+        self._cache.put_unscored(key, unscored)
+        return Judgement(None, unscored, calls, truncated)
 
-        classes = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
-        config = GenerateConfig(
-            **self.sampling,
-            max_retries=self._retries,
-            attempt_timeout=math.ceil(self._timeout),
-            max_connections=self._concurrency,
-        )
-        try:
-            with anyio.fail_after(self._timeout * (self._retries + 1)):
-                output = await model.generate(
-                    [classes[role](content=text) for role, text in messages], config=config, cache=False
-                )
-        except TimeoutError:
-            return "timeout"
-        except Exception as error:  # of any provider; its message is not logged, because it may hold a key
-            if getattr(error, "status_code", None) in _KEY_REFUSED:
-                raise InputError(f"judge {self.name}: the provider refuses the API key; check it") from None
-            if "Timeout" in type(error).__name__:  # the timeouts of inspect-ai and of the providers
-                return "timeout"
-            self._log_once(type(error).__name__)
-            return "error"
-        if not output.choices:
-            return Reply("", "unknown")
-        return Reply(output.completion, str(output.stop_reason))
+    def _find_cached(
+        self, messages: Sequence[tuple[str, str]], read: Callable[[str], tuple[Item, ...]]
+    ) -> tuple[Item, ...] | None:
+        """Return the labels of an understood reply in the cache, or None.
 
-    def _log_once(self, error: str) -> None:
-        if error not in self._logged_errors:
-            _log.warning(
-                "judge %s: a call failed (%s); further errors of this kind are only counted", self.name, error
-            )
-        self._logged_errors.add(error)
-
-    def _current_loop_state(self) -> _LoopState:
-        """Return the state of the running event loop.
-
-        Each loop needs its own client, because a provider's client works only in the loop of its first use.
+        Files of earlier versions also hold useless replies. There, an understood reply is the reply to the
+        request for a repair.
         """
-        state = self._loop_state.get(None)
-        if state is None:
-            model = self._unused_client or open_model(self._model)
-            self._unused_client = None
-            # inspect-ai's own limit spans all loops, but one loop cannot wake another
-            model.api.connection_key = lambda: f"mmprobe judge {id(self)} {id(model)}"
-            state = _LoopState(model, anyio.Semaphore(self._concurrency))
-            self._loop_state.set(state)
-        return state
+        for _ in range(self._repairs + 1):
+            reply = self._cache.get(self._cache_key(messages))
+            if reply is None:
+                return None
+            try:
+                return read(reply.text)
+            except UnusableReply as problem:
+                messages = _request_repair(messages, reply, problem)
+        return None
+
+    def _cache_key(self, messages: Sequence[tuple[str, str]]) -> str:
+        return cache_key(self.name, messages, self.sampling)
+
+    def _pending_requests(self) -> dict[str, _PendingRequest]:
+        """Return the pending requests of the running event loop, by cache key."""
+        pending = self._pending.get(None)
+        if pending is None:
+            pending = {}
+            self._pending.set(pending)
+        return pending
+
+
+def _request_repair(
+    messages: Sequence[tuple[str, str]], reply: Reply, problem: UnusableReply
+) -> list[tuple[str, str]]:
+    quoted = reply.text[:_MAX_REPLY_CHARS].strip() or "(nothing)"
+    return [*messages, ("assistant", quoted), ("user", REPAIR.format(problem))]
 
 
 def _truncate_texts(data: Any) -> Any:
@@ -300,34 +270,3 @@ def _truncate_texts(data: Any) -> Any:
 
 def _number_texts(texts: Sequence[str]) -> list[dict[str, Any]]:
     return [{"number": number, "text": text} for number, text in enumerate(texts, 1)]
-
-
-def open_model(model: Any) -> Any:
-    """Open the inspect-ai model of a name. A model object is returned as it is.
-
-    Raises:
-        InputError: inspect-ai, the provider, its package or its API key is missing.
-
-    Example:
-        >>> open_model("openai/gpt-4o")                                             # doctest: +SKIP
-        openai/gpt-4o
-    """
-    try:
-        from inspect_ai.model import Model, get_model
-    except ImportError:
-        raise InputError(
-            "a model as judge needs inspect-ai, which is missing: pip install 'mmprobe[eval]'"
-        ) from None
-    if isinstance(model, Model):
-        return model
-    try:
-        return get_model(model, memoize=False)
-    except Exception as error:  # a private class of inspect-ai, or an error of the provider's package
-        if isinstance(error, (ValueError, ImportError)) or type(error).__name__ == "PrerequisiteError":
-            raise InputError(f"judge {model}: {_one_line(str(error))}") from None
-        raise InputError(f"judge {model}: cannot be opened ({type(error).__name__})") from None
-
-
-def _one_line(message: str) -> str:
-    """Put a message of inspect-ai on one line, without its markup for colours."""
-    return " ".join(re.sub(r"\[/?[a-z #0-9]*\]", "", message).split())[:300]

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mmprobe.benchmarks.judges.client import open_model
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
-from mmprobe.benchmarks.judges.model import ModelJudge, open_model
+from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.types import (
     Item,
     Judge,
@@ -31,13 +32,14 @@ LEXICAL = "lexical"
 Result = TypeVar("Result")
 
 
-def open_judge(name: str, cache: str | Path | None = None) -> Judge | None:
+def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool = True) -> Judge | None:
     """Open a judge by its name.
 
     Args:
         name: `lexical`, `model:openai/gpt-4o`, or `ensemble:openai/a,openai/b,openai/c`. The names of the
             models are those of inspect-ai.
         cache: file for the replies. None keeps them in memory.
+        retry_unscored: ask again about items that an earlier judge with this cache left unscored.
 
     Returns:
         The judge. None for `lexical`, which stands for the benchmark's own rules.
@@ -63,18 +65,18 @@ def open_judge(name: str, cache: str | Path | None = None) -> Judge | None:
     # A missing key of the last model must show before the first model's cache is made.
     for model in models[1:]:
         open_model(model)
-    judges = [ModelJudge(model, cache) for model in models]
+    judges = [ModelJudge(model, cache, retry_unscored=retry_unscored) for model in models]
     return judges[0] if kind == "model" else EnsembleJudge(judges)
 
 
 def with_judge(
-    benchmark: Benchmark, name: str, cache: str | Path | None = None
+    benchmark: Benchmark, name: str, cache: str | Path | None = None, retry_unscored: bool = True
 ) -> tuple[Benchmark, dict[str, Any]]:
     """Replace the rules of a benchmark by a judge.
 
     Args:
         benchmark: the benchmark.
-        name, cache: as for `open_judge`.
+        name, cache, retry_unscored: as for `open_judge`.
 
     Returns:
         The benchmark whose `score_answers` asks the judge, and counts. The counts are filled by every call of
@@ -101,7 +103,7 @@ def with_judge(
         raise InputError(
             f"benchmark {benchmark.name}: is scored by rules and needs no judge; use the judge 'lexical'"
         )
-    judge = open_judge(name, cache)
+    judge = open_judge(name, cache, retry_unscored)
     assert judge is not None
     counts: dict[str, Any] = {}
 

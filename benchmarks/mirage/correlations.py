@@ -16,6 +16,7 @@ from mmprobe.analyses.statistics import CONFIDENCE, holm
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
+from mmprobe.samples import regular_file
 
 MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")
 
@@ -148,7 +149,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, float | None], list[dict[str, 
     """Read the values of the metrics, and the records, of a result folder."""
     file = folder / "results.json"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(regular_file(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         raise InputError(f"{file}: not a JSON file that can be read; name a result folder") from None
     metrics = content.get("metrics") if isinstance(content, dict) else None

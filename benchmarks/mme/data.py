@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_image
+from mmprobe.samples import Sample, check_image, regular_file
 
 PERCEPTION = (
     "existence",
@@ -115,7 +115,7 @@ def read_mme_answers(path: str | Path) -> tuple[list[Sample], dict[str, str]]:
 
 def _read_lines(file: Path) -> Iterator[tuple[str, str]]:
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = regular_file(file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read as UTF-8 text ({error})") from None
     for number, line in enumerate(text.split("\n"), 1):

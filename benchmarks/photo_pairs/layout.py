@@ -21,6 +21,7 @@ from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import read_pairs
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
 from mmprobe.errors import InputError
+from mmprobe.samples import open_image
 
 Row = dict[str, Any]
 _QUALITY = 95  # of the JPEG files, ours; without chroma subsampling, equal blocks stay equal
@@ -84,7 +85,7 @@ def make_row(photo: Photo, edits: Iterable[Edit], properties: Mapping[str, Any])
 def write_jpeg(pixels: Pixels, file: Path) -> Pixels:
     """Write an image as JPEG, and return its pixels as read back from the file."""
     Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY, subsampling=0)
-    with Image.open(file) as image:
+    with open_image(file) as image:
         return np.array(image.convert("RGB"))
 
 

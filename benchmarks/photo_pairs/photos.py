@@ -15,7 +15,7 @@ from PIL import Image
 
 from mmprobe.benchmarks.photo_pairs.masks import BadMask, Mask, decode_mask
 from mmprobe.errors import InputError
-from mmprobe.samples import check_id, check_image
+from mmprobe.samples import check_id, check_image, open_image, regular_file
 
 Pixels = NDArray[np.uint8]
 _MAX_PIXELS = 20_000_000  # of an image, ours: the masks of all its instances are held in memory at once
@@ -98,7 +98,7 @@ def read_entries(path: str | Path) -> list[ImageEntry]:
         '000000397133'
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
         categories = {item["id"]: " ".join(str(item["name"]).lower().split()) for item in data["categories"]}
         entries = {
             image["id"]: ImageEntry(PurePosixPath(str(image["file_name"])).stem, image, [], categories)
@@ -153,7 +153,7 @@ def read_photo(entry: ImageEntry, folder: Path) -> Photo:
     if height * width > _MAX_PIXELS:
         raise Rejection("read", f"the image has over {_MAX_PIXELS // 1_000_000} megapixels")
     try:
-        with Image.open(file) as image:
+        with open_image(file) as image:
             pixels = np.array(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise Rejection("read", f"the image cannot be read ({error})") from None

@@ -179,7 +179,7 @@ def _open_planner_model(planner: Any) -> Any:
         if kind != "model" or not name:
             raise InputError(f"planner {planner!r}: must be rules, or model:NAME such as model:openai/gpt-4o")
         planner = name
-    from mmprobe.benchmarks.judges.model import open_model
+    from mmprobe.benchmarks.judges.client import open_model
 
     open_model(planner)
     return planner

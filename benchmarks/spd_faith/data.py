@@ -17,7 +17,7 @@ from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES, EditType
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_id
+from mmprobe.samples import Sample, check_id, regular_file
 
 Box = tuple[float, float, float, float]
 _MAX_PIXELS = 1e9  # larger than any image; NaN is not below it either
@@ -272,7 +272,7 @@ def _read_rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8-sig"))
+        return json.loads(regular_file(file).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read as UTF-8 text ({error})") from None
     except (ValueError, RecursionError):

@@ -61,7 +61,9 @@ app.command("filter")(filter_by_votes)
 
 
 def _exit(message: str, code: int) -> None:
-    """Print the message as one line on stderr, and exit."""
+    """Print the message as one line on stderr, with options in place of arguments, and exit."""
+    for name in ("resume", "overwrite"):
+        message = message.replace(f"{name}=True", f"--{name}")
     print(f"mmprobe: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
 

@@ -20,6 +20,7 @@ from mmprobe.cli.options import (
     JudgeName,
     MethodName,
     ModelName,
+    RetryUnscored,
     Settings,
     Temperature,
     check_out,
@@ -30,6 +31,7 @@ from mmprobe.cli.options import (
 )
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import parse_settings
+from mmprobe.lock import check_unlocked
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks import Evaluation
@@ -114,6 +116,7 @@ def bench(
     device: Device = "auto",
     dtype: Dtype = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier call in --out.")] = False,
+    retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
     """Ask a model a benchmark's questions and score its answers.
@@ -128,6 +131,7 @@ def bench(
       mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --trace --out results/7b
       mmprobe bench spd-faith --model tiny-spd --judge model:openai/gpt-4o --out results/judged
     """
+    check_unlocked(out)
     if (out / "responses.jsonl").exists() and not resume:
         raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")
     check_out(out, [data] if data else [])
@@ -149,6 +153,7 @@ def bench(
         device=device,
         dtype=dtype,
         resume=resume,
+        retry_unscored=retry_unscored,
         **parse_settings(settings or []),
     )
     for run, n_failures in evaluation.failures.items():
@@ -164,6 +169,7 @@ def score(
     ],
     out: Annotated[Path, typer.Option(help="The result folder.")],
     judge: JudgeName = "lexical",
+    retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
     """Score answers that any system gave, offline.
@@ -178,7 +184,10 @@ def score(
       --out results/judged
     """
     check_out(out, [data])
-    _print_evaluation(mmprobe.benchmarks.score(name, data, responses, out, judge=judge), as_json)
+    evaluation = mmprobe.benchmarks.score(
+        name, data, responses, out, judge=judge, retry_unscored=retry_unscored
+    )
+    _print_evaluation(evaluation, as_json)
 
 
 def compare(
@@ -241,7 +250,7 @@ def compare(
 
     files = [str(file) for file in export(ds, out)]
     (out / "compare.md").write_text(markdown(ds) + "\n", encoding="utf-8")
-    mmprobe.viz.plot(ds).write_html(out / "compare.html", include_plotlyjs=True)
+    mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [
         f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.find_benchmark(name).headline
@@ -255,7 +264,8 @@ def _print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     if unscored := evaluation.judging.get("unscored"):
         reasons = ", ".join(f"{reason} {count}" for reason, count in unscored.items())
         n_unscored = sum(unscored.values())
-        warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}")
+        retry = "; call again to retry (bench with --resume)" if set(unscored) != {"disagreement"} else ""
+        warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
     headline = mmprobe.benchmarks.find_benchmark(evaluation.benchmark).headline
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
     lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in headline if name in metrics]

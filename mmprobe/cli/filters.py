@@ -14,6 +14,7 @@ from mmprobe.cli.options import (
     Device,
     Dtype,
     JudgeName,
+    RetryUnscored,
     Temperature,
     check_out,
     metric_values,
@@ -45,6 +46,7 @@ def filter_by_votes(
     device: Device = "auto",
     dtype: Dtype = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier filter in --out.")] = False,
+    retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
     """Remove the questions that models answer without the images.
@@ -77,7 +79,7 @@ def filter_by_votes(
     from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters
 
     check_voters(names)
-    opened_judge = open_judge(judge, out / "judge.sqlite")
+    opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
     ask = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype)
     settings = {"temperature": temperature, "seed": seed, "max_new_tokens": max_new_tokens}
     about = {"data": str(data), "judge": judge}

@@ -34,6 +34,13 @@ MethodName = Annotated[
 ModelName = Annotated[
     str, typer.Option("--model", help="Alias (see mmprobe models), local folder or hub id.")
 ]
+RetryUnscored = Annotated[
+    bool,
+    typer.Option(
+        "--retry-unscored/--no-retry-unscored",
+        help="Ask the judge again about what an earlier call in --out left unscored, or leave it unscored.",
+    ),
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A parameter of the method, such as eta=0.25; repeatable.")

@@ -22,6 +22,7 @@ from mmprobe.cli.options import (
     say,
 )
 from mmprobe.errors import InputError
+from mmprobe.lock import check_unlocked
 
 _N_TRIED = 8  # samples whose prompts a plan measures
 
@@ -64,6 +65,7 @@ def trace(
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: choose one")
+    check_unlocked(out)
     if (out / "run.json").is_file() and not resume and not overwrite:
         raise InputError(
             f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"

@@ -111,6 +111,8 @@ class Family:
         parts: returns the modules of a decoder layer.
         vision: the vision encoder. None where it cannot be recorded.
         chat_template: for processors that come without one.
+        adds_between_layers: whether the model changes the residual stream at the prompt's visual tokens between
+            layers, so that resid_post of a layer is not resid_pre of the next one.
         notes: what a user should know of the family, in a sentence.
     """
 
@@ -122,6 +124,7 @@ class Family:
     parts: Callable[[Any], LayerParts] = get_decoder_parts
     vision: VisionEncoder | None = None
     chat_template: str | None = None
+    adds_between_layers: bool = False
     notes: str = ""
 
     def decoder(self, hf: Any) -> Any:

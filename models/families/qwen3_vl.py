@@ -15,5 +15,6 @@ QWEN3_VL = Family(
     vision=VisionEncoder(
         layers=get_encoder_blocks, attention="attn", patch_positions=find_merged_patch_positions
     ),
+    adds_between_layers=True,
     notes="Its first layers add image features again (DeepStack): there, resid_post is not the next resid_pre.",
 )

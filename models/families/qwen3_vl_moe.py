@@ -15,5 +15,6 @@ QWEN3_VL_MOE = Family(
     vision=VisionEncoder(
         layers=get_encoder_blocks, attention="attn", patch_positions=find_merged_patch_positions
     ),
+    adds_between_layers=True,
     notes="As qwen3_vl; gates are not recorded, since its FFNs are mixtures of experts.",
 )

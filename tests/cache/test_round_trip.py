@@ -144,7 +144,7 @@ def test_a_whole_data_set_that_overflows_is_float32(tmp_path):
 @QUICK
 @given(texts=st.lists(TEXT, max_size=30), answer=TEXT, question=TEXT)
 def test_texts_are_read_as_they_were_written(texts, answer, question):
-    sample = Sample(id="s", question=question, metadata={"deep": [{"text": answer}]})
+    sample = Sample(id="t", question=question, metadata={"deep": [{"text": answer}]})
 
     def fill(path):
         with TraceWriter(path, {}, {"sample": sample.model_dump_json()}) as writer:

@@ -181,7 +181,7 @@ def test_a_bad_run_file_is_an_input_error_of_one_line(tmp_path, text):
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as error:
         open_run(tmp_path)
-    assert one_line(error).startswith(f"{tmp_path}: ")
+    assert one_line(error).startswith(f"{tmp_path / 'run.json'}: ")
 
 
 @pytest.mark.parametrize(

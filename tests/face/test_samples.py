@@ -255,7 +255,7 @@ def test_a_file_that_is_missing_or_a_folder_is_refused(tmp_path):
         ("nul\0.png", None, "not a readable image"),
         (".", None, "not a readable image"),
         ("empty.png", b"", "the file is empty"),
-        ("text.png", b"I am no picture", "of no known format"),
+        ("text.png", b"I am no picture", "its content is not PNG, JPEG, WebP, GIF, BMP or TIFF"),
         ("short.png", png_header(5, 5)[:12], "not a readable image"),
         ("bomb.png", png_header(20_000, 20_000), "over 100 megapixels"),
         ("large.png", png_header(10_001, 10_000), "over 100"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.chat import Chat
@@ -140,3 +141,30 @@ def test_a_sample_that_the_processor_refuses_is_named(tiny_spd, image_paths, tmp
 def test_text_that_is_not_utf8_is_named(tiny_spd, field):
     with pytest.raises(InputError, match=r"^sample a: its text holds half a surrogate pair"):
         tiny_spd.prompt(Sample(id="a", **{"question": "?"} | {field: "caf\udce9"}))
+
+
+def test_a_prompt_longer_than_the_context_is_refused_by_name(tiny_spd, image_paths, tmp_path):
+    question = "Is there a star? " * 6000  # 100,000 characters, which would be answered for minutes
+    long = Sample(id="long", images=image_paths[:2], question=question)
+    short = Sample(id="short", images=image_paths[:2], question="Is there a star?")
+    pattern = (
+        r"^sample long: its prompt has \d\d,\d\d\d tokens, and the context of tiny-spd has 4,096; shorten"
+    )
+    for samples in ([long], [short, long]):
+        with pytest.raises(InputError, match=pattern) as error:
+            tiny_spd.batch(samples)
+        assert "\n" not in str(error.value)
+    run = mp.trace(tiny_spd, [long, short], tmp_path / "run", max_new_tokens=2, batch_size=2)
+    assert run.ids == ["short"]
+    (failure,) = run.failures
+    assert failure["id"] == "long" and "its prompt has" in failure["message"]
+    with pytest.raises(InputError, match=pattern):
+        mp.generate(tiny_spd, long, max_new_tokens=2)
+
+
+def test_a_prompt_as_long_as_the_context_is_read(tiny_spd):
+    limit = tiny_spd.hf.config.get_text_config().max_position_embeddings
+    n_other = len(tiny_spd.prompt(Sample(id="a", question="a")).ids) - 1
+    assert len(tiny_spd.prompt(Sample(id="a", question="a" * (limit - n_other))).ids) == limit
+    with pytest.raises(InputError, match=f"has {limit + 1:,} tokens"):
+        tiny_spd.prompt(Sample(id="a", question="a" * (limit - n_other + 1)))

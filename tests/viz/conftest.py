@@ -126,6 +126,7 @@ def show(browser: Browser) -> Iterator[Callable[..., Page]]:
     page.on("console", lambda message: problems.append(f"console: {message.text}"))
     page.on("pageerror", lambda error: problems.append(f"error: {error}"))
     page.on("dialog", dismiss)
+    page.context.on("page", lambda opened: problems.append(f"new page: {opened.url}"))
     page.expose_function("noteViolation", lambda violation: problems.append(f"policy: {violation}"))
     page.add_init_script(
         "addEventListener('securitypolicyviolation', (e) => noteViolation(e.violatedDirective + e.blockedURI))"

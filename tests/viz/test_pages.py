@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 import xarray as xr
 from playwright.sync_api import Browser, Page
@@ -15,7 +17,7 @@ from playwright.sync_api import Browser, Page
 from mmprobe.analyses import attention_decay
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.viz.panel import GROUP_COLOURS, LABEL_COLOURS
+from mmprobe.viz.panel import GROUP_COLOURS, LABEL_COLOURS, Panel, apply_layout
 from mmprobe.viz.report import write_report
 from mmprobe.viz.report.analysis_pages import analysis_pages
 from mmprobe.viz.report.overview import findings_table
@@ -111,6 +113,22 @@ def test_figures_fit_a_window_resized_on_another_page(report: Path, show: Callab
     tops = titles.evaluate_all("all => all.map((text) => text.getBoundingClientRect().top)")
     assert len(tops) == 2
     assert abs(tops[0] - tops[1]) > 150, "plots of a row are stacked"
+
+
+def test_long_titles_of_axes_fit_a_narrow_window(
+    run: Run, tmp_path: Path, show: Callable[..., Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = go.Figure(go.Scatter(x=[1, 2], y=["a rather long label", "another long label"]))
+    apply_layout(figure).update_xaxes(title="share of samples in which the neuron is active")
+    module = importlib.import_module("mmprobe.viz.figures")
+    monkeypatch.setattr(module, "figures", lambda dataset: [Panel("A figure", figure, "")])
+    page = show(write_report(run, [xr.Dataset()], tmp_path / "report.html"), "analysis")
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.wait_for_function("document.querySelector('#figure-0 .main-svg')?.clientWidth < 400")
+    title, plot = (page.locator(f"#figure-0 {name}").bounding_box() for name in (".g-xtitle", ".plot"))
+    assert title and plot
+    assert plot["x"] <= title["x"]
+    assert title["x"] + title["width"] <= plot["x"] + plot["width"]
 
 
 def test_print_has_every_page_and_figure(report: Path, show: Callable[..., Page]) -> None:

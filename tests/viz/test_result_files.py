@@ -66,12 +66,35 @@ def test_results_are_found_beside_a_run(tmp_path: Path) -> None:
     ("file", "text", "message"),
     [
         ("results.json", "{", "results.json: cannot be read as JSON"),
-        ("results.json", "[]", "results.json: has no 'metrics'"),
-        ("results.json", '{"metrics": {"f1": 1}}', "metric 'f1' has a wrong format"),
-        ("results.json", '{"metrics": {"f1": {"value": "<b>"}}}', "metric 'f1' has a wrong"),
-        ("results.json", '{"metrics": {"f1": {"value": NaN}}}', "metric 'f1' has a wrong"),
-        ("samples.jsonl", '{"id": "a"}\n7\n', "samples.jsonl, line 2: needs an object with an id"),
-        ("samples.jsonl", '{"id": "a"', "samples.jsonl: has a line that is not JSON"),
+        ("results.json", '{"metrics": ' + "[" * 3000, "results.json: cannot be read as JSON"),
+        ("results.json", '{"metrics": {}, "a": ' + "[" * 500 + "]" * 500 + "}", "nested too deeply"),
+        ("results.json", "[]", "results.json: Input should be a valid dictionary"),
+        ("results.json", "{}", "results.json: field 'metrics': Field required"),
+        ("results.json", '{"metrics": [1]}', "results.json: field 'metrics': Input should be a valid dict"),
+        ("results.json", '{"metrics": {"f1": 1}}', "field 'metrics.f1': Input should be a valid dict"),
+        (
+            "results.json",
+            '{"metrics": {}, "benchmark": [1]}',
+            "field 'benchmark': Input should be a valid string",
+        ),
+        *(
+            ("results.json", f'{{"metrics": {{"f1": {{"{key}": {value}}}}}}}', f"field 'metrics.f1.{key}")
+            for key in ("value", "low", "high", "n", "coverage")
+            for value in ('"<b>"', "NaN", "Infinity", "true", "[]", "{}", "1" + "0" * 400)
+        ),
+        *(
+            ("results.json", f'{{"metrics": {{"f1": {{"range": {value}}}}}}}', "field 'metrics.f1.range")
+            for value in ('"01"', "[0]", "[0, 1, 2]", '[0, "1"]', "{}", "1")
+        ),
+        ("samples.jsonl", '{"id": "a"}\n7\n', "samples.jsonl, line 2: Input should be a valid dict"),
+        ("samples.jsonl", '{"id": "a"}\n\n{}\n', "samples.jsonl, line 3: field 'id': Field required"),
+        ("samples.jsonl", '{"id": ["a"]}', "samples.jsonl, line 1: field 'id"),
+        (
+            "samples.jsonl",
+            '{"id": "a", "claims": ' + "[" * 500 + "]" * 500 + "}",
+            "line 1: cannot be read as JSON",
+        ),
+        ("samples.jsonl", '{"id": "a"', "samples.jsonl, line 1: cannot be read as JSON"),
         ("samples.jsonl", None, "samples.jsonl: cannot be read"),
     ],
 )
@@ -80,8 +103,20 @@ def test_damaged_results_are_one_line(tmp_path: Path, file: str, text: str | Non
     (folder / file).unlink()
     if text is not None:
         (folder / file).write_text(text)
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=re.escape(message)) as error:
         read_results(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_entries_are_kept(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    metric = {"value": 1, "low": 0.5, "range": [0, None], "direction": "higher", "new": [1]}
+    content = {"benchmark": "pope", "metrics": {"f1": metric}, "seed": 3, "new": {"a": [1]}}
+    (folder / "results.json").write_text(json.dumps(content))
+    results = read_results(folder)
+    assert results.about == {"seed": 3, "new": {"a": [1]}}
+    assert metric.items() <= results.metrics["f1"].items()
+    assert isinstance(results.metrics["f1"]["value"], int), "whole numbers are shown without decimals"
 
 
 def test_internals_are_means_of_finite_values() -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
+from mmprobe.models.torch_hooks import find_hook_after_norm, find_hooked_module
 from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
 
 log = logging.getLogger("mmprobe")
@@ -66,6 +67,12 @@ def resolve_capture(
         unsupported = module.unsupported_reason(model, batch_size)
         if unsupported is not None:
             raise InputError(f"engine {engine}: {unsupported}")
+        hooked = find_hooked_module(model.hf)
+        if hooked is not None:
+            raise InputError(
+                f"engine {engine}: runs a copy of the model, and may miss the torch hook on {hooked}; "
+                'remove the hook or use engine="native"'
+            )
         reason = f"engine {engine} records the answer's steps only"
         reasons |= dict.fromkeys(_names("vision/", "prompt/"), reason)
     if remote and model.hf.device.type == "meta":
@@ -92,6 +99,8 @@ def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str,
         reasons |= dict.fromkeys(_names("tam/"), f"in {family.name} images are no tokens of the prompt")
     elif model.hf.device.type == "meta":
         pass  # without weights, nothing can be said about the logits
+    elif hooked := find_hook_after_norm(model.hf, decoder.norm):
+        reasons |= dict.fromkeys(_names("tam/"), f"a torch hook on {hooked} may change the logits")
     elif not model.has_plain_logits:
         reasons |= dict.fromkeys(_names("tam/"), f"{family.name} rescales its logits")
     if family.vision is None:

@@ -21,7 +21,8 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import AttentionCall, Observer, observe_attention
-from mmprobe.models.hooks import observe
+from mmprobe.models.hooks import observe, observe_stream
+from mmprobe.models.torch_hooks import find_hooked_module
 from mmprobe.traces.attention_rows import LayerKeys, prompt_rows
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import AttentionRows, SampleRecorder
@@ -72,7 +73,8 @@ class BatchRecorder(StoppingCriteria):
         self.n_steps = 0  # steps passed on
         self.ids: Tensor | None = None  # [batch, token]; None until the forward pass of the prompt is over
         self.keys = {layer: LayerKeys(self.parts[layer].has_cross_attention) for layer in self.layers}
-        self.buffer = ForwardPassBuffer()
+        self.has_hooks = find_hooked_module(model.hf) is not None
+        self.buffer = ForwardPassBuffer(copies=self.has_hooks)
         self.logits: list[Tensor] = []  # each [batch, 1, vocabulary]
         self.normed: list[Tensor] = []  # each [batch, position, hidden]
 
@@ -94,13 +96,13 @@ class BatchRecorder(StoppingCriteria):
                 if spec.wants("residual/", "update/", "prompt/residual"):
                     pre, mid, post = (self._residual_listener(name, layer) for name in ("pre", "mid", "post"))
                     stack.enter_context(observe(module, pre, post))
-                    stack.enter_context(observe(parts.mid, inputs=mid))
+                    stack.enter_context(observe_stream(parts.mid, mid))
                 if spec.wants("ffn/") and parts.activation is not None:
                     add_gate = partial(self.buffer.add, "gate", layer)
                     stack.enter_context(observe(parts.activation, outputs=add_gate))
             stack.enter_context(observe(self.model.hf, outputs=self._add_logits))
             if spec.wants("tam/"):
-                stack.enter_context(observe(self.norm, outputs=self.normed.append))
+                stack.enter_context(observe(self.norm, outputs=self._add_normed))
             text_config = self.model.hf.config.get_text_config()
             stack.enter_context(observe_attention([text_config], observers))
             if spec.wants("vision/"):
@@ -110,6 +112,9 @@ class BatchRecorder(StoppingCriteria):
     def _add_logits(self, output: Any) -> None:
         self.logits.append(_last_position(output.logits))
         self.buffer.end_pass()
+
+    def _add_normed(self, values: Tensor) -> None:
+        self.normed.append(values.clone() if self.has_hooks else values)
 
     def _residual_listener(self, name: str, layer: int) -> Callable[[Tensor], None]:
         for_steps = self.spec.wants("residual/", "update/")
@@ -229,16 +234,21 @@ class ForwardPassBuffer:
 
     Joining the layers' tensors takes less time than keeping many small ones, between which the allocator
     finds little room to use again.
+
+    Args:
+        copies: copy each layer's values at once. Hooks of the user may change them in place later.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, copies: bool) -> None:
+        self.copies = copies
         self.current: dict[str, dict[int, Tensor]] = defaultdict(dict)  # of the present pass, by layer
         self.passes: dict[str, list[Tensor]] = defaultdict(list)  # each [batch, 1, layer, ...]
         self.layers: dict[str, list[int]] = {}  # layers that ran
 
     def add(self, name: str, layer: int, values: Tensor) -> None:
         """Add a layer's values [batch, position, ...] of the present pass."""
-        self.current[name][layer] = _last_position(values)
+        last = _last_position(values)
+        self.current[name][layer] = last.clone() if self.copies else last
 
     def end_pass(self) -> None:
         """End a forward pass."""

@@ -98,11 +98,14 @@ const csv = (() => {
     return allRows;
   }
 
+  // Figures have `<` in texts as `&lt;`, because plotly reads some HTML.
+  const unescapeText = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+
   /** Formats a cell: numbers in full, text quoted if needed. No text can be a formula in a spreadsheet. */
   function cell(value) {
     if (value === undefined || value === null || Number.isNaN(value)) return "";
     if (typeof value === "number") return String(value);
-    let text = String(value);
+    let text = unescapeText(String(value));
     const isNumber = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text);
     if (/^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/.test(text) && !isNumber) text = `'${text}`;
     return /[",\r\n]|^\s|\s$/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;

@@ -6,7 +6,12 @@
   const drawnWidths = new Map(); // by plot element; a hidden element has width 0 and is not drawn
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
-  const readFigure = (plot) => JSON.parse(document.getElementById(plot.dataset.figure).textContent);
+  // Nothing leaves the page: no button that uploads the figure, no logo that opens plotly's site.
+  const CONFIG = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "" };
+
+  /** Plotly makes links of `<a href>` in texts. They stay text. */
+  const disableLinks = (_, value) => (typeof value === "string" ? value.replaceAll(/<(?=a\b)/gi, "&lt;") : value);
+  const readFigure = (plot) => JSON.parse(document.getElementById(plot.dataset.figure).textContent, disableLinks);
 
   /** Returns the layout in the colours of the page. Settings of the figure's own axes stay. */
   function applyTheme(layout) {
@@ -21,7 +26,7 @@
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { ...layout.font, color: colour("--text") },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--muted"), activecolor: colour("--accent") },
+      modebar: { ...layout.modebar, bgcolor: "rgba(0,0,0,0)", color: colour("--muted"), activecolor: colour("--accent") },
       template: { ...template, layout: { ...shared,
         xaxis: { ...shared.xaxis, ...axis }, yaxis: { ...shared.yaxis, ...axis } } },
     };
@@ -32,7 +37,7 @@
     const printing = root.classList.contains("printing");
     if (small.matches || printing) figure.layout = narrow.shrinkText(figure.layout);
     const { data, layout } = small.matches && !printing ? narrow.fit(figure) : figure;
-    Plotly.react(plot, data, applyTheme(layout), { responsive: true, displaylogo: false });
+    Plotly.react(plot, data, applyTheme(layout), CONFIG);
     drawnWidths.set(plot, plot.clientWidth);
   }
 

@@ -1,5 +1,5 @@
 "use strict";
-/* Fits figures with several plots into narrow windows: plots of a row are stacked, a grid scrolls. */
+/* Fits figures into narrow windows: plots of a row are stacked, a grid scrolls, long titles of x axes have several lines. */
 const narrow = (() => {
   const PLOT_HEIGHT = 220; // pixels of a stacked plot
   const GAP = 80; // pixels between stacked plots, for labels and titles
@@ -14,7 +14,21 @@ const narrow = (() => {
     annotations: (layout.annotations ?? []).map((note) => ({ ...note, font: { ...note.font, size: FONT_SIZE + 1 } })),
   });
 
-  function fit({ data, layout }) {
+  const TITLE_LENGTH = 24; // characters of a line
+  const wrap = (text) => text.replace(new RegExp(`(.{${TITLE_LENGTH / 2},${TITLE_LENGTH}}) `, "g"), "$1<br>");
+
+  /** Returns the layout with the titles of its x axes on several lines where they are long. */
+  function wrapTitles(layout) {
+    const wrapped = { ...layout };
+    for (const [name, axis] of Object.entries(layout)) {
+      if (!/^xaxis\d*$/.test(name) || !axis.title?.text) continue;
+      wrapped[name] = { ...axis, title: { ...axis.title, text: wrap(axis.title.text) } };
+    }
+    return wrapped;
+  }
+
+  function fit({ data, layout: wide }) {
+    const layout = wrapTitles(wide);
     const names = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name) && layout[name].domain);
     const columns = new Set(names.map((name) => layout[name].domain.join())).size;
     if (columns < 2) return { data, layout };

@@ -5,12 +5,12 @@
   const links = [...document.querySelectorAll("#pages a")];
   const reportTitle = document.title;
 
-  /** Returns the element that the fragment names, or the overview. */
-  const findTarget = () => document.getElementById(location.hash.slice(1)) ?? document.getElementById("overview");
+  /** Returns the element that the fragment names, or the first page. */
+  const findTarget = () => document.getElementById(location.hash.slice(1)) ?? document.querySelector(".page");
 
   function showPage() {
     const target = findTarget();
-    const page = target.closest(".page") ?? document.getElementById("overview");
+    const page = target.closest(".page") ?? document.querySelector(".page");
     for (const other of document.querySelectorAll(".page")) other.classList.toggle("current", other === page);
     for (const link of links) {
       if (link.hash !== `#${page.id}`) link.removeAttribute("aria-current");

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.viz.label_comparison import format_notes
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text
 
 _MODE_NAMES = {
     "perceptual_blindness": "perceptual blindness",
@@ -69,7 +69,7 @@ def _evidence_panel(ds: xr.Dataset) -> Panel:
             mode="markers",
             name=f"{_MODE_NAMES[kind]} ({int(has_kind.sum())})",
             marker={"symbol": _SYMBOLS[kind], "size": 10, "opacity": 0.8},
-            text=evidence["sample"].values,
+            text=[escape_text(name) for name in evidence["sample"].values],
             customdata=evidence.sel(name=["attention_mass", "activation_mass"]).values,
             hovertemplate="%{text}<br>attention %{customdata[0]:.3f} on the regions, p %{x:.3f}"
             "<br>activation %{customdata[1]:.3f}, p %{y:.3f}<extra></extra>",

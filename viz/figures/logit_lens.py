@@ -14,7 +14,7 @@ from mmprobe.viz.label_comparison import (
     format_notes,
     lines_by_label,
 )
-from mmprobe.viz.panel import Panel, apply_layout
+from mmprobe.viz.panel import Panel, apply_layout, escape_text
 
 _TITLES = {
     "logprob": "log-probability of the token, nat",
@@ -50,7 +50,8 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
 
 
 def _answer_panel(ds: xr.Dataset) -> Panel:
-    steps = [f"{step} {text}" for step, text in enumerate(ds["token"].values.tolist())]
+    steps = [f"{step} {escape_text(text)}" for step, text in enumerate(ds["token"].values.tolist())]
+    top_tokens = ds["top_token"].isel(top=0).transpose("layer", "step").values
     heatmap = go.Heatmap(
         x=steps,
         y=ds["layer"].values,
@@ -58,7 +59,7 @@ def _answer_panel(ds: xr.Dataset) -> Panel:
         zmax=0,
         colorscale="Viridis",
         colorbar={"title": "nat", "thickness": 10},
-        text=ds["top_token"].isel(top=0).transpose("layer", "step").values,
+        text=np.vectorize(escape_text, otypes=[str])(top_tokens),
         texttemplate="%{text}" if len(steps) <= 32 else None,
         customdata=_list_top_tokens(ds),
         hovertemplate="step %{x}, layer %{y}: %{z:.2f} nat<br>most likely:<br>%{customdata}<extra></extra>",
@@ -89,5 +90,5 @@ def _list_top_tokens(ds: xr.Dataset) -> np.ndarray:
     texts = np.empty(tokens.shape[:2], dtype=object)
     for place in np.ndindex(texts.shape):
         pairs = zip(tokens[place].tolist(), logprobs[place].tolist(), strict=True)
-        texts[place] = "<br>".join(f"{text!r} {value:.2f}" for text, value in pairs)
+        texts[place] = "<br>".join(f"{escape_text(repr(text))} {value:.2f}" for text, value in pairs)
     return texts.astype(str)

@@ -10,7 +10,7 @@ import xarray as xr
 from plotly.colors import qualitative
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout
+from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, escape_text
 
 _SUBSET = re.compile(
     r"\[|_unparsed_0$"
@@ -40,14 +40,14 @@ def _difference_panel(ds: xr.Dataset) -> Panel:
         for index, method in enumerate(methods):
             points = _difference_points(shown.sel(contender=method), method, index)
             figure.add_trace(points.update(showlegend=number == 1), row=number, col=1)
-        figure.update_xaxes(title=f"difference to {baseline}", row=number, col=1)
+    figure.update_xaxes(title=f"difference to {escape_text(baseline)}", row=len(plots) or 1, col=1)
     figure.add_vline(x=0, line=REFERENCE_LINE)
     figure.update_layout(scattermode="group")
     figure.update_yaxes(autorange="reversed", dtick=1)
     height = 160 * max(1, len(plots)) + 16 * sum(heights) * max(1.2, len(methods))
     return Panel(
         f"Methods against {baseline}",
-        apply_layout(figure, height=min(round(height), 6000)).update_layout(margin={"l": 240}),
+        apply_layout(figure, height=min(round(height), 6000)),
         f"Each metric minus the metric of {baseline}, over the samples that both have, with 95 % paired bootstrap "
         f"intervals. Hover for values and n. {ds.attrs['model']}.",
     )
@@ -56,15 +56,16 @@ def _difference_panel(ds: xr.Dataset) -> Panel:
 def _difference_points(ds: xr.Dataset, method: str, index: int) -> go.Scatter:
     """Return one method's differences (metric) with their intervals."""
     difference, low, high = (ds[f"difference{end}"].values for end in ("", "_low", "_high"))
+    name = escape_text(method)
     return go.Scatter(
         x=difference,
-        y=ds["metric"].values,
-        name=method,
-        legendgroup=method,
+        y=[escape_text(metric) for metric in ds["metric"].values],
+        name=name,
+        legendgroup=name,
         mode="markers",
         marker={"symbol": index, "size": 9, "color": qualitative.Safe[index % len(qualitative.Safe)]},
         error_x={"array": high - difference, "arrayminus": difference - low, "thickness": 1.2},
         customdata=np.stack([low, high, ds["value"].values, ds["n_paired"].values], -1),
-        hovertemplate=f"{method}, %{{y}}: %{{x:+.3f}} [%{{customdata[0]:+.3f}}, %{{customdata[1]:+.3f}}]"
+        hovertemplate=f"{name}, %{{y}}: %{{x:+.3f}} [%{{customdata[0]:+.3f}}, %{{customdata[1]:+.3f}}]"
         "<br>value %{customdata[2]:.3f}, n = %{customdata[3]}<extra></extra>",
     )

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.panel import Panel, apply_layout
+from mmprobe.viz.panel import Panel, apply_layout, escape_text
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
@@ -28,7 +28,7 @@ def change_panel(ds: xr.Dataset, title: str, caption: str) -> Panel:
     changes = ds["change_by_step"].transpose("layer", "step").values
     largest = float(np.nanmax(np.abs(changes), initial=0)) or 1.0
     heatmap = go.Heatmap(
-        x=[f"{step} {text}" for step, text in enumerate(ds["token"].values.tolist())],
+        x=[f"{step} {escape_text(text)}" for step, text in enumerate(ds["token"].values.tolist())],
         y=ds["layer"].values,
         z=changes,
         zmin=-largest,

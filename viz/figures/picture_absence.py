@@ -8,7 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from mmprobe.viz.label_comparison import shorten_list
-from mmprobe.viz.panel import GROUP_COLOURS, REFERENCE_LINE, Panel, apply_layout, interval_band
+from mmprobe.viz.panel import GROUP_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text, interval_band
 
 _SPANS = {
     "first": ("before the first token", "#0072b2"),
@@ -67,7 +67,7 @@ def _question_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure(
         go.Heatmap(
             x=ds["layer"].values,
-            y=[str(name) for name in ds["pair"].values],
+            y=[escape_text(name) for name in ds["pair"].values],
             z=ds["distance_first"].values,
             colorscale="Viridis",
             zmin=0,

@@ -14,7 +14,7 @@ from mmprobe.viz.label_comparison import (
     format_notes,
     lines_by_label,
 )
-from mmprobe.viz.panel import Panel, apply_layout
+from mmprobe.viz.panel import Panel, apply_layout, escape_text
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
@@ -54,7 +54,7 @@ def _pair_panel(ds: xr.Dataset) -> Panel:
     figure = go.Figure(
         go.Heatmap(
             x=ds["layer"].values,
-            y=[str(name) for name in ds["pair"].values],
+            y=[escape_text(name) for name in ds["pair"].values],
             z=ds["cosine"].values,
             colorscale="Viridis",
             zmax=1,

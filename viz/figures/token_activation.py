@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.panel import Panel, apply_layout
+from mmprobe.viz.panel import Panel, apply_layout, escape_text
 
 MAX_TOKENS = 6
 
@@ -21,7 +21,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     figure = make_subplots(
         2 * views,
         len(steps),
-        column_titles=[f"{_escape_token(str(ds['token'].values[step]))} ({step})" for step in steps],
+        column_titles=[f"{escape_text(ds['token'].values[step]).strip() or '␣'} ({step})" for step in steps],
         row_titles=[f"{name} {view + 1}" for view in range(views) for name in ("full", "plain")],
         horizontal_spacing=0.02,
         vertical_spacing=min(0.03, 0.1 / views),  # tiled models have dozens of views; all gaps must fit
@@ -62,8 +62,3 @@ def _draw_map(values: np.ndarray, coloraxis: str) -> go.Heatmap:
         coloraxis=coloraxis,
         hovertemplate="row %{y}, column %{x}: %{z:.4f}<extra></extra>",
     )
-
-
-def _escape_token(text: str) -> str:
-    """Return a token's text for plotly, which reads some HTML in titles."""
-    return text.strip().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") or "␣"

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, open_image
 from mmprobe.viz.report.elements import compress, dump_json
 
 MAX_IMAGE_SIDE = 448
@@ -186,7 +186,7 @@ def embed_image(
         box: left, top, right and bottom of the part to show; None for the whole image.
     """
     try:
-        with Image.open(path) as file:
+        with open_image(path) as file:
             image = file.convert("RGB")
     except FileNotFoundError:
         return None, f"{path.name} no longer exists"

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmprobe.errors import InputError
+from mmprobe.json_files import JsonRecord, ResultsFile, parse_record, read_record
+from mmprobe.samples import regular_file
 
 MAX_LENGTH = {"id": 200, "question": 300, "answer": 600, "details": 240}  # characters
 _RUN_FOLDERS = ("run", "run-follow-up")
@@ -31,6 +33,12 @@ class Answer(NamedTuple):
     answer: str | None
     details: str
     faithful: bool | None
+
+
+class _Answered(JsonRecord):
+    """A line of samples.jsonl."""
+
+    id: str | int
 
 
 class Results(NamedTuple):
@@ -86,50 +94,28 @@ def read_results(folder: str | Path) -> Results:
     folder = Path(folder)
     file = folder / "results.json"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, RecursionError, ValueError):
-        raise InputError(f"{file}: cannot be read as JSON; score the answers again") from None
-    if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
-        raise InputError(f"{file}: has no 'metrics'; give a folder that mmprobe bench or mmprobe score wrote")
-    metrics = {str(name): _check_metric(file, name, metric) for name, metric in content["metrics"].items()}
-    about = {str(name): value for name, value in content.items() if name not in ("benchmark", "metrics")}
+        content = read_record(file, ResultsFile)
+    except FileNotFoundError:
+        raise InputError(
+            f"{file}: no such file; give a folder that mmprobe bench or mmprobe score wrote"
+        ) from None
+    metrics = {name: metric.model_dump() for name, metric in content.metrics.items()}
+    about = content.model_dump(exclude={"benchmark", "metrics"}, exclude_unset=True)
     answers = [
         answer for record in _read_records(folder / "samples.jsonl") for answer in list_answers(record)
     ]
-    return Results(folder, str(content.get("benchmark", "")), metrics, about, answers)
-
-
-def _check_metric(file: Path, name: str, metric: Any) -> dict[str, Any]:
-    numbers = ("value", "low", "high", "coverage", "n")
-    if not isinstance(metric, dict) or not all(_is_number(metric.get(key)) for key in numbers):
-        raise InputError(f"{file}: metric {name!r} has a wrong format; score the answers again")
-    limits = metric.get("range")
-    is_range = isinstance(limits, list) and len(limits) == 2 and all(map(_is_number, limits))
-    return {**metric, "range": limits if is_range else [None, None]}
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a finite number, or None for an undefined one."""
-    return value is None or (
-        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    )
+    return Results(folder, content.benchmark, metrics, about, answers)
 
 
 def _read_records(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    record = json.loads(line)
-                    if not isinstance(record, dict) or "id" not in record:
-                        raise InputError(f"{file}, line {number}: needs an object with an id")
-                    yield record
+        lines = regular_file(file).read_bytes().split(b"\n")
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror or error})") from None
-    except (RecursionError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{file}: has a line that is not JSON; score the answers again") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            record = parse_record(line, _Answered, f"{file}, line {number}")
+            yield {"id": record.id, **(record.model_extra or {})}
 
 
 def list_answers(record: Mapping[str, Any]) -> list[Answer]:

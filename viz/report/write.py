@@ -1,7 +1,7 @@
 """Write the report: one HTML file that works offline.
 
 It has an overview, a page for each analysis, and an explorer of the answers. A benchmark's results have a
-page as well."""
+page as well. `write_figures` writes the figures of one data set alone."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ from mmprobe.viz.report.explorer import Explorer, explorer_page
 from mmprobe.viz.report.overview import Findings, findings_table, run_summary
 from mmprobe.viz.report.result_files import Results
 from mmprobe.viz.report.results_page import internal_columns, merge_labels, results_page, results_summary
+
+_OVERVIEW = Template(
+    "<section class='page' id='overview' aria-labelledby='overview-title'>"
+    "<h2 id='overview-title' tabindex='-1'>Overview</h2>$content</section>"
+)
 
 
 def write_report(
@@ -68,14 +73,33 @@ def write_report(
         answer_labels = merge_labels(results, labels)
         overview = overview or results_summary(results, answer_labels)
         pages.insert(0, results_page(results, answer_labels, internal_columns(datasets), explorer.links))
-    html = _render_report(
-        title=_name_report(run, results),
-        overview=overview + findings_table(findings) + "".join(page.preview for page in analyses),
-        pages=pages,
-        explorer=explorer,
-        scripts=_read_scripts(any(page.data for page in analyses), bool(explorer.data), results is not None),
-    )
-    _write_file(html, out)
+    overview += findings_table(findings) + "".join(page.preview for page in analyses)
+    pages.insert(0, Page("overview", "Overview", _OVERVIEW.substitute(content=overview), "", []))
+    if explorer.html:
+        pages.append(Page("explorer", "Explorer", explorer.html, "", explorer.data))
+    scripts = _read_scripts(any(page.data for page in analyses), bool(explorer.data), results is not None)
+    _write_file(_render_report(_name_report(run, results), pages, scripts), out)
+    return out
+
+
+def write_figures(dataset: xr.Dataset, out: Path, title: tuple[str, str]) -> Path:
+    """Write all figures of a data set as an HTML file that works offline, with the report's security policy.
+
+    Args:
+        dataset: data set of an analysis or a comparison.
+        out: the HTML file. An existing HTML file is replaced, any other file is an error.
+        title: heading, and an addition to it.
+
+    Raises:
+        InputError: `out` cannot be written, or no analysis returns such a data set.
+
+    Example:
+        >>> write_figures(comparison, Path("compare.html"), ("qwen2.5-vl-7b", "results"))     # doctest: +SKIP
+        PosixPath('compare.html')
+    """
+    out = Path(out)
+    _check_output(out)
+    _write_file(_render_report(title, analysis_pages([dataset]), _read_scripts(True, False, False)), out)
     return out
 
 
@@ -110,9 +134,7 @@ def _read_scripts(figures: bool, explorer: bool, results: bool) -> list[str]:
     return ([get_plotlyjs()] if figures else []) + [read_asset(name) for name in names]
 
 
-def _render_report(
-    title: tuple[str, str], overview: str, pages: list[Page], explorer: Explorer, scripts: list[str]
-) -> str:
+def _render_report(title: tuple[str, str], pages: list[Page], scripts: list[str]) -> str:
     page_script = read_asset("pages.js")
     colours = "".join(f"--group-{group}: {colour}; " for group, colour in GROUP_COLOURS.items())
     return Template(read_asset("report.html")).substitute(
@@ -121,12 +143,10 @@ def _render_report(
         style=f"{read_asset('report.css')}\n:root {{ {colours}}}",
         model=escape(title[0]),
         run=escape(title[1]),
-        navigation=_navigation(pages, bool(explorer.html)),
-        overview=overview,
+        navigation=_navigation(pages) if len(pages) > 1 else "",
         pages="\n".join(page.html for page in pages),
-        explorer=explorer.html,
         page_script=page_script,
-        data="\n".join([*(block for page in pages for block in page.data), *explorer.data]),
+        data="\n".join(block for page in pages for block in page.data),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
@@ -141,11 +161,10 @@ def _security_policy(scripts: Iterable[str]) -> str:
     )
 
 
-def _navigation(pages: list[Page], explorer: bool) -> str:
+def _navigation(pages: list[Page]) -> str:
     """Return links to the pages. With scripts one page shows at a time, without scripts all of them."""
-    links = [("overview", "Overview"), *((page.slug, page.title) for page in pages)]
-    links += [("explorer", "Explorer")] if explorer else []
-    return "".join(f"<a href='#{slug}'>{title}</a>" for slug, title in links)
+    links = "".join(f"<a href='#{page.slug}'>{page.title}</a>" for page in pages)
+    return f"<nav class='pages' id='pages' aria-label='Pages'>{links}</nav>"
 
 
 def _write_file(html: str, out: Path) -> None:

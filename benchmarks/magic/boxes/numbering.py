@@ -7,7 +7,6 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.magic.boxes.regions import (
@@ -20,6 +19,7 @@ from mmprobe.benchmarks.magic.boxes.regions import (
 )
 from mmprobe.benchmarks.magic.data import MagicQuestion, NumberedBox, load_questions
 from mmprobe.errors import InputError
+from mmprobe.samples import open_image
 
 
 def number_regions(
@@ -60,7 +60,7 @@ def number_regions(
     (out / "images").mkdir(parents=True, exist_ok=True)
     numbered = []
     for question in questions:
-        with Image.open(question.image) as file:
+        with open_image(question.image) as file:
             image = file.convert("RGB")
         if not question.boxes:
             try:
@@ -116,7 +116,7 @@ def make_boxes(
 
 def _read_grey_levels(path: Path) -> np.ndarray:
     """Return an image's grey levels [y, x]. 16-bit images keep all their levels."""
-    with Image.open(path) as image:
+    with open_image(path) as image:
         is_grey = image.mode in ("L", "I", "F") or image.mode.startswith("I;16")
         return np.asarray(image if is_grey else image.convert("L"), float)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,6 +11,7 @@ from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric, with
 from mmprobe.benchmarks.mirage_effect.b_clean.cleaning import clean_questions
 from mmprobe.benchmarks.mirage_effect.b_clean.ranks import RankChange, rank_changes
 from mmprobe.errors import InputError
+from mmprobe.json_files import JsonRecord, check_depth, read_record
 
 _WRONG_RESULTS = "not the results of mmprobe bench or score mirage-effect"
 
@@ -31,6 +31,14 @@ class CleanedFolders(NamedTuple):
     kept: list[str]
     metrics: dict[str, Metric]
     records: list[dict[str, Any]]
+
+
+class _ResultsFile(JsonRecord):
+    """The entries of results.json that name the model."""
+
+    benchmark: str | None = None
+    model: str | None = None
+    method: str | None = None
 
 
 class _Results(NamedTuple):
@@ -102,12 +110,10 @@ def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = 
 
 def _read_folder(folder: Path) -> _Results:
     try:
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        results = read_record(folder / "results.json", _ResultsFile)
     except FileNotFoundError:
         raise InputError(f"{folder}: holds no results.json; name a result folder of mirage-effect") from None
-    except (OSError, ValueError, RecursionError):
-        raise InputError(f"{folder / 'results.json'}: cannot be read; {_WRONG_RESULTS}") from None
-    if not isinstance(results, dict) or results.get("benchmark") != "mirage-effect":
+    if results.benchmark != "mirage-effect":
         raise InputError(f"{folder}: {_WRONG_RESULTS}")
     records: dict[str, Mapping[str, Any]] = {}
     for number, record in json_lines(folder / "samples.jsonl"):
@@ -117,12 +123,16 @@ def _read_folder(folder: Path) -> _Results:
         records[record["id"]] = record
     if not records:
         raise InputError(f"{folder}: holds no question with a known answer, so there is nothing to clean")
-    model, method = results.get("model"), results.get("method")
-    name = f"{model}, {method}" if method not in (None, "plain") else model
-    return _Results(folder, name if isinstance(name, str) else None, records)
+    model, method = results.model, results.method
+    name = f"{model}, {method}" if model and method not in (None, "plain") else model
+    return _Results(folder, name, records)
 
 
 def _check_record(record: Mapping[str, Any], where: str) -> None:
+    try:
+        check_depth(record)
+    except ValueError as error:
+        raise InputError(f"{where}: is {error}") from None
     has_fields = (
         isinstance(record.get("id"), str) and isinstance(record.get("answers"), dict) and "options" in record
     )

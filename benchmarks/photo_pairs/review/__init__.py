@@ -23,6 +23,7 @@ from mmprobe.benchmarks.photo_pairs.layout import (
 )
 from mmprobe.benchmarks.photo_pairs.photos import Rejection
 from mmprobe.errors import InputError
+from mmprobe.samples import regular_file
 
 
 class ReviewCounts(NamedTuple):
@@ -144,7 +145,7 @@ def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:
 
 def _read_reviews(path: Path) -> list[_Review]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = regular_file(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:

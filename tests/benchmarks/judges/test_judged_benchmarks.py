@@ -110,7 +110,8 @@ def test_unscored_answers_are_counted_in_a_warning(answered, tmp_path):
     )
     (warned,) = [line for line in done.stderr.splitlines() if "unscored" in line]
     lost = results(tmp_path / "out")["judging"]["unscored"]["garbage"]
-    assert warned == f"mmprobe: the judge left {lost} of {lost} unscored: garbage {lost}"
+    retry = "call again to retry (bench with --resume)"
+    assert warned == f"mmprobe: the judge left {lost} of {lost} unscored: garbage {lost}; {retry}"
 
 
 def test_the_lexical_judge_is_the_benchmark_itself():

@@ -146,15 +146,15 @@ def test_the_key_depends_on_all_inputs():
     assert cache_key(*base) == cache_key("a/b", [("user", "Hi")], {"seed": 0})
 
 
-def test_the_cache_keeps_the_first_reply(tmp_path):
+def test_the_cache_keeps_the_last_reply(tmp_path):
     path = tmp_path / "made" / "cache.sqlite"
     cache = ReplyCache(path)
-    cache.put("k", Reply("first \U0001f600", "stop"))
-    cache.put("k", Reply("second", "stop"))
+    cache.put("k", Reply("first", "stop"))
+    cache.put("k", Reply("second \U0001f600", "stop"))
     cache.put("half", Reply("\ud800", "stop"))
     cache.close()
     again = ReplyCache(path)
-    assert again.get("k") == Reply("first \U0001f600", "stop")
+    assert again.get("k") == Reply("second \U0001f600", "stop")
     assert again.get("half").text == "?" and again.get("none") is None and len(again) == 2
 
 

@@ -164,13 +164,6 @@ def test_a_second_run_asks_nothing(tmp_path):
     assert other.calls == 1  # another seed needs another call
 
 
-def test_garbage_is_remembered_too(tmp_path):
-    extract(Mock("garbage"), [ANSWER], tmp_path / "cache.sqlite")
-    again = Mock("garbage")
-    assert extract(again, [ANSWER], tmp_path / "cache.sqlite") == [Judgement(None, "garbage", 0)]
-    assert again.calls == 0
-
-
 def test_text_in_an_answer_gives_no_orders(injection):
     """The mock judge obeys the word OBEY outside the fence, in any role. Otherwise it does its work."""
 

@@ -1,0 +1,268 @@
+"""Check each part of a trace's file against the schema before it is read.
+
+Checksums find damage. They do not find forgery, since whoever changes a file can compute them again. Through HDF5 a
+file can lead to other files, and it can declare more data than it holds. So links, types, shapes and stored sizes
+are checked here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t, h5z
+
+from mmprobe.cache.hdf5 import hdf5_type
+from mmprobe.cache.schema import DIM_SIZES, DIMS, FORMAT_VERSION, GROUP_NAMES, TEXT_ATTRIBUTES, VARIABLES
+from mmprobe.errors import InputError
+
+_GROUPS = {name.partition("/")[0] for name in VARIABLES}
+_COORDINATE = np.dtype("i4")
+_NO_COMPRESSION = {h5z.FILTER_FLETCHER32, h5z.FILTER_SHUFFLE}
+_MAX_CHUNK_BYTES = 2**24  # of a compressed chunk, once it is read
+_MAX_RATIO = 1000  # of compressed numbers
+_UNWRITTEN_RATIO = 4  # rows grow, so up to half of the chunks hold nothing
+_SPARE_BYTES = 2**16
+
+
+class CheckedGroup:
+    """The open group of a trace. Each method checks what it returns.
+
+    Args:
+        file: path of the file, for messages.
+        root: the open file.
+        group: path of the trace's group; `/` unless the run is packed.
+        sample_id: id of the sample that the trace must belong to.
+
+    Raises:
+        InputError: the trace has another format or belongs to another sample.
+    """
+
+    def __init__(self, file: Path, root: h5py.File, group: str, sample_id: str):
+        self.file, self.root = file, root.id
+        self.file_bytes = root.id.get_filesize()
+        try:
+            for name in group.split("/")[1:] if group != "/" else ():
+                self.root = open_group(self.root, name)
+        except ValueError as error:
+            raise self._error(group, str(error)) from None
+        self.links = self.root.links
+        self.datasets: dict[str, tuple[h5d.DatasetID, np.dtype]] = {}
+        self.scales: dict[str, h5d.DatasetID] = {}
+        self.sizes: dict[str, int] = dict(DIM_SIZES)
+        self.attributes: dict[str, str] = {}
+        self._check_version()
+        self._check_id(sample_id)
+
+    def _error(self, name: str, problem: str) -> InputError:
+        return InputError(
+            f"{self.file}: {name} {problem}; mmprobe did not write this, so delete it and trace again with resume=True"
+        )
+
+    def _check_version(self) -> None:
+        version = np.zeros((), "i8")
+        if not h5a.exists(self.root, b"mmprobe_format"):
+            raise InputError(f"{self.file}: trace format None, this mmprobe reads {FORMAT_VERSION}")
+        attribute = h5a.open(self.root, b"mmprobe_format")
+        if not isinstance(attribute.get_type(), h5t.TypeIntegerID) or attribute.shape != ():
+            raise self._error("attribute mmprobe_format", "is no whole number")
+        attribute.read(version)
+        if version != FORMAT_VERSION:
+            raise InputError(f"{self.file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}")
+
+    def _check_id(self, expected: str) -> None:
+        stored = self.text("id")
+        if stored is None:  # the file is older than this attribute
+            try:
+                stored = json.loads(self.text("sample") or "")["id"]
+            except (KeyError, RecursionError, TypeError, ValueError):
+                return  # `Trace.sample` raises an error that says what is wrong
+        if stored != expected:
+            raise InputError(
+                f"{self.file}: holds the trace of sample {stored!r}, not of {expected!r}; "
+                "delete it and trace again with resume=True"
+            )
+
+    def text(self, name: str) -> str | None:
+        """Return a text attribute of the trace; None if it is missing."""
+        if name not in self.attributes:
+            if not h5a.exists(self.root, name.encode()):
+                return None
+            try:
+                self.attributes[name] = read_text_attribute(self.root, name)
+            except ValueError as error:
+                raise self._error(f"attribute {name}", f"is no text ({error})") from None
+        return self.attributes[name]
+
+    def dataset(self, path: str) -> tuple[h5d.DatasetID, np.dtype] | None:
+        """Return a data set of the schema and its numpy type; None if the trace does not have it."""
+        if path not in self.datasets:
+            if not self._has_link(path.partition("/")[0]) or not self._has_link(path):
+                return None
+            data = self._open(path)
+            variable = VARIABLES[path]
+            dtypes = ["f2", "f4"] if variable.dtype == "f2" else [variable.dtype]
+            dtype = self._check_type(path, data, [np.dtype(object if t == "str" else t) for t in dtypes])
+            self._check_shape(path, data, variable.dims)
+            self._check_storage(path, data, dtype)
+            self.datasets[path] = data, dtype
+        return self.datasets[path]
+
+    def coordinate(self, dim: str) -> list[int] | list[str]:
+        """Return the values of a dimension, such as the captured layers."""
+        data = self._scale(dim)
+        if data is None:
+            raise self._error(dim, "is missing")
+        dtype = self._check_type(dim, data, [np.dtype(object) if dim == "group" else _COORDINATE])
+        self._check_shape(dim, data, (dim,))
+        self._check_storage(dim, data, dtype)
+        stored = np.empty(data.shape, dtype)
+        data.read(h5s.ALL, h5s.ALL, stored)
+        values = [text.decode(errors="replace") for text in stored] if dim == "group" else stored.tolist()
+        if dim == "group" and values != list(GROUP_NAMES) or len(set(values)) < len(values):
+            raise self._error(dim, "has wrong or repeated values")
+        return values
+
+    def check_all(self) -> None:
+        """Check every attribute and every data set.
+
+        Raises:
+            InputError: something is not in the schema, or differs from it.
+        """
+        for name in TEXT_ATTRIBUTES:
+            self.text(name)
+        for path in self.paths():
+            if path not in VARIABLES:
+                raise self._error(path, "is not in the trace format")
+            self.dataset(path)
+            for dim in VARIABLES[path].dims:
+                if self._scale(dim) is None:
+                    raise self._error(dim, "is missing")
+        for name in list_names(self.root):
+            if name in DIMS:
+                self.coordinate(name)
+            elif name not in _GROUPS:
+                raise self._error(name, "is not in the trace format")
+
+    def paths(self) -> list[str]:
+        """Return the paths of all entries in the groups of the schema."""
+        paths = []
+        for group in list_names(self.root):
+            if group in _GROUPS:
+                try:
+                    paths += [f"{group}/{name}" for name in list_names(open_group(self.root, group))]
+                except ValueError as error:
+                    raise self._error(group, str(error)) from None
+        return paths
+
+    def _has_link(self, name: str) -> bool:
+        """Return whether a link exists. Soft and external links are refused, since they can leave the file."""
+        try:
+            return _has_hard_link(self.links, name)
+        except ValueError as error:
+            raise self._error(name, str(error)) from None
+
+    def _open(self, name: str) -> h5d.DatasetID:
+        try:
+            return h5d.open(self.root, name.encode())
+        except (KeyError, ValueError) as error:  # it is a group or a type
+            raise self._error(name, f"is no data set that can be read ({error})") from None
+
+    def _scale(self, dim: str) -> h5d.DatasetID | None:
+        """Return the dimension scale, which holds the values of a dimension; None if it is missing."""
+        if dim not in self.scales and self._has_link(dim):
+            self.scales[dim] = self._open(dim)
+        return self.scales.get(dim)
+
+    def _check_type(self, name: str, data: h5d.DatasetID, dtypes: list[np.dtype]) -> np.dtype:
+        stored = data.get_type()
+        for dtype in dtypes:
+            if dtype.kind == "O":
+                if isinstance(stored, h5t.TypeStringID) and stored.is_variable_str():
+                    return dtype
+            elif stored.equal(hdf5_type(dtype)):
+                return dtype
+        raise self._error(name, f"has another type than {' or '.join(map(str, dtypes))}")
+
+    def _check_shape(self, name: str, data: h5d.DatasetID, dims: tuple[str, ...]) -> None:
+        """Compare the shape with the dimension scales, or with other data sets if a scale is missing."""
+        shape = data.shape
+        if shape is None or len(shape) != len(dims):
+            raise self._error(name, f"has not the dimensions {', '.join(dims)}")
+        for dim, size in zip(dims, shape, strict=True):
+            if dim not in self.sizes and (scale := self._scale(dim)) is not None:
+                self.sizes[dim] = scale.shape[0] if scale.shape and scale.rank == 1 else -1
+            if self.sizes.setdefault(dim, size) != size:
+                raise self._error(name, f"has {size} along {dim}, not {self.sizes[dim]}")
+
+    def _check_storage(self, name: str, data: h5d.DatasetID, dtype: np.dtype) -> None:
+        """Raise InputError if the data set lies outside the file, or declares more than is stored."""
+        itemsize = 16 if dtype.kind == "O" else dtype.itemsize  # HDF5 stores a text's address in 16 bytes
+        declared, stored = math.prod(data.shape) * itemsize, data.get_storage_size()
+        if data.get_offset() is not None and declared == stored:
+            return  # in one piece, in this file
+        layout = data.get_create_plist()
+        possible = stored * _UNWRITTEN_RATIO + _SPARE_BYTES
+        if layout.get_layout() == h5d.CHUNKED:
+            filters = {layout.get_filter(index)[0] for index in range(layout.get_nfilters())}
+            if filters - _NO_COMPRESSION:
+                possible = stored * _MAX_RATIO + _SPARE_BYTES
+                if math.prod(layout.get_chunk()) * itemsize > _MAX_CHUNK_BYTES:
+                    raise self._error(name, "has chunks that are too large")
+        elif layout.get_layout() not in (h5d.COMPACT, h5d.CONTIGUOUS) or layout.get_external_count():
+            raise self._error(name, "is stored in another file")
+        if declared > possible or stored > self.file_bytes:
+            raise self._error(name, f"declares {declared:,} bytes and stores {stored:,}")
+
+
+def open_group(parent: h5g.GroupID, name: str) -> h5g.GroupID:
+    """Open a group in a group.
+
+    Raises:
+        ValueError: there is no such group, or it is a link to another place.
+    """
+    if not _has_hard_link(parent.links, name):
+        raise ValueError(f"there is no {name}")
+    if h5o.get_info(parent, name.encode()).type != h5o.TYPE_GROUP:
+        raise ValueError(f"{name} is no group")
+    return h5g.open(parent, name.encode())
+
+
+def list_names(group: h5g.GroupID) -> list[str]:
+    """Return the names in a group."""
+    return [name.decode(errors="replace") for name in group]
+
+
+def read_text_attribute(root: h5g.GroupID, name: str) -> str:
+    """Return a text attribute.
+
+    Raises:
+        ValueError: it is missing, or is no single text in UTF-8.
+    """
+    if not h5a.exists(root, name.encode()):
+        raise ValueError(f"there is no attribute {name}")
+    attribute = h5a.open(root, name.encode())
+    stored_type = attribute.get_type()
+    if not isinstance(stored_type, h5t.TypeStringID) or not stored_type.is_variable_str():
+        raise ValueError(f"attribute {name} has another type")
+    if attribute.shape != ():
+        raise ValueError(f"attribute {name} is no single value")
+    stored = np.empty((), object)
+    attribute.read(stored)
+    return bytes(stored[()] or b"").decode()
+
+
+def _has_hard_link(links: h5l.LinkProxy, name: str) -> bool:
+    """Return whether a link exists.
+
+    Raises:
+        ValueError: it is a soft or an external link.
+    """
+    if not links.exists(name.encode()):
+        return False
+    if links.get_info(name.encode()).type != h5l.TYPE_HARD:
+        raise ValueError("is a link to another place")
+    return True
