@@ -26,11 +26,11 @@ NAMES = ("spd-faith", "pope", "chair", "mme", "mirage", "magic", "mirage-effect"
 """The registered benchmarks. `NAME` lives in `benchmarks/NAME/benchmark.py`, with `_` for `-`."""
 
 
-def _no_follow_up(truth: Any, responses: Mapping[str, str]) -> list[Sample]:
+def _no_follow_up(truth: object, responses: Mapping[str, str]) -> list[Sample]:
     return []
 
 
-def _correct_answers(truth: Any, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def _correct_answers(truth: object, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Return whether each answer is correct, for records of one question each."""
     return {record["id"]: record["correct"] for record in records if record["correct"] is not None}
 

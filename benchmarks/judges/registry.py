@@ -25,7 +25,7 @@ from mmprobe.benchmarks.judges.types import (
 from mmprobe.errors import InputError
 
 if TYPE_CHECKING:  # benchmarks import the judges
-    from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
+    from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
 
 LEXICAL = "lexical"
 
@@ -70,8 +70,8 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
 
 
 def with_judge(
-    benchmark: Benchmark, name: str, cache: str | Path | None = None, retry_unscored: bool = True
-) -> tuple[Benchmark, dict[str, Any]]:
+    benchmark: Benchmark[Truth], name: str, cache: str | Path | None = None, retry_unscored: bool = True
+) -> tuple[Benchmark[Truth], dict[str, Any]]:
     """Replace the rules of a benchmark by a judge.
 
     Args:
@@ -107,7 +107,7 @@ def with_judge(
     assert judge is not None
     counts: dict[str, Any] = {}
 
-    def score_answers(truth: Any, responses: Mapping[str, str]) -> Scored:
+    def score_answers(truth: Truth, responses: Mapping[str, str]) -> Scored:
         counting_judge = CountingJudge(judge)
         scored = _run_outside_event_loop(lambda: score_with_judge(truth, responses, counting_judge))
         counts.clear()
