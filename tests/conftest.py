@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,16 @@ import torch
 from helpers.browser import NO_BROWSER, NoBrowserError, open_browser
 from PIL import Image
 from playwright.sync_api import Browser
+from tqdm import tqdm
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 import mmprobe as mp
 from mmprobe.models import Model
 
 torch.set_num_threads(1)  # two test processes share two cores
+# tqdm's lock is shared with forked processes: one that is killed while it holds the lock would stop its parent.
+tqdm.set_lock(threading.RLock())
+tqdm.monitor_interval = 0  # else a thread takes the lock now and then, perhaps while a process forks
 
 
 @pytest.fixture(scope="session")
