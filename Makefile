@@ -1,4 +1,4 @@
-# make check    lint, check types, run the fast tests of this checkout; about two minutes
+# make check    lint, check types, run the fast tests of this checkout
 # make test     lint, check types, run all tests of the built wheel
 # make types    check types alone
 # make demo     trace the embedded model and write a report

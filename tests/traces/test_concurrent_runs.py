@@ -55,15 +55,16 @@ def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_
             lambda out=out: trace(random_qwen, samples, out),
             lambda out=out, o=options: trace(random_qwen, samples, out, **o),
         ]
-        errors = run_at_once(calls, [0, rng.uniform(0, 0.4)])
+        errors = run_at_once(calls, [0, rng.uniform(0, 0.15)])
         refusals = [error for error in errors if error is not None]
         assert len(refusals) < 2, refusals
-        assert all("is tracing into it since" in error or "holds a run" in error for error in refusals)
+        expected_texts = ("is tracing into it since", "another process is writing to it", "holds a run")
+        assert all(any(text in refusal for text in expected_texts) for refusal in refusals), refusals
         n_refused += len(refusals)
         assert mp.verify(out) == []
         assert read_answers(mp.open_run(out)) == expected
         assert {entry.name for entry in out.iterdir()} == {"run.json", "samples"}
-    assert n_refused > PAIRS / 2
+    assert n_refused > PAIRS / 4, "the processes hardly ever ran at the same time"
 
 
 def test_a_run_can_be_read_while_it_is_written(random_qwen, samples, tmp_path, monkeypatch):
