@@ -16,6 +16,7 @@ from mmprobe.errors import InputError
 from mmprobe.samples import regular_file
 
 LOCK_NAMES = {".lock", ".lock.json"}  # in a locked folder
+_ATTEMPTS = 10  # to get the lock, while its holder has no name
 _WAIT_SECONDS = 0.3  # a process that starts or ends holds the lock for a moment only
 
 
@@ -80,9 +81,14 @@ def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
     """
     file_lock, note = FileLock(lock), Path(f"{lock}.json")
     try:
-        file_lock.acquire(timeout=_WAIT_SECONDS)
-    except Timeout:
-        raise InputError(_describe(_read_note(note), target, lock)) from None
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                file_lock.acquire(timeout=_WAIT_SECONDS)
+                break
+            except Timeout:
+                holder = _read_note(note)
+                if holder or not attempts_left:  # a process that starts or ends has no note for a moment
+                    raise InputError(_describe(holder, target, lock)) from None
     except OSError as error:
         raise InputError(f"{target}: cannot be locked for writing ({error.strerror})") from None
     try:

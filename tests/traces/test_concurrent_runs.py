@@ -45,7 +45,8 @@ def undisturbed(random_qwen, samples, tmp_path_factory) -> mp.Run:
 
 
 @pytest.mark.slow
-def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_path):
+def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setattr("mmprobe.lock._WAIT_SECONDS", 0.02)  # these runs are shorter than the usual wait
     rng = np.random.default_rng(3)
     expected, n_refused = read_answers(undisturbed), 0
     for pair in range(PAIRS):
@@ -55,16 +56,17 @@ def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_
             lambda out=out: trace(random_qwen, samples, out),
             lambda out=out, o=options: trace(random_qwen, samples, out, **o),
         ]
-        errors = run_at_once(calls, [0, rng.uniform(0, 0.15)])
+        errors = run_at_once(calls, [0, rng.uniform(0, 0.03)])
         refusals = [error for error in errors if error is not None]
         assert len(refusals) < 2, refusals
-        expected_texts = ("is tracing into it since", "another process is writing to it", "holds a run")
-        assert all(any(text in refusal for text in expected_texts) for refusal in refusals), refusals
+        assert all("is tracing into it since" in error or "holds a run" in error for error in refusals), (
+            refusals
+        )
         n_refused += len(refusals)
         assert mp.verify(out) == []
         assert read_answers(mp.open_run(out)) == expected
         assert {entry.name for entry in out.iterdir()} == {"run.json", "samples"}
-    assert n_refused > PAIRS / 4, "the processes hardly ever ran at the same time"
+    assert n_refused > PAIRS / 2, "the processes hardly ever ran at the same time"
 
 
 def test_a_run_can_be_read_while_it_is_written(random_qwen, samples, tmp_path, monkeypatch):
