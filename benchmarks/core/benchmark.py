@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.judges import Judge
@@ -33,6 +35,16 @@ def _no_follow_up(truth: object, responses: Mapping[str, str]) -> list[Sample]:
 def _correct_answers(truth: object, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Return whether each answer is correct, for records of one question each."""
     return {record["id"]: record["correct"] for record in records if record["correct"] is not None}
+
+
+class BenchmarkOptions(BaseModel):
+    """The base of a benchmark's own options. Each field is one, with its default, bounds and description."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
+        """Return the benchmark with these options in force."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class Benchmark(Generic[Truth]):
         max_new_tokens: longest answer.
         visual: whether every question needs an image.
         unit: what `take` counts: pairs, images or questions.
+        options: the form of its own options. None if it has none.
     """
 
     name: str
@@ -78,6 +91,7 @@ class Benchmark(Generic[Truth]):
     max_new_tokens: int = 128
     visual: bool = True
     unit: str = "questions"
+    options: type[BenchmarkOptions] | None = None
 
 
 def find_benchmark(name: str) -> Benchmark[Any]:
@@ -94,6 +108,36 @@ def find_benchmark(name: str) -> Benchmark[Any]:
         near = get_close_matches(name, NAMES) or NAMES
         raise InputError(f"benchmark {name!r}: no such benchmark; did you mean {', '.join(near)}?")
     return import_module(f"mmprobe.benchmarks.{name.replace('-', '_')}.benchmark").BENCHMARK
+
+
+def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Benchmark[Truth]:
+    """Return a benchmark with some of its own options in force.
+
+    Args:
+        benchmark: the benchmark.
+        options: values by name, or texts of values.
+
+    Raises:
+        InputError: the benchmark has no such option, or a value is out of range.
+
+    Example:
+        >>> with_options(find_benchmark("pope"), {}).name
+        'pope'
+    """
+    if not options:
+        return benchmark
+    known = benchmark.options.model_fields if benchmark.options else {}
+    for name in options:
+        if benchmark.options is None or name not in known:
+            own = f"its own are {', '.join(known)}" if known else "it has none of its own"
+            raise InputError(f"benchmark {benchmark.name}: has no option {name!r}; {own}")
+    assert benchmark.options is not None
+    try:
+        return benchmark.options.model_validate(options).configure(benchmark)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"benchmark {benchmark.name}: option {where!r}: {first['msg']}") from None
 
 
 def take_images(samples: Sequence[Sample], n: int) -> list[Sample]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Truth, find_benchmark, read_responses
+from mmprobe.benchmarks.core.benchmark import Benchmark, Truth, find_benchmark, read_responses, with_options
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.core.results import Metric, write_results
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
@@ -65,6 +66,7 @@ def evaluate(
     dtype: str = "auto",
     resume: bool = False,
     retry_unscored: bool = True,
+    options: Mapping[str, Any] = MappingProxyType({}),
     **parameters: Any,
 ) -> Evaluation:
     """Ask a model the questions of a benchmark, score its answers and write the result folder.
@@ -88,6 +90,7 @@ def evaluate(
         device, dtype: as for `load_model`, where `model` is a name.
         resume: go on with an earlier call in `out`.
         retry_unscored: ask the judge again about items that an earlier call left unscored.
+        options: options of the benchmark itself, such as `{"threshold": 0.1}` of mirage.
         parameters: parameters of the method in place of its defaults.
 
     Raises:
@@ -103,7 +106,7 @@ def evaluate(
     from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
 
     out = Path(out)
-    benchmark = find_benchmark(name)
+    benchmark = with_options(find_benchmark(name), options)
     behind_api = isinstance(model, str) and is_api(model)
     if behind_api and (trace or method != "plain"):
         raise InputError(f"model {model}: a model behind an API cannot be traced or changed")
@@ -143,6 +146,7 @@ def evaluate(
             "limit": limit,
             "judge": judge,
             "judging": judging,
+            "options": dict(options),
             "max_new_tokens": longest,
             "temperature": 0.0,
         }
@@ -196,6 +200,7 @@ def score(
     *,
     judge: str = LEXICAL,
     retry_unscored: bool = True,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Evaluation:
     """Score answers that any system gave, and write the result folder.
 
@@ -204,7 +209,7 @@ def score(
         data: published files, or samples.jsonl of `make-pairs`.
         responses: lines of `{"id": …, "response": …}`, the benchmark's own form, or answers by id.
         out: the result folder.
-        judge, retry_unscored: as in `evaluate`. Only a model is asked anything.
+        judge, retry_unscored, options: as in `evaluate`. Only a judge that is a model is asked anything.
 
     Raises:
         InputError: as `evaluate`, or the responses do not fit the data.
@@ -213,7 +218,7 @@ def score(
         >>> score("pope", "coco_pope_random.json", "answers.jsonl", "results/pope").metrics["f1"]    # doctest: +SKIP
     """
     out = Path(out)
-    benchmark = find_benchmark(name)
+    benchmark = with_options(find_benchmark(name), options)
     truth = benchmark.read_data(Path(data))
     answers = (
         responses if isinstance(responses, Mapping) else _read_answers(benchmark, Path(responses), truth)
@@ -223,7 +228,7 @@ def score(
         metrics, records = benchmark.score_answers(truth, answers)
         source = None if isinstance(responses, Mapping) else str(responses)
         about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}
-        write_results(out, benchmark.name, metrics, records, about)
+        write_results(out, benchmark.name, metrics, records, about | {"options": dict(options)})
     return Evaluation(benchmark.name, metrics, records, out, judging, {})
 
 

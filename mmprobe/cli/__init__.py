@@ -55,8 +55,9 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     *(demo, models, trace, plan, analyze, report, verify, pack),
     *(make_pairs, generate, bench, score, compare, agree, clean),
 )
+_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the benchmark's own options
 for command in _COMMANDS:
-    app.command()(command)
+    app.command(context_settings=_OPEN if command in (bench, score) else None)(command)
 app.command("filter")(filter_by_votes)
 
 

@@ -25,6 +25,7 @@ from mmprobe.cli.options import (
     Temperature,
     check_out,
     metric_values,
+    parse_benchmark_options,
     say,
     split_names,
     warn,
@@ -91,6 +92,7 @@ def generate(
 
 
 def bench(
+    context: typer.Context,
     name: BenchmarkName,
     model: Annotated[
         str, typer.Option(help="Alias, local folder or hub id; or PROVIDER/MODEL, such as openai/gpt-4o.")
@@ -122,7 +124,8 @@ def bench(
     """Ask a model a benchmark's questions and score its answers.
 
     The result folder gets results.json, samples.jsonl and responses.jsonl. With --trace it also gets a run,
-    whose answers are labelled faithful or not: mmprobe report OUT/run shows their internals.
+    whose answers are labelled faithful or not: mmprobe report OUT/run shows their internals. A benchmark's
+    own options follow its name; its page in docs/benchmarks lists them.
 
     \b
     Examples:
@@ -130,6 +133,7 @@ def bench(
       mmprobe bench pope --model openai/gpt-4o --data coco_pope_random.json --limit 50 --out results/pope
       mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --trace --out results/7b
       mmprobe bench spd-faith --model tiny-spd --judge model:openai/gpt-4o --out results/judged
+      mmprobe bench mirage --threshold 0.1 --model tiny-spd --out results/mirage
     """
     check_unlocked(out)
     if (out / "responses.jsonl").exists() and not resume:
@@ -154,6 +158,7 @@ def bench(
         dtype=dtype,
         resume=resume,
         retry_unscored=retry_unscored,
+        options=parse_benchmark_options(context.args),
         **parse_settings(settings or []),
     )
     for run, n_failures in evaluation.failures.items():
@@ -162,6 +167,7 @@ def bench(
 
 
 def score(
+    context: typer.Context,
     name: BenchmarkName,
     data: Annotated[Path, typer.Option(help="Published files, or samples.jsonl of make-pairs.")],
     responses: Annotated[
@@ -174,7 +180,8 @@ def score(
 ) -> None:
     """Score answers that any system gave, offline.
 
-    Only --judge model:... asks a model, to judge them.
+    Only --judge model:... asks a model, to judge them. A benchmark's own options follow its name, as in
+    bench.
 
     \b
     Examples:
@@ -185,7 +192,13 @@ def score(
     """
     check_out(out, [data])
     evaluation = mmprobe.benchmarks.score(
-        name, data, responses, out, judge=judge, retry_unscored=retry_unscored
+        name,
+        data,
+        responses,
+        out,
+        judge=judge,
+        retry_unscored=retry_unscored,
+        options=parse_benchmark_options(context.args),
     )
     _print_evaluation(evaluation, as_json)
 

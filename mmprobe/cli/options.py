@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,6 +74,28 @@ def split_names(names: str) -> list[str]:
         ['plain', 'sage']
     """
     return [name.strip() for name in names.split(",")]
+
+
+def parse_benchmark_options(arguments: Sequence[str]) -> dict[str, str]:
+    """Read the options of a benchmark itself, which follow its name: `--NAME VALUE`, or `--NAME` for true.
+
+    Raises:
+        InputError: a word belongs to no option.
+
+    Example:
+        >>> parse_benchmark_options(["--seeds", "5", "--with-choices"])
+        {'seeds': '5', 'with_choices': 'true'}
+    """
+    options, words = {}, list(arguments)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise InputError(f"{word!r}: belongs to no option")
+        name, _, value = word[2:].partition("=")
+        if not value:
+            value = words.pop(0) if words and not words[0].startswith("--") else "true"
+        options[name.replace("-", "_")] = value
+    return options
 
 
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:
