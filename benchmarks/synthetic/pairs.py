@@ -114,10 +114,15 @@ def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Quest
         for scene in (pair.first, pair.second)
     ]
     differences = [
-        {"type": edit.type, "shape": edit.before.shape, "sentence": describe_edit(edit)}
+        {
+            "type": edit.type,
+            "shape": edit.before.shape,
+            "sentence": describe_edit(edit),
+            "regions": [{"image": image, "box": box} for image, box in edit_boxes(edit)],
+        }
         for edit in pair.edits
     ]
-    regions = [{"image": image, "box": box} for edit in pair.edits for image, box in edit_boxes(edit)]
+    regions = [region for difference in differences for region in difference["regions"]]
     lines = []
     for number, question in enumerate(questions):
         line: dict[str, Any] = {

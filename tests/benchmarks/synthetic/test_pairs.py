@@ -276,3 +276,13 @@ def test_where_the_user_stands_and_what_is_beside_are_kept(tmp_path, monkeypatch
         load_samples(tmp_path / "link" / "samples.jsonl")
     )
     assert (tmp_path / "out.part" / "precious.txt").read_text() == "keep"
+
+
+def test_each_difference_names_its_own_regions(lines):
+    several = 0
+    for line in (line for line in lines if len(line["images"]) == 2):
+        differences = line["metadata"]["differences"]
+        assert [region for difference in differences for region in difference["regions"]] == line["regions"]
+        assert all({region["image"] for region in change["regions"]} == {0, 1} for change in differences)
+        several += len(differences) > 1
+    assert several > 10
