@@ -187,7 +187,7 @@ def _score(
     for index, question in enumerate(truth.questions):
         record = make_record(question, labels[index], answers.get(question.id), steps[index], cited[index])
         record["self_heal"] = _make_heal_records(
-            truth.cases[index], answers, healed_answers[index], labels[index].healed
+            truth.cases[index], answers, healed_answers[index], labels[index]
         )
         records.append(record)
     return metrics, records
@@ -223,9 +223,9 @@ def _make_heal_records(
     cases: Mapping[str, HealCase],
     answers: Mapping[str, str],
     healed_answers: Sequence[bool | None],
-    healed: Sequence[bool | None],
+    labels: MagicLabels,
 ) -> list[dict[str, Any]]:
-    verdicts = healed or [None] * len(cases)
+    no_verdicts = [None] * len(cases)
     return [
         {
             "id": case_id,
@@ -233,10 +233,15 @@ def _make_heal_records(
             "corrections": case.corrections,
             "continuation": answers.get(case_id),
             "right_answer": right_answer,
-            "healed": verdict,
+            "healed": healed,
+            "healed_explicit": explicit,
         }
-        for (case_id, case), right_answer, verdict in zip(
-            cases.items(), healed_answers, verdicts, strict=True
+        for (case_id, case), right_answer, healed, explicit in zip(
+            cases.items(),
+            healed_answers,
+            labels.healed or no_verdicts,
+            labels.healed_explicit or no_verdicts,
+            strict=True,
         )
     ]
 
@@ -279,6 +284,7 @@ BENCHMARK = Benchmark(
         "attention_magiscore_micro_f1",
         "stepsense",
         "self_heal",
+        "self_heal_explicit",
         "self_heal_answer",
     ),
     faithful_answers=faithful_answers,

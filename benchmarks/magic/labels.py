@@ -18,7 +18,8 @@ class MagicLabels:
         correct: whether the answer agrees with the short true answer.
         correct_full: whether it agrees with the full true answer.
         correct_steps: whether each step of the answer is correct.
-        healed: whether each continuation states a correction.
+        healed: whether each continuation states a correction (section 4.3).
+        healed_explicit: whether it also says that the step was wrong (figure 17).
         unscored: kind of request and reason, for each request that a judge failed on.
     """
 
@@ -26,4 +27,5 @@ class MagicLabels:
     correct_full: bool | None = None
     correct_steps: tuple[bool | None, ...] | None = None
     healed: tuple[bool | None, ...] = ()
+    healed_explicit: tuple[bool | None, ...] = ()
     unscored: tuple[tuple[str, str], ...] = ()

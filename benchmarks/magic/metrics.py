@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -25,37 +24,27 @@ def magiscore(
 
     Returns:
         - NAME_micro_precision, _recall, _f1: from the counts of all questions
-        - NAME_macro_precision, _recall, _f1: means over questions. Without a predicted box, precision and F1
-          are undefined and left out.
-        - NAME_macro_precision_zero, NAME_macro_f1_zero: the same with 0 in place of undefined. In the table
-          of the paper, the macro precisions are far below the micro ones; only this reading explains that.
+        - NAME_macro_precision, _recall, _f1: means over all questions. An answer without a box counts as 0.
+          The paper does not say so, but in its table 2 macro precisions are far below micro ones.
+        - NAME_macro_precision_cited, NAME_macro_f1_cited: means over the answers with a box
 
     Example:
         >>> scores = magiscore([{1, 2}, set()], [{1}, {3}])
-        >>> scores["magiscore_micro_f1"].value, scores["magiscore_macro_f1_zero"].value
+        >>> scores["magiscore_micro_f1"].value, scores["magiscore_macro_f1"].value
         (0.5, 0.3333333333333333)
     """
     rows: list[Counts | None] = [
         None if numbers is None else (len(set(numbers) & set(true)), len(set(numbers)), len(set(true)))
         for numbers, true in zip(predicted, relevant, strict=True)
     ]
-    precision = _per_question(rows, _precision)
-    recall = _per_question(rows, _recall)
-    f_scores = [
-        None if p is None or r is None else f
-        for p, r, f in zip(precision, recall, _per_question(rows, f1), strict=True)
-    ]
-    no_prediction = [row is not None and row[1] == 0 for row in rows]
-    return {
-        f"{name}_micro_precision": count_metric(rows, _precision, "higher"),
-        f"{name}_micro_recall": count_metric(rows, _recall, "higher"),
-        f"{name}_micro_f1": count_metric(rows, f1, "higher"),
-        f"{name}_macro_precision": mean_metric(precision, "higher"),
-        f"{name}_macro_recall": mean_metric(recall, "higher"),
-        f"{name}_macro_f1": mean_metric(f_scores, "higher"),
-        f"{name}_macro_precision_zero": mean_metric(_fill_zeros(precision, no_prediction), "higher"),
-        f"{name}_macro_f1_zero": mean_metric(_fill_zeros(f_scores, no_prediction), "higher"),
-    }
+    cited = [row if row is not None and row[1] else None for row in rows]
+    metrics = {}
+    for kind, compute in (("precision", _precision), ("recall", _recall), ("f1", f1)):
+        metrics[f"{name}_micro_{kind}"] = count_metric(rows, compute, "higher")
+        metrics[f"{name}_macro_{kind}"] = _macro(rows, compute)
+        if kind != "recall":  # the recall without a box is 0 in any reading
+            metrics[f"{name}_macro_{kind}_cited"] = _macro(cited, compute)
+    return metrics
 
 
 def _precision(counts: np.ndarray) -> np.ndarray:
@@ -66,16 +55,12 @@ def _recall(counts: np.ndarray) -> np.ndarray:
     return counts[..., 0] / counts[..., 2]
 
 
-def _per_question(
-    rows: Sequence[Counts | None], compute: Callable[[np.ndarray], np.ndarray]
-) -> list[float | None]:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = [math.nan if row is None else float(compute(np.array(row, float))) for row in rows]
-    return [value if math.isfinite(value) else None for value in values]
-
-
-def _fill_zeros(values: Sequence[float | None], is_zero: Sequence[bool]) -> list[float | None]:
-    return [0.0 if zero else value for value, zero in zip(values, is_zero, strict=True)]
+def _macro(rows: Sequence[Counts | None], compute: Callable[[np.ndarray], np.ndarray]) -> Metric:
+    """Return the mean over questions. A question without a hit scores 0, also without a predicted box."""
+    values = [
+        None if row is None else float(compute(np.array(row, float))) if row[0] else 0.0 for row in rows
+    ]
+    return mean_metric(values, "higher")
 
 
 def citation_rates(cited: Sequence[Collection[int] | None], missing: Sequence[int]) -> dict[str, Metric]:

@@ -11,9 +11,10 @@ from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS, Judge, Judgement, JudgeR
 from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion
 from mmprobe.benchmarks.magic.labels import AnswerLabel, HealLabel, MagicLabels, StepLabel
-from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, STEPS
+from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS
 from mmprobe.benchmarks.magic.steps import reasoning_steps
 
+_HEAL_PROMPTS = {"healed": HEALED, "healed_explicit": HEALED_EXPLICIT}
 _STEP_LABELS: dict[str, bool | None] = {"correct": True, "wrong": False, "unknown": None}
 
 
@@ -55,7 +56,8 @@ def label_by_judge(
             requests[index, name] = request
         for number, (case, text) in enumerate(cases, 1):
             if text and text.strip():
-                requests[index, f"healed {number}"] = _heal_request(question, case, text)
+                for name, prompt in _HEAL_PROMPTS.items():
+                    requests[index, f"{name} {number}"] = _heal_request(prompt, question, case, text)
     judgements: list[dict[str, Judgement[Any]]] = [{} for _ in questions]
     for (index, name), judgement in asyncio.run(ask_by_name(judge, requests)).items():
         judgements[index][name] = judgement
@@ -87,52 +89,28 @@ def _answer_requests(question: MagicQuestion, response: str | None) -> dict[str,
     return requests
 
 
-def _heal_request(question: MagicQuestion, case: HealCase, text: str) -> JudgeRequest[Any]:
+def _heal_request(prompt: str, question: MagicQuestion, case: HealCase, text: str) -> JudgeRequest[Any]:
     data = {
         "question": question.question,
         "reasoning": case.injected,
         "corrections": case.corrections,
         "continuation": text,
     }
-    return JudgeRequest(HEALED, data, read_healed)
+    return JudgeRequest(prompt, data, read_healed)
 
 
 def read_answer(reply: str) -> tuple[AnswerLabel]:
-    """Return the label of a reply to `ANSWER`.
-
-    Raises:
-        UnusableReply: the form is wrong.
-
-    Example:
-        >>> read_answer('{"label": "correct"}')
-        ('correct',)
-    """
+    """Return the label of a reply to `ANSWER`."""
     return (read_reply(reply, _Answer).label,)
 
 
 def read_healed(reply: str) -> tuple[HealLabel]:
-    """Return the label of a reply to `HEALED`.
-
-    Raises:
-        UnusableReply: the form is wrong.
-
-    Example:
-        >>> read_healed('{"label": "not_healed"}')
-        ('not_healed',)
-    """
+    """Return the label of a reply to `HEALED` or `HEALED_EXPLICIT`."""
     return (read_reply(reply, _Healed).label,)
 
 
 def read_steps(reply: str, count: int) -> tuple[StepLabel, ...]:
-    """Return the labels of a reply to `STEPS`, one for each of `count` steps.
-
-    Raises:
-        UnusableReply: the form or the number of labels is wrong.
-
-    Example:
-        >>> read_steps('{"labels": ["unknown"]}', 1)
-        ('unknown',)
-    """
+    """Return the labels of a reply to `STEPS`, one for each of `count` steps."""
     labels = read_reply(reply, _Steps).labels
     if len(labels) != count:
         raise UnusableReply(f"it holds {len(labels)} labels for {count} steps")
@@ -153,14 +131,18 @@ def _make_labels(
         items = judgements[name].items
         return None if items is None else items == (good_label,)
 
+    def heal_verdicts(name: str) -> tuple[bool | None, ...]:
+        return tuple(
+            verdict(f"{name} {number}", "healed", text) for number, text in enumerate(continuations, 1)
+        )
+
     steps = judgements["steps"].items if "steps" in judgements else None
     return MagicLabels(
         correct=verdict("short", "correct", response),
         correct_full=verdict("full", "correct", response) if question.full_answer else None,
         correct_steps=None if steps is None else tuple(_STEP_LABELS[label] for label in steps),
-        healed=tuple(
-            verdict(f"healed {number}", "healed", text) for number, text in enumerate(continuations, 1)
-        ),
+        healed=heal_verdicts("healed"),
+        healed_explicit=heal_verdicts("healed_explicit"),
         unscored=tuple(
             (name, judgement.unscored) for name, judgement in judgements.items() if judgement.unscored
         ),

@@ -43,13 +43,16 @@ Examples, by conclusion and true answer: "The sofa is beige." and "tan": "correc
 """
 )
 
-HEALED = (
-    """\
+_HEALED_TASK = """\
 You check whether somebody who began to reason wrongly about a picture put it right. The reasoning so far holds at least
 one wrong step; the corrections say what is true instead; the continuation is what was written next. You do not see the
 picture; the corrections are right.
 
 """
+
+# Section 4.3: some later step says what a correction says.
+HEALED = (
+    _HEALED_TASK
     + DATA_NOTICE
     + """\
 {"label": "healed"}
@@ -61,6 +64,22 @@ picture; the corrections are right.
 
 Examples, with the wrong step "R2 is a dog." and the correction "R2 is a fox.": "Wait, its tail is bushy: it is a fox."
 is "healed". "The dog is asleep." is "not_healed". "I am not sure about R2." is "not_healed".
+"""
+)
+
+# Figure 17: the continuation also says that the step was wrong.
+HEALED_EXPLICIT = (
+    _HEALED_TASK
+    + DATA_NOTICE
+    + """\
+{"label": "healed"}
+
+- "healed": the continuation says that the wrong step was wrong, says what a correction says, in any words, and nothing
+  in it rests on the wrong step any more. All three are needed.
+- "not_healed": otherwise, also if it only goes on with what is true.
+
+Examples, with the wrong step "R2 is a dog." and the correction "R2 is a fox.": "Wait, its tail is bushy: it is no dog
+but a fox." is "healed". "The fox is asleep." is "not_healed". "R2 may be wrong." is "not_healed".
 """
 )
 

@@ -25,7 +25,8 @@ def compute_metrics(
         labels: the labels of each question.
         cited: the boxes that each answer cites; None without an answer.
         healed_answers: [question][case], whether the continuation ends in the true answer; None without one.
-        by_judge: whether a judge gave the labels. Only then is there a `self_heal`.
+        by_judge: whether a judge gave the labels. Only then are there `self_heal` (section 4.3) and
+            `self_heal_explicit` (figure 17).
 
     Example:
         >>> metrics = compute_metrics(truth, labels, cited, healed, False)            # doctest: +SKIP
@@ -40,5 +41,6 @@ def compute_metrics(
     heal_metrics = self_heal(healed_answers, "self_heal_answer")
     if by_judge:
         heal_metrics |= self_heal([label.healed for label in labels])
+        heal_metrics |= self_heal([label.healed_explicit for label in labels], "self_heal_explicit")
     heal_ids = [question.id for question, cases in zip(truth.questions, truth.cases, strict=True) if cases]
     return with_ids(metrics, [question.id for question in truth.questions]) | with_ids(heal_metrics, heal_ids)

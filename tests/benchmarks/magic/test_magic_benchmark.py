@@ -95,6 +95,7 @@ def test_a_set_scored_by_hand(truth):
             "continuation": RESPONSES["q1-heal1"],
             "right_answer": True,
             "healed": None,
+            "healed_explicit": None,
         }
     ]
     assert BENCHMARK.faithful_answers(truth, records) == {"q1": False, "q2": True, "q1-heal1": True}

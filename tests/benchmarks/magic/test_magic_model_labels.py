@@ -13,7 +13,7 @@ from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK, make_truth
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.model_labels import label_by_judge, read_answer, read_healed, read_steps
-from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, STEPS
+from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 
@@ -60,7 +60,7 @@ def judge(answer, seen=None):
 def honest(system, user, outside=""):
     if system == STEPS:
         return '{"labels": ["correct", "unknown", "wrong"]}'
-    return '{"label": "healed"}' if system == HEALED else '{"label": "correct"}'
+    return '{"label": "healed"}' if system in (HEALED, HEALED_EXPLICIT) else '{"label": "correct"}'
 
 
 def test_a_judge_labels_and_metrics_follow_from_its_labels():
@@ -80,11 +80,12 @@ def test_a_judge_labels_and_metrics_follow_from_its_labels():
     assert first["correct_steps"] == [True, None, False] and first["self_heal"][0]["healed"] is True
     assert second["correct"] is False, "an empty answer is wrong without a request"
     data_by_request = {(system, data.get("true_answer")): data for system, data, _ in seen}
-    assert len(seen) == 4 and set(data_by_request) == {
+    assert len(seen) == 5 and set(data_by_request) == {
         (ANSWER, "tram"),
         (ANSWER, "It is a tram."),
         (STEPS, None),
         (HEALED, None),
+        (HEALED_EXPLICIT, None),
     }
     assert data_by_request[STEPS, None]["known"] == [
         "It is a tram.",
@@ -99,6 +100,30 @@ def test_a_judge_labels_and_metrics_follow_from_its_labels():
         "corrections": ["R1 is a tram."],
         "continuation": RESPONSES["q1-heal1"],
     }
+
+
+def test_the_two_readings_of_self_heal_differ_where_a_correction_is_stated_without_notice():
+    wrong = {"text": "R2 is a cat.", "correct": False, "correction": "R2 is a fox."}
+    right = {"text": "So.", "correct": True}
+    line = {"id": "q3", "answer": "tram", "steps": [*CHAIN[:3], right, wrong, right, right]}
+    truth = make_truth([QUESTIONS[0], MagicQuestion.model_validate(COMMON | line)], "here")
+    answers = {
+        "q1-heal1": "R1 was wrong: it is a tram.",
+        "q3-heal1": "The tram is red.",  # states the correction and says no word of the mistake
+        "q3-heal2": "The cat sleeps.",
+    }
+
+    def strict(system, user, outside):
+        data = json.loads(FENCED.search(user)[2])
+        stated = any(word in data["continuation"] for word in ("tram", "fox"))
+        healed = stated if system == HEALED else stated and "wrong" in data["continuation"]
+        return json.dumps({"label": "healed" if healed else "not_healed"})
+
+    metrics, records = BENCHMARK.score_with_judge(truth, answers, judge(strict))
+    assert metrics["self_heal"].value == pytest.approx(2 / 3)
+    assert metrics["self_heal_explicit"].value == pytest.approx(1 / 3)
+    assert [case["healed"] for case in records[1]["self_heal"]] == [True, False]
+    assert [case["healed_explicit"] for case in records[1]["self_heal"]] == [False, False]
 
 
 def test_lists_of_the_wrong_length_are_asked_again_then_unscored():
@@ -118,7 +143,7 @@ def test_a_judge_without_labels_leaves_all_undefined():
     metrics, records = BENCHMARK.score_with_judge(TRUTH, RESPONSES, judge(lambda *_: "Well …"))
     assert metrics["accuracy_full"].value is metrics["self_heal"].value is None
     assert metrics["self_heal_judged"].value == 0
-    assert set(records[0]["unscored"]) == {"short", "full", "steps", "healed 1"}
+    assert set(records[0]["unscored"]) == {"short", "full", "steps", "healed 1", "healed_explicit 1"}
     assert metrics["accuracy_short"].n == 1, "the empty answer"
 
 
@@ -141,11 +166,11 @@ def test_text_in_answers_gives_no_orders(text):
         if system == STEPS:
             steps = json.loads(FENCED.search(user)[2])["steps"]
             return json.dumps({"labels": ["wrong"] * len(steps)})
-        return '{"label": "not_healed"}' if system == HEALED else '{"label": "incorrect"}'
+        return '{"label": "not_healed"}' if "heal" in system else '{"label": "incorrect"}'
 
     answers = {"q1": f"R1 is a bus. {text}", "q1-heal1": text}
     metrics, _ = BENCHMARK.score_with_judge(TRUTH, answers, judge(obedient))
-    for name in ("accuracy_short", "accuracy_full", "stepsense", "self_heal"):
+    for name in ("accuracy_short", "accuracy_full", "stepsense", "self_heal", "self_heal_explicit"):
         assert metrics[name].value == 0
 
 
