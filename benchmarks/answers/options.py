@@ -1,0 +1,107 @@
+"""Find the options in the text of a question."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection
+from typing import NamedTuple
+
+# Kinds of marks, from the surest on. Each has the options' names in order, and its marks in a text.
+_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (names, re.compile(rf"(?:(?<=\s)|(?<=^)|(?<=[;,]))(?:{marks})\s*", re.MULTILINE))
+    for names, marks in (
+        ("ABCDEFGHIJ", r"\(([A-J])\)|\[([A-J])\]|([A-J])\s?[.):]"),
+        ("abcdefghij", r"\(([a-j])\)|\[([a-j])\]|([a-j])\)"),
+        ("\u2460\u2461\u2462\u2463\u2464\u2465\u2466\u2467\u2468", r"([\u2460-\u2468])[.):]?"),
+        ("123456789", r"\(([1-9])\)|\[([1-9])\]|([1-9])\)"),
+    )
+)
+_HEADING = re.compile(r"[\s,;]*\b(?:answer\s+)?(?:choices|options)\b\s*[:.]?\s*$", re.IGNORECASE)
+_BLANK = re.compile(r"\s*\(\s*\)\s*[.?]?\s*$|\s*_{2,}\s*[.?]?\s*$")
+_INSTRUCTION = re.compile(
+    r"\s*(?:please\s+)?\b(?:select|choose|pick|answer with)\b"
+    r"(?=[^.?!\n]*\b(?:correct|right|best|following|given|letters?|of the)\b)"
+    r"[^.?!\n]*\b(?:options?|choices?|letters?|answers?)\b[^.?!\n]*[.!:]?",
+    re.IGNORECASE,
+)
+
+
+class SplitQuestion(NamedTuple):
+    """A question without its options, and the text of each option by its bare mark (`A`, `b`, `3`)."""
+
+    question: str
+    choices: dict[str, str]
+
+
+def split_options(question: str) -> SplitQuestion:
+    """Return a question without the options in its text, and these options.
+
+    Options are a run of marks from the first on, in order, on one or several lines: `(A)`, `[A]`, `A.`, `A)`
+    or `A:`; `(a)`, `[a]` or `a)`; `①`; `(1)`, `[1]` or `1)`. Of several kinds, capital letters come before
+    small ones, circles and digits; of several runs the last counts. Removed with them are a heading
+    (`Choices:`), a blank for the mark, and a sentence that asks to choose. A text without a run stays as it is.
+
+    Example:
+        >>> split_options("Find x. Choices: (a) 38, (b) 40; (c) 42")
+        SplitQuestion(question='Find x.', choices={'a': '38', 'b': '40', 'c': '42'})
+    """
+    marks = next((run for names, pattern in _KINDS if (run := _find_run(question, names, pattern))), [])
+    if not marks:
+        return SplitQuestion(question, {})
+    ends = [mark.start() for mark in marks[1:]]
+    paragraph_end = question.find("\n\n", marks[-1].end())
+    ends.append(len(question) if paragraph_end < 0 else paragraph_end)
+    choices = {
+        bare_mark(_name(mark)): question[mark.end() : end].strip(" \t\r\n,;")
+        for mark, end in zip(marks, ends, strict=True)
+    }
+    last = bare_mark(_name(marks[-1]))
+    choices[last] = _INSTRUCTION.sub("", choices[last]).strip()
+    head = _HEADING.sub("", question[: marks[0].start()].rstrip())
+    head = _BLANK.sub("", _INSTRUCTION.sub("", head).strip()).rstrip(" \t\r\n,;")
+    tail = _INSTRUCTION.sub("", question[ends[-1] :].strip()).strip()
+    return SplitQuestion("\n\n".join(part for part in (head, tail) if part), choices)
+
+
+def _name(mark: re.Match[str]) -> str:
+    return next(group for group in mark.groups() if group)
+
+
+def _find_run(question: str, names: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    """Return the last run of two or more marks in order. An earlier `(A)` may name a point of the figure."""
+    best: list[re.Match[str]] = []
+    current: list[re.Match[str]] = []
+    for mark in pattern.finditer(question):
+        place = names.index(_name(mark))
+        if place == 0:
+            current = [mark]
+        elif place == len(current) and current:
+            current.append(mark)
+        if len(current) > 1:
+            best = current
+    return list(best)
+
+
+def bare_mark(mark: str) -> str:
+    """Return a mark without brackets, stops and circles: `(b)` is `b`, and `②` is `2`.
+
+    Example:
+        >>> [bare_mark(mark) for mark in ("(b)", "[C]", "D.", "②")]
+        ['b', 'C', 'D', '2']
+    """
+    return unicodedata.normalize("NFKC", mark.strip()).strip("()[].:) ")
+
+
+def find_mark(answer: str, choices: Collection[str]) -> str | None:
+    """Return the mark that a true answer such as `b`, `(B)` or `②` names among the choices, or None.
+
+    Example:
+        >>> find_mark("(B)", {"a": "38", "b": "40"}), find_mark("40", {"a": "38", "b": "40"})
+        ('b', None)
+    """
+    bare = bare_mark(answer)
+    if bare in choices:
+        return bare
+    marks = [mark for mark in choices if mark.casefold() == bare.casefold()]
+    return marks[0] if len(marks) == 1 else None
