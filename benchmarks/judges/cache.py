@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -16,6 +18,7 @@ from mmprobe.errors import InputError
 
 _FORMAT = 1
 _WAIT_SECONDS = 30.0  # for another process that writes
+_DISK_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
 
 
 class Reply(NamedTuple):
@@ -57,6 +60,7 @@ class ReplyCache:
 
     Raises:
         InputError: the file is not a reply cache, or cannot be opened.
+        OSError: the disk is full, here or in `put`; what was stored before is kept.
 
     Example:
         >>> cache = ReplyCache(None)
@@ -74,9 +78,13 @@ class ReplyCache:
             self._connection = sqlite3.connect(
                 self.path or ":memory:", timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
             )
-            self._prepare_file()
         except (OSError, sqlite3.Error) as error:
-            raise self._input_error(error) from None
+            raise self._describe(error) from None
+        try:
+            self._prepare_file()
+        except (InputError, sqlite3.Error) as error:
+            self._connection.close()
+            raise self._describe(error) from None
 
     def _prepare_file(self) -> None:
         deadline = time.monotonic() + _WAIT_SECONDS
@@ -135,7 +143,14 @@ class ReplyCache:
             with self._lock:
                 return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise self._input_error(error) from None
+            raise self._describe(error) from None
 
-    def _input_error(self, error: Exception) -> InputError:
+    def _describe(self, error: Exception) -> InputError | OSError:
+        """Return the error for the user."""
+        if isinstance(error, InputError):
+            return error
+        code = _DISK_ERRORS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF) or getattr(error, "errno", None)
+        if code in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            reason = f"{os.strerror(code)}; replies that were understood are kept, call again when there is space"
+            return OSError(code, reason, str(self.path))
         return InputError(f"{self.path}: cannot be used as a reply cache ({error}); choose another file")

@@ -63,14 +63,14 @@ class EnsembleJudge:
         return [majority_labels(votes) for votes in zip(*judgements, strict=True)]
 
     async def _ask_members(self, ask: Callable[[Judge], Any]) -> list[Any]:
-        """Ask all judges at the same time. The first `InputError` cancels the others."""
+        """Ask all judges at the same time. The first error cancels the others."""
         results: list[Any] = [None] * len(self.members)
-        fatal: list[InputError] = []
+        fatal: list[InputError | OSError] = []
 
         async def run(index: int, judge: Judge) -> None:
             try:
                 results[index] = await ask(judge)
-            except InputError as error:
+            except (InputError, OSError) as error:  # OSError: a full disk under the cache
                 fatal.append(error)
                 group.cancel_scope.cancel()
 

@@ -154,15 +154,15 @@ class ModelJudge:
     async def _run_all(
         self, jobs: Sequence[Callable[[], Awaitable[Judgement[Item]]]]
     ) -> list[Judgement[Item]]:
-        """Run all jobs at the same time, with a progress bar. The first `InputError` cancels the others."""
+        """Run all jobs at the same time, with a progress bar. The first error cancels the others."""
         judgements: list[Any] = [None] * len(jobs)
-        fatal: list[InputError] = []
+        fatal: list[InputError | OSError] = []
 
         async def run(index: int, job: Callable[[], Awaitable[Judgement[Item]]]) -> None:
             try:
                 judgements[index] = await job()
                 bar.update()
-            except InputError as error:
+            except (InputError, OSError) as error:  # OSError: a full disk under the cache
                 fatal.append(error)
                 group.cancel_scope.cancel()
 
