@@ -153,6 +153,7 @@ def test_the_order_of_the_run_does_not_matter(planted, prediction, tmp_path):
     xr.testing.assert_equal(predict_unfaithful(again), prediction)
 
 
+@pytest.mark.slow
 def test_noise_predicts_nothing(tmp_path):
     ds = predict_unfaithful(write_run(tmp_path / "run", noise_traces(48, seed=5)))
     assert ds.auc_low < 0.5 < ds.auc_high
@@ -162,6 +163,7 @@ def test_noise_predicts_nothing(tmp_path):
     assert ((ds.weight_low < 0) & (ds.weight_high > 0)).mean() > 0.7
 
 
+@pytest.mark.slow
 def test_images_that_give_the_label_away_do_not_help(tmp_path):
     """Each image has its own label and numbers: they predict the label only if the image is in both folds."""
     rng, traces = np.random.default_rng(2), {}
@@ -226,6 +228,7 @@ def test_layers_without_attention_to_images_have_no_entropy(tmp_path):
     assert np.flatnonzero(np.isnan(series)).tolist() == [2]
 
 
+@pytest.mark.slow
 def test_samples_that_are_not_finite_are_left_out_and_named(tmp_path):
     traces = noise_traces(18)
     for name, path, bad in (("s007", "update/kl", np.nan), ("s010", "ffn/gate_sum", np.inf)):
@@ -292,6 +295,7 @@ def test_figures_and_files(prediction, tmp_path):
     xr.testing.assert_allclose(xr.load_dataset(netcdf, engine="h5netcdf"), prediction)
 
 
+@pytest.mark.slow
 def test_on_a_model(tiny_spd, tmp_path):
     samples = mp.load_samples(make_pairs(tmp_path / "pairs", n=6, seed=3, differences=(1, 3)))
     chosen = [sample for sample in samples if sample.metadata["type"] in ("same", "different")]

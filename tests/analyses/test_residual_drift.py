@@ -117,6 +117,7 @@ def test_against_plain_loops_over_blocks(tmp_path):
 
 @settings(max_examples=20, deadline=None)
 @given(scale=st.floats(0.25, 4), seed=st.integers(0, 99))
+@pytest.mark.slow
 def test_scale_and_order_do_not_matter(tmp_path_factory, scale, seed):
     """Cosines do not change if an answer's states are scaled or the two answers are swapped.
 

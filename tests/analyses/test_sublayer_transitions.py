@@ -162,6 +162,7 @@ def test_small_groups_give_no_number_but_a_note(by_hand):
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 999), bad=st.sampled_from([np.nan, np.inf, -np.inf]), of_stream=st.booleans())
+@pytest.mark.slow
 def test_a_sample_that_is_not_finite_changes_nothing_but_is_named(tmp_path_factory, seed, bad, of_stream):
     rng, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("bad")
     updates = {name: random_updates(rng, int(rng.integers(1, 4))) for name in "abc"}
@@ -183,6 +184,7 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.slow
 def test_figures_and_files(tmp_path, count):
     ds = sublayer_transitions(labelled_run(tmp_path / "run", count))
     plots = panels(ds)

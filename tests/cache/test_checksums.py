@@ -33,6 +33,7 @@ def test_the_checksums_are_those_of_the_pages(tmp_path, write_trace):
     assert checksum == int.from_bytes(xxhash.xxh3_64(checksums).digest(), "big")
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_is_refused_or_harmless(tmp_path, write_trace, flip):
     """Only the page checksums find this: damaged texts and headers crash HDF5 or are read as they are."""
     path, rng = tmp_path / "a.h5", random.Random(0)

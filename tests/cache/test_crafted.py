@@ -71,6 +71,7 @@ def check_outcomes(labels: dict[str, str], outcomes: dict[str, str]) -> None:
     assert [label for label in accepted if not label.startswith(HARMLESS)] == []
 
 
+@pytest.mark.slow
 def test_crafted_traces_are_refused_or_read(trace_folder, tmp_path):
     labels = craft_runs(trace_folder, tmp_path / "crafted", "/", N_EDITS)
     assert len({label.split()[0] for label in labels.values()}) == 13, "classes of edits"

@@ -28,6 +28,7 @@ def dataset() -> xr.Dataset:
     return xr.Dataset({"mass": values}, attrs={"analysis": "attention_decay"})
 
 
+@pytest.mark.slow
 def test_an_analysis_on_a_full_disk(dataset, tmp_path):
     with mount_disk(tmp_path / "disk", 8_000_000) as disk:
         for free in FREE:
@@ -44,6 +45,7 @@ def test_an_analysis_on_a_full_disk(dataset, tmp_path):
         xr.testing.assert_identical(xr.load_dataset(files[0], engine="h5netcdf"), dataset)
 
 
+@pytest.mark.slow
 def test_an_analysis_larger_than_a_file_may_be(dataset, tmp_path):
     for largest in FREE[1:4]:
         result = call_in_child(lambda: export(dataset, tmp_path / "out"), largest)
@@ -56,6 +58,7 @@ def run(make_run) -> Path:
     return make_run(names=tuple(f"s{index}" for index in range(12)))
 
 
+@pytest.mark.slow
 def test_a_pack_on_a_full_disk(run, tmp_path):
     size = sum(path.stat().st_size for path in (run / "samples").iterdir())
     with mount_disk(tmp_path / "disk", 2 * size + 8_000_000) as disk:
@@ -69,6 +72,7 @@ def test_a_pack_on_a_full_disk(run, tmp_path):
         assert open_run(disk / "run.h5").ids == open_run(run).ids
 
 
+@pytest.mark.slow
 def test_a_pack_larger_than_a_file_may_be(run, tmp_path):
     (tmp_path / "out").mkdir()
     for largest in FREE[1:6]:
@@ -77,6 +81,7 @@ def test_a_pack_larger_than_a_file_may_be(run, tmp_path):
         assert not read_names(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_commands_on_a_full_disk_print_one_line(run, tmp_path):
     commands = [
         ("pack", run, "--out", tmp_path / "disk" / "run.h5"),

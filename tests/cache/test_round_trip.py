@@ -60,6 +60,7 @@ _folders: list[tempfile.TemporaryDirectory] = []  # keeps the newest folder unti
     heads=st.integers(1, 3),
     grids=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=3),
 )
+@pytest.mark.slow
 def test_arrays_are_read_as_they_were_appended(blocks, seed, layers, heads, grids):
     rng, visual = np.random.default_rng(seed), sum(height * width for height, width in grids)
     expected: dict[str, list[np.ndarray]] = {}
@@ -104,6 +105,7 @@ def test_arrays_are_read_as_they_were_appended(blocks, seed, layers, heads, grid
     big=st.sampled_from([65504.01, 65519.0, 65520.0, 70000.0, -1e30, 3e38]),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_values_that_overflow_float16_are_read_as_float32(blocks, seed, big, data):
     rng = np.random.default_rng(seed)
     which = data.draw(st.integers(0, len(blocks) - 1))
@@ -143,6 +145,7 @@ def test_a_whole_data_set_that_overflows_is_float32(tmp_path):
 
 @QUICK
 @given(texts=st.lists(TEXT, max_size=30), answer=TEXT, question=TEXT)
+@pytest.mark.slow
 def test_texts_are_read_as_they_were_written(texts, answer, question):
     sample = Sample(id="t", question=question, metadata={"deep": [{"text": answer}]})
 
@@ -163,6 +166,7 @@ def test_texts_are_read_as_they_were_written(texts, answer, question):
     seed=st.integers(0, 2**32),
     wide=st.booleans(),
 )
+@pytest.mark.slow
 def test_growing_rows_are_nan_beyond_their_end(blocks, prompt, seed, wide):
     rng, steps = np.random.default_rng(seed), sum(blocks)
     expected = np.full((steps, prompt + steps), np.nan, "f4")

@@ -48,6 +48,7 @@ def test_shell_commands_of_the_readme(tmp_path, monkeypatch):
         assert finished.code == 0, f"{command}: {finished.stderr}"
 
 
+@pytest.mark.slow
 def test_python_of_the_readme(tmp_path, monkeypatch):
     from mmprobe.benchmarks.synthetic.pairs import make_pairs
 

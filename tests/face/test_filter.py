@@ -27,6 +27,7 @@ def data(tmp_path_factory):
     return make_pairs(tmp_path_factory.mktemp("filter") / "pairs", 2, 6)
 
 
+@pytest.mark.slow
 def test_the_embedded_model_filters(data, tmp_path):
     out = tmp_path / "out"
     options = ["--voters", "tiny-spd", "--max-new-tokens", 16, "--batch-size", 8]

@@ -319,6 +319,7 @@ MAGIC = [
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(magic=st.sampled_from(MAGIC), rest=st.binary(max_size=60))
+@pytest.mark.slow
 def test_no_content_of_an_image_file_crashes_the_check(tmp_path_factory, magic, rest):
     path = tmp_path_factory.getbasetemp() / "fuzz.png"
     path.write_bytes(magic + rest)

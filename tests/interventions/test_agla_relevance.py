@@ -199,6 +199,7 @@ def test_keep_sets_the_share_with_blip_too(blip, image_paths):
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "llava"])
+@pytest.mark.slow
 def test_gradient_norms_equal_central_differences(family, image_paths):
     """The differences are taken dimension by dimension for two tokens of the second row, which is padded."""
     model = load_tiny_model(family)

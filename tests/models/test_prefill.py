@@ -62,6 +62,7 @@ def answered(tiny_spd, tmp_path_factory):
     return samples, dict(local_answerer(tiny_spd, 96)(samples))
 
 
+@pytest.mark.slow
 def test_an_answer_prefilled_with_its_own_words_ends_unchanged(tiny_spd, answered):
     samples, answers = answered
     prefilled, endings = [], {}

@@ -120,6 +120,7 @@ def test_integrated_gradients_equal_captum_on_the_embeddings(random_qwen, sample
     assert all(weight.requires_grad for weight in random_qwen.hf.parameters())
 
 
+@pytest.mark.slow
 def test_integrated_gradients_are_complete(random_qwen, sample):
     fine, coarse = (
         attribute(random_qwen, sample, "integrated_gradients", n_steps=n, max_new_tokens=STEPS)

@@ -150,6 +150,7 @@ def test_measures_of_several_classes_equal_those_of_scikit_learn():
     )
 
 
+@pytest.mark.slow
 def test_images_that_reveal_the_label_do_not_help(tmp_path):
     """Four samples of an image have the same label and nearly the same vector."""
     rng = np.random.default_rng(3)
@@ -167,6 +168,7 @@ def test_images_that_reveal_the_label_do_not_help(tmp_path):
 
 
 @pytest.mark.parametrize("reduce, step", [("first", 0), ("last", -1), ("mean", None)])
+@pytest.mark.slow
 def test_how_steps_become_one_vector(tmp_path, reduce, step):
     """The label is in the first step, in the last step, or (weaker) in all; a block has fewer steps."""
     streams = noise(24, steps=BLOCK_STEPS + 3, layers=1)
@@ -183,6 +185,7 @@ def test_how_steps_become_one_vector(tmp_path, reduce, step):
     )
 
 
+@pytest.mark.slow
 def test_by_step(tmp_path):
     """The label appears at step 2. A third of the answers ends before step 4, and most end before step 8."""
     streams = {}
@@ -209,6 +212,7 @@ def test_by_step(tmp_path):
         linear_probe_by_step(run, layers=[1])
 
 
+@pytest.mark.slow
 def test_the_presence_of_an_object(tmp_path):
     """Every other second image has a star. One sample has only the first image, and one lists no objects."""
     streams = noise(50, layers=1)
@@ -229,6 +233,7 @@ def test_the_presence_of_an_object(tmp_path):
     assert ds.attrs["target"] == "presence of star"
 
 
+@pytest.mark.slow
 def test_the_type_of_the_differences(tmp_path):
     """Samples with several types, with one image or without metadata are not used."""
     kinds = [["color"], [], ["color", "remove"], ["remove", "remove"], ["remove"], None]
@@ -253,6 +258,7 @@ def test_the_type_of_the_differences(tmp_path):
         linear_probe(run, "difference_type", minimum=11)
 
 
+@pytest.mark.slow
 def test_differences_of_other_forms_have_no_type(tmp_path):
     """Only one of six forms of `differences` has a type."""
     forms = [[{"type": "color"}], 2, None, ["color"], [{"category": "cat"}], []]
@@ -268,6 +274,7 @@ def test_differences_of_other_forms_have_no_type(tmp_path):
     assert ds.n_class.values.tolist() == [10, 10]
 
 
+@pytest.mark.slow
 def test_any_function_and_small_classes(planted):
     """There are two large classes, a small one, and samples without a label."""
 
@@ -281,6 +288,7 @@ def test_any_function_and_small_classes(planted):
     assert ds.auc.sel(layer=2) > 0.9
 
 
+@pytest.mark.slow
 def test_a_step_with_too_few_images_has_no_value(tmp_path):
     """Ten images at the first step and four at the second: enough samples, too few images for five folds."""
     streams = {name: values[: 2 if i < 24 else 1] for i, (name, values) in enumerate(noise(60).items())}
@@ -293,6 +301,7 @@ def test_a_step_with_too_few_images_has_no_value(tmp_path):
         linear_probe_by_step(run, steps=[1], minimum=10)
 
 
+@pytest.mark.slow
 def test_samples_with_non_finite_values_are_excluded_and_named(tmp_path):
     streams = noise(24, layers=1)
     streams["s005"][1, 0, 3] = np.inf
@@ -310,6 +319,7 @@ def test_samples_with_non_finite_values_are_excluded_and_named(tmp_path):
         linear_probe(run, minimum=12)
 
 
+@pytest.mark.slow
 def test_the_order_of_the_run_does_not_matter(planted, dataset, tmp_path):
     streams = {name: planted[name].residual_post.values for name in planted.ids[::-1]}
     samples = {name: planted.sample(name) for name in streams}

@@ -77,6 +77,7 @@ def test_every_layer_equals_the_hidden_states_of_transformers(name, samples, tmp
     assert ds.token.values.tolist() == trace.tokens["text"].values[-len(ids) :].tolist()
 
 
+@pytest.mark.slow
 def test_the_last_layer_equals_the_output(tiny_spd, run, samples, tmp_path):
     trace = run[run.ids[0]]
     ds = logit_lens(tiny_spd, trace)

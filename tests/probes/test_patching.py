@@ -229,6 +229,7 @@ def test_half_precision_does_not_round_log_probabilities(probe, random_qwen, sam
     assert not half.hf.lm_head._forward_hooks and half.hf.lm_head.weight.dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_a_run_and_its_samples_agree(tiny_spd, tmp_path, image_paths):
     samples = [
         Sample(

@@ -157,6 +157,7 @@ def test_a_wrong_field_is_named(load, content, named):
         "\0",
     ],
 )
+@pytest.mark.slow
 def test_malformed_yaml_is_refused(load, content):
     assert "mine.yaml: not YAML (" in load_error(load, content)
 

@@ -69,6 +69,7 @@ def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_
     assert n_refused > PAIRS / 2, "the processes hardly ever ran at the same time"
 
 
+@pytest.mark.slow
 def test_a_run_can_be_read_while_it_is_written(random_qwen, samples, tmp_path, monkeypatch):
     original, lengths = batch_module.build_batch, []
 
@@ -102,6 +103,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_resuming_makes_damaged_traces_again(random_qwen, samples, undisturbed, tmp_path, caplog):
     run = trace(random_qwen, samples, tmp_path / "run")
     files = [run.path / "samples" / f"s{index}.h5" for index in range(4)]
@@ -120,6 +122,7 @@ def test_resuming_makes_damaged_traces_again(random_qwen, samples, undisturbed, 
     assert not caplog.text
 
 
+@pytest.mark.slow
 def test_resuming_makes_traces_of_other_samples_again(
     random_qwen, samples, undisturbed, image_paths, tmp_path, caplog
 ):
@@ -137,6 +140,7 @@ def test_resuming_makes_traces_of_other_samples_again(
     assert resumed.sample("s2").answer is None
 
 
+@pytest.mark.slow
 def test_resuming_makes_traces_of_another_run_again(random_qwen, samples, undisturbed, tmp_path, caplog):
     other = mp.trace(random_qwen, samples, tmp_path / "other", max_new_tokens=3)
     run = trace(random_qwen, samples, tmp_path / "run")

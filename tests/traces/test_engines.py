@@ -56,6 +56,7 @@ def test_rounded_rows_sum_to_one_again():
 
 
 @pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
+@pytest.mark.slow
 def test_every_data_set_equals_the_native_engine(runs, engine):
     for native, other in zip(runs["native"], runs[engine], strict=True):
         assert native.captured == other.captured
@@ -104,6 +105,7 @@ def test_a_run_that_an_engine_does_not_support_is_refused(random_qwen, samples, 
     assert not any((tmp_path / name).exists() for name in "abc")
 
 
+@pytest.mark.slow
 def test_a_remote_run_gives_the_same_numbers(tiny_spd, samples, tmp_path):
     """nnsight serialises the request and runs the deserialised one, as a cluster does."""
     spec = load_capture("full").model_copy(update={"dtype": "float32"})

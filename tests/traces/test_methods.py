@@ -22,6 +22,7 @@ def samples(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("method", "parameters"), [("sage", {"alpha": 0.5}), ("vcd", {"alpha": 2.0})])
+@pytest.mark.slow
 def test_a_trace_holds_the_answer_that_the_method_gives(tiny_spd, samples, tmp_path, method, parameters):
     run = mp.trace(
         tiny_spd,
@@ -39,6 +40,7 @@ def test_a_trace_holds_the_answer_that_the_method_gives(tiny_spd, samples, tmp_p
         assert run[sample.id].steps["id"].values.tolist() == alone.token_ids
 
 
+@pytest.mark.slow
 def test_a_trace_shows_the_effect_of_the_method(tiny_spd, samples, tmp_path):
     """With alpha = 1, See doubles the odds of attention to the images in the first layer of the first step."""
     plain = mp.trace(tiny_spd, samples, tmp_path / "plain", max_new_tokens=TOKENS)

@@ -206,6 +206,7 @@ def test_tam_prompt_logits_equal_eager_logits(traced):
     np.testing.assert_allclose(trace.tam_prompt.values, expected, rtol=0, atol=1e-5 * largest)
 
 
+@pytest.mark.slow
 def test_sampling_draws_the_same_tokens_as_generate(random_qwen, image_paths, tmp_path):
     sample = make_sample(image_paths[:2])
     run = mp.trace(random_qwen, [sample], tmp_path / "run", max_new_tokens=STEPS, temperature=0.9, seed=11)
@@ -306,6 +307,7 @@ def test_only_the_captured_layers_are_recorded(random_qwen, image_paths, tmp_pat
 
 
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17])
+@pytest.mark.slow
 def test_answers_of_about_one_block_are_complete(random_qwen, image_paths, tmp_path, tokens):
     trace = mp.trace(random_qwen, [make_sample(image_paths[:1])], tmp_path / "run", max_new_tokens=tokens)[
         "a"
@@ -315,6 +317,7 @@ def test_answers_of_about_one_block_are_complete(random_qwen, image_paths, tmp_p
     assert not np.isnan(trace.attention_mass.values).any()
 
 
+@pytest.mark.slow
 def test_a_step_beyond_the_end_is_dropped(random_qwen, image_paths, tmp_path, monkeypatch):
     """On Apple's GPUs transformers stops one step late, which can be at the end of a block."""
     sample = make_sample(image_paths[:2])

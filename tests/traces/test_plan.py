@@ -40,6 +40,7 @@ print(plan(model, load_capture("full"), 4, 128, 4, PromptSize(90, 0, 80)).host)
 
 
 @pytest.mark.parametrize("capture", ["default", "full", ROWS], ids=["default", "full", "rows"])
+@pytest.mark.slow
 def test_disk_is_predicted_within_a_fifth(random_qwen, image_paths, tmp_path, capture):
     spec = load_capture(capture)
     samples = [

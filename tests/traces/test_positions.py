@@ -114,6 +114,7 @@ def test_chosen_heads_equal_the_same_heads_of_a_full_capture(random_qwen, image_
 
 
 @pytest.mark.parametrize("compression", ["blosc2", "zstd"])
+@pytest.mark.slow
 def test_compressed_arrays_are_the_same_and_smaller(random_qwen, image_paths, tmp_path, traced, compression):
     sample = Sample(id="a", images=image_paths[:2], question="Compare the two pictures.")
     spec = mp.CaptureSpec(datasets=NAMES, positions="all", dtype="float32", compression=compression)

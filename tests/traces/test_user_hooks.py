@@ -197,6 +197,7 @@ def test_engines_that_copy_the_model_refuse_hooks(random_qwen: Model, tmp_path: 
 
 
 @pytest.mark.parametrize("positions", ["generated", "prompt"])
+@pytest.mark.slow
 def test_a_run_stops_if_the_stream_changes_unseen(
     random_qwen: Model, image_paths: list[Path], tmp_path: Path, positions: Any
 ) -> None:

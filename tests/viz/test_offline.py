@@ -93,6 +93,7 @@ def test_no_button_of_a_comparison_leaves_it(compare_page: Path, show: Callable[
     assert LINK in page.locator("figcaption").inner_text()
 
 
+@pytest.mark.slow
 def test_figures_bring_their_toolbar_without_the_upload(run: Run, comparison: xr.Dataset) -> None:
     """A notebook draws them with plotly's own settings."""
     for dataset in (attention_decay(run), token_activation(run["evil"]), comparison):

@@ -168,6 +168,7 @@ def test_without_scripts_all_texts_are_one_long_page(report: Path, browser: Brow
         page.close()
 
 
+@pytest.mark.slow
 def test_a_page_says_what_it_measures_and_for_how_many_samples(run: Run) -> None:
     dataset = attention_decay(run)
     html = analysis_pages([dataset])[0].html

@@ -206,6 +206,7 @@ def test_a_failed_draw_is_not_used_for_another_size(tmp_path):
         invoke(*bench, 6)
 
 
+@pytest.mark.slow
 def test_a_set_is_drawn_once(tmp_path):
     arguments = ("bench", "mme", "--model", "tiny-spd", "--resume", "--out", tmp_path / "out")
     invoke(*arguments, "--n", 2)
@@ -235,6 +236,7 @@ def test_missing_images_are_reported_before_a_model_is_loaded(tmp_path):
         invoke(*arguments)
 
 
+@pytest.mark.slow
 def test_samples_that_failed_are_asked_again(tiny_spd, tmp_path):
     benchmark, out = find_benchmark("mme"), tmp_path / "out"
     truth = benchmark.draw_data(tmp_path / "pairs", 2, 5)

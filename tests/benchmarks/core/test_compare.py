@@ -105,6 +105,7 @@ def compute_pope_metric(name: str, rows: list[dict[str, Any]]) -> float:
 
 
 @pytest.mark.parametrize("name", ["f1", "accuracy", "recall_random"])
+@pytest.mark.slow
 def test_intervals_equal_a_slow_bootstrap(name, data):
     """The slow way draws questions with replacement and computes the metric of each draw again."""
     pope, samples, answer_sets = make_answers("pope", data)
@@ -208,6 +209,7 @@ def test_tokens_are_counted_in_answers_with_line_separators(tiny_spd, tmp_path):
     assert count_tokens(tiny_spd, tmp_path / "responses.jsonl") == expected > 0
 
 
+@pytest.mark.slow
 def test_the_command_compares_and_resumes(tmp_path):
     arguments = ["compare", "--model", "tiny-spd", "--methods", "plain,pai", "--benchmarks", "chair"]
     arguments += ["--n", "2", "--batch-size", "2", "--out", str(tmp_path / "out")]

@@ -75,6 +75,7 @@ def test_a_model_is_evaluated_and_its_answers_are_scored_again(tiny_spd, data, t
         mp.benchmarks.evaluate("spd-faith", tiny_spd, tmp_path / "first", data=data)
 
 
+@pytest.mark.slow
 def test_methods_are_compared(tiny_spd, data, tmp_path):
     ds = mp.benchmarks.compare(
         tiny_spd,

@@ -251,6 +251,7 @@ def invoke(town, *arguments):
     return judging, judging["calls"]
 
 
+@pytest.mark.slow
 def test_bench_and_score_ask_again_about_unscored_answers(town, tmp_path):
     out = tmp_path / "bench"
     judge = ["mirage-effect", "--judge", "model:town/judge"]
@@ -276,6 +277,7 @@ def test_bench_and_score_ask_again_about_unscored_answers(town, tmp_path):
     assert invoke(town, *call)[1] == 0
 
 
+@pytest.mark.slow
 def test_filter_asks_again_about_unscored_answers(town, tmp_path):
     town.label = '{"answer": null}'
     data = make_pairs(tmp_path / "pairs", 1, 6)

@@ -151,6 +151,7 @@ def test_true_answers_of_the_drawn_set_score_1(tmp_path):
     assert metrics["accuracy"].value == 0 and metrics["f_step"].value == 0 and metrics["f_claim"].value == 0
 
 
+@pytest.mark.slow
 def test_the_embedded_model_is_asked_and_scored(tmp_path):
     from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
     from mmprobe.models import load_model

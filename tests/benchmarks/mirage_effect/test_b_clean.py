@@ -69,6 +69,7 @@ RANKINGS = [
 
 
 @pytest.mark.parametrize(("name", "count", "kept", "before", "after", "first", "last"), RANKINGS)
+@pytest.mark.slow
 def test_the_papers_rankings_change_on_two_of_three_sets(name, count, kept, before, after, first, last):
     def answers(whole: float, inside: float) -> list[bool]:
         on_kept, on_all = round(inside * kept / 100), round(whole * count / 100)

@@ -16,6 +16,7 @@ BENCHMARK = find_benchmark("mirage-effect")
 SEED = 5
 
 
+@pytest.mark.slow
 def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
     inspect_ai = pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
@@ -54,6 +55,7 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
     assert values["mirage_rate"] == 0 and values["diagnosis_alarming[modality=ECG]"] == 1
 
 
+@pytest.mark.slow
 def test_the_embedded_model_with_and_without_images(tiny_spd, tmp_path):
     drawn = BENCHMARK.draw_data(tmp_path / "data", 2, 1_000_001)
     truth = drawn._replace(imageless=drawn.imageless[:1])

@@ -99,6 +99,7 @@ def test_kept_questions_are_asked_again_after_the_filter(truth, tmp_path):
     assert metrics["relevance_rate_after[voter=late]"].value == 0
 
 
+@pytest.mark.slow
 def test_a_local_voter_samples_anew_in_each_round_and_reproducibly(truth, tiny_spd, monkeypatch):
     loaded: list[str] = []
     monkeypatch.setattr(
@@ -151,6 +152,7 @@ def votes(out):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a process")
+@pytest.mark.slow
 def test_a_killed_filter_resumes_and_asks_no_model_twice(truth, tmp_path):
     out = tmp_path / "out"
     first = multiprocessing.get_context("fork").Process(

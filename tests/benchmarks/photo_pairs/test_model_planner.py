@@ -117,6 +117,7 @@ def test_after_three_repairs_the_rules_plan_and_it_is_said(coco, tmp_path):
     assert [row["differences"] for row in asked] == [row["differences"] for row in ruled]
 
 
+@pytest.mark.slow
 def test_a_second_run_asks_nothing_again(coco, tmp_path):
     def plan(messages):
         number = read_data(messages)["objects"][0]["number"]

@@ -103,6 +103,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bytes(coco, tmp_path, after):
     def change(data):
         data["images"][2]["width"] = 1

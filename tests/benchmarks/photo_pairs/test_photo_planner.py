@@ -84,6 +84,7 @@ def test_what_the_edge_cuts_off_is_not_moved():
         assert find_free_shift(whole, 0, find_occupied(whole, []), rng, Rules()) is None
 
 
+@pytest.mark.slow
 def test_plans_follow_the_seed_and_edit_each_object_once():
     objects = [block(4 + 19 * k, 8 + 30 * row, 10, 10) for k in range(4) for row in range(2)]
     whole = photo(*objects)

@@ -83,6 +83,7 @@ def test_the_last_pair_may_be_rejected(out):
         ({"id": "000000000001", "decision": "accept", "descriptions": ["x", "y" * 2000]}, "descriptions"),
     ],
 )
+@pytest.mark.slow
 def test_reviews_that_are_wrong_change_nothing(out, reviews, why):
     file = decide(out, turn_down(3), reviews) if isinstance(reviews, dict) else out.parent / "reviews.json"
     if isinstance(reviews, str):
