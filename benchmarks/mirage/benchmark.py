@@ -7,13 +7,18 @@ paper.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
+from pydantic import Field
+
+from mmprobe.benchmarks.answers.final_answers import THRESHOLD
+from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
 from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions
+from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct, load_questions
 from mmprobe.benchmarks.mirage.hints import (
     add_hints,
     build_topic_prompt,
@@ -38,6 +43,32 @@ _ANSWER_FORMS = {
     "free_form": "the answer alone",
     "approximate": "the number alone",
 }
+
+
+class MirageOptions(BenchmarkOptions):
+    """The options of MIRAGE.
+
+    Attributes:
+        threshold: an approximate answer is right below this relative error. The paper gives none; ours is 0.05.
+        reasonable: the weight of the label REASONABLE as a match, from 0 to 1; ours is 0.
+        judge_decides: which multiple-choice and approximate answers a judge decides: those that the rules
+            could not read (`unread`), or `all`, as in the paper.
+    """
+
+    threshold: float = Field(THRESHOLD, gt=0, allow_inf_nan=False)
+    reasonable: float = Field(0.0, ge=0, le=1)
+    judge_decides: Literal["unread", "all"] = "unread"
+
+    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
+        """Return MIRAGE with these options in force."""
+        return replace(
+            benchmark,
+            score_answers=partial(score_answers, options=self),
+            score_with_judge=partial(score_with_judge, options=self),
+        )
+
+
+DEFAULTS = MirageOptions()
 
 
 class MirageTruth(NamedTuple):
@@ -142,17 +173,22 @@ def _find_topic(
     return (None, False) if response is None else (parse_topic(response), True)
 
 
-def score_answers(truth: MirageTruth, responses: Mapping[str, str]) -> Scored:
+def score_answers(
+    truth: MirageTruth, responses: Mapping[str, str], options: MirageOptions = DEFAULTS
+) -> Scored:
     """Return metrics and records with labels by rules.
 
     Raises:
         InputError: a response answers no question of the data.
     """
-    answers, labels = _label_by_rules(truth, responses)
-    return compute_metrics(truth.questions, labels), _make_records(truth, answers, labels)
+    answers, labels = _label_by_rules(truth, responses, options.threshold)
+    metrics = compute_metrics(truth.questions, labels, options.reasonable)
+    return metrics, _make_records(truth, answers, labels)
 
 
-def score_with_judge(truth: MirageTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def score_with_judge(
+    truth: MirageTruth, responses: Mapping[str, str], judge: Judge, options: MirageOptions = DEFAULTS
+) -> Scored:
     """Return metrics and records with labels by a judge.
 
     Raises:
@@ -160,14 +196,16 @@ def score_with_judge(truth: MirageTruth, responses: Mapping[str, str], judge: Ju
     """
     from mmprobe.benchmarks.mirage.model_labels import REQUESTS, label_by_judge
 
-    answers, rule_labels = _label_by_rules(truth, responses)
-    labels = label_by_judge(truth.questions, answers, rule_labels, judge)
-    metrics = compute_metrics(truth.questions, labels) | unscored_rates(labels, REQUESTS)
-    return metrics, _make_records(truth, answers, labels)
+    answers, rule_labels = _label_by_rules(truth, responses, options.threshold)
+    labels = label_by_judge(
+        truth.questions, answers, rule_labels, judge, options.threshold, options.judge_decides
+    )
+    metrics = compute_metrics(truth.questions, labels, options.reasonable)
+    return metrics | unscored_rates(labels, REQUESTS), _make_records(truth, answers, labels)
 
 
 def _label_by_rules(
-    truth: MirageTruth, responses: Mapping[str, str]
+    truth: MirageTruth, responses: Mapping[str, str], threshold: float
 ) -> tuple[dict[str, str], list[MirageLabels]]:
     """Return the answers by id, and the labels of each question."""
     hinted = [_make_sample(question, "", HINTED) for question in filter(has_hints, truth.questions)]
@@ -176,7 +214,21 @@ def _label_by_rules(
         label_by_rules(question, answers, *_find_topic(truth, question, answers))
         for question in truth.questions
     ]
-    return answers, labels
+    return answers, [
+        _judge_numbers(question, label, answers, threshold) if question.type == "approximate" else label
+        for question, label in zip(truth.questions, labels, strict=True)
+    ]
+
+
+def _judge_numbers(
+    question: MirageQuestion, labels: MirageLabels, answers: Mapping[str, str], threshold: float
+) -> MirageLabels:
+    """Return the labels of an approximate answer under another threshold."""
+    plain, hinted = (
+        is_correct(question, answers[name], threshold) if name in answers else None
+        for name in (question.id, question.id + HINTED)
+    )
+    return replace(labels, correct=plain, correct_hinted=hinted)
 
 
 def _make_records(
@@ -243,4 +295,5 @@ BENCHMARK = Benchmark(
     headline=("accuracy", "f_step", "f_claim", "lhs", "any_rate", "accuracy_hinted", "hint_gain"),
     max_new_tokens=128,
     visual=False,
+    options=MirageOptions,
 )

@@ -7,17 +7,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import pearsonr
 
-from mmprobe.analyses.statistics import CONFIDENCE, holm
+from mmprobe.analyses.statistics import CONFIDENCE, PERMUTATIONS, holm
 from mmprobe.benchmarks.core.jsonl import json_lines
+from mmprobe.benchmarks.mirage.data import TOPICS
 from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
 from mmprobe.samples import regular_file
 
+_BLOCK = 500  # permutations in memory at a time
 MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")
 
 
@@ -28,9 +30,10 @@ class Correlations:
     Attributes:
         names: names of the columns.
         r: the correlations; 1 on the diagonal.
-        low, high: 95 % interval by Fisher's transformation; needs four cases or more.
+        low, high: 95 % interval by Fisher's transformation, for independent cases; needs four cases or more.
         p: two-sided p value of no correlation; None on the diagonal.
         p_holm: p values corrected by Holm's rule over all pairs of columns.
+        p_permutation: two-sided p value by 9999 shuffles of one column (within blocks, if there are any).
         n: number of cases with values in both columns.
     """
 
@@ -40,6 +43,7 @@ class Correlations:
     high: list[list[float | None]]
     p: list[list[float | None]]
     p_holm: list[list[float | None]]
+    p_permutation: list[list[float | None]]
     n: list[list[int]]
 
 
@@ -56,46 +60,110 @@ def correlate_models(folders: Sequence[str | Path], metrics: Sequence[str] = MOD
     Example:
         >>> correlate_models(["results/one", "results/two", "results/three"]).r           # doctest: +SKIP
     """
-    if len({Path(folder).absolute() for folder in folders}) < len(folders):
-        raise InputError("a result folder is given twice; each model is one case")
-    rows = [_read_folder(Path(folder))[0] for folder in folders]
+    rows = [_read_folder(Path(folder))[0] for folder in _check_distinct(folders)]
     for name in metrics:
         if rows and not any(name in row for row in rows):
             raise InputError(f"metric {name!r}: none of the folders has it; see 'metrics' in results.json")
     return correlate({name: [row.get(name) for row in rows] for name in metrics})
 
 
-def correlate_kinds(folder: str | Path) -> Correlations:
-    """Correlate the kinds of hallucination over the questions of one model (figures 5 and 7).
+def correlate_kinds_over_topics(
+    folders: Sequence[str | Path], cases: Literal["topics", "cells"] = "topics"
+) -> Correlations:
+    """Correlate the rates of the kinds of hallucination over topics (figures 5 and 7).
+
+    The rate of a kind in a topic is the share of a model's judged answers with this kind, as
+    `KIND_rate[topic=…]` in `results.json`.
 
     Args:
-        folder: result folder of `mmprobe bench mirage` or `mmprobe score mirage`, with a model as judge.
+        folders: result folders of MIRAGE, judged by a model; one folder per answering model.
+        cases: `topics` takes each topic as a case, with its rate averaged over the folders: figure 7 for one
+            folder, figure 5 for several (n = 7). `cells` takes each model and topic as a case. Cells of one
+            model share its level, so Fisher's interval and `p` are too narrow there; `p_permutation` shuffles
+            topics within each model only.
 
     Raises:
-        InputError: the folder holds no results of MIRAGE, or no judge labelled hallucinations.
+        InputError: a folder holds no results of MIRAGE or is given twice, or no judge labelled kinds.
 
     Example:
-        >>> correlate_kinds("results/judged").p_holm                                      # doctest: +SKIP
+        >>> correlate_kinds_over_topics(["results/judged"]).n[0][1]                       # doctest: +SKIP
+        7
     """
-    _, records = _read_folder(Path(folder))
-    verdicts = [record.get("hallucinations") for record in records]
-    if not any(isinstance(verdict, dict) for verdict in verdicts):
+    tables = [_topic_rates(Path(folder)) for folder in _check_distinct(folders)]
+    if cases == "topics":
+        topics = [topic for topic in TOPICS if any(topic in table for table in tables)]
+        rows = [
+            {
+                kind: float(np.mean([table[topic][kind] for table in tables if topic in table]))
+                for kind in KINDS
+            }
+            for topic in topics
+        ]
+        return correlate({kind: [row[kind] for row in rows] for kind in KINDS})
+    cells = [(model, rates) for model, table in enumerate(tables) for rates in table.values()]
+    columns = {kind: [rates[kind] for _, rates in cells] for kind in KINDS}
+    return correlate(columns, [model for model, _ in cells])
+
+
+def correlate_kinds_over_questions(folder: str | Path) -> Correlations:
+    """Correlate the kinds of hallucination over the questions of one model, ours. The paper correlates topics.
+
+    Args:
+        folder: result folder of MIRAGE, judged by a model.
+
+    Raises:
+        InputError: as `correlate_kinds_over_topics`.
+
+    Example:
+        >>> correlate_kinds_over_questions("results/judged").p_holm                       # doctest: +SKIP
+    """
+    verdicts = [verdict for _, verdict in _kind_verdicts(Path(folder))]
+    return correlate({kind: [verdict.get(kind) for verdict in verdicts] for kind in KINDS})
+
+
+def _topic_rates(folder: Path) -> dict[str, dict[str, float]]:
+    """Return the rate of each kind, by topic."""
+    by_topic: dict[str, list[Mapping[str, Any]]] = {}
+    for topic, verdict in _kind_verdicts(folder):
+        by_topic.setdefault(topic, []).append(verdict)
+    return {
+        topic: {
+            kind: sum(verdict.get(kind) is True for verdict in verdicts) / len(verdicts) for kind in KINDS
+        }
+        for topic, verdicts in by_topic.items()
+    }
+
+
+def _kind_verdicts(folder: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return topic and verdicts of each judged answer."""
+    records = _read_folder(folder)[1]
+    judged = [
+        (str(record.get("topic")), record["hallucinations"])
+        for record in records
+        if isinstance(record.get("hallucinations"), dict)
+    ]
+    if not judged:
         raise InputError(
             f"{folder}: holds no kinds of hallucination; score the answers with a judge model:PROVIDER/MODEL"
         )
-    columns: dict[str, list[bool | None]] = {
-        kind: [verdict.get(kind) if isinstance(verdict, dict) else None for verdict in verdicts]
-        for kind in KINDS
-    }
-    return correlate(columns)
+    return judged
 
 
-def correlate(columns: Mapping[str, Sequence[float | bool | None]]) -> Correlations:
+def _check_distinct(folders: Sequence[str | Path]) -> Sequence[str | Path]:
+    if len({Path(folder).absolute() for folder in folders}) < len(folders):
+        raise InputError("a result folder is given twice; each model is one case")
+    return folders
+
+
+def correlate(
+    columns: Mapping[str, Sequence[float | bool | None]], blocks: Sequence[int] = ()
+) -> Correlations:
     """Return the Pearson correlations of all pairs of columns, as in table 5 and figures 5 and 7.
 
     Args:
         columns: values by name, one value per case; None if unknown. A case is for example a model, a topic
             or a question.
+        blocks: the block of each case; the permutation test shuffles within blocks. Empty for a single block.
 
     Raises:
         InputError: the columns have different lengths.
@@ -110,26 +178,49 @@ def correlate(columns: Mapping[str, Sequence[float | bool | None]]) -> Correlati
     names = tuple(columns)
     table = [np.array([math.nan if v is None else float(v) for v in columns[name]]) for name in names]
     size = len(names)
-    statistics = np.full((4, size, size), math.nan)  # r, low, high, p
+    groups = np.array(blocks or [0] * (len(table[0]) if table else 0))
+    statistics = np.full((5, size, size), math.nan)  # r, low, high, p, p by permutation
     n = np.zeros((size, size), int)
     for i in range(size):
         for j in range(i, size):
             both = np.isfinite(table[i]) & np.isfinite(table[j])
             n[i, j] = n[j, i] = int(both.sum())
-            statistics[:, i, j] = statistics[:, j, i] = _pearson(table[i][both], table[j][both], i == j)
-    r, low, high, p = (_nan_to_none(matrix) for matrix in statistics)
-    return Correlations(names, r, low, high, p, _nan_to_none(_correct_pairs(statistics[3])), n.tolist())
+            pair = _pearson(table[i][both], table[j][both], groups[both], i == j)
+            statistics[:, i, j] = statistics[:, j, i] = pair
+    r, low, high, p, p_permutation = (_nan_to_none(matrix) for matrix in statistics)
+    p_holm = _nan_to_none(_correct_pairs(statistics[3]))
+    return Correlations(names, r, low, high, p, p_holm, p_permutation, n.tolist())
 
 
-def _pearson(x: np.ndarray, y: np.ndarray, is_diagonal: bool) -> tuple[float, float, float, float]:
-    """Return r, low, high, and p; NaN if a column is constant or there are fewer than three cases."""
+def _pearson(
+    x: np.ndarray, y: np.ndarray, groups: np.ndarray, is_diagonal: bool
+) -> tuple[float, float, float, float, float]:
+    """Return r, low, high, p, and p by permutation; NaN for a constant column or fewer than three cases."""
+    nan = math.nan
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return math.nan, math.nan, math.nan, math.nan
+        return nan, nan, nan, nan, nan
     if is_diagonal:
-        return 1.0, math.nan, math.nan, math.nan
+        return 1.0, nan, nan, nan, nan
     result = pearsonr(x, y)
-    low, high = result.confidence_interval(CONFIDENCE) if len(x) > 3 else (math.nan, math.nan)
-    return float(result.statistic), float(low), float(high), float(result.pvalue)
+    low, high = result.confidence_interval(CONFIDENCE) if len(x) > 3 else (nan, nan)
+    by_permutation = _permutation_p(x, y, groups)
+    return float(result.statistic), float(low), float(high), float(result.pvalue), by_permutation
+
+
+def _permutation_p(x: np.ndarray, y: np.ndarray, groups: np.ndarray, seed: int = 0) -> float:
+    """Return the two-sided p of r: the share of shuffles of y within groups whose r is as far from their mean."""
+    rng = np.random.default_rng(seed)
+    centred = x - x.mean()
+    products = np.empty(PERMUTATIONS)
+    for start in range(0, PERMUTATIONS, _BLOCK):
+        shuffled = np.tile(y, (min(_BLOCK, PERMUTATIONS - start), 1))
+        for group in np.unique(groups):
+            shuffled[:, groups == group] = rng.permuted(shuffled[:, groups == group], axis=1)
+        products[start : start + len(shuffled)] = shuffled @ centred
+    expected = sum(centred[groups == group].sum() * y[groups == group].mean() for group in np.unique(groups))
+    scale = np.abs(centred).sum() * np.abs(y).max()
+    as_far = np.abs(products - expected) >= abs(y @ centred - expected) - 1e-12 * scale
+    return (int(as_far.sum()) + 1) / (PERMUTATIONS + 1)
 
 
 def _correct_pairs(p: np.ndarray) -> np.ndarray:

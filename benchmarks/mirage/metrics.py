@@ -56,6 +56,8 @@ def factuality(
 
     Returns:
         - f_step, precision_step, recall_step: means over questions
+        - f_step_zero: the same mean of F, where a response without any item counts 0. In `f_step` it is
+          undefined, so silence raises the mean.
         - f_step_micro: from the counts of all questions
 
     Raises:
@@ -77,8 +79,11 @@ def factuality(
             values = [math.nan if row is None else float(compute(row)) for row in counts]
         return [value if math.isfinite(value) else None for value in values]
 
+    scores = per_question(_f_score)
+    with_zeros = [0.0 if row is not None and row[1] == 0 else f for row, f in zip(rows, scores, strict=True)]
     return {
-        name: mean_metric(per_question(_f_score), "higher"),
+        name: mean_metric(scores, "higher"),
+        f"{name}_zero": mean_metric(with_zeros, "higher"),
         f"precision_{item}": mean_metric(per_question(lambda c: c[..., 0] / c[..., 1]), "higher"),
         f"recall_{item}": mean_metric(per_question(lambda c: c[..., 2] / c[..., 3]), "higher"),
         f"{name}_micro": count_metric(rows, _f_score, "higher"),

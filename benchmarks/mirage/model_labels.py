@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from mmprobe.benchmarks.answers.final_answers import THRESHOLD
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.labels import HINTED, KINDS, Extraction, Kind, Matches, MirageLabels, Scores
@@ -40,11 +41,13 @@ def label_by_judge(
     responses: Mapping[str, str],
     rule_labels: Sequence[MirageLabels],
     judge: Judge,
+    threshold: float = THRESHOLD,
+    decides: Literal["unread", "all"] = "unread",
 ) -> list[MirageLabels]:
     """Replace the labels by rules with those of a judge.
 
-    - Multiple-choice and approximate answers keep the labels by rules. The judge compares free-form answers
-      with the true answer.
+    - The judge compares free-form answers with the true answer. With `unread` it does so for multiple-choice
+      and approximate answers that the rules could not read; with `all` for all of them, as in the paper.
     - The judge extracts steps and claims without seeing the truth. Then it matches them with the true ones,
       in one request for the steps and one for the claims.
     - For kinds of hallucination and for scores it sees the whole response and the true chain.
@@ -58,11 +61,23 @@ def label_by_judge(
         responses: all responses by id; the hinted ones have ids `ID--hinted`.
         rule_labels: the labels by rules of each question.
         judge: the judge.
+        threshold: the largest relative error of an approximate answer.
+        decides: which multiple-choice and approximate answers the judge decides.
 
     Example:
         >>> label_by_judge(questions, responses, rule_labels, judge)[0].kinds            # doctest: +SKIP
     """
-    judgements = asyncio.run(_ask_judge(questions, responses, judge))
+    texts = {name: text for name, text in responses.items() if text.strip()}
+    answers = {
+        name: _correct_request(question, texts[name], threshold)
+        for question, labels in zip(questions, rule_labels, strict=True)
+        for name, by_rules in (
+            (question.id, labels.correct),
+            (question.id + HINTED, labels.correct_hinted),
+        )
+        if name in texts and (question.type == "free_form" or decides == "all" or by_rules is None)
+    }
+    judgements = asyncio.run(_ask_judge(questions, texts, answers, judge))
     return [
         _make_labels(question, labels, judgements)
         for question, labels in zip(questions, rule_labels, strict=True)
@@ -70,19 +85,12 @@ def label_by_judge(
 
 
 async def _ask_judge(
-    questions: Sequence[MirageQuestion], responses: Mapping[str, str], judge: Judge
+    questions: Sequence[MirageQuestion],
+    texts: Mapping[str, str],
+    answer_requests: Mapping[str, JudgeRequest[bool | None]],
+    judge: Judge,
 ) -> _Judgements:
-    texts = {name: text for name, text in responses.items() if text.strip()}
-    answers = await ask_by_name(
-        judge,
-        {
-            name: _correct_request(question, texts[name])
-            for question in questions
-            if question.type == "free_form"
-            for name in (question.id, question.id + HINTED)
-            if name in texts
-        },
-    )
+    answers = await ask_by_name(judge, answer_requests)
     answered = [question for question in questions if question.id in texts]
     annotated = [question for question in answered if question.steps or question.claims]
     extractions = await ask_by_name(
@@ -206,8 +214,10 @@ def _request_data(question: MirageQuestion, response: str) -> dict[str, Any]:
     return data | {"response": response}
 
 
-def _correct_request(question: MirageQuestion, response: str) -> JudgeRequest[bool | None]:
+def _correct_request(question: MirageQuestion, response: str, threshold: float) -> JudgeRequest[bool | None]:
     data = _request_data(question, response) | {"true": question.answer}
+    if question.type == "approximate":
+        data["tolerance"] = threshold
     return JudgeRequest(CORRECT, data, lambda reply: (read_correct(reply),))
 
 

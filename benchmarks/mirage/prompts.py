@@ -16,6 +16,8 @@ answer is right.
 
 - true where the answer that the response ends in says the same as the true one: other words for it, equal numbers,
   units that can be converted and details beside it do not matter. How it was reached does not matter either.
+- Where there are "options", the true answer is the letter of one; the letter or the text of this option says the same.
+  Where there is a "tolerance", a number with a smaller relative error says the same.
 - false where it says something else, or two things that conflict.
 - null where the response ends in no answer at all.
 

@@ -11,8 +11,10 @@ from mmprobe.benchmarks.mirage.labels import MirageLabels, Scores
 from mmprobe.benchmarks.mirage.metrics import accuracy, factuality, hallucination_rates, lhs
 
 
-def compute_metrics(questions: Sequence[MirageQuestion], labels: Sequence[MirageLabels]) -> dict[str, Metric]:
-    """Compute every metric of the benchmark.
+def compute_metrics(
+    questions: Sequence[MirageQuestion], labels: Sequence[MirageLabels], reasonable: float = 0.0
+) -> dict[str, Metric]:
+    """Compute every metric of the benchmark. `reasonable` is the weight of REASONABLE, as in `factuality`.
 
     Returns:
         - accuracy, accuracy_answered
@@ -22,14 +24,14 @@ def compute_metrics(questions: Sequence[MirageQuestion], labels: Sequence[Mirage
         - the metrics of `hallucination_rates` and `lhs`, over the questions with a true chain, if a judge
           scored them
         - `NAME[topic=…]` and `NAME[type=…]` if the questions have several topics or types. Of the judge's
-          metrics only `lhs` is split.
+          metrics, `lhs` and the rates are split.
 
     Example:
         >>> compute_metrics(questions, labels)["accuracy"].value                    # doctest: +SKIP
         0.75
     """
     metrics = _answer_metrics(questions, labels)
-    metrics |= _factuality_metrics(questions, labels)
+    metrics |= _factuality_metrics(questions, labels, reasonable)
     metrics |= _judge_metrics(questions, labels)
     groupings = (
         [f"topic={question.topic}" for question in questions],
@@ -41,9 +43,9 @@ def compute_metrics(questions: Sequence[MirageQuestion], labels: Sequence[Mirage
             group_questions = [questions[index] for index in members]
             group_labels = [labels[index] for index in members]
             table = _answer_metrics(group_questions, group_labels)
-            table |= _factuality_metrics(group_questions, group_labels)
+            table |= _factuality_metrics(group_questions, group_labels, reasonable)
             judged = _judge_metrics(group_questions, group_labels)
-            table |= {"lhs": judged["lhs"]} if judged else {}
+            table |= {name: metric for name, metric in judged.items() if name == "lhs" or "_rate" in name}
             metrics |= {f"{name}[{group}]": metric for name, metric in table.items()}
     return metrics
 
@@ -78,7 +80,7 @@ def _answer_metrics(questions: Sequence[MirageQuestion], labels: Sequence[Mirage
 
 
 def _factuality_metrics(
-    questions: Sequence[MirageQuestion], labels: Sequence[MirageLabels]
+    questions: Sequence[MirageQuestion], labels: Sequence[MirageLabels], reasonable: float
 ) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     pairs = list(zip(questions, labels, strict=True))
@@ -87,7 +89,7 @@ def _factuality_metrics(
     for name, rows in (("f_step", steps), ("f_claim", claims)):
         if rows:
             ids = [question_id for question_id, _ in rows]
-            metrics |= with_ids(factuality([matches for _, matches in rows], name), ids)
+            metrics |= with_ids(factuality([matches for _, matches in rows], name, reasonable), ids)
     return metrics
 
 

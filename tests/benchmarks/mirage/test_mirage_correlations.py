@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -10,7 +11,12 @@ import pytest
 from scipy.stats import linregress
 
 from mmprobe.benchmarks.core.results import mean_metric, write_results
-from mmprobe.benchmarks.mirage.correlations import correlate_kinds, correlate_models
+from mmprobe.benchmarks.mirage.correlations import (
+    correlate,
+    correlate_kinds_over_questions,
+    correlate_kinds_over_topics,
+    correlate_models,
+)
 from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
 
@@ -42,7 +48,7 @@ def test_correlate_models(tmp_path):
         correlate_models([folders[0], str(folders[0])], ("accuracy",))
 
 
-def test_correlate_kinds(tmp_path):
+def test_correlate_kinds_over_questions(tmp_path):
     spatial, logical = [1, 1, 0, 0, 1], [1, 0, 0, 0, 1]
     records = [
         {
@@ -51,15 +57,70 @@ def test_correlate_kinds(tmp_path):
         }
         for at, (s, x) in enumerate(zip(spatial, logical, strict=True))
     ]
-    result = correlate_kinds(write_folder(tmp_path, {}, [*records, {"id": "9", "hallucinations": None}]))
+    folder = write_folder(tmp_path, {}, [*records, {"id": "9", "hallucinations": None}])
+    result = correlate_kinds_over_questions(folder)
     assert result.names == KINDS
     assert result.r[0][1] == pytest.approx(np.corrcoef(spatial, logical)[0, 1])
     assert result.n[0][1] == 5 and result.r[0][2] is None, "a kind that never occurs has no correlation"
 
 
+# rates of spatial and logical by topic, in percent, of two models with 4 judged answers a topic
+SPATIAL = {"algebra": (25, 50), "geometry": (75, 100), "logical": (50, 50), "spatial": (100, 75)}
+LOGICAL = {"algebra": (50, 25), "geometry": (50, 75), "logical": (25, 25), "spatial": (75, 100)}
+
+
+def judged_folder(path: Path, model: int) -> Path:
+    records: list[dict] = []
+    for topic in SPATIAL:
+        for number in range(4):
+            verdict = dict.fromkeys(KINDS, False)
+            verdict["spatial"] = number < SPATIAL[topic][model] / 25
+            verdict["logical"] = number < LOGICAL[topic][model] / 25
+            records.append({"id": f"{topic}{number}", "topic": topic, "hallucinations": verdict})
+        records.append({"id": f"{topic}9", "topic": topic, "hallucinations": None})
+    return write_folder(path, {}, records)
+
+
+def test_correlate_kinds_over_topics(tmp_path):
+    """Questions of one topic are one case, not four: figures 5 and 7 have n = 7 topics."""
+    folders = [judged_folder(tmp_path / str(model), model) for model in range(2)]
+    spatial, logical = (np.array(list(rates.values()), float) for rates in (SPATIAL, LOGICAL))
+    of_one = correlate_kinds_over_topics(folders[:1])
+    reference = linregress(spatial[:, 0], logical[:, 0])
+    assert of_one.n[0][1] == 4 and of_one.r[0][1] == pytest.approx(reference.rvalue)
+    assert of_one.p[0][1] == pytest.approx(reference.pvalue)
+    averaged = correlate_kinds_over_topics(folders)
+    assert averaged.n[0][1] == 4
+    assert averaged.r[0][1] == pytest.approx(np.corrcoef(spatial.mean(1), logical.mean(1))[0, 1])
+    cells = correlate_kinds_over_topics(folders, "cells")
+    assert cells.n[0][1] == 8
+    assert cells.r[0][1] == pytest.approx(np.corrcoef(spatial.ravel(), logical.ravel())[0, 1])
+    over_questions = correlate_kinds_over_questions(folders[0])
+    assert over_questions.n[0][1] == 16 and over_questions.r[0][1] != pytest.approx(of_one.r[0][1])
+    with pytest.raises(InputError, match="twice"):
+        correlate_kinds_over_topics([folders[0], folders[0]])
+
+
+def test_permutations_within_blocks_against_all_of_them():
+    """The shuffled p is near the exact one over every order within each block, and blocks matter."""
+    x, y = [1.0, 2.0, 3.0, 4.0, 11.0, 12.0, 14.0], [2.0, 3.0, 1.0, 4.0, 12.0, 11.0, 13.0]
+    blocks = [0, 0, 0, 0, 1, 1, 1]
+    orders = [
+        np.array([*first, *second])
+        for first in itertools.permutations(range(4))
+        for second in itertools.permutations(range(4, 7))
+    ]
+    r = np.array([np.corrcoef(x, np.array(y)[order])[0, 1] for order in orders])
+    exact = np.mean(np.abs(r - r.mean()) >= abs(np.corrcoef(x, y)[0, 1] - r.mean()) - 1e-12)
+    within = correlate({"x": x, "y": y}, blocks).p_permutation[0][1]
+    assert within == pytest.approx(exact, abs=0.02)
+    together = correlate({"x": x, "y": y}).p_permutation[0][1]
+    assert together < 0.02 < within, "two levels alone make a correlation over all cases"
+
+
 def test_folders_without_results(tmp_path):
     with pytest.raises(InputError, match="with a judge"):
-        correlate_kinds(write_folder(tmp_path / "rules", {"accuracy": 1.0}))
+        correlate_kinds_over_topics([write_folder(tmp_path / "rules", {"accuracy": 1.0})])
     with pytest.raises(InputError, match="results.json"):
         correlate_models([tmp_path / "gone"])
     other = tmp_path / "other"

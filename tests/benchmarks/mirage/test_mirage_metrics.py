@@ -62,6 +62,15 @@ def test_factuality_without_lists_is_undefined():
     assert nothing_said["recall_step"].value == 0
 
 
+def test_silence_counts_zero_in_the_zero_variant():
+    """Of five answers, two say nothing and one has no verdict: the mean of F without them is twice as high."""
+    matches = [Matches((M,), (M,)), Matches((), (C, C)), Matches((M, C), (M,)), Matches((), (C,)), None]
+    metrics = factuality(matches, "f_claim")
+    assert metrics["f_claim"].value == pytest.approx((1 + 2 / 3) / 2) and metrics["f_claim"].n == 2
+    assert metrics["f_claim_zero"].value == pytest.approx((1 + 0 + 2 / 3 + 0) / 4)
+    assert metrics["f_claim_zero"].n == 4 and metrics["f_claim_zero"].coverage == 0.8
+
+
 def test_hallucination_rates():
     clean = dict.fromkeys(KINDS, False)
     verdicts = [clean, clean | {"spatial": True}, clean | {"spatial": True, "context": True}, None]

@@ -10,10 +10,17 @@ import pytest
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.registry import CountingJudge
-from mmprobe.benchmarks.mirage.benchmark import MirageTruth, score_with_judge
+from mmprobe.benchmarks.mirage.benchmark import (
+    DEFAULTS,
+    MirageOptions,
+    MirageTruth,
+    score_answers,
+    score_with_judge,
+)
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS
 from mmprobe.benchmarks.mirage.prompts import CORRECT, EXTRACT, HALLUCINATIONS, MATCH, SCORES
+from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")
@@ -71,10 +78,10 @@ def question(name: str, **fields: object) -> MirageQuestion:
     return MirageQuestion.model_validate(base | chain | fields)
 
 
-def by(mock, responses, *questions, **options):
+def by(mock, responses, *questions, options=DEFAULTS, **settings):
     names = [name for name in responses if "--" not in name]
     truth = MirageTruth(list(questions) or [question(name) for name in names])
-    metrics, records = score_with_judge(truth, responses, ModelJudge(mock.model, None, **options))
+    metrics, records = score_with_judge(truth, responses, ModelJudge(mock.model, None, **settings), options)
     return metrics, {record["id"]: record for record in records}
 
 
@@ -115,6 +122,81 @@ def test_options_and_numbers_are_read_by_rules():
     assert "lhs" not in metrics and "f_step" not in metrics
 
 
+CHOICE = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "7 cm"}, "answer": "B"}
+BARE: dict[str, object] = {"steps": [], "claims": [], "references": []}
+
+
+def test_a_judge_decides_what_the_rules_cannot_read():
+    mock = Mock()
+    questions = [question(name, **CHOICE | BARE) for name in "ab"]
+    questions += [question(name, type="approximate", **BARE) for name in "cd"]
+    responses = {"a": "A", "b": "Something like B-ish, dear.", "c": "3", "d": "seven, so 7 cm it is"}
+    rules = {name: label for name, label in zip("abcd", label_all(questions, responses), strict=True)}
+    metrics, records = by(mock, responses, *questions)
+    assert [(kind, data["response"]) for kind, data in mock.asked] == [
+        ("correct", responses[name]) for name in "abcd" if rules[name] is None
+    ]
+    assert records["a"]["correct"] is False and records["c"]["correct"] is False
+    assert records["b"]["correct"] is True, "the letter of the truth stands in the answer"
+    mock = Mock()
+    options = MirageOptions(judge_decides="all", threshold=0.2)
+    metrics, records = by(mock, responses, *questions, options=options)
+    assert [data["response"] for _, data in mock.asked] == list(responses.values())
+    assert [data.get("tolerance") for _, data in mock.asked] == [None, None, 0.2, 0.2]
+    assert mock.asked[0][1]["options"] == CHOICE["choices"]
+    assert [records[name]["correct"] for name in "abcd"] == [False, True, False, True]
+    assert metrics["accuracy"].value == 0.5
+
+
+def label_all(questions, responses):
+    return [label_by_rules(question, responses, None, False).correct for question in questions]
+
+
+def test_thresholds_are_options():
+    near = {"a": "7.5", "b": "7.1", "a--hinted": "7.1", "b--hinted": "9"}
+    questions = [question(name, type="approximate", topic_hint="H", **BARE) for name in "ab"]
+    responses = near | {"a--topic": "geometry", "b--topic": "geometry"}
+
+    def accuracies(**options):
+        metrics, _ = score_answers(MirageTruth(questions), responses, MirageOptions(**options))
+        return metrics["accuracy"].value, metrics["accuracy_hinted"].value
+
+    assert accuracies() == (0.5, 0.5)
+    assert accuracies(threshold=0.1) == (1.0, 0.5)
+    assert accuracies(threshold=0.5) == (1.0, 1.0)
+    assert accuracies(threshold=0.001) == (0.0, 0.0)
+    mock = Mock(match='{"predicted": ["REASONABLE"], "true": ["MATCH"]}')
+    annotated = [question("a", claims=["One."]), question("b", claims=["One."])]
+    for weight, value in ((0.0, 0.0), (0.5, 2 / 3), (1.0, 1.0)):
+        options = MirageOptions(reasonable=weight)
+        metrics, _ = by(mock, {"a": "7 cm.", "b": "7 cm."}, *annotated, options=options)
+        assert metrics["f_step"].value == pytest.approx(value)
+
+
+def test_rates_by_kind_and_topic():
+    """Each topic has its own rate of each kind: three topics, five kinds, several answers of each."""
+    said = {
+        "a": "spatial logical.",
+        "b": "spatial.",
+        "c": "logical context.",
+        "d": "Right.",
+        "e": "fabrication.",
+    }
+    topics = dict(zip("abcde", ("geometry", "geometry", "logical", "logical", "spatial"), strict=True))
+    questions = [question(name, topic=topic) for name, topic in topics.items()]
+    metrics, _ = by(Mock(), said, *questions)
+    rates = {
+        topic: [metrics[f"{kind}_rate[topic={topic}]"].value for kind in (*KINDS, "any")]
+        for topic in dict.fromkeys(topics.values())
+    }  # kinds: spatial, logical, factuality, context, fabrication
+    assert rates == {
+        "geometry": [1.0, 0.5, 0.0, 0.0, 0.0, 1.0],
+        "logical": [0.0, 0.5, 0.0, 0.5, 0.0, 0.5],
+        "spatial": [0.0, 0.0, 0.0, 0.0, 1.0, 1.0],
+    }
+    assert metrics["logical_rate[topic=logical]"].n == 2 and metrics["logical_rate"].value == 0.4
+
+
 def test_hinted_answers_are_judged_too():
     responses = {"a": "3 cm.", "a--hinted": "7 cm.", "b": "Which?", "b--hinted": "Which?"}
     questions = [question(name, question_hint="Mind the unit.") for name in "ab"]
@@ -152,7 +234,7 @@ def test_data_that_judges_see():
     assert metrics["lhs_judgements"].value == 1, "the steps replace the reference"
 
 
-def test_tables_by_topic_hold_only_the_lhs_of_the_scores():
+def test_tables_by_topic_hold_the_lhs_and_the_rates():
     questions = [question("a"), question("b", topic="algebra", references=["first"])]
     metrics, _ = by(Mock(), {"a": "7 cm.", "b": "7 cm."}, *questions)
     assert metrics["lhs[topic=geometry]"].value == 0.875 and metrics["lhs[topic=algebra]"].value == 1
@@ -161,8 +243,8 @@ def test_tables_by_topic_hold_only_the_lhs_of_the_scores():
     assert tables == {"accuracy", "accuracy_answered", "lhs"} | {
         f"{start}_{of}{end}"
         for of in ("step", "claim")
-        for start, end in [("f", ""), ("f", "_micro"), ("precision", ""), ("recall", "")]
-    }
+        for start, end in [("f", ""), ("f", "_zero"), ("f", "_micro"), ("precision", ""), ("recall", "")]
+    } | {f"{kind}_rate" for kind in (*KINDS, "any")}
 
 
 def test_an_empty_response_needs_no_call_and_has_no_verdict():
