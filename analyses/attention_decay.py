@@ -14,6 +14,8 @@ from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
 
 AUTHORS_GROUPS = ("system", "visual", "user")
+FORMS = ("", "_authors")  # ends of the variables' names: the share of all attention, and the authors' form
+_VISUAL, _GENERATED = GROUP_NAMES.index("visual"), GROUP_NAMES.index("generated")
 
 
 def attention_decay(run: Run) -> xr.Dataset:
@@ -21,6 +23,12 @@ def attention_decay(run: Run) -> xr.Dataset:
 
     A row is the softmax of the query that produced a step's token, summed over each token group. Answers
     differ in length: the mean at step t is over the samples that reach step t, and `n` is their number.
+
+    There are two forms. The authors' form, behind figure 7 of the paper, has three groups: `system`
+    (everything before the first image), `visual` and `user` (the rest of the prompt). It averages over heads,
+    then divides by the sum of the three. So it leaves out the attention to generated tokens. The other form
+    is the share of all attention. It falls as the answer grows, whatever the model does, since each generated
+    token takes a part (dilution).
 
     Args:
         run: traces with `attention/mass`; `attention/leading` for the authors' form.
@@ -30,9 +38,8 @@ def attention_decay(run: Run) -> xr.Dataset:
 
         - mass (layer, step, group): attention summed over the group, mean over heads and samples; sums to 1
         - mass_per_token: the same, divided by the number of tokens in the group at that step
-        - mass_authors (layer, step, authors_group): the authors' form. `system` is everything before the
-          first image, `user` the rest of the prompt; the three groups sum to 1, so generated tokens are left
-          out. Only samples with an image; NaN without `attention/leading`
+        - mass_authors (layer, step, authors_group): the authors' form
+        - mass_head (layer, head, step, group): mass of each head
         - visual_share (layer), with _low, _high: share of attention on visual tokens, mean over steps, then
           samples
         - slope (layer), with _low, _high: least-squares slope of that share over steps, mean over samples
@@ -42,9 +49,15 @@ def attention_decay(run: Run) -> xr.Dataset:
           share in the other layers; below 0 if early layers attend less to the images
         - share_of_sample, slope_of_sample (sample, layer): share and slope of each sample. Both are NaN for
           samples without images, and the slope is NaN for fewer than two steps.
+        - visual_share_authors, slope_authors, visual_authors_by_label, slope_authors_by_label, decay_authors,
+          early_suppression_authors, share_authors_of_sample, slope_authors_of_sample: the same in the
+          authors' form. They are NaN without `attention/leading`.
+        - system_excess (label), with _low, _high: the authors' share of `system` in the first third of the
+          layers minus the share in the other layers; above 0 if early layers attend more to the system
+          prompt. system_of_sample (sample, layer): that share of each sample
         - n (step), n_label (label): numbers of samples. n_by_label (label, step) and n_share (label) count
-          samples with images only, n_slope (label) those of two steps or more.
-        - mass_head (layer, head, step, group): mass of each head
+          samples with images only, n_slope (label) those of two steps or more; n_share_authors and
+          n_slope_authors count those that the authors' form has.
 
         Intervals are 95 % percentile bootstraps over samples, NaN for fewer than two samples. Samples with
         values that are not finite are left out: attrs["left_out"] names them and n_left_out counts them. A
@@ -57,13 +70,13 @@ def attention_decay(run: Run) -> xr.Dataset:
 
     Example:
         >>> ds = attention_decay(run)                               # doctest: +SKIP
-        >>> ds.slope.sel(layer=3).item(), ds.slope_low.sel(layer=3).item()   # doctest: +SKIP
+        >>> ds.slope_authors.sel(layer=3).item()                    # doctest: +SKIP
     """
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
-    visual = {label: StepMean() for label in LABELS}
-    labels, shares, slopes, names, left_out = [], [], [], [], []
+    visual = {(label, form): StepMean() for label in LABELS for form in FORMS}
+    labels, rows, names, left_out = [], [], [], []
     for name, trace in run.stream("attention_decay"):
         arrays = _measure_sample(trace)
         if arrays is None:
@@ -74,23 +87,23 @@ def attention_decay(run: Run) -> xr.Dataset:
         for kind, mean in means.items():
             mean.add(arrays[kind])
         for label, mask in label_masks(labels[-1:]).items():
-            if mask.item() and not np.isnan(arrays["visual"]).all():
-                visual[label].add(arrays["visual"])
-        shares.append(arrays["visual"].mean(0))
-        slopes.append(slope_over_steps(arrays["visual"]))
+            for form in FORMS if mask.item() else ():
+                if not np.isnan(arrays[f"visual{form}"]).all():
+                    visual[label, form].add(arrays[f"visual{form}"])
+        rows.append(_summarise_sample(arrays))
     if not names:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in attention/mass")
     out = _average_steps(means, run[names[0]].attention_mass)
-    steps = out.sizes["step"]
+    steps, layers = out.sizes["step"], out.sizes["layer"]
     out["n"] = ("step", means["mass"].reached(steps))
-    out["n_by_label"] = (("label", "step"), np.array([visual[label].reached(steps) for label in LABELS]))
-    layers = out.sizes["layer"]
-    visual_means = [visual[label].mean(steps, (layers,)).T for label in LABELS]
-    out["visual_by_label"] = (("label", "layer", "step"), np.array(visual_means))
+    out["n_by_label"] = (("label", "step"), np.array([visual[label, ""].reached(steps) for label in LABELS]))
+    for form in FORMS:
+        by_label = [visual[label, form].mean(steps, (layers,)).T for label in LABELS]
+        out[f"visual{form}_by_label"] = (("label", "layer", "step"), np.array(by_label))
     out.coords["sample"] = names
-    for kind, values in (("share_of_sample", shares), ("slope_of_sample", slopes)):
-        out[kind] = (("sample", "layer"), np.array(values))
-    _add_sample_means(out, np.array(shares), np.array(slopes), label_masks(labels))
+    for kind in rows[0]:
+        out[f"{kind}_of_sample"] = (("sample", "layer"), np.array([row[kind] for row in rows]))
+    _add_sample_means(out, label_masks(labels))
     out.attrs = {
         "analysis": "attention_decay",
         "run": str(run.path),
@@ -149,46 +162,66 @@ class StepMean:
 def _average_steps(means: dict[str, StepMean], mass: xr.DataArray) -> xr.Dataset:
     """Return the means over samples by step, averaged over heads, and `mass_head` of each head."""
     steps = max(means["mass"].lengths)
+    dims = ("step", "layer", "head", "group")
     arrays = xr.Dataset(
-        {
-            name: (
-                ("step", "layer", "head", "authors_group" if name == "mass_authors" else "group"),
-                mean.mean(steps),
-            )
-            for name, mean in means.items()
-        },
+        {name: (dims, means[name].mean(steps)) for name in ("mass", "mass_per_token")},
         coords={name: mass[name].values for name in ("layer", "head", "group")}
         | {"step": np.arange(steps), "authors_group": list(AUTHORS_GROUPS), "label": list(LABELS)},
     )
     out = arrays.mean("head").transpose("layer", "step", ...)
+    authors = means["mass_authors"].mean(steps).swapaxes(0, 1)
+    out["mass_authors"] = (("layer", "step", "authors_group"), authors)
     out["mass_head"] = arrays["mass"].transpose("layer", "head", "step", "group")
     return out
 
 
 def _measure_sample(trace: Trace) -> dict[str, np.ndarray] | None:
-    """Return a sample's masses [step, layer, head, group] and its `visual` [step, layer].
+    """Return a sample's masses [step, layer, head, group] and its visual shares [step, layer] by form.
 
-    The masses are `mass`, `mass_per_token` and `mass_authors`. Return None if a value is not finite. A layer that did not run may be NaN throughout.
+    `mass_authors` is [step, layer, authors_group]. Return None if a value is not finite. A layer that did not
+    run may be NaN throughout.
     """
     mass = trace.attention_mass.values.astype(float)
     if not (np.isfinite(mass) | np.isnan(mass).all((0, 2, 3))[:, None, None]).all():
         return None
-    groups = trace.tokens["group"].values
-    sizes = np.bincount(groups, minlength=mass.shape[-1]).astype(float)
+    sizes = np.bincount(trace.tokens["group"].values, minlength=mass.shape[-1]).astype(float)
     per_step = np.tile(sizes, (len(mass), 1))
     per_step[:, -1] = np.arange(len(mass))  # generated tokens up to and including the query of each step
     with np.errstate(divide="ignore", invalid="ignore"):
         per_token = np.where(per_step[:, None, None] > 0, mass / per_step[:, None, None], np.nan)
-    visual_group = GROUP_NAMES.index("visual")
-    visual = mass[..., visual_group]
-    authors = np.full((*visual.shape, len(AUTHORS_GROUPS)), np.nan)
-    if sizes[visual_group] and "attention/leading" in trace.captured:
-        leading = trace.attention_leading.values.astype(float)
-        three = np.stack([leading, visual, mass[..., :4].sum(-1) - leading - visual], -1)
-        with np.errstate(invalid="ignore"):
-            authors = three / three.sum(-1, keepdims=True)
-    visual_mean = visual.mean(-1) if sizes[visual_group] else np.full(visual.shape[:2], np.nan)
-    return {"mass": mass, "mass_per_token": per_token, "mass_authors": authors, "visual": visual_mean}
+    has_images = sizes[_VISUAL] > 0
+    authors = np.full((*mass.shape[:2], len(AUTHORS_GROUPS)), np.nan)
+    if has_images and "attention/leading" in trace.captured:
+        authors = group_as_authors(mass, trace.attention_leading.values.astype(float))
+    visual = mass[..., _VISUAL].mean(-1) if has_images else np.full(mass.shape[:2], np.nan)
+    return {
+        "mass": mass,
+        "mass_per_token": per_token,
+        "mass_authors": authors,
+        "visual": visual,
+        "visual_authors": authors[..., AUTHORS_GROUPS.index("visual")],
+    }
+
+
+def group_as_authors(mass: np.ndarray, leading: np.ndarray) -> np.ndarray:
+    """Return attention in the authors' three groups, which sum to 1, [step, layer, authors_group].
+
+    The mean over heads comes first, then the division by the sum of the groups.
+
+    Args:
+        mass: [step, layer, head, group].
+        leading: attention on everything before the first image, [step, layer, head].
+
+    Example:
+        >>> mass = np.array([[[[0.1, 0.1, 0.2, 0.1, 0.5], [0.2, 0.2, 0.6, 0.0, 0.0]]]])
+        >>> group_as_authors(mass, np.array([[[0.1, 0.3]]])).round(3).tolist()
+        [[[0.267, 0.533, 0.2]]]
+    """
+    prompt = mass[..., :_GENERATED].sum(-1).mean(-1)
+    visual, system = mass[..., _VISUAL].mean(-1), leading.mean(-1)
+    three = np.stack([system, visual, prompt - system - visual], -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(three / prompt[..., None])
 
 
 def slope_over_steps(values: np.ndarray) -> np.ndarray:
@@ -204,41 +237,62 @@ def slope_over_steps(values: np.ndarray) -> np.ndarray:
     return np.tensordot(step, values, 1) / (step**2).sum()
 
 
-def _add_sample_means(
-    out: xr.Dataset, share: np.ndarray, slope: np.ndarray, masks: dict[str, np.ndarray]
-) -> None:
-    """Add the means of share and slope over all samples and by label, with intervals.
+def _summarise_sample(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return shares and slopes [layer] of a sample, by the beginning of their variable's name."""
+    summary = {}
+    for form in FORMS:
+        summary[f"share{form}"] = arrays[f"visual{form}"].mean(0)
+        summary[f"slope{form}"] = slope_over_steps(arrays[f"visual{form}"])
+    return summary | {"system": arrays["mass_authors"][..., AUTHORS_GROUPS.index("system")].mean(0)}
+
+
+def early_minus_later(values: np.ndarray) -> np.ndarray:
+    """Return the mean of the first third of the layers minus the mean of the others, [sample].
+
+    It is NaN for a single layer.
+
+    Example:
+        >>> early_minus_later(np.array([[3.0, 1.0, 1.0]])).tolist()
+        [2.0]
+    """
+    third = max(1, round(values.shape[1] / 3))
+    if values.shape[1] <= third:
+        return np.full(len(values), np.nan)
+    return np.asarray(values[:, :third].mean(1) - values[:, third:].mean(1))
+
+
+def _add_sample_means(out: xr.Dataset, masks: dict[str, np.ndarray]) -> None:
+    """Add the means of shares and slopes over all samples and by label, with intervals.
 
     Args:
-        share, slope: [sample, layer], NaN where a sample has none.
         masks: as `label_masks` returns them.
     """
-    third = max(1, round(share.shape[1] / 3))
-    deep = share[:, third:].mean(1) if share.shape[1] > third else np.full(len(share), np.nan)
-    early = share[:, :third].mean(1) - deep
     out["n_label"] = ("label", [int(masks[label].sum()) for label in LABELS])
-    for name, values in (("n_share", share), ("n_slope", slope)):
-        known = ~np.isnan(values).any(1)
-        out[name] = ("label", [int((masks[label] & known).sum()) for label in LABELS])
     all_samples = {"all": masks["all"]}
-    for name, values, name_masks, dims in (
-        ("visual_share", share, all_samples, ("layer",)),
-        ("slope", slope, all_samples, ("layer",)),
-        ("slope_by_label", slope, masks, ("label", "layer")),
-        ("decay", slope.mean(1), masks, ("label",)),
-        ("early_suppression", early, masks, ("label",)),
+    for form in FORMS:
+        share, slope = (out[f"{kind}{form}_of_sample"].values for kind in ("share", "slope"))
+        for kind, values in (("share", share), ("slope", slope)):
+            known = ~np.isnan(values).any(1)
+            out[f"n_{kind}{form}"] = ("label", [int((masks[label] & known).sum()) for label in LABELS])
+        _add_mean(out, f"visual_share{form}", share, all_samples, ("layer",))
+        _add_mean(out, f"slope{form}", slope, all_samples, ("layer",))
+        _add_mean(out, f"slope{form}_by_label", slope, masks, ("label", "layer"))
+        _add_mean(out, f"decay{form}", slope.mean(1), masks, ("label",))
+        _add_mean(out, f"early_suppression{form}", early_minus_later(share), masks, ("label",))
+    _add_mean(out, "system_excess", early_minus_later(out["system_of_sample"].values), masks, ("label",))
+
+
+def _add_mean(
+    out: xr.Dataset, name: str, values: np.ndarray, masks: dict[str, np.ndarray], dims: tuple[str, ...]
+) -> None:
+    """Add the mean over each mask's samples of values [sample, ...], with its interval; NaN is left out."""
+    known = ~np.isnan(values.reshape(len(values), -1)).any(1)
+    groups = [values[mask & known] for mask in masks.values()]
+    intervals = [bootstrap_mean(group) for group in groups]
+    unknown = np.full(values.shape[1:], np.nan)
+    for suffix, arrays in (
+        ("", [group.mean(0) if len(group) else unknown for group in groups]),
+        ("_low", [low for low, _ in intervals]),
+        ("_high", [high for _, high in intervals]),
     ):
-        known = ~np.isnan(values.reshape(len(values), -1)).any(1)
-        groups = [values[mask & known] for mask in name_masks.values()]
-        intervals = [bootstrap_mean(group) for group in groups]
-        for suffix, arrays in (
-            ("", [_mean(group) for group in groups]),
-            ("_low", [low for low, _ in intervals]),
-            ("_high", [high for _, high in intervals]),
-        ):
-            out[name + suffix] = (dims, np.array(arrays if "label" in dims else arrays[0]))
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean over samples; NaN, without a warning, if there are none."""
-    return values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
+        out[name + suffix] = (dims, np.array(arrays if "label" in dims else arrays[0]))

@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 import xarray as xr
 from helpers import runs
+from helpers.reference import eager_generate
 
 import mmprobe as mp
 from mmprobe.analyses import export
 from mmprobe.analyses.attention_decay import slope_over_steps
+from mmprobe.samples import Sample
 from mmprobe.viz import figures
 
 warnings.simplefilter("error")
@@ -133,6 +135,65 @@ def test_authors_form_leaves_generated_tokens_out(tmp_path):
     assert (system, visual, user) == pytest.approx((0.3 / 0.8, 0.4 / 0.8, 0.1 / 0.8), abs=1e-6)
 
 
+def test_the_authors_form_averages_over_heads_first(tmp_path):
+    """Two heads, one of which hardly looks at the prompt: the mean of ratios would be (2/3 + 1/2) / 2."""
+    heads = [[0.2, 0.1, 0.6, 0, 0.1], [0.0, 0.05, 0.05, 0, 0.9]]
+    ds = mp.analyses.attention_decay(write_run(tmp_path / "run", {"a": np.array([[heads]])}))
+    prompt, visual, system = 1.0, 0.65, 0.2 + 0.05  # sums over the heads; leading is template / 2 + system
+    expected = (system / prompt, visual / prompt, 1 - (system + visual) / prompt)
+    assert ds.mass_authors.sel(layer=0, step=0).values == pytest.approx(expected, abs=1e-6)
+    assert ds.share_authors_of_sample.item() == pytest.approx(0.65, abs=1e-6)
+
+
+def test_the_authors_form_of_a_model_is_that_of_eager_transformers(random_qwen, image_paths, tmp_path):
+    """Four heads, two images of different sizes: mean over heads, sums over three ranges, renormalised."""
+    samples = [Sample(id=name, images=image_paths[:2], question="Same?", system=name) for name in "ab"]
+    run = mp.trace(random_qwen, samples, tmp_path / "run", max_new_tokens=5)
+    ds = mp.analyses.attention_decay(run)
+    shares = []
+    for sample in samples:
+        visual = run[sample.id].tokens["group"].values == 2
+        attention = eager_generate(random_qwen, random_qwen.prepare(sample), 5)["attention"].mean(2)
+        first, prompt = visual.argmax(), len(visual) - 5
+        sums = [attention[..., :first].sum(-1), attention[..., visual].sum(-1)]
+        sums.append(attention[..., :prompt].sum(-1) - sum(sums))
+        shares.append(np.stack(sums, -1) / attention[..., :prompt].sum(-1, keepdims=True))
+    expected = np.mean(shares, 0).swapaxes(0, 1)
+    np.testing.assert_allclose(ds.mass_authors, expected, atol=1e-5)
+    slopes = [np.polyfit(range(5), share[..., 1], 1)[0] for share in shares]
+    np.testing.assert_allclose(ds.slope_authors_of_sample, slopes, atol=1e-5)
+    np.testing.assert_allclose(ds.slope_authors, np.mean(slopes, 0), atol=1e-5)
+
+
+def test_dilution_turns_the_sign_of_the_slope(tmp_path):
+    """Each generated token takes a tenth; of the rest, the images get .5, .6, .7 in faithful answers."""
+    masses = {}
+    for name, visual in (("a", [0.5, 0.6, 0.7]), ("b", [0.5, 0.6, 0.7]), ("c", [0.5, 0.5, 0.5])):
+        kept = np.array([1, 0.6, 0.3])
+        masses[name] = np.array([[[row(v * k, 1 - k)] * 2] * 2 for v, k in zip(visual, kept, strict=True)])
+    run = write_run(tmp_path / "run", masses, {"a": True, "b": True, "c": False})
+    ds = mp.analyses.attention_decay(run)
+    np.testing.assert_allclose(ds.slope_authors_by_label.sel(label="faithful"), 0.1, atol=1e-6)
+    np.testing.assert_allclose(ds.decay_authors, [0.2 / 3, 0.1, 0], atol=1e-6)
+    np.testing.assert_allclose(ds.decay, [(2 * -0.145 - 0.175) / 3, -0.145, -0.175], atol=1e-6)
+    np.testing.assert_allclose(ds.visual_authors_by_label.sel(label="faithful", layer=1), [0.5, 0.6, 0.7])
+    assert ds.decay_authors_low.sel(label="faithful") > 0 > ds.decay_high.sel(label="faithful")
+    assert ds.n_slope_authors.values.tolist() == [3, 2, 1]
+    assert figures(ds)
+
+
+def test_early_layers_attend_to_the_system_prompt(tmp_path):
+    """Three layers. Before the first image is .75 of the rest of the prompt, beside visual .2, .6, .8."""
+    mass = np.array([[[row(v, 0.5 * g)] * 2 for v, g in ((0.1, 1), (0.3, 1), (0.4, 1))]] * 2)
+    run = write_run(tmp_path / "run", {"a": mass, "b": mass}, {"a": True, "b": False})
+    ds = mp.analyses.attention_decay(run)
+    np.testing.assert_allclose(ds.system_of_sample, [[0.6, 0.3, 0.15]] * 2, atol=1e-6)
+    np.testing.assert_allclose(ds.system_excess, 0.6 - 0.225, atol=1e-6)
+    np.testing.assert_allclose(ds.early_suppression_authors, 0.2 - 0.7, atol=1e-6)
+    one_layer = mp.analyses.attention_decay(write_run(tmp_path / "one", {"a": mass[:, :1]}))
+    assert np.isnan(one_layer.system_excess).all()
+
+
 def test_only_the_authors_form_needs_leading_attention(tmp_path):
     mass = np.tile(np.array(row(0.4, 0.2)), (2, 1, 1, 1))
     with_leading = mp.analyses.attention_decay(write_run(tmp_path / "whole", {"a": mass}))
@@ -140,7 +201,7 @@ def test_only_the_authors_form_needs_leading_attention(tmp_path):
     assert "attention/leading" not in run["a"].captured
     ds = mp.analyses.attention_decay(run)
     assert np.isnan(ds.mass_authors).all()
-    others = [name for name in ds.data_vars if name != "mass_authors"]
+    others = [name for name in ds.data_vars if "authors" not in name and "system" not in name]
     xr.testing.assert_equal(ds[others], with_leading[others])
     assert len(figures(ds)) == len(figures(with_leading)) - 1
 
