@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from mmprobe.benchmarks.answers.lexical.claims import parse_count
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.spd_faith.data import Pair, parse_row, read_pairs, read_synthetic_pairs
+from mmprobe.benchmarks.spd_faith.data import Pair, parse_row, read_pairs, read_synthetic_pairs, to_row
 from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
 from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
@@ -87,7 +87,8 @@ def build_published_truth(pairs: list[Pair]) -> SpdFaithTruth:
             question=text,
             pair_id=pair.id if question_type in ("same", "different") else None,
             polarity=_polarity(question_type),
-            metadata={"type": question_type, "difficulty": pair.difficulty},
+            regions=list(pair.regions),
+            metadata={"type": question_type, **to_row(pair)},
         )
         for pair in pairs
         for question_type, text in QUESTIONS.items()
@@ -110,7 +111,8 @@ def build_photo_truth(samples: list[Sample]) -> SpdFaithTruth:
     pairs: dict[str, Pair] = {}
     questions = {}
     for sample in samples:
-        pair = replace(parse_row(sample.metadata, f"sample {sample.id}"), images=tuple(sample.images))
+        pair = parse_row(sample.metadata, f"sample {sample.id}")
+        pair = replace(pair, images=tuple(sample.images), regions=tuple(sample.regions))
         pairs.setdefault(pair.id, pair)
         questions[sample.id] = (pair.id, str(sample.metadata.get("type")))
     first_samples = [sample for sample in samples if questions[sample.id][1] in FIRST_QUESTION_TYPES]

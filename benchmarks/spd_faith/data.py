@@ -9,15 +9,18 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, floor
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES, EditType
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_id, regular_file
+from mmprobe.samples import Region, Sample, check_id, regular_file
 
 Box = tuple[float, float, float, float]
 _MAX_PIXELS = 1e9  # larger than any image; NaN is not below it either
@@ -58,6 +61,7 @@ class Pair:
         difficulty: easy, medium or hard, if the data set gives it.
         images: the two files, if they are known.
         question_ids: ids of the single questions about this pair. An answer may come under any of them.
+        regions: the changed places in both images: those that the row lists, else each difference's box.
     """
 
     id: str
@@ -65,6 +69,7 @@ class Pair:
     difficulty: str | None = None
     images: tuple[Path, ...] = ()
     question_ids: tuple[str, ...] = ()
+    regions: tuple[Region, ...] = ()
 
 
 def read_synthetic_pairs(samples: Iterable[Sample]) -> list[Pair]:
@@ -114,7 +119,7 @@ def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
 
     Args:
         row: image_id, num_differences, differences [{type, category, description, bbox_x, bbox_y, bbox_w,
-            bbox_h}], and difficulty if it is known.
+            bbox_h}], and difficulty and regions [{image, box}] if they are known.
         where: the place to name in errors.
 
     Raises:
@@ -145,7 +150,44 @@ def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
     difficulty = row.get("difficulty")
     if difficulty is not None and not isinstance(difficulty, str):
         raise InputError(f"{where}: field 'difficulty' is not a text")
-    return Pair(str(name), _add_attributes(differences), difficulty.lower() if difficulty else None)
+    return Pair(
+        str(name),
+        _add_attributes(differences),
+        difficulty.lower() if difficulty else None,
+        regions=_find_regions(row, differences, where),
+    )
+
+
+def _find_regions(row: Mapping[str, Any], differences: list[Difference], where: str) -> tuple[Region, ...]:
+    """Return the row's own regions, such as both places of a moved object, else the boxes in both images."""
+    if row.get("regions"):
+        try:
+            return tuple(Region.model_validate(region) for region in row["regions"])
+        except (ValidationError, TypeError):
+            raise InputError(f"{where}: field 'regions' must be a list of {{image, box}}") from None
+    boxes = [_round_box(difference.box) for difference in differences if difference.box]
+    return tuple(Region(image=image, box=box) for image in (0, 1) for box in boxes)
+
+
+def _round_box(box: Box) -> tuple[int, int, int, int]:
+    """Return the smallest box of whole pixels around a box."""
+    x, y, width, height = box
+    return floor(x), floor(y), ceil(x + width) - floor(x), ceil(y + height) - floor(y)
+
+
+def to_row(pair: Pair) -> dict[str, Any]:
+    """Return what `parse_row` reads: the published row of a pair, as JSON values."""
+    differences = [
+        {"type": each.type, "category": each.category, "description": each.description}
+        | ({"bbox": list(each.box)} if each.box else {})
+        for each in pair.differences
+    ]
+    return {
+        "image_id": pair.id,
+        "num_differences": len(differences),
+        "differences": differences,
+        "difficulty": pair.difficulty,
+    }
 
 
 def _list_differences(value: Any, where: str) -> list[Mapping[str, Any]]:
