@@ -2,8 +2,8 @@
 
     python scripts/write_interventions.py --folder interventions     # about an hour on two CPU cores
 
-An interrupted run continues where it stopped. Parameters are chosen on validation pairs, and results are
-reported on test pairs. The embedded model was trained on neither.
+An interrupted run continues where it stopped, and answers are scored again without a model. Parameters are
+chosen on validation pairs, and results are reported on test pairs. The embedded model was trained on neither.
 """
 
 from __future__ import annotations
@@ -12,33 +12,29 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
+from answer_interventions import (
+    BATCH_SIZE,
+    MAX_NEW_TOKENS,
+    SETS,
+    answer_all,
+    describe_parameters,
+    draw_pairs,
+    score_all,
+)
 
 import mmprobe as mp
 from mmprobe.analyses.statistics import bootstrap_mean
-from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender, compare_contenders
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
 from mmprobe.interventions import load_method, method_names
 from mmprobe.models import Model
 
 PAGE = Path(__file__).parent.parent / "docs" / "interventions.md"
-SETS = {  # first seed and number of pairs
-    "validation": (1_500_000, 100),
-    "test": (1_800_000, 300),
-    "outer": (1_850_000, 40),
-}
-WORKERS = 2
-BATCH_SIZE = 32
-N_TRACED = 60  # pairs
+N_TRACED = 40  # pairs
 SLOW_METHODS = ("opera",)  # run on the validation pairs only
 DECODING_METHODS = ("plain", "sage", "vcd", "icd", "pai", "agla")
 SELECTION_METRICS = ("spd-faith drf", "spd-faith cf1")
@@ -51,9 +47,13 @@ OUTER_METRICS = [
     "chair recall",
     "mme perception",
 ]
-# SAGE's values are those of SPD-Faith Bench (arXiv:2602.07833), tables 11 to 13
+# SAGE's values are those of SPD-Faith Bench (arXiv:2602.07833), tables 11 to 13. Each table has its own benchmark.
 SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
-    "sage": {"alpha": (0.0, 0.05, 0.15, 0.2), "beta": (0.8, 0.95, 1.0), "eta": (0.0, 0.25, 0.75, 1.0)},
+    "sage": {
+        "alpha": (0.0, 0.05, 0.15, 0.2),
+        "beta": (1.0, 0.8, 0.7, 0.6),
+        "eta": (0.0, 0.25, 0.75, 1.0),
+    },
     "vcd": {"alpha": (0.25, 0.5), "noise_step": (250, 750)},
     "icd": {"alpha": (0.25, 0.5)},
     "pai": {"alpha": (0.2, 0.35), "gamma": (1.05, 1.2)},
@@ -62,6 +62,7 @@ SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
     "zoom-refine": {"k": (0.05, 0.2)},
     "self-consistency": {"sampling_temperature": (0.3,)},
 }
+SAGE_BENCHMARKS = {"alpha": ("pope", ("pope accuracy", "pope f1")), "beta": ("mme", ("mme perception",))}
 
 
 def list_variants() -> list[Contender]:
@@ -72,51 +73,6 @@ def list_variants() -> list[Contender]:
         for name, values in parameters.items():
             variants += [Contender(f"{method} {name}={value}", method, {name: value}) for value in values]
     return variants
-
-
-def draw_pairs(folder: Path, name: str) -> Path:
-    """Draw the pairs of a set unless they exist, and return their samples file.
-
-    The pairs for SPD-Faith Bench are hard ones, so that answers can be improved.
-    """
-    seed, n_pairs = SETS[name]
-    file = folder / name / "pairs" / "samples.jsonl"
-    if file.exists():
-        return file
-    return make_pairs(file.parent, n_pairs, seed, (0, 3), None if name == "outer" else "hard")
-
-
-@cache
-def load_worker_model() -> Model:
-    """Load the model of a worker process."""
-    torch.set_num_threads(1)
-    return mp.load_model("tiny-spd", device="cpu")
-
-
-def read_benchmarks(names: Sequence[str], data: Path) -> list[tuple[Any, Any]]:
-    """Return each benchmark with its data."""
-    benchmarks = [find_benchmark(name) for name in names]
-    return [(benchmark, benchmark.read_data(data)) for benchmark in benchmarks]
-
-
-def answer_in_worker(job: tuple[Contender, tuple[str, ...], Path, Path]) -> None:
-    """Answer the questions with one contender; `compare_on_set` reads the answers from the folder."""
-    contender, names, data, out = job
-    benchmarks = read_benchmarks(names, data)
-    compare_contenders(load_worker_model(), [contender], benchmarks, out, BATCH_SIZE, lambda text: None)
-
-
-def compare_on_set(
-    model: Model, contenders: list[Contender], benchmarks: tuple[str, ...], folder: Path, name: str
-) -> xr.Dataset:
-    """Compare contenders on the named benchmarks and set; worker processes answer the questions."""
-    data, out = draw_pairs(folder, name), folder / name
-    jobs = [(contender, benchmarks, data, out) for contender in contenders]
-    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        for contender, _ in zip(contenders, pool.map(answer_in_worker, jobs), strict=True):
-            print(f"{name}: {contender.name}", flush=True)
-    data_sets = read_benchmarks(benchmarks, data)
-    return compare_contenders(model, contenders, data_sets, out, BATCH_SIZE, lambda text: None)
 
 
 def choose_variants(comparison: xr.Dataset, variants: Sequence[Contender]) -> list[Contender]:
@@ -192,7 +148,7 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
             samples,
             out,
             capture="full",
-            max_new_tokens=128,
+            max_new_tokens=MAX_NEW_TOKENS,
             batch_size=BATCH_SIZE,
             method=load_method(contender.method, **contender.parameters),
             resume=(out / "run.json").exists(),
@@ -275,15 +231,27 @@ OPERA reads 25 continuations at each token of one question, which is too slow fo
 
 ## The stages of SAGE, one after the other
 
-As in the paper's table 14, with the chosen parameters, on the same pairs.
+As in the paper's table 14, on the same pairs, with the paper's parameters: alpha 0.1, beta 0.9 and eta 0.5. The parameters that
+validation chose may differ. Where it chose `eta=0.0`, the method "sage" above has no third stage; this table tests it.
 
 {stages}
 
 ## The parameters of SAGE
 
-As in the paper's tables 11 to 13, one parameter at a time, on the {n_validation} validation pairs.
+One parameter at a time, with the values of the paper's tables 11 to 13; the others have the paper's values. The row `sage` holds
+them all: alpha 0.1, beta 0.9, eta 0.5. The paper sweeps alpha on POPE, beta on MME and eta on SPD-Faith Bench.
+
+SPD-Faith Bench, all three parameters, on the {n_validation} validation pairs:
 
 {sweep}
+
+Alpha, on POPE, about {n_outer} pairs:
+
+{alpha_sweep}
+
+Beta, on MME, on the same pairs:
+
+{beta_sweep}
 
 ## Traces
 
@@ -300,26 +268,55 @@ Methods that ask again decode plainly. Their traces would be those of plain on o
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--folder", type=Path, default="interventions", help="for pairs, answers and traces")
-    folder: Path = parser.parse_args().folder.absolute()
+    parser.add_argument("--workers", type=int, default=2, help="processes that answer")
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder.absolute()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    model = mp.load_model("tiny-spd", device="cpu")
+
+    def compare(contenders: Sequence[Contender], benchmarks: Sequence[str], name: str) -> xr.Dataset:
+        answer_all(contenders, benchmarks, folder, name, arguments.workers)
+        return score_all(contenders, benchmarks, folder, name)
+
     variants = list_variants()
-    validated = compare_on_set(model, variants, ("spd-faith",), folder, "validation")
+    validated = compare(variants, ["spd-faith"], "validation")
     chosen = [each for each in choose_variants(validated, variants) if each.name not in SLOW_METHODS]
-    sage = next(contender.parameters for contender in chosen if contender.name == "sage")
-    stages = [
-        Contender(f"sage: {name}", "sage", {**sage, **parameters}) for name, parameters in SAGE_STAGES.items()
-    ][:-1]  # the last one is sage itself
-    tested = compare_on_set(model, [*chosen, *stages], ("spd-faith",), folder, "test")
-    outer = compare_on_set(model, chosen, ("pope", "chair", "mme"), folder, "outer")
+    stages = [Contender(f"sage: {name}", "sage", parameters) for name, parameters in SAGE_STAGES.items()]
+    tested = compare([*chosen, *stages], ["spd-faith"], "test")
+    sweeps = {
+        parameter: compare(_list_sweep(variants, parameter), [benchmark], "outer")
+        for parameter, (benchmark, _) in SAGE_BENCHMARKS.items()
+    }
+    outer = compare(chosen, ["pope", "chair", "mme"], "outer")
+    decoding = [contender for contender in chosen if contender.name in DECODING_METHODS]
+    internals = write_internals(mp.load_model("tiny-spd", device="cpu"), [*decoding, *stages], folder)
+    text = write_page(variants, chosen, stages, validated, tested, outer, sweeps, internals)
+    PAGE.write_text(text, encoding="utf-8")
+    print(json.dumps({contender.name: contender.parameters for contender in chosen}))
+
+
+def _list_sweep(variants: Sequence[Contender], parameter: str) -> list[Contender]:
+    """Return plain, sage, and sage with each other value of a parameter."""
+    prefix = f"sage {parameter}="
+    return [each for each in variants if each.name in ("plain", "sage") or each.name.startswith(prefix)]
+
+
+def write_page(
+    variants: Sequence[Contender],
+    chosen: Sequence[Contender],
+    stages: Sequence[Contender],
+    validated: xr.Dataset,
+    tested: xr.Dataset,
+    outer: xr.Dataset,
+    sweeps: dict[str, xr.Dataset],
+    internals: str,
+) -> str:
+    """Return the page."""
     spd_metrics = [f"spd-faith {name}" for name in SPD_METRICS]
     spd_metrics = [name for name in spd_metrics if name in tested["metric"].values]
     outer_metrics = [name for name in OUTER_METRICS if name in outer["metric"].values]
     names = [contender.name for contender in chosen]
-    stage_names = ["plain", *(contender.name for contender in stages), "sage"]
-    sweep_names = ["plain", "sage", *(each.name for each in variants if each.name.startswith("sage "))]
-    decoding = [contender for contender in chosen if contender.name in DECODING_METHODS]
-    text = TEXT.format(
+    swept = [each.name for each in variants if each.name.startswith("sage ")]
+    return TEXT.format(
         n_test=SETS["test"][1],
         n_validation=SETS["validation"][1],
         n_outer=SETS["outer"][1],
@@ -327,23 +324,20 @@ def main() -> None:
         n_metrics=len(spd_metrics),
         batch_size=BATCH_SIZE,
         n_traced=N_TRACED,
-        parameters="\n".join(_write_parameters(contender) for contender in chosen[1:]),
+        parameters="\n".join(
+            f"- **{contender.name}**: {describe_parameters(contender.parameters)}" for contender in chosen[1:]
+        ),
         spd=write_table(tested.sel(contender=names), spd_metrics),
         slow=write_table(validated.sel(contender=["plain", *SLOW_METHODS]), spd_metrics),
         verdicts=write_verdicts(tested.sel(contender=names), spd_metrics),
         outer=write_table(outer, outer_metrics),
         outer_verdicts=write_verdicts(outer, outer_metrics),
-        stages=write_table(tested.sel(contender=stage_names), spd_metrics),
-        sweep=write_table(validated.sel(contender=sweep_names), spd_metrics),
-        internals=write_internals(model, [*decoding, *stages], folder),
+        stages=write_table(tested.sel(contender=["plain", *(each.name for each in stages)]), spd_metrics),
+        sweep=write_table(validated.sel(contender=["plain", "sage", *swept]), spd_metrics),
+        alpha_sweep=write_table(sweeps["alpha"], SAGE_BENCHMARKS["alpha"][1]),
+        beta_sweep=write_table(sweeps["beta"], SAGE_BENCHMARKS["beta"][1]),
+        internals=internals,
     )
-    PAGE.write_text(text, encoding="utf-8")
-    print(json.dumps({contender.name: contender.parameters for contender in chosen}))
-
-
-def _write_parameters(contender: Contender) -> str:
-    parameters = ", ".join(f"`{name}={value}`" for name, value in contender.parameters.items())
-    return f"- **{contender.name}**: {parameters or 'default parameters'}"
 
 
 if __name__ == "__main__":

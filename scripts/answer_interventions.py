@@ -1,0 +1,137 @@
+"""Answer the questions behind docs/interventions.md, and keep the answers apart from their scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+import xarray as xr
+
+import mmprobe as mp
+from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.compare import Contender, folder_name, make_dataset
+from mmprobe.benchmarks.core.runner import local_answerer
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.models import Model
+from mmprobe.samples import Sample
+
+# First seed and number of pairs. The embedded model was trained on none of them.
+SETS = {"validation": (1_500_000, 60), "test": (1_800_000, 150), "outer": (1_850_000, 40)}
+BATCH_SIZE = 32
+MAX_NEW_TOKENS = 128  # the embedded model's longest answers have some 80 tokens
+
+
+def draw_pairs(folder: Path, name: str) -> Path:
+    """Draw the pairs of a set unless they exist, and return their samples file.
+
+    The pairs for SPD-Faith Bench are hard ones, so that answers can be improved.
+    """
+    seed, n_pairs = SETS[name]
+    file = folder / name / "pairs" / "samples.jsonl"
+    if file.exists():
+        return file
+    return make_pairs(file.parent, n_pairs, seed, (0, 3), None if name == "outer" else "hard")
+
+
+def answer_all(
+    contenders: Sequence[Contender], benchmarks: Sequence[str], folder: Path, name: str, workers: int
+) -> None:
+    """Answer the questions of the named benchmarks about a set's pairs in worker processes.
+
+    Answers that are there already are kept, so an interrupted call goes on.
+    """
+    data = draw_pairs(folder, name)
+    pairs = [(contender, benchmark) for contender in contenders for benchmark in benchmarks]
+    by_file = {_answers_file(data, contender, name): (contender, name) for contender, name in pairs}
+    jobs = [(contender, benchmark, data) for contender, benchmark in by_file.values()]
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        for contender, benchmark, n_new in pool.map(_answer_in_worker, jobs):
+            print(f"{name}: {contender}: {benchmark}: {n_new} new answers", flush=True)
+
+
+def _answer_in_worker(job: tuple[Contender, str, Path]) -> tuple[str, str, int]:
+    contender, name, data = job
+    benchmark = find_benchmark(name)
+    truth = benchmark.read_data(data)
+    file = _answers_file(data, contender, name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    n_new = _ask(contender, benchmark.ask_questions(truth), file)
+    answers = _read_answers(file, benchmark.ask_questions(truth))
+    return contender.name, name, n_new + _ask(contender, benchmark.follow_up(truth, answers), file)
+
+
+@cache
+def _load_worker_model() -> Model:
+    torch.set_num_threads(1)
+    return mp.load_model("tiny-spd", device="cpu")
+
+
+def _ask(contender: Contender, questions: Sequence[Sample], file: Path) -> int:
+    """Append the answers to the questions that have none to the file, and return their number."""
+    known = _read_answers(file, questions)
+    unanswered = {sample.id: sample.question for sample in questions if sample.id not in known}
+    if not unanswered:
+        return 0
+    answerer = local_answerer(
+        _load_worker_model(),
+        MAX_NEW_TOKENS,
+        BATCH_SIZE,
+        method=contender.method,
+        parameters=contender.parameters,
+    )
+    with open(file, "a", encoding="utf-8", errors="replace") as lines:
+        for sample_id, text, *_ in answerer([sample for sample in questions if sample.id in unanswered]):
+            line = {"id": sample_id, "question": unanswered[sample_id], "response": text}
+            lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+            lines.flush()
+    return len(unanswered)
+
+
+def _answers_file(data: Path, contender: Contender, benchmark: str) -> Path:
+    """Return the file of answers. Its name holds the parameters, so that equal ones are asked once."""
+    parameters = "".join(f" {name}={value}" for name, value in sorted(contender.parameters.items()))
+    name = folder_name(f"{contender.method}{parameters}")
+    return data.parent.parent / "answers" / name / f"{benchmark}.jsonl"
+
+
+def _read_answers(file: Path, questions: Sequence[Sample]) -> dict[str, str]:
+    """Return the answers to these questions. An answer to another question of the same id does not count."""
+    texts = {sample.id: sample.question for sample in questions}
+    if not file.exists():
+        return {}
+    answers = {}
+    for line in file.read_text(encoding="utf-8").split("\n"):
+        try:
+            answer = json.loads(line)
+        except ValueError:  # the last line of a killed process
+            continue
+        if texts.get(answer["id"]) == answer["question"]:
+            answers[answer["id"]] = answer["response"]
+    return answers
+
+
+def score_all(
+    contenders: Sequence[Contender], benchmarks: Sequence[str], folder: Path, name: str
+) -> xr.Dataset:
+    """Score the answers about a set, and compare the contenders with the first one. No model is asked."""
+    data = draw_pairs(folder, name)
+    scores = {}
+    for benchmark in map(find_benchmark, benchmarks):
+        truth = benchmark.read_data(data)
+        for contender in contenders:
+            file = _answers_file(data, contender, benchmark.name)
+            answers = _read_answers(file, benchmark.ask_questions(truth))
+            answers |= _read_answers(file, benchmark.follow_up(truth, answers))
+            scores[contender.name, benchmark.name] = benchmark.score_answers(truth, answers)[0]
+    return make_dataset(scores, [contender.name for contender in contenders], list(benchmarks))
+
+
+def describe_parameters(parameters: Mapping[str, Any]) -> str:
+    """Return parameters as text for the page."""
+    return ", ".join(f"`{name}={value}`" for name, value in parameters.items()) or "default parameters"
