@@ -31,14 +31,15 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
 
     - explicit: `The answer is` follows the question.
     - implicit: the question stands in tags that say nothing.
-    - mask-25 … mask-100: this share of each image's 8 x 8 blocks, drawn at random, has the image's mean
-      colour.
+    - mask-25 … mask-100: this share of the 8 x 8 blocks, drawn at random, has the mean colour of the
+      sample's images. The blocks are the same in all images of a sample, and for all questions about the same
+      images, so that a mask adds no difference between them (ours).
 
     Args:
         sample: the sample.
         kind: one of `KINDS`.
         folder: folder for the masked images.
-        seed: seed of the masks. The same image always gets the same mask.
+        seed: seed of the masks.
 
     Raises:
         InputError: there is no such kind.
@@ -54,8 +55,7 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
         return sample.model_copy(update={"question": IMPLICIT.format(sample.question)})
     share = int(kind.removeprefix("mask-")) / 100
     folder.mkdir(parents=True, exist_ok=True)
-    images = [_mask_image(path, share, folder, seed) for path in sample.images]
-    return sample.model_copy(update={"images": images})
+    return sample.model_copy(update={"images": _mask_images(sample.images, share, folder, seed)})
 
 
 def check_kind(kind: str) -> None:
@@ -71,21 +71,32 @@ def check_kind(kind: str) -> None:
         raise InputError(f"perturbation {kind!r}: choose {', '.join(KINDS)}")
 
 
-def _mask_image(path: Path, share: float, folder: Path, seed: int) -> Path:
-    out = folder / f"{path.stem}-{zlib.crc32(str(path).encode()):08x}-{round(100 * share)}.png"
-    if out.exists():
-        return out
-    with open_image(path) as image:
-        pixels = np.array(image.convert("RGB"))
-    rng = np.random.default_rng([seed, zlib.crc32(path.name.encode())])
-    hidden = rng.permutation(BLOCKS * BLOCKS) < round(share * BLOCKS * BLOCKS)
-    rows, columns = (np.arange(side) * BLOCKS // side for side in pixels.shape[:2])
-    mean = pixels.mean((0, 1)).round().astype(np.uint8)
-    pixels[hidden.reshape(BLOCKS, BLOCKS)[rows[:, None], columns]] = mean
-    part = out.with_name(out.name + ".part")
-    Image.fromarray(pixels).save(part, format="png")
-    os.replace(part, out)
-    return out
+def _mask_images(paths: Sequence[Path], share: float, folder: Path, seed: int) -> list[Path]:
+    key = zlib.crc32("\0".join(map(str, paths)).encode())
+    outs = [
+        folder / f"{path.stem}-{key:08x}-{number}-{round(100 * share)}.png"
+        for number, path in enumerate(paths)
+    ]
+    if all(out.exists() for out in outs):
+        return outs
+    images = []
+    for path in paths:
+        with open_image(path) as image:
+            images.append(np.array(image.convert("RGB")))
+    rng = np.random.default_rng([seed, zlib.crc32("\0".join(path.name for path in paths).encode())])
+    hidden = (rng.permutation(BLOCKS * BLOCKS) < round(share * BLOCKS * BLOCKS)).reshape(BLOCKS, BLOCKS)
+    sums, n_pixels = (
+        sum(pixels.sum((0, 1)) for pixels in images),
+        sum(pixels[..., 0].size for pixels in images),
+    )
+    mean = (sums / max(n_pixels, 1)).round().astype(np.uint8)
+    for pixels, out in zip(images, outs, strict=True):
+        rows, columns = (np.arange(side) * BLOCKS // side for side in pixels.shape[:2])
+        pixels[hidden[rows[:, None], columns]] = mean
+        part = out.with_name(out.name + ".part")
+        Image.fromarray(pixels).save(part, format="png")
+        os.replace(part, out)
+    return outs
 
 
 def perturb_answerer(answerer: Answerer, kind: str, folder: Path, seed: int = 0) -> Answerer:

@@ -56,6 +56,42 @@ def test_a_torn_or_other_mask_is_not_used_again(sample, tmp_path, monkeypatch):
     assert (whole == whole[0, 0]).all() and not (half == half[0, 0]).all()
 
 
+def hidden_blocks(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    rows, columns = (np.arange(side) * BLOCKS // side for side in before.shape[:2])
+    changed = np.zeros((BLOCKS, BLOCKS), bool)
+    np.logical_or.at(changed, (rows[:, None], columns), (before != after).any(-1))
+    return changed
+
+
+def test_both_images_of_a_pair_hide_the_same_blocks(tmp_path):
+    """Equal images stay equal, and images of two sizes that differ keep their difference and get no other."""
+    rng = np.random.default_rng(0)
+    plain = rng.integers(0, 255, (80, 112, 3), np.uint8)
+    other = plain.copy()
+    other[:12, :20] = 255 - other[:12, :20]
+    large = rng.integers(0, 255, (90, 131, 3), np.uint8)
+    for name, pixels in {"a": plain, "b": plain, "c": other, "d": large}.items():
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+
+    def mask(*names, kind="mask-25", id="1"):
+        images = [tmp_path / f"{name}.png" for name in names]
+        masked = perturb(Sample(id=id, images=images, question="?"), kind, tmp_path / "out").images
+        assert len(set(masked)) == len(names)
+        return [np.array(Image.open(path)) for path in masked]
+
+    equal = mask("a", "b")
+    np.testing.assert_array_equal(*equal)
+    assert hidden_blocks(plain, equal[0]).sum() == BLOCKS**2 / 4
+    first, second = mask("a", "c")
+    np.testing.assert_array_equal((first != second).any(-1)[12:], False)
+    first, second = mask("a", "d")
+    np.testing.assert_array_equal(hidden_blocks(plain, first), hidden_blocks(large, second))
+    for one, two in zip(mask("a", "d"), mask("a", "d", id="2"), strict=True):
+        np.testing.assert_array_equal(one, two)
+    first, second = mask("a", "c", kind="mask-100")
+    np.testing.assert_array_equal(first, second)
+
+
 def test_hints_change_only_the_question(sample, tmp_path):
     assert perturb(sample, "explicit", tmp_path).question == "Same? The answer is"
     tagged = perturb(sample, "implicit", tmp_path)
