@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from helpers.slow import first_fast
 
 import mmprobe as mp
 from mmprobe.analyses import ANALYSES, analyze_all, export
@@ -38,7 +39,7 @@ def run(tiny_spd, tmp_path_factory) -> mp.Run:
     return mp.trace(tiny_spd, selected, folder / "run", capture="full", max_new_tokens=12)
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("name", first_fast(ANALYSES))
 def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
     ds = ANALYSES[name](run)
     assert ds.attrs["analysis"] == name

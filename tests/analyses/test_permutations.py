@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers.runs import write_run
+from helpers.slow import first_fast
 
 import mmprobe as mp
 from mmprobe.analyses import ANALYSES
@@ -97,7 +98,7 @@ def runs(tmp_path_factory) -> dict[str, mp.Run]:
     return runs
 
 
-@pytest.fixture(scope="module", params=ANALYSES)
+@pytest.fixture(scope="module", params=first_fast(ANALYSES))
 def results(request, runs) -> dict[str, xr.Dataset]:
     return {order: ANALYSES[request.param](run) for order, run in runs.items()}
 

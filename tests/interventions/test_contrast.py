@@ -17,6 +17,7 @@ from helpers.answers import (
     replace_attention,
     run_methods,
 )
+from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
 
@@ -34,7 +35,7 @@ from mmprobe.models.prompt import build_batch
 OTHERS = ["gemma3", "glm4v", "mllama", "llava_next"]
 
 
-@pytest.fixture(scope="module", params=FAMILIES + OTHERS)
+@pytest.fixture(scope="module", params=first_fast(FAMILIES + OTHERS))
 def model(request):
     return load_tiny_model(request.param)
 
@@ -103,7 +104,7 @@ def test_logits_equal_passes_without_a_cache(model, single, name):
     assert (expected - main).abs().max() > 0.01, "the test is void: the contrast prompt changes nothing"
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava_next", "internvl"])
+@pytest.mark.parametrize("family", first_fast(["qwen2_5_vl", "llava_next", "internvl"]))
 def test_padded_rows_answer_as_alone(family, image_paths):
     model = load_tiny_model(family)
     samples = [
@@ -249,7 +250,7 @@ def test_agla_keeps_the_attended_patches(image_paths, monkeypatch):
     assert Image.fromarray(masked).size == (112, 112)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", first_fast(FAMILIES))
 def test_pai_equals_a_reference_with_whole_matrices(family, image_paths):
     """The reference scores visual keys with e + 0.8 |e| for each step's query, from layer 1 on."""
     model = load_tiny_model(family)
@@ -275,7 +276,7 @@ def test_pai_equals_a_reference_with_whole_matrices(family, image_paths):
     assert (main - plain).abs().max() > 0.02, "the test is void: the scores change nothing"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", first_fast(FAMILIES))
 def test_agla_equals_a_reference_without_a_cache(family, image_paths):
     """The reference finds the relevant patches with whole matrices of weights."""
     model = load_tiny_model(family)

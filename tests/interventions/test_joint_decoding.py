@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.answers import FAMILIES, make_sample, prepare, run_methods
+from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
@@ -49,7 +50,7 @@ def disable_joint_decoding(monkeypatch) -> None:
     monkeypatch.setattr(joint_decoding, "_can_join", lambda inputs, path: False)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", first_fast(FAMILIES))
 @pytest.mark.parametrize("name", METHODS)
 def test_joint_passes_equal_separate_passes(family, name, image_paths, monkeypatch):
     """The rows have different lengths, so both batches are padded, each in its own way."""
@@ -97,7 +98,7 @@ def test_only_the_first_of_two_contrast_paths_is_joined(image_paths, monkeypatch
     torch.testing.assert_close(logits, separate_logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", first_fast(METHODS))
 def test_a_trace_holds_the_answer_only(name, image_paths, monkeypatch, tmp_path):
     model = load_tiny_model("qwen2_5_vl")
     samples = [make_sample(image_paths[:2], name="a"), make_sample(image_paths[1:3], "Is there a star?", "b")]

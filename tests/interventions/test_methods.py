@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from helpers.answers import FAMILIES, STEPS, generate_plain, make_sample, prepare, run_methods, snapshot
+from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
@@ -46,7 +47,7 @@ STRONG = {
 }
 
 
-@pytest.fixture(scope="module", params=["tiny-spd", *FAMILIES])
+@pytest.fixture(scope="module", params=first_fast(["tiny-spd", *FAMILIES]))
 def model(request):
     return (
         mp.load_model("tiny-spd", device="cpu")
@@ -400,7 +401,9 @@ def test_hooks_observe_the_changed_residual_stream(tiny_spd, image_paths, tmp_pa
         assert torch.equal(mid[:, -1], post[:, -1])  # with beta 0 nothing of the FFN's update is left
 
 
-@pytest.mark.parametrize("name", ["plain", "self-refine", "attention-prompting", "zoom-refine", "icd"])
+@pytest.mark.parametrize(
+    "name", first_fast(["plain", "self-refine", "attention-prompting", "zoom-refine", "icd"])
+)
 def test_a_batch_is_answered_like_its_samples_alone(tiny_spd, image_paths, name):
     samples = [
         make_sample(image_paths[:2]),

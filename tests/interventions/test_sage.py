@@ -18,6 +18,7 @@ from helpers.answers import (
     replace_attention,
     run_methods,
 )
+from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 from torch import Tensor
 
@@ -193,7 +194,7 @@ def check_against_reference(model: Model, image_paths: Any, **parameters: Any) -
     return report(0).get("sage", {})
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", first_fast(FAMILIES))
 @pytest.mark.parametrize(
     "stages",
     [

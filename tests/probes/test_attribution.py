@@ -13,6 +13,7 @@ import pytest
 import torch
 import xarray as xr
 from captum.attr import IntegratedGradients
+from helpers.slow import first_fast
 from helpers.tiny_patches import TINY_PATCHES
 from helpers.tiny_tiles import TINY_TILES
 from PIL import Image
@@ -53,7 +54,7 @@ def changed_logprobs(model: Model, sample: Sample, ids: torch.Tensor, change: Ca
     return forcing._replace(model=replace(model, hf=hf)).logprobs().numpy()
 
 
-@pytest.mark.parametrize("name", ["random_qwen", "llava", "qwen2_vl"])
+@pytest.mark.parametrize("name", first_fast(["random_qwen", "llava", "qwen2_vl"]))
 @pytest.mark.parametrize("baseline", ["mean", "zero"])
 def test_occlusion_removes_one_token(name, baseline, sample, request):
     model = request.getfixturevalue(name) if name == "random_qwen" else family_model(name)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from helpers.slow import first_fast
 from helpers.tiny_patches import TINY_PATCHES
 from helpers.tiny_tiles import TINY_TILES
 from PIL import Image
@@ -155,7 +156,7 @@ def eager_knockout_logprobs(
     return manual_logprobs(hf, model, sample, ids)
 
 
-@pytest.mark.parametrize("group", EVERYTHING)
+@pytest.mark.parametrize("group", first_fast(EVERYTHING))
 def test_knockout_equals_eager_attention_with_a_mask(random_qwen, sample, group):
     forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
     for window, of_layer in ((1, {0: [0], 1: [1], 2: [2]}), (2, {0: [0, 1], 1: [1, 2], 2: [2]})):

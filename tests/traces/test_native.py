@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.slow import first_fast
 from transformers.generation import utils as generation
 
 import mmprobe as mp
@@ -66,7 +67,7 @@ def short_blocks():
         yield
 
 
-@pytest.fixture(scope="module", params=["tiny_spd", "random_qwen"])
+@pytest.fixture(scope="module", params=first_fast(["random_qwen", "tiny_spd"]))
 def model(request: pytest.FixtureRequest) -> Model:
     return request.getfixturevalue(request.param)
 
@@ -227,7 +228,7 @@ def test_images_are_found_from_another_folder(random_qwen, image_paths, tmp_path
     assert random_qwen.prompt(run.sample("a")).grids == [(4, 4)]
 
 
-@pytest.mark.parametrize("method", ["plain", "sage"])
+@pytest.mark.parametrize("method", first_fast(["plain", "sage"]))
 @pytest.mark.parametrize(
     "settings",
     [

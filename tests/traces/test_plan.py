@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
+from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
@@ -60,7 +61,7 @@ VISION = mp.CaptureSpec(datasets=["vision/residual", "vision/attention", "vision
 
 
 @pytest.mark.parametrize("capture", ["full", VISION], ids=["full", "vision"])
-@pytest.mark.parametrize("family", ["qwen2_vl", "llava", "llava_next", "internvl", "mllama"])
+@pytest.mark.parametrize("family", first_fast(["qwen2_vl", "llava", "llava_next", "internvl", "mllama"]))
 def test_arrays_are_predicted_to_the_byte(family, image_paths, tmp_path, capture):
     """The families have cross-attention, class tokens, tiles, or an encoder narrower than its output."""
     model = load_tiny_model(family)
