@@ -65,8 +65,7 @@ def make_truth(questions: Sequence[MagicQuestion], source: str) -> MagicTruth:
     for question in questions:
         if not question.boxes:
             raise InputError(
-                f"{source}: question {question.id} has no 'boxes'; number_regions of "
-                "mmprobe.benchmarks.magic.boxes.numbering makes and draws them"
+                f"{source}: question {question.id} has no 'boxes'; mmprobe number-boxes makes and draws them"
             )
     cases = [
         {f"{question.id}-heal{number}": case for number, case in enumerate(make_heal_cases(question), 1)}

@@ -5,31 +5,19 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.benchmarks.magic.boxes.regions import (
-    ADVERSARIAL,
-    MINIMUM_AREA,
-    OVERLAP,
-    THRESHOLD,
-    draw_regions,
-    mark_regions,
-)
+from mmprobe.benchmarks.magic.boxes.regions import RULES, BoxRules, draw_regions, mark_regions
 from mmprobe.benchmarks.magic.data import MagicQuestion, NumberedBox, load_questions
 from mmprobe.errors import InputError
 from mmprobe.samples import open_image
 
 
 def number_regions(
-    path: str | Path,
-    out: str | Path,
-    seed: int = 0,
-    threshold: float = THRESHOLD,
-    minimum_area: float = MINIMUM_AREA,
-    overlap: float = OVERLAP,
-    count: int = ADVERSARIAL,
+    path: str | Path, out: str | Path, seed: int = 0, limit: int | None = None, **rules: Any
 ) -> Path:
     """Make the boxes of each question of a file, and draw them with numbers on a copy of its image.
 
@@ -41,7 +29,8 @@ def number_regions(
         out: folder for the images, `images/ID.png`, and the questions; it is created if needed.
         seed: seed of the adversarial boxes and of the numbers. Each question depends only on the seed and its
             id.
-        threshold, minimum_area, overlap, count: as for `mark_regions`.
+        limit: only the first so many questions.
+        rules: fields of `BoxRules`, such as `threshold=0.4`.
 
     Returns:
         `out/samples.jsonl`, the data for `mmprobe bench magic --data`.
@@ -51,10 +40,11 @@ def number_regions(
             others.
 
     Example:
-        >>> number_regions("gqa/questions.jsonl", "gqa/numbered")               # doctest: +SKIP
+        >>> number_regions("gqa/questions.jsonl", "gqa/numbered", rule="iou")   # doctest: +SKIP
         PosixPath('gqa/numbered/samples.jsonl')
     """
-    questions, out = load_questions(path), Path(out)
+    box_rules = BoxRules(**rules)
+    questions, out = load_questions(path)[:limit], Path(out)
     if out.resolve() == Path(path).resolve().parent:
         raise InputError(f"{out}: holds the questions; choose another folder for the numbered ones")
     (out / "images").mkdir(parents=True, exist_ok=True)
@@ -64,7 +54,7 @@ def number_regions(
             image = file.convert("RGB")
         if not question.boxes:
             try:
-                question = make_boxes(question, image.size, seed, threshold, minimum_area, overlap, count)
+                question = make_boxes(question, image.size, seed, box_rules)
             except InputError as error:
                 raise InputError(f"{path}: question {question.id}: {error}") from None
             image = draw_regions(image, [box.box for box in question.boxes])
@@ -74,20 +64,14 @@ def number_regions(
 
 
 def make_boxes(
-    question: MagicQuestion,
-    size: tuple[int, int],
-    seed: int,
-    threshold: float = THRESHOLD,
-    minimum_area: float = MINIMUM_AREA,
-    overlap: float = OVERLAP,
-    count: int = ADVERSARIAL,
+    question: MagicQuestion, size: tuple[int, int], seed: int, rules: BoxRules = RULES
 ) -> MagicQuestion:
     """Return the question with boxes made from its objects, saliency maps and distractors.
 
     Args:
         question: a question without boxes.
         size: the image's width and height.
-        seed, threshold, minimum_area, overlap, count: as for `number_regions`.
+        seed, rules: as for `mark_regions`, but each question has its own draws.
 
     Raises:
         InputError: there is no relevant box, or no room for the others.
@@ -98,18 +82,9 @@ def make_boxes(
         >>> len(make_boxes(question, (100, 100), seed=0).boxes)
         4
     """
-    question_seed = int(np.random.default_rng([seed, zlib.crc32(question.id.encode())]).integers(2**31))
-    regions = mark_regions(
-        size,
-        question.objects,
-        [_read_grey_levels(file) for file in question.saliency],
-        question.distractors,
-        question_seed,
-        threshold,
-        minimum_area,
-        overlap,
-        count,
-    )
+    own_seed = int(np.random.default_rng([seed, zlib.crc32(question.id.encode())]).integers(2**31))
+    saliency = [_read_grey_levels(file) for file in question.saliency]
+    regions = mark_regions(size, question.objects, saliency, question.distractors, own_seed, rules)
     boxes = [NumberedBox(box=box, relevant=relevant, source=source) for box, relevant, source in regions]
     return question.model_copy(update={"boxes": boxes, "objects": [], "saliency": [], "distractors": []})
 

@@ -14,12 +14,37 @@ from mmprobe.errors import InputError
 Box = tuple[int, int, int, int]
 """x, y, width, height in pixels, as in `mmprobe.samples.Region`."""
 
-THRESHOLD = 0.5
-MINIMUM_AREA = 0.002
-OVERLAP = 0.5
-ADVERSARIAL = 3
 _RANDOM_SIDES = (0.1, 0.3)  # sides of a random box, as shares of the image's sides
 _SMALLEST_SIDE = 4  # pixels
+
+
+class BoxRules(NamedTuple):
+    """The rules by which boxes are made (algorithm 1). The paper names them without their values.
+
+    Attributes:
+        threshold: share of a saliency map's maximum above which pixels are salient; ours is 0.5.
+        minimum_area: smallest share of the image that a salient component must fill; ours is 0.002.
+        clean: iterations of closing and then of opening a map with a 3 x 3 square; ours is 1. 0 does not clean.
+        overlap: largest overlap of two relevant boxes; ours is 0.5. Of two, the earlier one stays, ours.
+        rule: `coverage`, as in the algorithm, divides the overlap by the smaller box, `iou` by the union.
+        count: number of adversarial boxes; 3 in the paper.
+        areas: smallest and largest share of the image that a distractor may fill; ours.
+
+    Example:
+        >>> BoxRules(rule="iou").count
+        3
+    """
+
+    threshold: float = 0.5
+    minimum_area: float = 0.002
+    clean: int = 1
+    overlap: float = 0.5
+    rule: Literal["coverage", "iou"] = "coverage"
+    count: int = 3
+    areas: tuple[float, float] = (0.002, 0.25)
+
+
+RULES = BoxRules()
 
 
 class MarkedRegion(NamedTuple):
@@ -36,10 +61,7 @@ def mark_regions(
     saliency: Sequence[np.ndarray],
     distractors: Sequence[Box],
     seed: int,
-    threshold: float = THRESHOLD,
-    minimum_area: float = MINIMUM_AREA,
-    overlap: float = OVERLAP,
-    count: int = ADVERSARIAL,
+    rules: BoxRules = RULES,
 ) -> list[MarkedRegion]:
     """Return all boxes of one question, in the order of their numbers R1, R2, ...
 
@@ -53,9 +75,7 @@ def mark_regions(
         saliency: maps [y, x] of where people looked who answered correctly; AiR-D has three per question.
         distractors: objects that are relevant to other questions.
         seed: seed of the adversarial boxes and of the order.
-        threshold, minimum_area: as for `saliency_boxes`.
-        overlap: threshold of `prune_overlap`, by coverage.
-        count: number of adversarial boxes.
+        rules: thresholds and numbers.
 
     Raises:
         InputError: a box reaches beyond the image, no box is relevant, or no room is left.
@@ -67,18 +87,15 @@ def mark_regions(
     """
     for box in (*objects, *distractors):
         check_box(box, size)
-    salient = [
-        box
-        for saliency_map in saliency
-        for box in saliency_boxes(saliency_map, size, threshold, minimum_area)
-    ]
     candidates = [MarkedRegion(box, True, "object") for box in objects]
-    candidates += [MarkedRegion(box, True, "saliency") for box in salient]
-    relevant = prune_overlap(candidates, overlap)
+    for saliency_map in saliency:
+        salient = saliency_boxes(saliency_map, size, rules.threshold, rules.minimum_area, rules.clean)
+        candidates += [MarkedRegion(box, True, "saliency") for box in salient]
+    relevant = prune_overlap(candidates, rules.overlap, rules.rule)
     if not relevant:
         raise InputError("no relevant box: no object is annotated and no saliency map is above the threshold")
-    adversarial = adversarial_boxes(distractors, [region.box for region in relevant], size, seed, count)
-    regions = relevant + adversarial
+    taken = [region.box for region in relevant]
+    regions = relevant + adversarial_boxes(distractors, taken, size, seed, rules.count, rules.areas)
     return [regions[index] for index in np.random.default_rng((seed, 1)).permutation(len(regions))]
 
 
@@ -99,9 +116,9 @@ def check_box(box: Box, size: tuple[int, int]) -> None:
 def saliency_boxes(
     saliency: np.ndarray,
     size: tuple[int, int],
-    threshold: float = THRESHOLD,
-    minimum_area: float = MINIMUM_AREA,
-    clean: int = 1,
+    threshold: float = RULES.threshold,
+    minimum_area: float = RULES.minimum_area,
+    clean: int = RULES.clean,
 ) -> list[Box]:
     """Return boxes around the salient parts of an image (algorithm 1).
 
@@ -111,9 +128,7 @@ def saliency_boxes(
         saliency: [y, x], 0 or more, of any resolution. It is scaled to the image's resolution by linear
             interpolation, and divided by its maximum.
         size: the image's width and height.
-        threshold: pixels above it are salient. The paper gives no value; ours is 0.5.
-        minimum_area: smallest share of the image that a component must fill; ours is 0.002.
-        clean: iterations of closing and then of opening with a 3 x 3 square; ours is 1. 0 does not clean.
+        threshold, minimum_area, clean: as in `BoxRules`.
 
     Returns:
         One box per component, from top to bottom. Pixels are connected by an edge or a corner.
@@ -154,18 +169,10 @@ def saliency_boxes(
 
 def prune_overlap(
     regions: Sequence[MarkedRegion],
-    threshold: float = OVERLAP,
-    rule: Literal["coverage", "iou"] = "coverage",
+    threshold: float = RULES.overlap,
+    rule: Literal["coverage", "iou"] = RULES.rule,
 ) -> list[MarkedRegion]:
-    """Remove the boxes that overlap an earlier box.
-
-    The paper names the rules. It gives neither the threshold nor which box stays; ours are 0.5 and the
-    earlier one.
-
-    Args:
-        regions: the boxes, the preferred ones first.
-        threshold: the largest overlap to keep.
-        rule: `coverage` divides the intersection by the smaller box, `iou` by the union.
+    """Remove the boxes that overlap an earlier box by more than a threshold, by a rule of `BoxRules`.
 
     Example:
         >>> large = MarkedRegion((0, 0, 10, 10), True, "object")
@@ -202,8 +209,8 @@ def adversarial_boxes(
     relevant: Sequence[Box],
     size: tuple[int, int],
     seed: int,
-    count: int = ADVERSARIAL,
-    areas: tuple[float, float] = (MINIMUM_AREA, 0.25),
+    count: int = RULES.count,
+    areas: tuple[float, float] = RULES.areas,
 ) -> list[MarkedRegion]:
     """Return boxes that touch neither a relevant box nor each other.
 
@@ -216,8 +223,7 @@ def adversarial_boxes(
         relevant: boxes that they must not overlap by a single pixel.
         size: the image's width and height.
         seed: seed of the random draws.
-        count: number of boxes; 3 in the paper.
-        areas: smallest and largest share of the image that a candidate may fill; ours.
+        count, areas: as in `BoxRules`.
 
     Raises:
         InputError: no room is left on the image.

@@ -125,7 +125,7 @@ def test_bad_input_is_named(tmp_path, truth):
     for name in ("q1-heal2", "q2-heal1"):
         with pytest.raises(InputError, match="answers no question"):
             BENCHMARK.score_answers(truth, {name: "Yes."})
-    with pytest.raises(InputError, match="question q has no 'boxes'; number_regions"):
+    with pytest.raises(InputError, match="question q has no 'boxes'; mmprobe number-boxes"):
         BENCHMARK.read_data(write_questions(tmp_path, {"id": "q", "answer": "x", "objects": [[0, 0, 5, 5]]}))
     with pytest.raises(InputError, match="'q1-heal1', which is asked too, is taken"):
         BENCHMARK.read_data(write_questions(tmp_path, QUESTIONS[0], QUESTIONS[1] | {"id": "q1-heal1"}))

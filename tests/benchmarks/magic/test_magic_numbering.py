@@ -81,6 +81,30 @@ def test_thresholds_are_parameters(tmp_path):
     assert len(strict.boxes) == 2
 
 
+def test_every_rule_of_the_algorithm_reaches_the_boxes(tmp_path):
+    """One question at a time would hide a rule that acts on all: two questions, each moved by its own rules."""
+    levels = np.zeros((100, 200), np.uint16)
+    levels[20:40, 60:90] = 60_000
+    levels[20:40, 75:77] = 0  # a gap that one closing fills
+    lines = [
+        {"id": "gap", "saliency": ["gap.png"]},
+        # the small box covers half of itself, and a fifth of the union
+        {"id": "pair", "objects": [[0, 0, 40, 40], [20, 0, 40, 20]], "distractors": [[150, 50, 50, 50]]},
+    ]
+    source = write_questions(tmp_path, *lines)
+    Image.fromarray(levels).save(tmp_path / "gap.png")
+
+    def sources(out: str, **rules) -> list[tuple[int, set[str]]]:
+        questions = load_questions(number_regions(source, tmp_path / out, **rules))
+        return [(len(q.relevant()), {box.source for box in q.boxes if not box.relevant}) for q in questions]
+
+    assert sources("ours", overlap=0.4) == [(1, {"random"}), (1, {"distractor", "random"})]
+    assert sources("raw", clean=0, overlap=0.4)[0] == (2, {"random"})
+    assert sources("iou", rule="iou", overlap=0.4)[1] == (2, {"distractor", "random"})
+    assert sources("small", areas=(0.002, 0.1), overlap=0.4)[1] == (1, {"random"})
+    assert len(load_questions(number_regions(source, tmp_path / "one", limit=1))) == 1
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
