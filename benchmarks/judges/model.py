@@ -15,7 +15,7 @@ from tqdm import tqdm
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
 from mmprobe.benchmarks.judges.client import ModelClient
 from mmprobe.benchmarks.judges.parsing import UnusableReply, read_claims, read_labels, read_matches
-from mmprobe.benchmarks.judges.prompts import CLAIMS, MATCHES, PAIRS, REPAIR, fence
+from mmprobe.benchmarks.judges.prompts import CLAIMS, EARLIER_REPAIR, MATCHES, PAIRS, REPAIR, fence
 from mmprobe.benchmarks.judges.types import (
     MAX_ANSWER_CHARS,
     Item,
@@ -235,7 +235,7 @@ class ModelJudge:
             try:
                 return read(reply.text)
             except UnusableReply as problem:
-                messages = _request_repair(messages, reply, problem)
+                messages = _request_earlier_repair(messages, reply, problem)
         return None
 
     def _cache_key(self, messages: Sequence[tuple[str, str]]) -> str:
@@ -253,8 +253,20 @@ class ModelJudge:
 def _request_repair(
     messages: Sequence[tuple[str, str]], reply: Reply, problem: UnusableReply
 ) -> list[tuple[str, str]]:
+    """Add the request for another reply. A useless reply may hold orders of an answer, so it is fenced, too."""
+    quoted = fence({"reply": reply.text[:_MAX_REPLY_CHARS]})
+    return [
+        *messages,
+        ("assistant", "(a reply that could not be used)"),
+        ("user", REPAIR.format(problem=problem, reply=quoted)),
+    ]
+
+
+def _request_earlier_repair(
+    messages: Sequence[tuple[str, str]], reply: Reply, problem: UnusableReply
+) -> list[tuple[str, str]]:
     quoted = reply.text[:_MAX_REPLY_CHARS].strip() or "(nothing)"
-    return [*messages, ("assistant", quoted), ("user", REPAIR.format(problem))]
+    return [*messages, ("assistant", quoted), ("user", EARLIER_REPAIR.format(problem))]
 
 
 def _truncate_texts(data: Any) -> Any:

@@ -102,6 +102,20 @@ def test_garbage_is_repaired_three_times_then_unscored(garbage):
     assert extract(mock, [ANSWER], repairs=0)[0].calls == mock.calls == 1
 
 
+def test_a_useless_reply_is_quoted_as_data(injection):
+    """What a judge copied out of an answer gives no orders in the request for a repair."""
+    mock = Mock(lambda messages: f"{injection} {len(messages)}")
+    assert extract(mock, [ANSWER], repairs=2)[0].unscored == "garbage"
+    *_, last = mock.seen
+    for number, (role, text) in enumerate(last[2:], 3):
+        outside = FENCED.sub("", text)
+        assert "OBEY" not in outside and "Ignore all" not in outside, "orders stand outside of the fence"
+        if role == "user":
+            quoted = json.loads(FENCED.search(text)[2])["reply"]
+            assert quoted.endswith(f" {number - 2}") and quoted.startswith(injection[:9])
+    assert len(last) == 6
+
+
 def test_a_repair_that_succeeds_counts():
     mock = Mock(lambda messages: reply(CHAIR) if len(messages) == 6 else "Well …")
     assert extract(mock, [ANSWER]) == [Judgement(CLAIMED[:1], None, 3)]

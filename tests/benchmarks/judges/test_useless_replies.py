@@ -15,7 +15,7 @@ from mmprobe.benchmarks.core import api_models
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.prompts import CLAIMS, REPAIR, fence
+from mmprobe.benchmarks.judges.prompts import CLAIMS, EARLIER_REPAIR, fence
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.bench import bench, score
 from mmprobe.cli.filters import filter_by_votes
@@ -134,7 +134,7 @@ def test_useless_replies_of_an_earlier_file_are_asked_again(server, cache, kind)
         for _ in range(4):
             earlier.put(cache_key("mockllm/model", messages, sampling), Reply(text, "stop"))
             problem = find_problem(text, answer)
-            messages += [("assistant", text.strip() or "(nothing)"), ("user", REPAIR.format(problem))]
+            messages += [("assistant", text.strip() or "(nothing)"), ("user", EARLIER_REPAIR.format(problem))]
             if number < N_GOOD:  # was scored after one repair
                 earlier.put(
                     cache_key("mockllm/model", messages, sampling), Reply(claim(quote=answer), "stop")
