@@ -90,7 +90,7 @@ def bare_mark(mark: str) -> str:
         >>> [bare_mark(mark) for mark in ("(b)", "[C]", "D.", "②")]
         ['b', 'C', 'D', '2']
     """
-    return unicodedata.normalize("NFKC", mark.strip()).strip("()[].:) ")
+    return unicodedata.normalize("NFKC", mark.strip()).strip("()[].: ")
 
 
 def find_mark(answer: str, choices: Collection[str]) -> str | None:
