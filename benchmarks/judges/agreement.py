@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +21,12 @@ LabelPairs = dict[str, dict[str, tuple[Labels, Labels]]]
 
 # The fields of a record that hold the judge's labels. `*` stands for every item of a list or mapping.
 _LABEL_FIELDS = {
-    "mirage": ("correct",),
+    "mirage": ("correct", "correct_hinted"),
     "magic": ("correct", "correct_full", "correct_steps.*", "self_heal.*.healed"),
     "mirage-effect": ("answers.*.notices", "answers.*.describes"),
     "mmreason": ("correct", "correct_text", "steps.*.label", "error"),
 }
-_RESPONSE_FIELDS = ("response", "answer", "response_text")
+_RESPONSE_FIELDS = ("response", "answer", "response_text", "response_hinted")
 
 
 class JudgeComparison(NamedTuple):
@@ -164,7 +165,7 @@ def collect_labels(benchmark: str, record: Mapping[str, Any]) -> dict[str, Label
             kind = ".".join(part for part in parts if part != "*")
             values = {kind: list(_field_values(record, parts))}
         labels |= {kind: tuple(items) for kind, items in values.items() if None not in items}
-    return labels
+    return labels | (_collect_mirage_labels(record) if benchmark == "mirage" else {})
 
 
 def _field_values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
@@ -176,6 +177,23 @@ def _field_values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
             yield from _field_values(item, parts[1:])
     else:
         yield from _field_values(value.get(parts[0]) if isinstance(value, dict) else None, parts[1:])
+
+
+def _collect_mirage_labels(record: Mapping[str, Any]) -> dict[str, Labels]:
+    """Return the kinds of hallucination, the matches of steps and claims, and the scores by dimension."""
+    from mmprobe.benchmarks.mirage.labels import DIMENSIONS
+
+    labels: dict[str, Labels] = {}
+    for kind, found in (record.get("hallucinations") or {}).items():
+        labels[f"kind, {kind}"] = (found,)
+    for item in ("steps", "claims"):
+        for side, pairs in (record.get(item) or {}).items():
+            labels[f"match, {side} {item}"] = tuple(label for _, label in pairs)
+    rows = [row for judge in record.get("lhs_scores") or () for row in judge]
+    if rows and None not in rows:
+        for index, dimension in enumerate(DIMENSIONS):
+            labels[f"score, {dimension}"] = tuple(row[index] for row in rows)
+    return labels
 
 
 def _collect_claim_labels(record: Mapping[str, Any]) -> dict[str, Labels]:
@@ -205,10 +223,11 @@ def _labels_match_up(
     """Return whether two judges labelled the same items of a record."""
     if first_labels is None or second_labels is None or len(first_labels) != len(second_labels):
         return False
-    item, _, question_type = kind.partition(", ")
-    return item != "claim" or _claimed_changes(first, question_type) == _claimed_changes(
-        second, question_type
-    )
+    item, _, name = kind.partition(", ")
+    if item == "match":
+        side, name = name.split(" ")
+        return [text for text, _ in first[name][side]] == [text for text, _ in second[name][side]]
+    return item != "claim" or _claimed_changes(first, name) == _claimed_changes(second, name)
 
 
 def _claimed_changes(record: Mapping[str, Any], question_type: str) -> list[tuple[Any, Any]]:
@@ -250,7 +269,9 @@ def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict
 
     Returns:
         `kappa`: 1 is perfect agreement, 0 is agreement by chance. It is undefined if both judges give the
-        same label to every item. `agreement`: the share of equal labels. `n` counts samples.
+        same label to every item. `kappa_weighted`, where every label is a number: the same with quadratic
+        weights (Cohen, 1968), so that 4 and 5 agree more than 1 and 5. `agreement`: the share of equal labels.
+        `n` counts samples.
 
     Raises:
         InputError: the judges have different samples, or different numbers of items in a sample.
@@ -271,8 +292,15 @@ def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict
     label_index = {label: index for index, label in enumerate(dict.fromkeys(all_labels))} or {None: 0}
     tables = [_contingency_table(a, b, label_index) for a, b in zip(first, second, strict=True)]
     size = len(label_index)
-    return {
-        "kappa": count_metric(tables, lambda counts: _kappa(counts, size), "higher", (-1.0, 1.0)),
+    weights = {"kappa": 1.0 - np.eye(size)}
+    if all(isinstance(label, int | float) and not isinstance(label, bool) for label in label_index):
+        values = np.array(list(label_index), float)
+        weights["kappa_weighted"] = (values[:, None] - values) ** 2
+    kappas = {
+        name: count_metric(tables, partial(_kappa, weights=weight), "higher", (-1.0, 1.0))
+        for name, weight in weights.items()
+    }
+    return kappas | {
         "agreement": count_metric(tables, lambda counts: _equal_share(counts, size), "higher"),
     }
 
@@ -297,7 +325,9 @@ def _equal_share(counts: np.ndarray, size: int) -> np.ndarray:
     return np.trace(_shares(counts, size), axis1=-2, axis2=-1)
 
 
-def _kappa(counts: np.ndarray, size: int) -> np.ndarray:
-    shares = _shares(counts, size)
-    chance = (shares.sum(-1) * shares.sum(-2)).sum(-1)
-    return (_equal_share(counts, size) - chance) / np.where(chance < 1 - 1e-12, 1 - chance, np.nan)
+def _kappa(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return 1 - observed / expected disagreement, weighted by [label, label]."""
+    shares = _shares(counts, len(weights))
+    expected = shares.sum(-1)[..., :, None] * shares.sum(-2)[..., None, :]
+    observed, by_chance = ((weights * table).sum((-1, -2)) for table in (shares, expected))
+    return 1 - observed / np.where(by_chance > 1e-12, by_chance, np.nan)

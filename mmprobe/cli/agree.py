@@ -26,6 +26,9 @@ def agree(
     The table has a row for each question type and one for all, with intervals. Labels of only one judge lower
     the coverage.
 
+    For mirage, "kind" is each kind of hallucination, "match" the label of each step and claim that both judges
+    extracted, and "score" each of the five scores, with a weighted kappa.
+
     For spd-faith, "answer" is faithful (all claims are true), unfaithful, or no claim. "claim" is the error
     of each claim, in answers where both judges list the same claims. "pair" is whether the claims of the two
     binary answers agree, where both judges compared as many.
@@ -41,12 +44,15 @@ def agree(
     check_out(out, (first, second))
     comparison = compare_result_folders(first, second)
     metrics: dict[str, Metric] = {}
-    lines = ["| labels | kappa [95 %] | agreement [95 %] | n | coverage |", "|---|---|---|---|---|"]
+    columns = ("labels", "kappa [95 %]", "weighted kappa [95 %]", "agreement [95 %]", "n", "coverage")
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for labels, records in comparison.labels.items():
         scores = compute_agreement(*zip(*records.values(), strict=True))
         metrics |= {f"{name}[{labels}]": metric for name, metric in scores.items()}
         kappa, agreement = scores["kappa"], scores["agreement"]
-        lines.append(f"| {labels} | {kappa} | {agreement} | {kappa.n} | {kappa.coverage or 0:.0%} |")
+        weighted = scores.get("kappa_weighted", "")
+        cells = [labels, kappa, weighted, agreement, kappa.n, f"{kappa.coverage or 0:.0%}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     table = "\n".join(lines)
     judges = list(comparison.judges)
     about = {"judges": judges, "folders": [str(first), str(second)]}

@@ -127,6 +127,58 @@ def test_labels_of_other_benchmarks(tmp_path):
     assert values["agreement[error]"] is None, "only one judge named an error"
 
 
+def mirage(name, kinds, steps, scores, **fields):
+    """Return a record of MIRAGE with one true step, and the scores of one judge against each reference."""
+    hallucinations = dict(zip(("spatial", "logical"), kinds, strict=True))
+    items = {"predicted": steps, "true": [["Halve 14.", steps[0][1]]]}
+    return {"id": name, "hallucinations": hallucinations, "steps": items, "lhs_scores": [scores], **fields}
+
+
+def test_kinds_matches_and_scores_of_mirage(tmp_path):
+    """Several kinds, two references, five dimensions; in the third record, the judges extracted other steps."""
+    m, c = "MATCH", "CONFLICT"
+    first = [
+        mirage("1", (True, False), [["a", m], ["b", c]], [[5, 4, 3, 2, 1], [5, 5, 5, 5, 5]], correct=True),
+        mirage("2", (False, False), [["a", c]], [[1, 1, 2, 2, 3], [2, 2, 2, 2, 2]], correct=False),
+        mirage("3", (True, True), [["a", m]], [[4, 4, 4, 4, 4], None], correct=None),
+    ]
+    second = [
+        mirage("1", (True, True), [["a", m], ["b", m]], [[4, 4, 3, 1, 1], [5, 4, 5, 4, 5]], correct=True),
+        mirage("2", (False, False), [["a", m]], [[1, 2, 2, 2, 5], [2, 3, 2, 2, 2]], correct=True),
+        mirage("3", (True, False), [["other", m]], [[4, 4, 4, 4, 4], [4, 4, 4, 4, 4]], correct=True),
+    ]
+    folders = [folder(tmp_path / name, name, rows, "mirage") for name, rows in (("a", first), ("b", second))]
+    values = run_agree(*folders, tmp_path / "out")
+    assert values["agreement[correct]"] == 0.5
+    assert values["agreement[kind, spatial]"] == 1 and values["agreement[kind, logical]"] == pytest.approx(
+        1 / 3
+    )
+    kinds = ([True, False, False, False, True, True], [True, True, False, False, True, False])
+    assert values["kappa[kind, all]"] == pytest.approx(cohen_kappa_score(*kinds))
+    predicted = ([m, c, c], [m, m, m])
+    assert values["kappa[match, predicted steps]"] == pytest.approx(cohen_kappa_score(*predicted))
+    assert values["agreement[match, true steps]"] == pytest.approx(2 / 3), (
+        "the truth lines up in every record"
+    )
+    conceptual = ([2, 5, 2, 2], [1, 4, 2, 2])
+    name = "score, conceptual_accuracy"
+    assert values[f"kappa[{name}]"] == pytest.approx(cohen_kappa_score(*conceptual))
+    weighted = cohen_kappa_score(*conceptual, weights="quadratic", labels=[1, 2, 3, 4, 5])
+    assert (
+        values[f"kappa_weighted[{name}]"] == pytest.approx(weighted) and weighted > values[f"kappa[{name}]"]
+    )
+    flat = [
+        [score for row in rows[:2] for dimension in range(5) for score in (r[dimension] for r in row)]
+        for rows in ([r["lhs_scores"][0] for r in first], [r["lhs_scores"][0] for r in second])
+    ]
+    everything = cohen_kappa_score(*flat, weights="quadratic", labels=[1, 2, 3, 4, 5])
+    assert values["kappa_weighted[score, all]"] == pytest.approx(everything)
+    assert "kappa_weighted[kind, all]" not in values
+    metrics = json.loads((tmp_path / "out" / "results.json").read_text())["metrics"]
+    assert metrics["kappa[match, predicted steps]"]["coverage"] == pytest.approx(2 / 3)
+    assert metrics[f"kappa[{name}]"]["coverage"] == pytest.approx(2 / 3), "one score is missing"
+
+
 def test_folders_that_cannot_be_compared(tmp_path):
     good = folder(tmp_path / "good", "lexical", [record("0", find=answer([DOG], [None]))])
     bad = {
