@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
-from contextlib import suppress
+import re
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import xarray as xr
 
-from mmprobe.errors import InputError
+from mmprobe.lock import lock_file
+from mmprobe.whole_files import write_whole, writing_error
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # as in viz/assets/csv.js
 
 
 def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
     """Write `NAME.nc`, `NAME.csv` and `NAME.json`, and return their paths.
 
-    A row of the CSV file is one number: its variable, its coordinates, its value. The JSON file holds
-    xarray's dictionary of the data set, with null for NaN and infinity.
+    A row of the CSV file is one number: its variable, its coordinates, its value. A text that a spreadsheet
+    would take for a formula begins with an apostrophe. The JSON file holds xarray's dictionary of the data
+    set, with null for NaN and infinity.
 
     Raises:
-        InputError: the folder cannot be made or written.
+        InputError: the folder cannot be made or written, or another process is exporting the same analysis.
         OSError: the disk is full; files of an earlier call are still whole.
 
     Example:
@@ -35,25 +35,16 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
     text = json.dumps(_replace_nan(dataset.to_dict()), allow_nan=False) + "\n"
     contents: dict[str, bytes | memoryview] = {
         "nc": dataset.to_netcdf(engine="h5netcdf"),  # in memory: HDF5 can crash where a disk is full
-        "csv": _make_table(dataset).to_csv(index=False).encode(),
+        "csv": _make_table(dataset).to_csv(index=False, lineterminator="\r\n").encode(),
         "json": text.encode(),
     }
     files = {folder / f"{name}.{suffix}": content for suffix, content in contents.items()}
-    parts = {file: file.with_name(file.name + ".part") for file in files}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, content in files.items():
-            parts[file].write_bytes(content)
-        for file, part in parts.items():
-            os.replace(part, file)
     except OSError as error:
-        if error.errno in _FULL:
-            raise OSError(error.errno, error.strerror, str(folder)) from None
-        raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from None
-    finally:
-        for part in parts.values():
-            with suppress(OSError):
-                part.unlink()
+        raise writing_error(folder, error) from None
+    with lock_file(folder / name, "exporting it"):
+        write_whole(files)
     return list(files)
 
 
@@ -72,7 +63,14 @@ def _make_table(dataset: xr.Dataset) -> pd.DataFrame:
     for name in coordinates:  # a column with gaps holds floats: layer 3 would be written as 3.0
         if pd.api.types.is_float_dtype(joined[name]):
             joined[name] = joined[name].astype("Int64")
+    for name in joined.columns:
+        if not pd.api.types.is_numeric_dtype(joined[name]):
+            joined[name] = joined[name].map(_quote_formula)
     return joined[["variable", *coordinates, "value"]]
+
+
+def _quote_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 def _replace_nan(value: Any) -> Any:

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from mmprobe.errors import InputError
 from mmprobe.samples import regular_file
+from mmprobe.whole_files import writing_error
 
 LOCK_NAMES = {".lock", ".lock.json"}  # in a locked folder
 _ATTEMPTS = 10  # to get the lock, while its holder has no name
@@ -22,7 +23,7 @@ _WAIT_SECONDS = 0.3  # a process that starts or ends holds the lock for a moment
 
 @contextmanager
 def lock_folder(folder: Path, task: str) -> Iterator[None]:
-    """Make a folder and lock it. A new folder that stays empty is removed again.
+    """Make a folder and lock it. New folders that stay empty are removed again.
 
     Args:
         folder: the folder; reading it stays possible.
@@ -37,18 +38,18 @@ def lock_folder(folder: Path, task: str) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; choose another folder")
-    is_new = not folder.exists()
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
+        raise writing_error(folder, error) from None
     try:
         with _hold(folder / ".lock", folder, task):
             yield
     finally:
-        if is_new:
-            with suppress(OSError):
-                folder.rmdir()  # only where it is empty, as after bad input
+        with suppress(OSError):
+            for path in new:
+                path.rmdir()  # only where it is empty, as after bad input
 
 
 def check_unlocked(folder: Path) -> None:
@@ -90,7 +91,7 @@ def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
                 if holder or not attempts_left:  # a process that starts or ends has no note for a moment
                     raise InputError(_describe(holder, target, lock)) from None
     except OSError as error:
-        raise InputError(f"{target}: cannot be locked for writing ({error.strerror})") from None
+        raise writing_error(target, error, "cannot be locked for writing") from None
     try:
         holder = _read_note(note)
         if holder.get("host", socket.gethostname()) != socket.gethostname():

@@ -6,7 +6,6 @@ import filecmp
 import hashlib
 import json
 import logging
-import os
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from mmprobe.lock import LOCK_NAMES
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
+from mmprobe.whole_files import write_whole, writing_error
 
 log = logging.getLogger("mmprobe")
 
@@ -94,6 +94,7 @@ def open_folder(
     Raises:
         InputError: `out` holds other files, holds a run and neither `resume` nor `overwrite` is set, holds a
             run that cannot be resumed, or cannot be written.
+        OSError: the disk is full.
     """
     holds_run = (out / "run.json").is_file()
     if not holds_run and not _is_unstarted(out):
@@ -108,14 +109,9 @@ def open_folder(
         if holds_run:
             _empty_folder(out)
         (out / "samples").mkdir(parents=True, exist_ok=True)
-        part_file = out / "run.json.part"
-        with open(part_file, "w", encoding="utf-8") as file:
-            file.write(json.dumps(config, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part_file, out / "run.json")
     except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
+        raise writing_error(out, error) from None
+    write_whole({out / "run.json": (json.dumps(config, indent=1) + "\n").encode()})
     return set()
 
 

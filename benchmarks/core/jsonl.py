@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from mmprobe.errors import InputError
 from mmprobe.samples import SAFE_ID, check_image, regular_file
+from mmprobe.whole_files import write_whole
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -35,13 +35,7 @@ def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int,
     lines_by_id: dict[str, int] = {}
     for number, data in json_lines(path):
         where = f"{path}, line {number}"
-        try:
-            record = record_type.model_validate(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            prefix = f"field {field!r}: " if field else ""  # an error of several fields names them itself
-            raise InputError(f"{where}: {prefix}{first['msg'].removeprefix('Value error, ')}") from None
+        record = validate_record(data, record_type, where)
         record_id = getattr(record, "id", None)
         if isinstance(record_id, str):
             if record_id in lines_by_id:
@@ -52,6 +46,21 @@ def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int,
     if not records:
         raise InputError(f"{path}: holds no lines; one JSON object a line is expected")
     return records
+
+
+def validate_record(data: Any, record_type: type[Record], where: str) -> Record:
+    """Return the record of a line.
+
+    Raises:
+        InputError: it is no such record. The message begins with `where`, and names the field.
+    """
+    try:
+        return record_type.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        prefix = f"field {field!r}: " if field else ""  # an error of several fields names them itself
+        raise InputError(f"{where}: {prefix}{first['msg'].removeprefix('Value error, ')}") from None
 
 
 def load_with_images(path: str | Path, record_type: type[Record]) -> list[Record]:
@@ -150,7 +159,5 @@ def write_atomic(file: Path, text: str) -> Path:
         >>> write_atomic(Path("out/labels.jsonl"), "")               # doctest: +SKIP
         PosixPath('out/labels.jsonl')
     """
-    part = file.with_name(file.name + ".part")
-    part.write_text(text, encoding="utf-8", errors="replace")
-    os.replace(part, file)
+    write_whole({file: text.encode("utf-8", errors="replace")})
     return file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, read_responses
+from mmprobe.benchmarks.core.benchmark import (
+    Benchmark,
+    Sampling,
+    Scored,
+    Truth,
+    read_responses,
+    sampling_of,
+)
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.core.results import write_results
 from mmprobe.cache import open_run
@@ -174,7 +182,7 @@ def _read_earlier(file: Path) -> dict[str, str]:
     data = file.read_bytes()
     complete = data[: data.rfind(b"\n") + 1]
     if len(complete) < len(data):
-        file.write_bytes(complete)
+        os.truncate(file, len(complete))  # to write it anew could lose answers
     return read_responses(file) if complete.strip() else {}
 
 
@@ -187,7 +195,7 @@ def local_answerer(
     method: str | Path | Method | Sequence[str | Path | Method] = "plain",
     parameters: Mapping[str, Any] | None = None,
 ) -> Answerer:
-    """Return an answerer that generates greedily with a loaded model.
+    """Return an answerer that generates with a loaded model: greedily, or as `sampling_of` a question says.
 
     With `trace_to`, the answers are traced under the ids of their questions. Follow-up questions get a run of
     their own, `trace_to` with `-follow-up` behind its name. A question without images is answered plainly
@@ -210,6 +218,10 @@ def local_answerer(
             return
         from mmprobe.traces import trace
 
+        if sampled := next((sample for sample in samples if sampling_of(sample)), None):
+            raise InputError(
+                f"question {sampled.id!r}: is sampled with a seed, and traced answers are greedy"
+            )
         folder = trace_to if calls == 1 else trace_to.with_name(f"{trace_to.name}-follow-up")
         run = trace(
             model,
@@ -231,12 +243,17 @@ def _generate_answers(
     model: Model, samples: Sequence[Sample], max_new_tokens: int, batch_size: int, methods: Sequence[Method]
 ) -> Generator[tuple[str, str]]:
     # Some families cannot mix numbers of images in a batch, and like questions have answers of like length.
-    ordered = sorted(samples, key=lambda sample: (len(sample.images), sample.question))
-    for n_images, members in groupby(ordered, key=lambda sample: len(sample.images)):
+    def batch_of(sample: Sample) -> tuple[int, Sampling]:
+        return len(sample.images), sampling_of(sample) or Sampling(0.0, 0)
+
+    ordered = sorted(samples, key=lambda sample: (*batch_of(sample), sample.question))
+    for (n_images, sampling), members in groupby(ordered, key=batch_of):
         group = list(members)
         usable = [method for method in methods if n_images or not method.needs_images]
         for start in range(0, len(group), batch_size):
             batch = group[start : start + batch_size]
-            answers = generate_batch(model, batch, usable or "plain", max_new_tokens=max_new_tokens)
+            answers = generate_batch(
+                model, batch, usable or "plain", max_new_tokens=max_new_tokens, **sampling._asdict()
+            )
             for sample, answer in zip(batch, answers, strict=True):
                 yield sample.id, answer.text.strip()

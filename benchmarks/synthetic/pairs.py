@@ -18,6 +18,7 @@ from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_ed
 from mmprobe.benchmarks.synthetic.render import edit_boxes, render
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, MAX_DIFFERENCES, Difficulty, ScenePair, draw_pair
 from mmprobe.errors import InputError
+from mmprobe.lock import LOCK_NAMES, lock_folder
 
 
 def make_pairs(
@@ -72,32 +73,30 @@ def staging_folder(out: Path) -> Iterator[Path]:
     The folder is removed if the block fails or is interrupted. A folder that a killed process left is
     replaced. `samples.jsonl` moves last, so a data set with this file is complete. The folder lies in `out`,
     not beside it: `out` may be a link, a mount or the working directory, which a folder beside it cannot
-    replace.
+    replace. Only one process at a time writes to `out`.
 
     Args:
         out: output folder. It must not exist, or be empty.
 
     Raises:
-        InputError: `out` is not empty, or cannot be created.
+        InputError: `out` is not empty, or cannot be created, or another process writes to it.
 
     Example:
         >>> with staging_folder(Path("drawn")) as folder:                         # doctest: +SKIP
         ...     (folder / "samples.jsonl").write_text("")
     """
-    part = out / ".part"
-    if out.exists() and (not out.is_dir() or any(path != part for path in out.iterdir())):
-        raise InputError(f"{out}: exists and is not an empty folder; choose another folder")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be created ({error.strerror})") from None
-    try:
-        yield part
-        for path in sorted(part.iterdir(), key=lambda path: path.name == "samples.jsonl"):
-            path.replace(out / path.name)
-    finally:
+    with lock_folder(out, "drawing into it"):
+        part = out / ".part"
+        if any(path.name not in {".part", *LOCK_NAMES} for path in out.iterdir()):
+            raise InputError(f"{out}: exists and is not an empty folder; choose another folder")
         shutil.rmtree(part, ignore_errors=True)
+        try:
+            part.mkdir()
+            yield part
+            for path in sorted(part.iterdir(), key=lambda path: path.name == "samples.jsonl"):
+                path.replace(out / path.name)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Question]) -> list[dict[str, Any]]:

@@ -51,6 +51,7 @@ def analyze(
     """
     from mmprobe.analyses import ANALYSES, analyze_all, export
     from mmprobe.cache import open_run
+    from mmprobe.lock import lock_folder
     from mmprobe.probes import RUN_PROBES
 
     names = [name.replace("-", "_") for name in split_names(only)] if only else []
@@ -66,13 +67,14 @@ def analyze(
             raise InputError(f"--only {name.replace('_', '-')}: needs the model; give it with --model")
     if out is None:
         out = run.with_suffix("") / "analyses" if opened.packed else run / "analyses"
-    if names:
-        datasets = [functions[name](opened) for name in names]
-    else:
-        datasets, notes = analyze_all(opened, functions)
-        for note in notes:
-            warn(note)
-    files = [str(file) for dataset in datasets for file in export(dataset, out)]
+    with lock_folder(out, "analysing into it"):
+        if names:
+            datasets = [functions[name](opened) for name in names]
+        else:
+            datasets, notes = analyze_all(opened, functions)
+            for note in notes:
+                warn(note)
+        files = [str(file) for dataset in datasets for file in export(dataset, out)]
     say({"files": files}, "\n".join(files), as_json)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
@@ -18,6 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
+from mmprobe.lock import lock_file
 from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
 from mmprobe.viz.report.elements import Page, read_asset
@@ -25,6 +25,7 @@ from mmprobe.viz.report.explorer import Explorer, explorer_page
 from mmprobe.viz.report.overview import Findings, findings_table, run_summary
 from mmprobe.viz.report.result_files import Results
 from mmprobe.viz.report.results_page import internal_columns, merge_labels, results_page, results_summary
+from mmprobe.whole_files import write_whole
 
 _OVERVIEW = Template(
     "<section class='page' id='overview' aria-labelledby='overview-title'>"
@@ -168,12 +169,6 @@ def _navigation(pages: list[Page]) -> str:
 
 
 def _write_file(html: str, out: Path) -> None:
-    part = out.with_name(out.name + ".part")
-    try:
-        # Names of files that are not UTF-8 appear in messages as lone surrogates, which cannot be encoded.
-        part.write_bytes(html.encode("utf-8", errors="replace"))
-        os.replace(part, out)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror})") from None
-    finally:
-        part.unlink(missing_ok=True)
+    # Names of files that are not UTF-8 appear in messages as lone surrogates, which cannot be encoded.
+    with lock_file(out, "writing it"):
+        write_whole({out: html.encode("utf-8", errors="replace")})

@@ -1,0 +1,87 @@
+"""Files that appear only when they are whole, on a full disk too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.command_line import assert_fails, run_in_process
+from helpers.small_disk import fill_disk, mount_disk
+
+from mmprobe.benchmarks.core.jsonl import write_atomic
+from mmprobe.benchmarks.core.runner import _read_earlier
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.errors import InputError
+from mmprobe.lock import lock_file, lock_folder
+from mmprobe.traces.run_folder import open_folder
+from mmprobe.viz.report import write
+from mmprobe.whole_files import write_whole
+
+
+def test_a_full_disk_keeps_every_earlier_file(tmp_path: Path) -> None:
+    with mount_disk(tmp_path / "disk", 1_000_000) as disk:
+        files = {disk / "a": b"old a", disk / "b": b"old b"}
+        write_whole(files)
+        filler = fill_disk(disk, 8192)
+        with pytest.raises(OSError, match="No space left on device") as error:
+            write_whole({disk / "a": b"new", disk / "b": b"x" * 20_000})
+        assert error.value.filename == str(disk / "b")
+        with pytest.raises(OSError, match="No space left on device"):
+            write_atomic(disk / "c", "x" * 20_000)
+        assert {file: file.read_bytes() for file in disk.iterdir() if file != filler} == files
+
+
+def test_a_place_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for path in (tmp_path / "a", tmp_path / "none" / "b"):
+        with pytest.raises(InputError, match="cannot be written"):
+            write_whole({path: b""})
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_full_disk_under_run_json_fails_the_job(tmp_path: Path) -> None:
+    config = {"order": ["a" * 100] * 100}
+    with mount_disk(tmp_path / "disk", 1_000_000) as disk:
+        filler = fill_disk(disk, 4096)
+        with pytest.raises(OSError, match="No space left on device") as error, lock_folder(disk / "run", ""):
+            open_folder(disk / "run", config, [], resume=False, overwrite=False)
+        assert not isinstance(error.value, InputError) and "\n" not in str(error.value)
+        filler.unlink()
+        open_folder(disk / "run", config, [], resume=True, overwrite=False)
+        assert json.loads((disk / "run" / "run.json").read_text()) == config
+
+
+def test_a_report_on_a_full_disk_fails_the_job_and_two_exclude_each_other(tmp_path: Path) -> None:
+    with mount_disk(tmp_path / "disk", 1_000_000) as disk:
+        fill_disk(disk, 8192)
+        with pytest.raises(OSError, match="No space left on device"):
+            write._write_file("x" * 20_000, disk / "report.html")
+        assert [path.name for path in disk.iterdir()] == ["filler"]
+    with (
+        lock_file(tmp_path / "report.html", "writing it"),
+        pytest.raises(InputError, match="report.html: process .* is writing it"),
+    ):
+        write._write_file("<html>", tmp_path / "report.html")
+
+
+def test_answers_survive_a_full_disk_when_a_cut_line_is_removed(tmp_path: Path) -> None:
+    """To write the whole file anew, as before, would lose every answer there."""
+    line = json.dumps({"id": "a", "response": "Yes. " * 2000}) + "\n"
+    with mount_disk(tmp_path / "disk", 1_000_000) as disk:
+        file = disk / "responses.jsonl"
+        file.write_text(line + '{"id": "b", "resp')
+        file.chmod(0o600)
+        inode = file.stat().st_ino
+        fill_disk(disk, 0)
+        assert list(_read_earlier(file)) == ["a"]
+        assert file.read_text() == line and file.stat().st_ino == inode
+
+
+def test_one_process_draws_into_a_folder(tmp_path: Path) -> None:
+    """The second would delete what the first draws, and the images of both would be mixed."""
+    with lock_folder(tmp_path / "pairs", "drawing into it"):
+        call = ("make-pairs", "--n", "1", "--out", tmp_path / "pairs")
+        assert_fails(run_in_process(*call), "pairs: process")
+    make_pairs(tmp_path / "pairs", 1, 0)
+    assert {path.name for path in (tmp_path / "pairs").iterdir()} == {"images", "samples.jsonl", "scenes"}
