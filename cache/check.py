@@ -48,7 +48,7 @@ class CheckedGroup:
             for name in group.split("/")[1:] if group != "/" else ():
                 self.root = open_group(self.root, name)
         except ValueError as error:
-            raise self._error(group, str(error)) from None
+            raise self.error(group, str(error)) from None
         self.links = self.root.links
         self.datasets: dict[str, tuple[h5d.DatasetID, np.dtype]] = {}
         self.scales: dict[str, h5d.DatasetID] = {}
@@ -57,7 +57,8 @@ class CheckedGroup:
         self._check_version()
         self._check_id(sample_id)
 
-    def _error(self, name: str, problem: str) -> InputError:
+    def error(self, name: str, problem: str) -> InputError:
+        """Return an error that names the file, an entry and its problem."""
         return InputError(
             f"{self.file}: {name} {problem}; mmprobe did not write this, so delete it and trace again with resume=True"
         )
@@ -68,7 +69,7 @@ class CheckedGroup:
             raise InputError(f"{self.file}: trace format None, this mmprobe reads {FORMAT_VERSION}")
         attribute = h5a.open(self.root, b"mmprobe_format")
         if not isinstance(attribute.get_type(), h5t.TypeIntegerID) or attribute.shape != ():
-            raise self._error("attribute mmprobe_format", "is no whole number")
+            raise self.error("attribute mmprobe_format", "is no whole number")
         attribute.read(version)
         if version != FORMAT_VERSION:
             raise InputError(f"{self.file}: trace format {version}, this mmprobe reads {FORMAT_VERSION}")
@@ -94,7 +95,7 @@ class CheckedGroup:
             try:
                 self.attributes[name] = read_text_attribute(self.root, name)
             except ValueError as error:
-                raise self._error(f"attribute {name}", f"is no text ({error})") from None
+                raise self.error(f"attribute {name}", f"is no text ({error})") from None
         return self.attributes[name]
 
     def dataset(self, path: str) -> tuple[h5d.DatasetID, np.dtype] | None:
@@ -115,7 +116,7 @@ class CheckedGroup:
         """Return the values of a dimension, such as the captured layers."""
         data = self._scale(dim)
         if data is None:
-            raise self._error(dim, "is missing")
+            raise self.error(dim, "is missing")
         dtype = self._check_type(dim, data, [np.dtype(object) if dim == "group" else _COORDINATE])
         self._check_shape(dim, data, (dim,))
         self._check_storage(dim, data, dtype)
@@ -123,8 +124,13 @@ class CheckedGroup:
         data.read(h5s.ALL, h5s.ALL, stored)
         values = [text.decode(errors="replace") for text in stored] if dim == "group" else stored.tolist()
         if dim == "group" and values != list(GROUP_NAMES) or len(set(values)) < len(values):
-            raise self._error(dim, "has wrong or repeated values")
+            raise self.error(dim, "has wrong or repeated values")
         return values
+
+    def size(self, dim: str) -> int | None:
+        """Return the size of a dimension; None if the trace does not have it."""
+        scale = self._scale(dim)
+        return None if scale is None or len(scale.shape or ()) != 1 else scale.shape[0]
 
     def check_all(self) -> None:
         """Check every attribute and every data set.
@@ -136,16 +142,16 @@ class CheckedGroup:
             self.text(name)
         for path in self.paths():
             if path not in VARIABLES:
-                raise self._error(path, "is not in the trace format")
+                raise self.error(path, "is not in the trace format")
             self.dataset(path)
             for dim in VARIABLES[path].dims:
                 if self._scale(dim) is None:
-                    raise self._error(dim, "is missing")
+                    raise self.error(dim, "is missing")
         for name in list_names(self.root):
             if name in DIMS:
                 self.coordinate(name)
             elif name not in _GROUPS:
-                raise self._error(name, "is not in the trace format")
+                raise self.error(name, "is not in the trace format")
 
     def paths(self) -> list[str]:
         """Return the paths of all entries in the groups of the schema."""
@@ -155,7 +161,7 @@ class CheckedGroup:
                 try:
                     paths += [f"{group}/{name}" for name in list_names(open_group(self.root, group))]
                 except ValueError as error:
-                    raise self._error(group, str(error)) from None
+                    raise self.error(group, str(error)) from None
         return paths
 
     def _has_link(self, name: str) -> bool:
@@ -163,13 +169,13 @@ class CheckedGroup:
         try:
             return _has_hard_link(self.links, name)
         except ValueError as error:
-            raise self._error(name, str(error)) from None
+            raise self.error(name, str(error)) from None
 
     def _open(self, name: str) -> h5d.DatasetID:
         try:
             return h5d.open(self.root, name.encode())
         except (KeyError, ValueError) as error:  # it is a group or a type
-            raise self._error(name, f"is no data set that can be read ({error})") from None
+            raise self.error(name, f"is no data set that can be read ({error})") from None
 
     def _scale(self, dim: str) -> h5d.DatasetID | None:
         """Return the dimension scale, which holds the values of a dimension; None if it is missing."""
@@ -185,18 +191,18 @@ class CheckedGroup:
                     return dtype
             elif stored.equal(hdf5_type(dtype)):
                 return dtype
-        raise self._error(name, f"has another type than {' or '.join(map(str, dtypes))}")
+        raise self.error(name, f"has another type than {' or '.join(map(str, dtypes))}")
 
     def _check_shape(self, name: str, data: h5d.DatasetID, dims: tuple[str, ...]) -> None:
         """Compare the shape with the dimension scales, or with other data sets if a scale is missing."""
         shape = data.shape
         if shape is None or len(shape) != len(dims):
-            raise self._error(name, f"has not the dimensions {', '.join(dims)}")
+            raise self.error(name, f"has not the dimensions {', '.join(dims)}")
         for dim, size in zip(dims, shape, strict=True):
             if dim not in self.sizes and (scale := self._scale(dim)) is not None:
                 self.sizes[dim] = scale.shape[0] if scale.shape and scale.rank == 1 else -1
             if self.sizes.setdefault(dim, size) != size:
-                raise self._error(name, f"has {size} along {dim}, not {self.sizes[dim]}")
+                raise self.error(name, f"has {size} along {dim}, not {self.sizes[dim]}")
 
     def _check_storage(self, name: str, data: h5d.DatasetID, dtype: np.dtype) -> None:
         """Raise InputError if the data set lies outside the file, or declares more than is stored."""
@@ -211,11 +217,11 @@ class CheckedGroup:
             if filters - _NO_COMPRESSION:
                 possible = stored * _MAX_RATIO + _SPARE_BYTES
                 if math.prod(layout.get_chunk()) * itemsize > _MAX_CHUNK_BYTES:
-                    raise self._error(name, "has chunks that are too large")
+                    raise self.error(name, "has chunks that are too large")
         elif layout.get_layout() not in (h5d.COMPACT, h5d.CONTIGUOUS) or layout.get_external_count():
-            raise self._error(name, "is stored in another file")
+            raise self.error(name, "is stored in another file")
         if declared > possible or stored > self.file_bytes:
-            raise self._error(name, f"declares {declared:,} bytes and stores {stored:,}")
+            raise self.error(name, f"declares {declared:,} bytes and stores {stored:,}")
 
 
 def open_group(parent: h5g.GroupID, name: str) -> h5g.GroupID:

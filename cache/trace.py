@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import xarray as xr
-from h5py import h5d, h5s
-from xarray.backends import BackendArray
-from xarray.core.indexing import (
-    CopyOnWriteArray,
-    ExplicitIndexer,
-    IndexingSupport,
-    LazilyIndexedArray,
-    MemoryCachedArray,
-    explicit_indexing_adapter,
-)
+from xarray.core.indexing import CopyOnWriteArray, LazilyIndexedArray, MemoryCachedArray
 
 from mmprobe.cache.check import CheckedGroup
+from mmprobe.cache.check_views import VIEW_PATHS, check_views
 from mmprobe.cache.checksums import open_checked
+from mmprobe.cache.lazy_array import StoredArray, empty_array
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.samples import Sample
-
-LABELLED = {"layer", "head", "group"}  # dimensions with coordinates
 
 
 class _ArrayAttribute:
@@ -39,40 +29,6 @@ class _ArrayAttribute:
 
     def __get__(self, trace: Trace | None, owner: type) -> Any:
         return self if trace is None else trace.array(self.path)
-
-
-class _StoredArray(BackendArray):
-    """One data set on disk, read when it is indexed; if it is damaged, this raises InputError."""
-
-    def __init__(self, trace: Trace, path: str, data: h5d.DatasetID, dtype: np.dtype):
-        self.trace, self.path = trace, path
-        self.shape, self.dtype = data.shape, dtype
-
-    def __getitem__(self, key: ExplicitIndexer) -> Any:
-        if all(isinstance(part, slice) and part == slice(None) for part in key.tuple):
-            return self._read_all()
-        return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER_1VECTOR, self._read)
-
-    def _read_all(self) -> np.ndarray:
-        """Return all values, with a third of the calls that `_read` needs."""
-        values = np.empty(self.shape, self.dtype)
-        with self.trace._open() as root:
-            self._open(root).read(h5s.ALL, h5s.ALL, values)
-            if self.dtype == object:
-                values[...] = [text.decode() for text in values]
-        return values
-
-    def _open(self, root: CheckedGroup) -> h5d.DatasetID:
-        """Return the data set. HDF5 would write past the end of an array if the shape had changed."""
-        data, dtype = root.dataset(self.path) or (None, None)
-        if data is None or data.shape != self.shape or dtype != self.dtype:
-            raise InputError(f"{self.trace.file}: was changed while {self.path} was in use; open it again")
-        return data
-
-    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
-        with self.trace._open() as root:
-            data = h5py.Dataset(self._open(root))
-            return data.asstr()[key] if self.dtype == object else data[key]
 
 
 class Trace:
@@ -171,6 +127,7 @@ class Trace:
         """
         with self._open() as root:
             root.check_all()
+            check_views(root)
         self.sample, self.answer  # noqa: B018  # raise if they are missing
 
     def damage_error(self, error: Exception) -> InputError:
@@ -217,10 +174,14 @@ class Trace:
                     f"trace {self.id}: {path} was not captured; name it in a capture file, "
                     'or see whether capture="full" records it'
                 )
+            if path in VIEW_PATHS:
+                check_views(root)
             variable = VARIABLES[path]
             attributes = {"long_name": variable.long_name, "units": variable.units}
-            lazy = MemoryCachedArray(CopyOnWriteArray(LazilyIndexedArray(_StoredArray(self, path, *stored))))  # type: ignore[arg-type]
-            self._arrays[path] = _empty_array(root, variable.dims)._replace(
+            lazy = MemoryCachedArray(
+                CopyOnWriteArray(LazilyIndexedArray(StoredArray(self.file, self._open, path, *stored)))
+            )  # type: ignore[arg-type]
+            self._arrays[path] = empty_array(root, variable.dims)._replace(
                 xr.Variable(variable.dims, lazy, attributes),  # type: ignore[arg-type]
                 name=path.rpartition("/")[2],
             )
@@ -306,15 +267,3 @@ class Trace:
         """Free everything that was read. No file stays open between reads."""
         self._arrays.clear()
         self._datasets.clear()
-
-
-def _empty_array(root: CheckedGroup, dims: tuple[str, ...]) -> xr.DataArray:
-    """Return an array with the coordinates of these dimensions. Copying one is five times as fast."""
-    coordinates = tuple((dim, tuple(root.coordinate(dim))) for dim in dims if dim in LABELLED)
-    return _make_empty_array(coordinates).copy(deep=False)
-
-
-@lru_cache(64)  # most traces of a run have the same coordinates, which take longer to make than to read
-def _make_empty_array(coordinates: tuple[tuple[str, tuple[Any, ...]], ...]) -> xr.DataArray:
-    arrays = {dim: np.array(values, str if dim == "group" else np.int32) for dim, values in coordinates}
-    return xr.DataArray(np.zeros([len(values) for values in arrays.values()]), arrays)
