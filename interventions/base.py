@@ -28,7 +28,7 @@ from mmprobe.models import Batch, Model, Prompt
 from mmprobe.models.attention import bias_attention
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.chat import Chat
-from mmprobe.models.hooks import observe, replace
+from mmprobe.models.hooks import observe, observe_stream, replace
 
 
 class MethodContext(NamedTuple):
@@ -270,7 +270,7 @@ def _install_hooks(model: Model, state: MethodState, stack: ExitStack) -> None:
     for layer in state.residual_layers():
         residual: dict[str, Tensor] = {}
         stack.enter_context(observe(decoder.layers[layer], inputs=partial(residual.__setitem__, "pre")))
-        stack.enter_context(observe(parts[layer].mid, inputs=partial(residual.__setitem__, "mid")))
+        stack.enter_context(observe_stream(parts[layer].mid, partial(residual.__setitem__, "mid")))
         stack.enter_context(replace(decoder.layers[layer], outputs=_residual_hook(state, layer, residual)))
     if state.needs_final_states():
         stack.enter_context(observe(decoder.norm, outputs=state.receive_final_states))
