@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.mirage.data import TOPICS
 from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
-from mmprobe.samples import regular_file
+from mmprobe.json_files import ResultsFile, read_record
 
 _BLOCK = 500  # permutations in memory at a time
 MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")
@@ -240,17 +239,11 @@ def _read_folder(folder: Path) -> tuple[dict[str, float | None], list[dict[str, 
     """Read the values of the metrics, and the records, of a result folder."""
     file = folder / "results.json"
     try:
-        content = json.loads(regular_file(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        raise InputError(f"{file}: not a JSON file that can be read; name a result folder") from None
-    metrics = content.get("metrics") if isinstance(content, dict) else None
-    if not isinstance(metrics, dict) or content.get("benchmark") != "mirage":
+        content = read_record(file, ResultsFile)
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file; name a result folder") from None
+    if content.benchmark != "mirage":
         raise InputError(f"{file}: holds no results of MIRAGE")
-    values = {str(name): _metric_value(metric) for name, metric in metrics.items()}
+    values = {name: metric.value for name, metric in content.metrics.items()}
     records = [record for _, record in json_lines(folder / "samples.jsonl") if isinstance(record, dict)]
     return values, records
-
-
-def _metric_value(metric: Any) -> float | None:
-    value = metric.get("value") if isinstance(metric, dict) else None
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -128,5 +128,19 @@ def test_folders_without_results(tmp_path):
     with pytest.raises(InputError, match="no results of MIRAGE"):
         correlate_models([other])
     (other / "results.json").write_text(json.dumps([1]))
-    with pytest.raises(InputError, match="no results of MIRAGE"):
+    with pytest.raises(InputError, match="results.json"):
         correlate_models([other])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 5000, '{"benchmark": "mirage", "metrics": {"f1": {"value": "0.5"}}}', '{"metrics": {}}', "[]"],
+)
+def test_results_of_another_form_are_refused_in_one_line(tmp_path, text):
+    folder = write_folder(tmp_path / "a", {"accuracy": 0.5})
+    (folder / "results.json").write_text(text)
+    with pytest.raises(InputError, match=r"results\.json") as error:
+        correlate_models([folder], ["accuracy"])
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match=r"results\.json: no such file"):
+        correlate_models([tmp_path / "none"], ["accuracy"])
