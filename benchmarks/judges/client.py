@@ -6,11 +6,13 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
 from anyio.lowlevel import RunVar
 
+from mmprobe.benchmarks.core.api_models import data_uri
 from mmprobe.benchmarks.judges.cache import Reply
 from mmprobe.benchmarks.judges.types import Unscored
 from mmprobe.errors import InputError
@@ -18,6 +20,10 @@ from mmprobe.errors import InputError
 _KEY_REFUSED = (401, 403)
 
 _log = logging.getLogger(__name__)
+
+
+Message = tuple[str, str] | tuple[str, str, tuple[Path, ...]]
+"""Role, text, and images that stand before the text."""
 
 
 class _LoopClient(NamedTuple):
@@ -65,8 +71,8 @@ class ModelClient:
         self._loop_client: RunVar[_LoopClient] = RunVar("client")
         self._logged_errors: set[str] = set()
 
-    async def call(self, messages: Sequence[tuple[str, str]]) -> Reply | Unscored:
-        """Return the reply to messages of role and content, or the reason why the call failed.
+    async def call(self, messages: Sequence[Message]) -> Reply | Unscored:
+        """Return the reply to messages, or the reason why the call failed.
 
         Raises:
             InputError: the provider refuses the API key.
@@ -75,6 +81,8 @@ class ModelClient:
             ChatMessageAssistant,
             ChatMessageSystem,
             ChatMessageUser,
+            ContentImage,
+            ContentText,
             GenerateConfig,
         )
 
@@ -85,13 +93,24 @@ class ModelClient:
             attempt_timeout=math.ceil(self._timeout),
             max_connections=self._concurrency,
         )
+
+        def content(message: Message) -> Any:
+            if len(message) == 2:
+                return message[1]
+            return [
+                *(ContentImage(image=data_uri(path)) for path in message[2]),
+                ContentText(text=message[1]),
+            ]
+
         client = self._open_in_loop()
         try:
             # Waiting for a turn is not timed.
             async with client.limit:
                 with anyio.fail_after(self._timeout * (self._retries + 1)):
                     output = await client.model.generate(
-                        [classes[role](content=text) for role, text in messages], config=config, cache=False
+                        [classes[message[0]](content=content(message)) for message in messages],
+                        config=config,
+                        cache=False,
                     )
         except TimeoutError:
             return "timeout"

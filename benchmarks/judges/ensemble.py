@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -57,9 +58,13 @@ class EnsembleJudge:
         judgements = await self._ask_members(lambda judge: judge.label_pairs(samples))
         return [majority_labels(votes, tie="ambiguous") for votes in zip(*judgements, strict=True)]
 
-    async def match(self, samples: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Judgement[Match]]:
+    async def match(
+        self,
+        samples: Sequence[tuple[Sequence[str], Sequence[str]]],
+        images: Sequence[Sequence[Path]] = (),
+    ) -> list[Judgement[Match]]:
         """Return, for each claim, the match that more than half of the judges gave."""
-        judgements = await self._ask_members(lambda judge: judge.match(samples))
+        judgements = await self._ask_members(lambda judge: judge.match(samples, images))
         return [majority_labels(votes) for votes in zip(*judgements, strict=True)]
 
     async def _ask_members(self, ask: Callable[[Judge], Any]) -> list[Any]:

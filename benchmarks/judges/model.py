@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,9 +14,17 @@ from anyio.lowlevel import RunVar
 from tqdm import tqdm
 
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
-from mmprobe.benchmarks.judges.client import ModelClient
+from mmprobe.benchmarks.judges.client import Message, ModelClient
 from mmprobe.benchmarks.judges.parsing import UnusableReply, read_claims, read_labels, read_matches
-from mmprobe.benchmarks.judges.prompts import CLAIMS, EARLIER_REPAIR, MATCHES, PAIRS, REPAIR, fence
+from mmprobe.benchmarks.judges.prompts import (
+    CLAIMS,
+    EARLIER_REPAIR,
+    MATCHES,
+    PAIRS,
+    REPAIR,
+    SEEN_MATCHES,
+    fence,
+)
 from mmprobe.benchmarks.judges.types import (
     MAX_ANSWER_CHARS,
     Item,
@@ -117,15 +126,22 @@ class ModelJudge:
         """
         return await self._run_all([partial(self._label_pairs, pairs) for pairs in samples])
 
-    async def match(self, samples: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Judgement[Match]]:
+    async def match(
+        self,
+        samples: Sequence[tuple[Sequence[str], Sequence[str]]],
+        images: Sequence[Sequence[Path]] = (),
+    ) -> list[Judgement[Match]]:
         """Match the claims of each sample with its true differences, or name their errors.
 
         Args:
             samples: the texts of the claims and the descriptions of the true differences. A sample without
                 claims needs no call. Without true differences every claim is a fabrication, also without a
                 call.
+            images: the two images of each sample, to show them to the model. Empty shows none.
         """
-        return await self._run_all([partial(self._match, claims, truths) for claims, truths in samples])
+        shown = images or [()] * len(samples)
+        jobs = [partial(self._match, *sample, paths) for sample, paths in zip(samples, shown, strict=True)]
+        return await self._run_all(jobs)
 
     async def _ask_truncated(self, request: JudgeRequest[Item]) -> Judgement[Item]:
         data = _truncate_texts(request.data)
@@ -144,12 +160,14 @@ class ModelJudge:
         data = {"pairs": [{"first": first, "second": second} for first, second in pairs]}
         return await self._ask(PAIRS, data, partial(read_labels, count=len(pairs)))
 
-    async def _match(self, claims: Sequence[str], truths: Sequence[str]) -> Judgement[Match]:
+    async def _match(
+        self, claims: Sequence[str], truths: Sequence[str], images: Sequence[Path] = ()
+    ) -> Judgement[Match]:
         if not claims or not truths:
             return Judgement(tuple(Match(None, "fabrication") for _ in claims))
         data = {"claims": _number_texts(claims), "truths": _number_texts(truths)}
         read = partial(read_matches, claims=len(claims), truths=len(truths))
-        return await self._ask(MATCHES, data, read)
+        return await self._ask(SEEN_MATCHES if images else MATCHES, data, read, images=images)
 
     async def _run_all(
         self, jobs: Sequence[Callable[[], Awaitable[Judgement[Item]]]]
@@ -175,10 +193,16 @@ class ModelJudge:
         return judgements
 
     async def _ask(
-        self, system: str, data: Any, read: Callable[[str], tuple[Item, ...]], truncated: bool = False
+        self,
+        system: str,
+        data: Any,
+        read: Callable[[str], tuple[Item, ...]],
+        truncated: bool = False,
+        images: Sequence[Path] = (),
     ) -> Judgement[Item]:
         """Return the labels from the cache, from another task with the same request, or from the model."""
-        messages = [("system", system), ("user", fence(data))]
+        messages: list[Message] = [("system", system)]
+        messages.append(("user", fence(data), tuple(images)) if images else ("user", fence(data)))
         key = self._cache_key(messages)
         pending = self._pending_requests()
         while key in pending:
@@ -199,7 +223,7 @@ class ModelJudge:
         return judgement
 
     async def _ask_model(
-        self, messages: Sequence[tuple[str, str]], read: Callable[[str], tuple[Item, ...]], truncated: bool
+        self, messages: Sequence[Message], read: Callable[[str], tuple[Item, ...]], truncated: bool
     ) -> Judgement[Item]:
         """Ask the model, and ask again if its reply is unusable. Keep the reply that was understood."""
         key = self._cache_key(messages)
@@ -221,7 +245,7 @@ class ModelJudge:
         return Judgement(None, unscored, calls, truncated)
 
     def _find_cached(
-        self, messages: Sequence[tuple[str, str]], read: Callable[[str], tuple[Item, ...]]
+        self, messages: Sequence[Message], read: Callable[[str], tuple[Item, ...]]
     ) -> tuple[Item, ...] | None:
         """Return the labels of an understood reply in the cache, or None.
 
@@ -238,8 +262,8 @@ class ModelJudge:
                 messages = _request_earlier_repair(messages, reply, problem)
         return None
 
-    def _cache_key(self, messages: Sequence[tuple[str, str]]) -> str:
-        return cache_key(self.name, messages, self.sampling)
+    def _cache_key(self, messages: Sequence[Message]) -> str:
+        return cache_key(self.name, [_hash_images(message) for message in messages], self.sampling)
 
     def _pending_requests(self) -> dict[str, _PendingRequest]:
         """Return the pending requests of the running event loop, by cache key."""
@@ -250,9 +274,7 @@ class ModelJudge:
         return pending
 
 
-def _request_repair(
-    messages: Sequence[tuple[str, str]], reply: Reply, problem: UnusableReply
-) -> list[tuple[str, str]]:
+def _request_repair(messages: Sequence[Message], reply: Reply, problem: UnusableReply) -> list[Message]:
     """Add the request for another reply. A useless reply may hold orders of an answer, so it is fenced, too."""
     quoted = fence({"reply": reply.text[:_MAX_REPLY_CHARS]})
     return [
@@ -263,10 +285,17 @@ def _request_repair(
 
 
 def _request_earlier_repair(
-    messages: Sequence[tuple[str, str]], reply: Reply, problem: UnusableReply
-) -> list[tuple[str, str]]:
+    messages: Sequence[Message], reply: Reply, problem: UnusableReply
+) -> list[Message]:
     quoted = reply.text[:_MAX_REPLY_CHARS].strip() or "(nothing)"
     return [*messages, ("assistant", quoted), ("user", EARLIER_REPAIR.format(problem))]
+
+
+def _hash_images(message: Message) -> Sequence[Any]:
+    """Return a message with the hashes of its images, if it has any."""
+    if len(message) == 2:
+        return message
+    return [*message[:2], [hashlib.sha256(path.read_bytes()).hexdigest() for path in message[2]]]
 
 
 def _truncate_texts(data: Any) -> Any:

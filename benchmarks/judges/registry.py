@@ -168,8 +168,12 @@ class CountingJudge:
     async def label_pairs(self, samples: Sequence[Sequence[tuple[str, str]]]) -> list[Judgement[PairLabel]]:
         return self._count(await self._judge.label_pairs(samples))
 
-    async def match(self, samples: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Judgement[Match]]:
-        return self._count(await self._judge.match(samples))
+    async def match(
+        self,
+        samples: Sequence[tuple[Sequence[str], Sequence[str]]],
+        images: Sequence[Sequence[Path]] = (),
+    ) -> list[Judgement[Match]]:
+        return self._count(await self._judge.match(samples, images))
 
     def _count(self, judgements: list[Judgement[Item]]) -> list[Judgement[Item]]:
         for judgement in judgements:

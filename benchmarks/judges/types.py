@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 ClaimType = Literal["color", "remove", "position", "other"]
@@ -95,5 +96,9 @@ class Judge(Protocol):
     async def label_pairs(self, samples: Sequence[Sequence[tuple[str, str]]]) -> list[Judgement[PairLabel]]:
         """Label each pair of claims of each sample. The claims of a pair come from two different answers."""
 
-    async def match(self, samples: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[Judgement[Match]]:
-        """Match the claims of each sample with its true differences."""
+    async def match(
+        self,
+        samples: Sequence[tuple[Sequence[str], Sequence[str]]],
+        images: Sequence[Sequence[Path]] = (),
+    ) -> list[Judgement[Match]]:
+        """Match the claims of each sample with its true differences. Images that are given are shown, too."""

@@ -16,9 +16,10 @@ from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.photo_pairs.colours import name_colour
 from mmprobe.benchmarks.photo_pairs.masks import bounding_box, shift_mask
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Pixels, Rejection
-from mmprobe.benchmarks.photo_pairs.planner import Edit, name_place
+from mmprobe.benchmarks.photo_pairs.planner import Edit
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import read_pairs
+from mmprobe.benchmarks.spd_faith.rows import name_place
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Difficulty
 from mmprobe.errors import InputError
 from mmprobe.samples import open_image
@@ -32,13 +33,12 @@ def describe_edit(photo: Photo, edit: Edit) -> str:
     """Return one sentence for an edit, such as `The car on the left was removed.`"""
     instance = photo.instances[edit.instance]
     box = bounding_box(instance.mask)
-    old_place = name_place(box, instance.mask.shape)
+    size = (instance.mask.shape[1], instance.mask.shape[0])
+    old_place = name_place(box, size)
     n_same_category = sum(other.category == instance.category for other in photo.instances)
     subject = f"The {instance.category}"
     if edit.shift is not None:
-        new_place = name_place(
-            (box[0] + edit.shift[0], box[1] + edit.shift[1], *box[2:]), instance.mask.shape
-        )
+        new_place = name_place((box[0] + edit.shift[0], box[1] + edit.shift[1], *box[2:]), size)
         if new_place != old_place:
             return f"{subject} moved from the {old_place} to the {new_place}."
         right, down = edit.shift
@@ -60,6 +60,7 @@ def make_row(photo: Photo, edits: Iterable[Edit], properties: Mapping[str, Any])
         boxes = [bounding_box(mask)]
         if edit.shift is not None:
             boxes.append(bounding_box(shift_mask(mask, edit.shift)))
+        own_regions = [{"image": image, "box": list(box)} for image in (0, 1) for box in boxes]
         box_fields = dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), boxes[0], strict=True))
         differences.append(
             {
@@ -67,9 +68,10 @@ def make_row(photo: Photo, edits: Iterable[Edit], properties: Mapping[str, Any])
                 "category": photo.instances[edit.instance].category,
                 "description": describe_edit(photo, edit),
                 **box_fields,
+                "regions": own_regions,
             }
         )
-        regions += [{"image": image, "box": list(box)} for image in (0, 1) for box in boxes]
+        regions += own_regions
     return {
         "image_id": photo.name,
         "image1": f"{photo.name}_original.jpg",

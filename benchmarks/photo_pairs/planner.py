@@ -10,6 +10,7 @@ import numpy as np
 from mmprobe.benchmarks.photo_pairs.colours import list_new_colours
 from mmprobe.benchmarks.photo_pairs.masks import Mask, bounding_box, dilate, shift_mask, union
 from mmprobe.benchmarks.photo_pairs.photos import Photo, Rejection
+from mmprobe.benchmarks.spd_faith.rows import name_place
 from mmprobe.benchmarks.synthetic.scene import Difficulty, EditType
 
 MAX_EDITS = 5
@@ -146,28 +147,15 @@ def find_free_shift(
     if not len(tops):
         return None
     same_level = np.abs(tops - y) <= rules.level * rows
-    old_name = name_place((x, y, width, height), occupied.shape)
+    old_name = name_place((x, y, width, height), (columns, rows))
     corners = zip(lefts.tolist(), tops.tolist(), strict=True)
-    names = np.array([name_place((left, top, width, height), occupied.shape) for left, top in corners])
+    names = np.array([name_place((left, top, width, height), (columns, rows)) for left, top in corners])
     other_name = names != old_name
     for preferred in (same_level & other_name, other_name, same_level, np.ones_like(same_level)):
         if preferred.any():
             choice = rng.choice(np.flatnonzero(preferred))
             return int(lefts[choice]) - x, int(tops[choice]) - y
     return None
-
-
-def name_place(box: tuple[int, int, int, int], shape: tuple[int, ...]) -> str:
-    """Return the ninth of the image that holds the centre of a box: `top left`, `right`, `center`.
-
-    Args:
-        box: x, y, width and height in pixels.
-        shape: height and width of the image.
-    """
-    x, y, width, height = box
-    row = ("top", "", "bottom")[min(2, int(3 * (y + height / 2) / shape[0]))]
-    column = ("left", "", "right")[min(2, int(3 * (x + width / 2) / shape[1]))]
-    return f"{row} {column}".strip() or "center"
 
 
 def plan_by_rules(

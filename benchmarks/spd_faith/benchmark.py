@@ -10,10 +10,12 @@ from typing import Any, Literal, NamedTuple
 from mmprobe.benchmarks.answers.lexical.claims import parse_count
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.spd_faith.data import Pair, parse_row, read_pairs, read_synthetic_pairs, to_row
+from mmprobe.benchmarks.spd_faith.data import read_pairs, read_synthetic_pairs
 from mmprobe.benchmarks.spd_faith.labels import QUESTION_TYPES
 from mmprobe.benchmarks.spd_faith.metrics import PROFILES
 from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
+from mmprobe.benchmarks.spd_faith.options import SpdFaithOptions
+from mmprobe.benchmarks.spd_faith.rows import Pair, parse_row, to_row
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -32,6 +34,7 @@ QUESTIONS = {
 }
 FIND = "There are {} differences between the two images. Can you find them?"
 FIND_ONE = "There is 1 difference between the two images. Can you find it?"
+_WORDS = dict(enumerate(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2))
 SYNTHETIC_FIND = "There are {} differences. Find them."
 SYNTHETIC_FIND_ONE = "There is 1 difference. Find it."
 
@@ -43,11 +46,13 @@ class SpdFaithTruth(NamedTuple):
         pairs: the pairs with their true differences.
         samples: the questions that are asked first.
         questions: question id -> (pair id, question type), with the `find` questions.
+        find_texts: the `find` question for several differences and for one. None for our wording.
     """
 
     pairs: list[Pair]
     samples: list[Sample]
     questions: dict[str, tuple[str, str]]
+    find_texts: tuple[str, str] | None = None
 
 
 def read_data(path: Path) -> SpdFaithTruth:
@@ -126,7 +131,8 @@ def take_pairs(truth: SpdFaithTruth, n: int) -> SpdFaithTruth:
     pairs = truth.pairs[:n]
     pair_ids = {pair.id for pair in pairs}
     questions = {name: question for name, question in truth.questions.items() if question[0] in pair_ids}
-    return SpdFaithTruth(pairs, [sample for sample in truth.samples if sample.id in questions], questions)
+    samples = [sample for sample in truth.samples if sample.id in questions]
+    return truth._replace(pairs=pairs, samples=samples, questions=questions)
 
 
 def ask_questions(truth: SpdFaithTruth) -> list[Sample]:
@@ -150,10 +156,9 @@ def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample
         if not count:
             continue
         is_synthetic = "scene" in sample.metadata
-        if count == 1:
-            text = SYNTHETIC_FIND_ONE if is_synthetic else FIND_ONE
-        else:
-            text = (SYNTHETIC_FIND if is_synthetic else FIND).format(count)
+        own = (SYNTHETIC_FIND, SYNTHETIC_FIND_ONE) if is_synthetic else (FIND, FIND_ONE)
+        several, one = truth.find_texts or own
+        text = one if count == 1 else several.format(_WORDS.get(count, count) if truth.find_texts else count)
         metadata = {**sample.metadata, "type": "find", "count": count}
         changes = {"id": f"{pair_id}-find", "question": text, "answer": None, "metadata": metadata}
         follow_ups.append(sample.model_copy(update=changes))
@@ -174,14 +179,18 @@ def score_answers(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
     return _add_questions(truth, responses, score_by_rules(truth.pairs, lines))
 
 
-def score_with_judge(truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
+def score_with_judge(
+    truth: SpdFaithTruth, responses: Mapping[str, str], judge: Judge, show_images: bool = False
+) -> Scored:
     """Score answers as `score_answers` does, with claims from a judge.
+
+    With `show_images`, the judge sees both images where it matches claims with true differences.
 
     Raises:
         InputError: see `score_answers`; or the provider refuses the key.
     """
     lines = _make_response_lines(truth, responses)
-    return _add_questions(truth, responses, score_by_judge(truth.pairs, lines, judge))
+    return _add_questions(truth, responses, score_by_judge(truth.pairs, lines, judge, show_images))
 
 
 def _make_response_lines(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[dict[str, str]]:
@@ -263,4 +272,5 @@ BENCHMARK = Benchmark(
     faithful_answers=faithful_answers,
     max_new_tokens=128,
     unit="pairs",
+    options=SpdFaithOptions,
 )

@@ -7,69 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil, floor
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims
 from mmprobe.benchmarks.core.jsonl import json_lines
-from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES, EditType
+from mmprobe.benchmarks.spd_faith.rows import Difference, Pair, parse_row
+from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
 from mmprobe.errors import InputError
-from mmprobe.samples import Region, Sample, check_id, regular_file
-
-Box = tuple[float, float, float, float]
-_MAX_PIXELS = 1e9  # larger than any image; NaN is not below it either
-_SPELLINGS: dict[str, EditType] = {
-    **dict.fromkeys(("color", "colour", "color change", "colour change", "recolor"), "color"),
-    **dict.fromkeys(("remove", "removal", "removed", "object removal"), "remove"),
-    **dict.fromkeys(("position", "position change", "move", "moved"), "position"),
-}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One true difference.
-
-    Attributes:
-        type: color, remove or position.
-        category: the changed object: a COCO category or a shape of the synthetic world.
-        description: the difference in words. Empty if the data set has no description.
-        box: x, y, width, height in pixels, if the data set has a box.
-        before, after: the colour or place, if the description names it.
-    """
-
-    type: EditType
-    category: str
-    description: str = ""
-    box: Box | None = None
-    before: str | None = None
-    after: str | None = None
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two images and all their differences.
-
-    Attributes:
-        id: an id that is unique in the data set.
-        differences: the true differences. Empty if the images are equal.
-        difficulty: easy, medium or hard, if the data set gives it.
-        images: the two files, if they are known.
-        question_ids: ids of the single questions about this pair. An answer may come under any of them.
-        regions: the changed places in both images: those that the row lists, else each difference's box.
-    """
-
-    id: str
-    differences: tuple[Difference, ...]
-    difficulty: str | None = None
-    images: tuple[Path, ...] = ()
-    question_ids: tuple[str, ...] = ()
-    regions: tuple[Region, ...] = ()
+from mmprobe.samples import Sample, regular_file
 
 
 def read_synthetic_pairs(samples: Iterable[Sample]) -> list[Pair]:
@@ -109,155 +57,6 @@ def _parse_synthetic(item: Any, sample_id: str) -> Difference:
     claims = parse_claims(sentence)
     claim = claims[0] if len(claims) == 1 else Claim(edit_type, shape)
     return Difference(edit_type, shape, sentence, None, claim.before, claim.after)
-
-
-def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
-    """Return the pair of one row of the published data set.
-
-    `differences` may be a list of objects or one object of lists. Colours and places are read from the
-    descriptions. The published rows have the caption of the whole pair in the first description.
-
-    Args:
-        row: image_id, num_differences, differences [{type, category, description, bbox_x, bbox_y, bbox_w,
-            bbox_h}], and difficulty and regions [{image, box}] if they are known.
-        where: the place to name in errors.
-
-    Raises:
-        InputError: a field is missing or malformed, or num_differences is not the number of differences.
-
-    Example:
-        >>> parse_row({"image_id": 7, "num_differences": 1, "differences": [
-        ...     {"type": "color", "category": "car", "description": "The car turned from red to blue."}]}).id
-        '7'
-    """
-    name = row.get("image_id", row.get("id"))
-    if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-        raise InputError(f"{where}: field 'image_id' is missing or not a text or number")
-    longest_id = f"{name}-different"  # of all ids of questions about the pair
-    try:
-        check_id(longest_id)
-    except ValueError as error:
-        raise InputError(f"{where}: field 'image_id': {longest_id!r}, a question's id, {error}") from None
-    items = _list_differences(row.get("differences"), where)
-    n_differences = row.get("num_differences", len(items))
-    if n_differences != len(items):
-        raise InputError(
-            f"{where}: num_differences is {n_differences!r}, but {len(items)} differences are listed"
-        )
-    differences = [
-        _parse_published(item, f"{where}, difference {number}") for number, item in enumerate(items, 1)
-    ]
-    difficulty = row.get("difficulty")
-    if difficulty is not None and not isinstance(difficulty, str):
-        raise InputError(f"{where}: field 'difficulty' is not a text")
-    return Pair(
-        str(name),
-        _add_attributes(differences),
-        difficulty.lower() if difficulty else None,
-        regions=_find_regions(row, differences, where),
-    )
-
-
-def _find_regions(row: Mapping[str, Any], differences: list[Difference], where: str) -> tuple[Region, ...]:
-    """Return the row's own regions, such as both places of a moved object, else the boxes in both images."""
-    if row.get("regions"):
-        try:
-            return tuple(Region.model_validate(region) for region in row["regions"])
-        except (ValidationError, TypeError):
-            raise InputError(f"{where}: field 'regions' must be a list of {{image, box}}") from None
-    boxes = [_round_box(difference.box) for difference in differences if difference.box]
-    return tuple(Region(image=image, box=box) for image in (0, 1) for box in boxes)
-
-
-def _round_box(box: Box) -> tuple[int, int, int, int]:
-    """Return the smallest box of whole pixels around a box."""
-    x, y, width, height = box
-    return floor(x), floor(y), ceil(x + width) - floor(x), ceil(y + height) - floor(y)
-
-
-def to_row(pair: Pair) -> dict[str, Any]:
-    """Return what `parse_row` reads: the published row of a pair, as JSON values."""
-    differences = [
-        {"type": each.type, "category": each.category, "description": each.description}
-        | ({"bbox": list(each.box)} if each.box else {})
-        for each in pair.differences
-    ]
-    return {
-        "image_id": pair.id,
-        "num_differences": len(differences),
-        "differences": differences,
-        "difficulty": pair.difficulty,
-    }
-
-
-def _list_differences(value: Any, where: str) -> list[Mapping[str, Any]]:
-    """Return the differences as a list of objects, from such a list or from an object of columns."""
-    if isinstance(value, Mapping):
-        columns = {key: column for key, column in value.items() if isinstance(column, Sequence)}
-        lengths = {len(column) for column in columns.values()}
-        if len(columns) != len(value) or len(lengths) > 1:
-            raise InputError(f"{where}: field 'differences' has columns of several lengths")
-        value = [
-            {key: column[index] for key, column in columns.items()}
-            for index in range(max(lengths, default=0))
-        ]
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise InputError(f"{where}: field 'differences' must be a list of objects")
-    return value
-
-
-def _parse_published(item: Mapping[str, Any], where: str) -> Difference:
-    edit_type, category = item.get("type"), item.get("category")
-    if not isinstance(edit_type, str) or edit_type.strip().lower().replace("_", " ") not in _SPELLINGS:
-        raise InputError(f"{where}: type is {edit_type!r}; it must be color, remove or position")
-    if not isinstance(category, str) or not category.strip():
-        raise InputError(f"{where}: field 'category' is missing or not a text")
-    description = item.get("description")
-    category = category.strip().lower()
-    return Difference(
-        _SPELLINGS[edit_type.strip().lower().replace("_", " ")],
-        find_category(category) or category,
-        description if isinstance(description, str) else "",
-        _parse_box(item, where),
-    )
-
-
-def _parse_box(item: Mapping[str, Any], where: str) -> Box | None:
-    numbers = [item.get(f"bbox_{side}") for side in "xywh"]
-    if any(number is None for number in numbers):
-        numbers = item.get("bbox") or []
-    if numbers == []:
-        return None
-    if (
-        not isinstance(numbers, list)
-        or len(numbers) != 4
-        or not all(isinstance(number, int | float) and abs(number) < _MAX_PIXELS for number in numbers)
-    ):
-        raise InputError(f"{where}: its box must be four numbers: x, y, width and height")
-    x, y, width, height = (float(number) for number in numbers)
-    return x, y, width, height
-
-
-def _add_attributes(differences: list[Difference]) -> tuple[Difference, ...]:
-    """Return the differences with the colours or places from the captions.
-
-    Each difference takes the first unused claim of its type and category.
-    """
-    claims = [
-        claim
-        for difference in differences
-        for claim in parse_claims(difference.description)
-        if not claim.negated
-    ]
-    completed = []
-    for difference in differences:
-        key = (difference.type, difference.category)
-        claim = next((claim for claim in claims if (claim.type, claim.category) == key), None)
-        if claim is not None:
-            claims.remove(claim)
-            difference = replace(difference, before=claim.before, after=claim.after)
-        completed.append(difference)
-    return tuple(completed)
 
 
 def read_pairs(path: str | Path) -> list[Pair]:

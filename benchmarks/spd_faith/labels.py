@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mmprobe.benchmarks.answers.lexical.claims import Claim
-from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
+from mmprobe.benchmarks.spd_faith.rows import Pair
 from mmprobe.errors import InputError
 
 QUESTION_TYPES = ("same", "different", "count", "find", "list", "steps")
@@ -51,7 +51,9 @@ class PairLabels:
             its error, or None if the claim is true.
         find_asked: whether `find` was asked.
         steps_errors, steps_asked: the same for the step-by-step question.
-        agreement: one item for each pair of claims of the two binary answers. Empty without claims.
+        agreement: one item for each claim of one binary answer that is paired with one of the other. Empty
+            without claims.
+        all_agreement: one item for each claim of one binary answer and each of the other (equation 12).
         unscored: the question types among `list`, `find` and `steps` where the judge failed. These answers
             count in no metric, not even in the metrics that score an answer that was not understood as 0.
     """
@@ -68,6 +70,7 @@ class PairLabels:
     steps_errors: tuple[ClaimError | None, ...] | None = None
     steps_asked: bool = False
     agreement: tuple[Agreement, ...] = ()
+    all_agreement: tuple[Agreement, ...] = ()
     unscored: frozenset[str] = frozenset()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from mmprobe.benchmarks.answers.lexical.claims import Claim
-from mmprobe.benchmarks.spd_faith.data import Difference
+from mmprobe.benchmarks.spd_faith.rows import Difference
 
 Agreement = Literal["consistent", "contradictory", "ambiguous"]
 ClaimError = Literal[

@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 
 from mmprobe.benchmarks.core.results import Combine, Direction, Metric, f1, ratio
-from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.intervals import MetricFormula, bootstrap_metrics
 from mmprobe.benchmarks.spd_faith.labels import PairLabels
 from mmprobe.benchmarks.spd_faith.match import CLAIM_ERRORS
+from mmprobe.benchmarks.spd_faith.rows import Pair
 from mmprobe.benchmarks.spd_faith.scoring import compute_scores, count_list_matches
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
@@ -64,6 +64,7 @@ _MEANS: dict[str, tuple[Direction, tuple[float | None, float | None]]] = {
     "drf_of_count": ("higher", (0, None)),
     "drf_steps": ("higher", (0, 1)),
     "consistency_ratio": ("higher", (-1, 1)),
+    "consistency_ratio_all_pairs": ("higher", (-1, 1)),
     "contradiction_rate": ("lower", (0, 1)),
     "contradiction_rate_no_no": ("lower", (0, 1)),
     "yes_ratio": ("lower", (0, 1)),
@@ -109,7 +110,9 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     - ds_tolerance: max(0, 1 - |n^ - n| / n). ds_exist: 1[n^ > 0] where n > 0 (main text).
     - contradiction_rate: "yes" to both binary questions. contradiction_rate_no_no: "no" to both. yes_ratio:
       "yes" to `same`. Only pairs with one difference count, as in the paper's Table 2 and Figure 11.
-    - consistency_ratio: mean over pairs of claims of +1 (agree), -1 (conflict) or +0.5 (neither).
+    - consistency_ratio: mean over pairs of claims of +1 (agree), -1 (conflict) or +0.5 (neither), where claims
+      are paired one to one. consistency_ratio_all_pairs: the same over each claim of one answer with each of
+      the other, as equation 12 is written; two equal answers with several claims then score less than 1.
     - drf: true claims / all claims. drf_of_count: true claims / n^. drf_steps: drf of the step-by-step
       question.
 
@@ -122,7 +125,7 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
       drf_fabrication: the share of each error among all claims.
 
     NAME leaves out answers that were not understood, which lowers its coverage. `NAME_unparsed_0` scores them
-    as 0. consistency_ratio has no such variant. `NAME[difficulty=easy]`, `NAME[type=color]` and
+    as 0. The consistency ratios have no such variant. `NAME[difficulty=easy]`, `NAME[type=color]` and
     `NAME[differences=2]` are computed on those pairs. Intervals are bootstraps over pairs.
 
     Args:
@@ -132,7 +135,7 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
         Metrics by name.
 
     Example:
-        >>> from mmprobe.benchmarks.spd_faith.data import Difference
+        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"),))
         >>> compute_metrics([PairLabels(pair, same="yes", different="yes")])["contradiction_rate"].value
         1.0
@@ -152,7 +155,7 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
 
 
 def _has_unparsed_variant(name: str) -> bool:
-    return name != "consistency_ratio" and name not in {f"drf_{error}" for error in CLAIM_ERRORS}
+    return not name.startswith("consistency_ratio") and name not in {f"drf_{error}" for error in CLAIM_ERRORS}
 
 
 def _compute_group(

@@ -10,22 +10,25 @@ from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_count
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.judges import Judge, JudgedClaim, Judgement, Match
-from mmprobe.benchmarks.spd_faith.data import Difference, Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims
 from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
+from mmprobe.benchmarks.spd_faith.rows import Difference, Pair, describe_change, name_place
 from mmprobe.benchmarks.spd_faith.scoring import make_record
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
+from mmprobe.samples import open_image
 
 MAX_COMPARED = 12  # claims of each binary answer, ours: at most 144 comparisons a pair
-_CHANGED = {"color": "its colour changed", "remove": "it was removed", "position": "it was moved"}
 
 _Key = tuple[str, str]  # pair id and question type
 _PairedClaims = list[tuple[int, int, Agreement]]
 
 
 def score_by_judge(
-    pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]], judge: Judge
+    pairs: Sequence[Pair],
+    responses: Iterable[Mapping[str, Any]],
+    judge: Judge,
+    show_images: bool = False,
 ) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
     """Score answers as `score_by_rules` does, with a judge that extracts, matches and compares the claims.
 
@@ -37,6 +40,7 @@ def score_by_judge(
     Args:
         pairs, responses: see `score_by_rules`.
         judge: one model, or several.
+        show_images: whether the judge sees both images where it matches claims, as in equation 14.
 
     Returns:
         See `score_by_rules`. An answer that the judge failed at lowers the coverage of the metrics that need
@@ -50,26 +54,33 @@ def score_by_judge(
     """
     answers = group_by_pair(pairs, responses)
     answered_pairs = [pair for pair in pairs if pair.id in answers]
-    answer_claims, agreement = asyncio.run(label_by_judge(answered_pairs, answers, judge))
+    answer_claims, agreement = asyncio.run(label_by_judge(answered_pairs, answers, judge, show_images))
     labels, records = [], []
     for pair in answered_pairs:
         pair_answers = answers[pair.id]
         pair_answer_claims = {name: answer_claims[pair.id, name] for name in pair_answers if name != "count"}
-        pair_labels, record = make_record(pair, pair_answers, pair_answer_claims, agreement.get(pair.id, []))
+        paired, every = agreement.get(pair.id, ([], []))
+        pair_labels, record = make_record(pair, pair_answers, pair_answer_claims, paired, every)
         labels.append(pair_labels)
         records.append(record)
     return compute_metrics(labels), records
 
 
 async def label_by_judge(
-    pairs: Sequence[Pair], answers: Mapping[str, Mapping[str, str]], judge: Judge
-) -> tuple[dict[_Key, AnswerClaims], dict[str, _PairedClaims]]:
-    """Return the claims of each answer, and the paired claims of the two binary answers of each pair.
+    pairs: Sequence[Pair],
+    answers: Mapping[str, Mapping[str, str]],
+    judge: Judge,
+    show_images: bool = False,
+) -> tuple[dict[_Key, AnswerClaims], dict[str, tuple[_PairedClaims, Sequence[Agreement]]]]:
+    """Return the claims of each answer, and how the claims of the two binary answers of each pair agree.
+
+    This is two lists for each pair: the claims paired one to one, and the labels of all pairs of claims.
 
     Args:
         pairs: the pairs with an answer.
         answers: pair id -> question type -> text.
         judge: one model, or several.
+        show_images: see `score_by_judge`.
     """
     texts = {
         (pair.id, question_type): text
@@ -79,9 +90,11 @@ async def label_by_judge(
     }
     extracted = dict(zip(texts, await judge.extract(list(texts.values())), strict=True))
     claims = {key: judgement.items for key, judgement in extracted.items() if judgement.items is not None}
-    truth = {pair.id: [_describe_difference(difference) for difference in pair.differences] for pair in pairs}
+    truth = {pair.id: _describe_differences(pair) for pair in pairs}
     to_match = [([_describe_claim(claim) for claim in items], truth[key[0]]) for key, items in claims.items()]
-    matched = dict(zip(claims, await judge.match(to_match), strict=True))
+    images = {pair.id: pair.images for pair in pairs}
+    shown = {"images": [images[pair_id] for pair_id, _ in claims]} if show_images else {}
+    matched = dict(zip(claims, await judge.match(to_match, **shown), strict=True))
     answer_claims = {
         key: _label_answer(texts[key], judgement, matched.get(key)) for key, judgement in extracted.items()
     }
@@ -120,7 +133,7 @@ def _find_errors(matches: Sequence[Match]) -> tuple[ClaimError | None, ...]:
 
 async def _compare_binary_answers(
     pair_ids: Sequence[str], claims: Mapping[_Key, tuple[JudgedClaim, ...]], judge: Judge
-) -> dict[str, _PairedClaims]:
+) -> dict[str, tuple[_PairedClaims, Sequence[Agreement]]]:
     claims_of_both = {
         name: (claims[name, "same"][:MAX_COMPARED], claims[name, "different"][:MAX_COMPARED])
         for name in pair_ids
@@ -132,7 +145,7 @@ async def _compare_binary_answers(
     ]
     judgements = await judge.label_pairs(to_compare)
     return {
-        name: _pair_one_to_one(len(same), len(different), judgement.items)
+        name: (_pair_one_to_one(len(same), len(different), judgement.items), judgement.items)
         for (name, (same, different)), judgement in zip(claims_of_both.items(), judgements, strict=True)
         if judgement.items is not None
     }
@@ -147,8 +160,16 @@ def _describe_claim(claim: JudgedClaim) -> str:
     return f"{claim.category} ({claim.type}): {claim.text}"
 
 
-def _describe_difference(difference: Difference) -> str:
-    changed = _CHANGED[difference.type]
-    if difference.before and difference.after:
-        changed += f" from {difference.before} to {difference.after}"
-    return f"{difference.category} ({difference.type}): {difference.description or changed}"
+def _describe_differences(pair: Pair) -> list[str]:
+    """Return each true difference in words, with its type, category and place."""
+    size = None
+    if pair.images and pair.images[0].is_file():
+        with open_image(pair.images[0]) as image:
+            size = image.size
+    return [_describe_difference(difference, size) for difference in pair.differences]
+
+
+def _describe_difference(difference: Difference, size: tuple[int, int] | None) -> str:
+    place = f", {name_place(difference.box, size)} in the first picture" if difference.box and size else ""
+    text = difference.description or describe_change(difference)
+    return f"{difference.category} ({difference.type}{place}): {text}"

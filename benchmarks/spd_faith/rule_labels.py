@@ -9,7 +9,7 @@ from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims, parse
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels, group_by_pair
-from mmprobe.benchmarks.spd_faith.match import match_claims, pair_claims
+from mmprobe.benchmarks.spd_faith.match import compare_claims, match_claims, pair_claims
 from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
 from mmprobe.benchmarks.spd_faith.scoring import make_record
 
@@ -72,7 +72,8 @@ def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, 
         if question_type != "count"
     }
     same, different = (_comparable_claims(answer_claims.get(name)) for name in ("same", "different"))
-    return make_record(pair, answers, answer_claims, pair_claims(same, different))
+    every = [compare_claims(claim, other) for claim in same for other in different]
+    return make_record(pair, answers, answer_claims, pair_claims(same, different), every)
 
 
 def _comparable_claims(answer: AnswerClaims | None) -> list[Claim]:

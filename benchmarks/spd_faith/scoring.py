@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.benchmarks.answers.lexical.claims import parse_count
 from mmprobe.benchmarks.answers.yes_no import parse_yes_no
-from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels
 from mmprobe.benchmarks.spd_faith.match import AGREEMENT_WEIGHTS, Agreement
+from mmprobe.benchmarks.spd_faith.rows import Pair
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 
 
@@ -26,7 +26,7 @@ def compute_scores(labels: PairLabels, unparsed: float | None = None) -> dict[st
         differences, DRF without claims, and consistency without pairs of claims.
 
     Example:
-        >>> from mmprobe.benchmarks.spd_faith.data import Difference
+        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"), Difference("color", "car")))
         >>> compute_scores(PairLabels(pair, count=3, count_asked=True))["ds_tolerance"]
         0.5
@@ -51,6 +51,8 @@ def compute_scores(labels: PairLabels, unparsed: float | None = None) -> dict[st
     if labels.same is not None and labels.different is not None:
         weights = [AGREEMENT_WEIGHTS[agreement] for agreement in labels.agreement]
         scores["consistency_ratio"] = sum(weights) / len(weights) if weights else None
+        weights = [AGREEMENT_WEIGHTS[agreement] for agreement in labels.all_agreement]
+        scores["consistency_ratio_all_pairs"] = sum(weights) / len(weights) if weights else None
     if n_differences == 1:
         scores |= _binary_scores(labels, unparsed)
     return scores
@@ -107,7 +109,7 @@ def count_list_matches(labels: PairLabels, unparsed: bool = False) -> list[int] 
 
     Example:
         >>> from mmprobe.benchmarks.answers.lexical.claims import Claim
-        >>> from mmprobe.benchmarks.spd_faith.data import Difference
+        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
         >>> pair = Pair("7", (Difference("remove", "dog"),))
         >>> claims = (Claim("remove", "dog"),) * 3
         >>> count_list_matches(PairLabels(pair, list_claims=claims, list_asked=True))[12:]
@@ -138,7 +140,8 @@ def make_record(
     pair: Pair,
     answers: Mapping[str, str],
     answer_claims: Mapping[str, AnswerClaims],
-    agreement: list[tuple[int, int, Agreement]],
+    agreement: Sequence[tuple[int, int, Agreement]],
+    all_agreement: Sequence[Agreement],
 ) -> tuple[PairLabels, dict[str, Any]]:
     """Return the labels and the record of one pair, from the claims that any judge read.
 
@@ -148,7 +151,8 @@ def make_record(
         pair: the pair.
         answers: the answers, by question type.
         answer_claims: the claims of each answer, by question type, without `count`.
-        agreement: the paired claims of the two binary answers.
+        agreement: the claims of the two binary answers, paired one to one.
+        all_agreement: the labels of each claim of one binary answer with each of the other.
     """
     answer_records = {
         question_type: _make_answer_record(question_type, text, answer_claims.get(question_type))
@@ -176,12 +180,16 @@ def make_record(
         steps_errors=steps.errors,
         steps_asked="steps" in answers,
         agreement=tuple(label for _, _, label in agreement),
+        all_agreement=tuple(all_agreement),
         unscored=frozenset(question_type for question_type, is_failed in failed.items() if is_failed),
     )
     record = {
         "id": pair.id,
         "difficulty": pair.difficulty,
-        "differences": [dict(vars(difference)) for difference in pair.differences],
+        "differences": [
+            {name: value for name, value in vars(difference).items() if name != "regions"}
+            for difference in pair.differences
+        ],
         "answers": answer_records,
         "agreement": agreement,
         "scores": compute_scores(labels),

@@ -16,10 +16,10 @@ from mmprobe.benchmarks.photo_pairs.planner import (
     find_editable,
     find_free_shift,
     find_occupied,
-    name_place,
     plan_by_rules,
     rate_difficulty,
 )
+from mmprobe.benchmarks.spd_faith.rows import name_place
 
 SIZE = (60, 80)
 
@@ -68,9 +68,11 @@ def test_a_free_place_is_one_that_a_slow_search_finds_too():
         if shift is not None:
             assert shift in free
             level = {move for move in free if abs(move[1]) <= 0.15 * SIZE[0]}
-            here = name_place((x, y, width, height), SIZE)
+            here = name_place((x, y, width, height), SIZE[::-1])
             other = {
-                move for move in free if name_place((x + move[0], y + move[1], width, height), SIZE) != here
+                move
+                for move in free
+                if name_place((x + move[0], y + move[1], width, height), SIZE[::-1]) != here
             }
             assert shift in ((level & other) or other or level or free)
             moved = shift_mask(objects[0].mask, shift)
@@ -168,9 +170,9 @@ def test_colours_by_name(rgb, name):
 
 def test_places_are_ninths():
     assert [
-        name_place((0, 0, 2, 2), SIZE),
-        name_place((39, 29, 2, 2), SIZE),
-        name_place((78, 29, 2, 2), SIZE),
+        name_place((0, 0, 2, 2), SIZE[::-1]),
+        name_place((39, 29, 2, 2), SIZE[::-1]),
+        name_place((78, 29, 2, 2), SIZE[::-1]),
     ] == [
         "top left",
         "center",

@@ -13,7 +13,7 @@ import mmprobe as mp
 from mmprobe.analyses import ANALYSES, analyze_all
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.spd_faith.benchmark import read_data
-from mmprobe.benchmarks.spd_faith.data import parse_row
+from mmprobe.benchmarks.spd_faith.rows import parse_row
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import load_samples
@@ -59,8 +59,12 @@ def test_samples_of_the_published_layout_have_regions_and_differences(published)
     for sample in truth.samples:
         pair = pairs[truth.questions[sample.id][0]]
         n = len(pair.differences)
-        assert n >= 2 and [region.image for region in sample.regions] == [0] * n + [1] * n
-        assert [region.box for region in sample.regions[:n]] == [each.box for each in pair.differences]
+        assert n >= 2 and [region.image for region in sample.regions] == [0, 1] * n
+        assert [region.box for region in sample.regions[::2]] == [each.box for each in pair.differences]
+        listed = sample.metadata["differences"]
+        assert [change["regions"] for change in listed] == [
+            [{"image": image, "box": list(each.box)} for image in (0, 1)] for each in pair.differences
+        ]
         again = parse_row(sample.metadata)
         assert (again.differences, again.regions) == (pair.differences, pair.regions)
     counts = {sample.id: "There are 2 differences." for sample in truth.samples}

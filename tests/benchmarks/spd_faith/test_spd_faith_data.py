@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mmprobe.benchmarks.spd_faith.benchmark import QUESTIONS, build_published_truth
-from mmprobe.benchmarks.spd_faith.data import Difference, parse_row, read_pairs, read_synthetic_pairs
+from mmprobe.benchmarks.spd_faith.data import read_pairs, read_synthetic_pairs
+from mmprobe.benchmarks.spd_faith.rows import parse_row, to_row
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
@@ -68,7 +69,12 @@ def test_a_published_row_whose_caption_is_in_its_first_description() -> None:
         "red",
         "blue",
     )
-    assert dog == Difference("remove", "dog")
+    assert (dog.type, dog.category, dog.box) == ("remove", "dog", None)
+    assert [each.description for each in pair.differences] == [
+        "The car changed from red to blue.",
+        "The dog was removed.",
+    ]
+    assert parse_row(to_row(pair)) == pair
 
 
 def test_columns_spellings_and_synonyms_are_understood() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from PIL import Image
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.benchmark import find_benchmark, with_options
+from mmprobe.benchmarks.judges.client import ModelClient
 from mmprobe.benchmarks.judges.registry import with_judge
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
-from mmprobe.benchmarks.spd_faith.data import Difference, Pair
+from mmprobe.benchmarks.spd_faith.rows import Difference, Pair, parse_row
 
 pytestmark = pytest.mark.usefixtures("shown")
 
@@ -127,3 +130,58 @@ def test_a_judge_works_within_an_event_loop():
         return score_by("honest")[0]["drf"].value
 
     assert asyncio.run(inside()) == pytest.approx(1 / 3)
+
+
+CAPTION = "The dog is gone and the car turned from red to blue."
+ROW = {
+    "image_id": "7",
+    "num_differences": 2,
+    "differences": [
+        {"type": "remove", "category": "dog", "description": CAPTION, "bbox": [2, 2, 10, 10]},
+        {"type": "color", "category": "car", "description": "", "bbox": [80, 50, 10, 10]},
+    ],
+}
+
+
+@pytest.fixture
+def published(tmp_path):
+    """Return a published pair of two differences, whose caption stands in the first description."""
+    images = (tmp_path / "7_original.png", tmp_path / "7_modified_final.png")
+    for number, path in enumerate(images):
+        Image.new("RGB", (90, 60), (number, 0, 0)).save(path)
+    return replace(parse_row(ROW), images=images)
+
+
+def test_each_published_difference_is_a_truth_of_its_own(shown, published):
+    answers = {"find": "The dog was removed. The car changed from red to blue.", "count": "2 differences."}
+    metrics, record, _, _ = score_by("honest", answers, published)
+    (truths,) = [data["truths"] for data in shown if "truths" in data]
+    assert [truth["text"] for truth in truths] == [
+        "dog (remove, top left in the first picture): The dog was removed.",
+        "car (color, bottom right in the first picture): The car changed from red to blue.",
+    ]
+    assert record["answers"]["find"]["errors"] == (None, None)
+    assert metrics["drf"].value == 1 and metrics["drf_quantity_error"].value == 0
+
+
+def test_a_judge_sees_the_images_only_where_it_is_asked_to(shown, published, monkeypatch, tmp_path):
+    seen, call = [], ModelClient.call
+
+    async def spy(self, messages):
+        seen.append(messages[1])
+        return await call(self, messages)
+
+    monkeypatch.setattr(ModelClient, "call", spy)
+    answers = {"7-find": "The dog was removed.", "7-list": "The car changed from red to blue."}
+    truth, cache = build_published_truth([published]), tmp_path / "judge.sqlite"
+    for options, n_shown in (({}, 0), ({"judge_images": "true"}, 2), ({"judge_images": "true"}, 0)):
+        seen.clear()
+        benchmark = with_options(find_benchmark("spd-faith"), options)
+        judged, _ = with_judge(benchmark, "model:judging/honest", cache)
+        metrics, _ = judged.score_answers(truth, answers)
+        assert metrics["drf"].value == 1
+        assert [message[2] for message in seen if len(message) == 3] == [published.images] * n_shown
+    assert not seen, "replies about the same images come from the cache"
+    Image.new("RGB", (90, 60), (9, 9, 9)).save(published.images[1])
+    with_judge(benchmark, "model:judging/honest", cache)[0].score_answers(truth, answers)
+    assert len(seen) == 2, "another image is another question"

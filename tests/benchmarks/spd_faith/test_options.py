@@ -1,0 +1,62 @@
+"""The benchmark's own options: wording, profile, and the two readings of the consistency ratio."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmprobe.benchmarks.core.benchmark import find_benchmark, with_options
+from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
+from mmprobe.benchmarks.spd_faith.metrics import PROFILES
+from mmprobe.benchmarks.spd_faith.rows import parse_row
+from mmprobe.errors import InputError
+
+
+@pytest.fixture
+def rows(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"image_id": "1", "differences": []}\n{"image_id": "2", "differences": []}\n')
+    return file
+
+
+def test_the_papers_wording_is_verbatim(rows):
+    plain = find_benchmark("spd-faith")
+    paper = with_options(plain, {"wording": "paper"})
+    truth = paper.take(paper.read_data(rows), 2)
+    texts = {sample.id: sample.question for sample in paper.ask_questions(truth)}
+    assert texts["1-same"] == "Are the two pictures the same?"
+    assert texts["2-different"] == "Are the two pictures different?"
+    answers = {"1-count": "There are 2 differences.", "2-count": "There is 1 difference."}
+    assert [sample.question for sample in paper.follow_up(truth, answers)] == [
+        "There are two differences in the picture. Can you find them?",
+        "There is one difference in the picture. Can you find it?",
+    ]
+    ours = {sample.id: sample.question for sample in plain.ask_questions(plain.read_data(rows))}
+    assert {name for name in ours if ours[name] != texts[name]} == {
+        "1-same",
+        "1-different",
+        "2-same",
+        "2-different",
+    }
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_chooses_the_headline(profile):
+    assert with_options(find_benchmark("spd-faith"), {"profile": profile}).headline == PROFILES[profile]
+
+
+def test_unknown_options_are_one_line():
+    for options in ({"profile": "mine"}, {"wording": "other"}, {"words": "paper"}):
+        with pytest.raises(InputError, match="spd-faith"):
+            with_options(find_benchmark("spd-faith"), options)
+
+
+def test_all_pairs_of_claims_are_a_reading_of_their_own():
+    """Two equal answers with two claims: paired one to one they agree; two of all four pairs are about two things."""
+    differences = [{"type": "remove", "category": "dog"}, {"type": "remove", "category": "cat"}]
+    pair = parse_row({"image_id": "7", "differences": differences})
+    text = "The dog was removed. The cat was removed."
+    answers = {"7-same": f"No. {text}", "7-different": f"Yes. {text}"}
+    metrics, _ = find_benchmark("spd-faith").score_answers(build_published_truth([pair]), answers)
+    assert metrics["consistency_ratio"].value == 1
+    assert metrics["consistency_ratio_all_pairs"].value == (1 + 0.5 + 0.5 + 1) / 4
+    assert "consistency_ratio_all_pairs_unparsed_0" not in metrics
