@@ -12,6 +12,7 @@ from mmprobe.benchmarks.core.benchmark import Benchmark, Truth, find_benchmark, 
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.core.results import Metric, write_results
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
+from mmprobe.benchmarks.layouts import unpack
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.lock import lock_folder
@@ -219,11 +220,11 @@ def score(
     """
     out = Path(out)
     benchmark = with_options(find_benchmark(name), options)
-    truth = benchmark.read_data(Path(data))
-    answers = (
-        responses if isinstance(responses, Mapping) else _read_answers(benchmark, Path(responses), truth)
-    )
     with lock_folder(out, "scoring into it"):
+        truth = load_truth(benchmark, data, out / "data")
+        answers = (
+            responses if isinstance(responses, Mapping) else _read_answers(benchmark, Path(responses), truth)
+        )
         benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         metrics, records = benchmark.score_answers(truth, answers)
         source = None if isinstance(responses, Mapping) else str(responses)
@@ -233,7 +234,6 @@ def score(
 
 
 def _read_answers(benchmark: Benchmark[Truth], file: Path, truth: Truth) -> dict[str, str]:
-    """Read answers in the benchmark's own form, or in the usual lines."""
     answers = benchmark.read_answers(file, truth) if benchmark.read_answers else None
     return read_responses(file) if answers is None else answers
 
@@ -314,7 +314,7 @@ def load_truth(
     Args:
         benchmark: whose data it is.
         data: file or folder, or None.
-        folder: folder of the drawn set.
+        folder: folder of the drawn set, and of what is unpacked from published files.
         n, seed: number of pairs and seed of the drawn set.
         limit: only the first so many pairs, images or questions (`Benchmark.unit`).
 
@@ -324,7 +324,10 @@ def load_truth(
     Example:
         >>> truth = load_truth(find_benchmark("pope"), None, Path("pope"), n=3)         # doctest: +SKIP
     """
-    truth = _draw_once(benchmark, folder, n, seed) if data is None else benchmark.read_data(Path(data))
+    if data is None:
+        truth = _draw_once(benchmark, folder, n, seed)
+    else:
+        truth = benchmark.read_data(unpack(benchmark.name, Path(data), folder, limit))
     return truth if limit is None else benchmark.take(truth, limit)
 
 

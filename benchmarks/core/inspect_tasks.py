@@ -37,6 +37,7 @@ from inspect_ai.util import LimitExceededError
 
 from mmprobe.benchmarks.core.api_models import messages_of
 from mmprobe.benchmarks.core.benchmark import Benchmark, Truth, find_benchmark
+from mmprobe.benchmarks.core.evaluate import load_truth
 from mmprobe.benchmarks.core.runner import check_questions, local_answerer
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
@@ -97,7 +98,7 @@ def mmreason(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: s
 def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Task:
     benchmark, judging = with_judge(find_benchmark(name), judge)
     with tempfile.TemporaryDirectory() as folder:  # the images go into the messages
-        truth = benchmark.read_data(Path(data)) if data else benchmark.draw_data(Path(folder), n, seed)
+        truth = load_truth(benchmark, data, Path(folder), n, seed)
         check_questions(benchmark, truth)
         questions = benchmark.ask_questions(truth)
         dataset = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,7 +13,6 @@ from mmprobe.benchmarks.core.jsonl import load_with_images
 from mmprobe.benchmarks.mmreason.choice_removal import is_open_without_choices, option_text, remove_choices
 from mmprobe.samples import Id
 
-Discipline = Literal["math", "business", "science", "engineering", "social", "health"]
 _STATEMENT = re.compile(r"\b(?:is|are|was|were|equals?)\b|[=\u2248]|(?<!\d):|:(?!\d)", re.IGNORECASE)
 
 
@@ -21,6 +20,7 @@ class ReasonQuestion(BaseModel):
     """One question with its solution. The fields are those of a line of a questions file.
 
     Attributes:
+        discipline: math, business, science, engineering, social or health in the paper.
         source: the data set that the question comes from, for the table by source.
         level: grade or difficulty, in any words.
         choices: text of each option by its letter, for a multiple-choice question. `answer` is then a letter.
@@ -38,7 +38,7 @@ class ReasonQuestion(BaseModel):
     images: list[Path] = []
     question: str = Field(min_length=1)
     answer: str = Field(min_length=1)
-    discipline: Discipline
+    discipline: str = Field(min_length=1)
     source: str = Field(min_length=1)
     level: str | None = None
     choices: dict[str, str] = {}

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmprobe.benchmarks.mmreason.data import Discipline, ReasonQuestion
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.samples import Sample
 
-_DISCIPLINES: dict[str, Discipline] = {
+_DISCIPLINES = {
     "count": "math",
     "find": "engineering",
     "steps": "engineering",

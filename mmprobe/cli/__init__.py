@@ -14,8 +14,9 @@ import mmprobe
 from mmprobe.cli.agree import agree
 from mmprobe.cli.analyze import analyze, pack, report, verify
 from mmprobe.cli.bench import bench, compare, generate, score
+from mmprobe.cli.boxes import number_boxes
 from mmprobe.cli.demo import demo
-from mmprobe.cli.filters import clean, filter_by_votes
+from mmprobe.cli.filters import clean, filter_by_votes, mirage_score
 from mmprobe.cli.models import models
 from mmprobe.cli.pairs import make_pairs
 from mmprobe.cli.trace import plan, trace
@@ -53,7 +54,7 @@ def _show_help(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(demo, models, trace, plan, analyze, report, verify, pack),
-    *(make_pairs, generate, bench, score, compare, agree, clean),
+    *(make_pairs, number_boxes, generate, bench, score, compare, agree, clean, mirage_score),
 )
 _OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the benchmark's own options
 for command in _COMMANDS:

@@ -1,4 +1,4 @@
-"""The commands that remove questions which models answer without images: `filter` and `clean`."""
+"""The commands about questions that models answer without images: `filter`, `clean` and `mirage-score`."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def filter_by_votes(
       3 --out filtered --resume
     """
     from mmprobe.benchmarks.core.benchmark import find_benchmark
+    from mmprobe.benchmarks.core.evaluate import load_truth
     from mmprobe.benchmarks.judges.registry import open_judge
     from mmprobe.benchmarks.mmreason.voting.filtering import VOTES, filter_questions
 
@@ -71,10 +72,7 @@ def filter_by_votes(
         raise InputError(f"{out}: holds votes already; use --resume to go on, or choose another --out")
     check_out(out, [data])
     names = split_names(voters)
-    benchmark = find_benchmark("mmreason")
-    truth = benchmark.read_data(data)
-    if limit is not None:
-        truth = benchmark.take(truth, limit)
+    truth = load_truth(find_benchmark("mmreason"), data, out / "data", limit=limit)
 
     from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters
 
@@ -138,3 +136,29 @@ def clean(
     lines += [f"{name:40} {metric}" for name, metric in cleaned.metrics.items()]
     lines.append(f"Which ones: {out / 'samples.jsonl'}")
     say({"kept": cleaned.kept, "metrics": metric_values(cleaned.metrics)}, "\n".join(lines), as_json)
+
+
+def mirage_score(
+    results: Annotated[
+        list[Path],
+        typer.Argument(metavar="RESULTS...", help="Folders of mirage-effect, one a model and data set."),
+    ],
+    out: Annotated[Path, typer.Option(help="The result folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Average mirage scores: of each model over data sets, of each data set over models.
+
+    \b
+    Example:
+      mmprobe mirage-score results/one-vqarad results/one-microvqa results/two-vqarad --out results/means
+    """
+    from mmprobe.benchmarks.core.results import write_results
+    from mmprobe.benchmarks.mirage_effect.mean_scores import mean_mirage_scores
+
+    check_out(out, results)
+    means = mean_mirage_scores(results)
+    about = {"method": "mean mirage score", "folders": [str(folder) for folder in results]}
+    write_results(out, "mirage-effect", means.metrics, means.records, about)
+    lines = [f"{name:40} {metric}, n = {metric.n}" for name, metric in means.metrics.items()]
+    lines.append(f"All metrics: {out / 'results.json'}")
+    say({"metrics": metric_values(means.metrics)}, "\n".join(lines), as_json)

@@ -1,0 +1,77 @@
+"""Read public data sets in the layouts in which they are published: one file a layout, and its line here."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+from mmprobe.benchmarks.core.jsonl import validate_record
+from mmprobe.benchmarks.layouts.base import Layout
+from mmprobe.benchmarks.layouts.gqa import GQA
+from mmprobe.benchmarks.layouts.medxpertqa import MEDXPERTQA
+from mmprobe.benchmarks.layouts.microvqa import MICROVQA
+from mmprobe.benchmarks.layouts.mmmu_pro import MMMU_PRO
+from mmprobe.benchmarks.layouts.mmreason import MMREASON
+from mmprobe.benchmarks.layouts.vqa_rad import VQA_RAD, VQA_RAD_PARQUET
+from mmprobe.benchmarks.synthetic.pairs import staging_folder
+from mmprobe.errors import InputError
+
+LAYOUTS = (GQA, MEDXPERTQA, MICROVQA, MMMU_PRO, MMREASON, VQA_RAD, VQA_RAD_PARQUET)
+NOTE = "published.json"  # beside the questions: what they were made of
+
+
+def find_layout(benchmark: str, path: Path) -> Layout | None:
+    """Return the layout of published data of a benchmark; None if they have the benchmark's own form.
+
+    Example:
+        >>> find_layout("mmreason", Path("questions.jsonl")) is None
+        True
+    """
+    return next((each for each in LAYOUTS if each.benchmark == benchmark and each.matches(path)), None)
+
+
+def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -> Path:
+    """Return a file of the benchmark's questions: made of published data, or the path if it has its own form.
+
+    Args:
+        benchmark: name of the benchmark.
+        path: what `--data` names.
+        folder: gets `samples.jsonl`, and `images/` where images stand inside the published files. What an
+            earlier call made of the same data is kept.
+        limit: only the first so many questions.
+
+    Raises:
+        InputError: a published row is invalid (the message names it), or the folder holds other data.
+
+    Example:
+        >>> unpack("mmreason", Path("MMReason_testmini.tsv"), Path("results/data"))      # doctest: +SKIP
+        PosixPath('results/data/samples.jsonl')
+    """
+    layout = find_layout(benchmark, path)
+    if layout is None:
+        return path
+    samples, note = folder / "samples.jsonl", folder / NOTE
+    about = {"layout": layout.name, "data": str(path.resolve()), "limit": limit}
+    if samples.exists():
+        earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
+        if earlier != about:
+            raise InputError(f"{folder}: holds other data, or another --limit; choose another folder")
+        return samples
+    with staging_folder(folder) as part:
+        _write_questions(layout, path, part, limit)
+        (part / NOTE).write_text(json.dumps(about) + "\n", encoding="utf-8")
+    return samples
+
+
+def _write_questions(layout: Layout, path: Path, folder: Path, limit: int | None) -> None:
+    ids: set[str] = set()
+    with (folder / "samples.jsonl").open("w", encoding="utf-8", errors="replace") as file:
+        for where, line in islice(layout.read(path, folder), limit):
+            validate_record(line, layout.record, where)
+            if line["id"] in ids:
+                raise InputError(f"{where}: id {line['id']!r} was used before")
+            ids.add(line["id"])
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    if not ids:
+        raise InputError(f"{path}: holds no question that can be asked; {layout.name} was expected")

@@ -1,0 +1,96 @@
+"""MMReason (arXiv:2506.23563): `MMReason_testmini.tsv`, a table of VLMEvalKit with images in base64."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmprobe.benchmarks.layouts.base import MAX_IMAGE_BYTES, Layout, Lines, make_id, save_image
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion
+from mmprobe.errors import InputError
+from mmprobe.samples import regular_file
+
+_COLUMNS = {"index", "image", "question", "answer", "discipline"}
+_LONGEST_INDEX = 64  # a shorter image is the index of the row that holds it, as in VLMEvalKit
+
+
+def _matches(path: Path) -> bool:
+    if path.suffix != ".tsv" or not path.is_file():
+        return False
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        return set(next(csv.reader(file, delimiter="\t"), [])) >= _COLUMNS
+
+
+def _read(path: Path, folder: Path) -> Lines:
+    """Yield the questions. A row may name another row's images by its index, also that of a later row."""
+    images: dict[str, list[str]] = {}
+    lines = []
+    for where, row in _rows(path):
+        name = make_id(row["index"], where)
+        reference = row["image"].strip()
+        if len(reference) > _LONGEST_INDEX:
+            images[name] = [
+                save_image(_decode(text, where), folder, f"{name}-{number}", where)
+                for number, text in enumerate(_split(reference, where), 1)
+            ]
+        lines.append((where, name, reference, row))
+    for where, name, reference, row in lines:
+        source = name if name in images else reference
+        if source and source not in images:
+            raise InputError(
+                f"{where}: its image {source!r} is neither base64 nor the index of a row with one"
+            )
+        line: dict[str, Any] = {
+            "id": name,
+            "images": images.get(source, []),
+            "question": row["question"],
+            "answer": row["answer"].strip(),
+            "discipline": row["discipline"].strip().lower(),
+            "source": row.get("source", "").strip() or path.stem,
+        }
+        yield where, line
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the rows of the table, which has quoted cells with line breaks. Every value is a text."""
+    import pandas as pd
+
+    number = 0
+    try:
+        table = pd.read_csv(
+            regular_file(path), sep="\t", dtype=str, keep_default_na=False, chunksize=16, encoding="utf-8-sig"
+        )
+        for chunk in table:
+            for row in chunk.to_dict("records"):
+                number += 1
+                yield f"{path}, row {number}", {str(key): str(value) for key, value in row.items()}
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError) as error:
+        raise InputError(f"{path}: cannot be read after row {number} ({error})") from None
+
+
+def _split(text: str, where: str) -> list[str]:
+    """Return the images of a cell: one, or the text of a list of them."""
+    if not text.startswith("["):
+        return [text]
+    try:
+        images = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise InputError(f"{where}: its image is no list of texts in base64") from None
+    return [str(image) for image in images]
+
+
+def _decode(text: str, where: str) -> bytes:
+    if len(text) > MAX_IMAGE_BYTES * 4 // 3 + 4:
+        raise InputError(f"{where}: its image has over {MAX_IMAGE_BYTES // 2**20} MiB; make it smaller")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InputError(f"{where}: its image is no base64") from None
+
+
+MMREASON = Layout("MMReason", "mmreason", ReasonQuestion, _matches, _read)

@@ -1,0 +1,381 @@
+"""Published layouts: each on a small folder of its form, the questions that are asked, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.core.evaluate import load_truth, score
+from mmprobe.benchmarks.layouts import find_layout, unpack
+from mmprobe.cli import app
+from mmprobe.errors import InputError
+
+pa = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+pq = pytest.importorskip("pyarrow.parquet")
+
+HARD = {"A": "an asthma", "B": "a cough", "C": "a fever"}
+
+
+def image_bytes(grey: int, kind: str = "PNG", size: tuple[int, int] = (12, 8)) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", size, grey).save(file, kind)
+    return file.getvalue()
+
+
+def cell(grey: int, kind: str = "PNG") -> dict:
+    return {"bytes": image_bytes(grey, kind), "path": None}
+
+
+def grey_of(path: Path) -> int:
+    with Image.open(path) as image:
+        return int(np.asarray(image.convert("L"))[0, 0])
+
+
+def write_parquet(file: Path, rows: list[dict]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), file)
+
+
+def mmmu_pro(folder: Path) -> None:
+    rows = [
+        {
+            "id": f"test_Art_{number}",
+            "question": f"Which of <image 1> and <image 2> is {number}?",
+            "options": "['it\\'s <image 1>', \"the second\", 'none, of these']",
+            "explanation": None,
+            "image_1": cell(number),
+            "image_2": cell(100 + number, "JPEG"),
+            "image_3": None,
+            "answer": "ABC"[number],
+            "subject": "Art",
+        }
+        for number in range(3)
+    ]
+    for part in range(2):  # a split in two files
+        write_parquet(folder / f"test-0000{part}-of-00002.parquet", rows[2 * part : 2 * part + 2])
+
+
+def mmmu_pro_vision(folder: Path) -> None:
+    row = {"id": "test_Art_1", "image": cell(7), "options": "['a', 'b']", "answer": "B", "subject": "Art"}
+    write_parquet(folder / "test-00000-of-00001.parquet", [row])
+
+
+def microvqa(folder: Path) -> None:
+    rows = [
+        {
+            "key_question": 40 + number,
+            "images_list": [cell(number), cell(90)][: number + 1],
+            "question": "What would stain it?",
+            "choices": ["water", "a dye", "light"],
+            "correct_index": 2 - number,
+            "task_str": "hypothesis_gen",
+        }
+        for number in range(2)
+    ]
+    write_parquet(folder / "data" / "train-00000-of-00001.parquet", rows)
+
+
+def vqa_rad_parquet(folder: Path) -> None:
+    for split, grey in (("test", 20), ("train", 200)):
+        rows = [{"image": cell(grey), "question": "Is it large?", "answer": "yes"}]
+        write_parquet(folder / "data" / f"{split}-00000-of-00001.parquet", rows)
+
+
+def vqa_rad(folder: Path) -> None:
+    images = folder / "VQA_RAD Image Folder"
+    images.mkdir(parents=True)
+    common = {"image_organ": "HEAD", "question_type": "SIZE, ABN", "answer_type": "CLOSED "}
+    rows = []
+    for number, (phrase, answer) in enumerate(
+        [("freeform", "No"), ("test_freeform", "Yes"), ("test_para", 3)]
+    ):
+        (images / f"syn{number}.jpg").write_bytes(image_bytes(number, "JPEG"))
+        row = {"qid": number, "phrase_type": phrase, "image_name": f"syn{number}.jpg", "answer": answer}
+        rows.append(common | row | {"question": f"Question {number}? "})
+    (folder / "VQA_RAD Dataset Public.json").write_text(json.dumps(rows))
+
+
+def medxpertqa(folder: Path) -> None:
+    (folder / "MM").mkdir(parents=True)
+    (folder / "images").mkdir()
+    for letter, grey in (("a", 10), ("b", 20)):
+        (folder / "images" / f"MM-5-{letter}.jpeg").write_bytes(image_bytes(grey, "JPEG"))
+    text = "What is it?\nAnswer Choices: (A) an asthma (B) a cough (C) a fever"
+    row = {
+        "question": text,
+        "medical_task": "Diagnosis",
+        "body_system": "Lungs",
+        "question_type": "Reasoning",
+    }
+    as_object = row | {"id": "MM-5", "options": HARD, "label": "B", "images": ["MM-5-a.jpeg", "MM-5-b.jpeg"]}
+    listed = [{"letter": letter, "content": content} for letter, content in HARD.items()]
+    as_list = row | {
+        "id": "MM-6",
+        "options": listed,
+        "label": ["C"],
+        "images": [{"image_path": "MM-5-b.jpeg"}],
+    }
+    lines = [json.dumps(as_object), json.dumps(as_list)]
+    (folder / "MM" / "test.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def gqa(folder: Path) -> None:
+    (folder / "images").mkdir(parents=True)
+    for name in ("2405722", "88"):
+        Image.new("RGB", (200, 100), (0, 80, 0)).save(folder / "images" / f"{name}.jpg")
+
+    def ask(image: str, objects: list[str], answer_objects: list[str] = []) -> dict:  # noqa: B006
+        annotations = {
+            "question": {f"{place}:{place + 1}": name for place, name in enumerate(objects)},
+            "answer": dict.fromkeys(["0"], *answer_objects) if answer_objects else {},
+            "fullAnswer": {"3": objects[0]} if objects else {},
+        }
+        texts = {"question": "Is the bird red?", "answer": "no", "fullAnswer": "No, the bird is blue."}
+        return texts | {"imageId": image, "annotations": annotations, "types": {"structural": "verify"}}
+
+    questions = {
+        "001": ask("2405722", ["bird"], ["tree"]),
+        "002": ask("2405722", ["bush"]),
+        "003": ask("2405722", []),  # about nothing that is annotated
+        "004": ask("88", ["car"]),
+    }
+    bird, tree = {"x": 0, "y": 0, "w": 40, "h": 40}, {"x": 100, "y": 0, "w": 30, "h": 50}
+    bush, car = {"x": 170, "y": 70, "w": 90, "h": 50}, {"x": 10, "y": 10, "w": 50, "h": 50}
+    size = {"width": 200, "height": 100}
+    graphs = {
+        "2405722": size | {"objects": {"bird": bird, "tree": tree, "bush": bush}},
+        "88": size | {"objects": {"car": car}},
+    }
+    (folder / "val_balanced_questions.json").write_text(json.dumps(questions))
+    (folder / "val_sceneGraphs.json").write_text(json.dumps(graphs))
+
+
+def tsv_text(rows: list[tuple[str, ...]]) -> str:
+    header = ("index", "image", "question", "answer", "discipline")
+    return "".join("\t".join(row) + "\n" for row in (header, *rows))
+
+
+def mmreason(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    one, two = (base64.b64encode(image_bytes(grey)).decode() for grey in (30, 60))
+    rows = [
+        ("1", "3", "How long is AB?", "None", "Math"),  # the image of a later row, and an answer pandas drops
+        ("2", f"['{one}', '{two}']", '"Two lines,\nin ""quotes"""', "2 A", "Engineering"),
+        ("3", two, "And BC?", "NA", "Social Science"),
+    ]
+    (folder / "MMReason_testmini.tsv").write_text(tsv_text(rows))
+
+
+def lines_of(file: Path) -> dict[str, dict]:
+    return {line["id"]: line for line in map(json.loads, file.read_text().splitlines())}
+
+
+def read(benchmark: str, tmp_path: Path, write, name: str = "") -> tuple[dict[str, dict], Path]:
+    published = tmp_path / "published"
+    write(published)
+    file = unpack(benchmark, published / name if name else published, tmp_path / "data")
+    assert file == tmp_path / "data" / "samples.jsonl"
+    find_benchmark(benchmark)  # its reader takes the file, but magic's, whose boxes come later
+    if benchmark != "magic":
+        assert load_truth(find_benchmark(benchmark), file, tmp_path / "unused")
+    return lines_of(file), tmp_path / "data"
+
+
+def test_mmmu_pro(tmp_path):
+    lines, data = read("mirage-effect", tmp_path, mmmu_pro)
+    assert list(lines) == ["test_Art_0", "test_Art_1", "test_Art_2"]
+    line = lines["test_Art_1"]
+    assert line["choices"] == {"A": "it's <image 1>", "B": "the second", "C": "none, of these"}
+    assert [each["answer"] for each in lines.values()] == ["A", "B", "C"] and line["category"] == "Art"
+    assert line["images"] == ["images/test_Art_1-1.png", "images/test_Art_1-2.jpg"]
+    assert [grey_of(data / image) for image in line["images"]] == [1, 101]
+
+
+def test_mmmu_pro_vision_shows_its_question(tmp_path):
+    lines, _ = read("mirage-effect", tmp_path, mmmu_pro_vision)
+    line = lines["test_Art_1"]
+    assert line["choices"] == {"A": "a", "B": "b"} and "b" not in line["prompt"].split()
+    assert "the image shows" in line["prompt"] and line["images"] == ["images/test_Art_1-1.png"]
+
+
+def test_microvqa(tmp_path):
+    lines, data = read("mirage-effect", tmp_path, microvqa)
+    assert [(name, line["answer"], len(line["images"])) for name, line in lines.items()] == [
+        ("40", "C", 1),
+        ("41", "B", 2),
+    ]
+    assert [grey_of(data / image) for image in lines["41"]["images"]] == [1, 90]
+
+
+def test_vqa_rad_takes_the_test_questions(tmp_path):
+    lines, _ = read("mirage-effect", tmp_path, vqa_rad)
+    assert {name: (line["question"], line["answer"]) for name, line in lines.items()} == {
+        "1": ("Question 1?", "Yes"),
+        "2": ("Question 2?", "3"),
+    }
+    assert lines["2"]["category"] == "HEAD/SIZE,ABN" and grey_of(Path(lines["2"]["images"][0])) == 2
+
+
+def test_vqa_rad_in_parquet_takes_the_test_split(tmp_path):
+    lines, data = read("mirage-effect", tmp_path, vqa_rad_parquet)
+    assert [line["answer"] for line in lines.values()] == ["yes"]
+    assert grey_of(data / lines["0001"]["images"][0]) == 20
+
+
+def test_medxpertqa_in_both_forms_of_options(tmp_path):
+    lines, _ = read("mirage-effect", tmp_path, medxpertqa)
+    assert [(line["question"], line["answer"], line["choices"]) for line in lines.values()] == [
+        ("What is it?", "B", HARD),
+        ("What is it?", "C", HARD),
+    ]
+    assert [grey_of(Path(image)) for image in lines["MM-5"]["images"]] == [10, 20]
+    assert lines["MM-6"]["category"] == "Lungs/Diagnosis"
+
+
+def test_gqa_boxes(tmp_path):
+    lines, _ = read("magic", tmp_path, gqa)
+    assert list(lines) == ["001", "002", "004"]
+    first, second, other_image = lines.values()
+    assert first["objects"] == [[0, 0, 40, 40], [100, 0, 30, 50]]
+    assert first["distractors"] == [[170, 70, 30, 30]], "cut off at the edge of the image"
+    assert second["objects"] == first["distractors"] and second["distractors"] == first["objects"]
+    assert other_image["distractors"] == [] and first["type"] == "verify"
+    with pytest.raises(InputError, match="has no 'boxes'; mmprobe number-boxes"):
+        load_truth(find_benchmark("magic"), tmp_path / "published", tmp_path / "again")
+
+
+def test_number_boxes_makes_data_of_gqa(tmp_path):
+    from typer.testing import CliRunner
+
+    gqa(tmp_path / "gqa")
+    arguments = ["number-boxes", "--data", tmp_path / "gqa", "--out", tmp_path / "out", "--limit", "2"]
+    arguments += ["--rule", "iou", "--count", "2", "--areas", "0.001", "0.5", "--json"]
+    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert result.exit_code == 0, result.output
+    truth = find_benchmark("magic").read_data(Path(json.loads(result.stdout)["samples"]))
+    assert [question.id for question in truth.questions] == ["001", "002"]
+    assert [sorted(box.source for box in question.boxes) for question in truth.questions] == [
+        ["distractor", "object", "object", "random"],
+        ["distractor", "distractor", "object"],
+    ]
+
+
+def test_mmreason_table(tmp_path):
+    lines, data = read("mmreason", tmp_path, mmreason, "MMReason_testmini.tsv")
+    assert [(line["answer"], line["discipline"]) for line in lines.values()] == [
+        ("None", "math"),
+        ("2 A", "engineering"),
+        ("NA", "social science"),
+    ]
+    assert (
+        lines["2"]["question"] == 'Two lines,\nin "quotes"' and lines["1"]["images"] == lines["3"]["images"]
+    )
+    assert [grey_of(data / image) for image in lines["2"]["images"]] == [30, 60]
+
+
+def test_a_limit_and_a_second_call(tmp_path):
+    mmmu_pro(tmp_path / "published")
+    first = unpack("mirage-effect", tmp_path / "published", tmp_path / "data", limit=2)
+    before = first.stat().st_mtime_ns
+    assert len(lines_of(first)) == 2 and len(list((tmp_path / "data" / "images").iterdir())) == 4
+    assert unpack("mirage-effect", tmp_path / "published", tmp_path / "data", limit=2) == first
+    assert first.stat().st_mtime_ns == before, "what was unpacked is kept"
+    with pytest.raises(InputError, match="holds other data, or another --limit"):
+        unpack("mirage-effect", tmp_path / "published", tmp_path / "data")
+
+
+def test_score_reads_published_files(tmp_path):
+    mmreason(tmp_path / "published")
+    file = tmp_path / "published" / "MMReason_testmini.tsv"
+    scored = score("mmreason", file, {"1": "The answer is None", "2": "3 A"}, tmp_path / "out")
+    assert [record["id"] for record in scored.records] == ["1", "2", "3"]
+    assert scored.records[0]["answer"] == "None" and (tmp_path / "out" / "data" / "images").is_dir()
+
+
+def test_own_files_have_no_layout(tmp_path):
+    own = tmp_path / "questions.tsv"
+    own.write_text("index\tquestion\n")
+    for path in (own, tmp_path, tmp_path / "missing.jsonl"):
+        for benchmark in ("mirage-effect", "magic", "mmreason", "pope"):
+            assert find_layout(benchmark, path) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("1", "not base64! " * 9, "?", "1", "math"), "row 1: its image is no base64"),
+        (("1", "aGkh" * 30, "?", "1", "math"), "row 1: image .*not a readable image"),
+        (("1", base64.b64encode(image_bytes(0, size=(10_000, 10_001))).decode(), "?", "1", "math"), "100 megapixels, over 100"),
+        (("1", "[" * 5000, "?", "1", "math"), "row 1: its image is no list"),
+        (("1", "9", "?", "1", "math"), "row 1: its image '9' is neither"),
+        (("../1", "", "?", "1", "math"), "row 1: id '../1' must be"),
+        (("1", "", "?", "", "math"), "row 1: field 'answer'"),
+        (("1", "", "", "1", "math"), "row 1: field 'question'"),
+    ],
+)
+def test_bad_rows_of_the_table_are_named(row, message, tmp_path):
+    file = tmp_path / "a.tsv"
+    file.write_text(tsv_text([row]))
+    with pytest.raises(InputError, match=message):
+        unpack("mmreason", file, tmp_path / "data")
+    assert not any((tmp_path / "data").glob("*")), "nothing half-written"
+
+
+def test_two_rows_of_one_index_are_refused(tmp_path):
+    file = tmp_path / "a.tsv"
+    file.write_text(tsv_text([("1", "", "?", "1", "math"), ("1", "", "?", "2", "math")]))
+    with pytest.raises(InputError, match="row 2: id '1' was used before"):
+        unpack("mmreason", file, tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer": "D"}, "row 1: 'answer' is 'D'"),
+        ({"options": "__import__('os')"}, "row 1: its options are no list"),
+        ({"options": "['one']"}, "row 1: its options are no list of 2"),
+        ({"image_1": {"bytes": b"GIF89a", "path": None}}, "row 1: image .*not a readable image"),
+        ({"image_1": None}, "row 1: has no image"),
+    ],
+)
+def test_bad_rows_of_parquet_are_named(change, message, tmp_path):
+    row = {
+        "id": "1",
+        "question": "?",
+        "options": "['a', 'b']",
+        "image_1": cell(1),
+        "answer": "A",
+        "subject": "x",
+    }
+    write_parquet(tmp_path / "in" / "test-0.parquet", [row | change])
+    with pytest.raises(InputError, match=message):
+        unpack("mirage-effect", tmp_path / "in", tmp_path / "data")
+
+
+def test_a_damaged_parquet_file_is_one_line(tmp_path):
+    (tmp_path / "test-0.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(InputError, match="not a parquet file that can be read"):
+        unpack("mirage-effect", tmp_path, tmp_path / "data")
+    mmmu_pro_vision(tmp_path / "cut")
+    (file,) = (tmp_path / "cut").iterdir()
+    content = bytearray(file.read_bytes())
+    content[20:60] = bytes(40)
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"cut/test-00000-of-00001\.parquet"):
+        unpack("mirage-effect", tmp_path / "cut", tmp_path / "data")
+
+
+@pytest.mark.parametrize("name", ["val_sceneGraphs.json", "images/88.jpg"])
+def test_missing_files_of_gqa_are_named(name, tmp_path):
+    gqa(tmp_path / "gqa")
+    (tmp_path / "gqa" / name).unlink()
+    with pytest.raises(InputError, match=f"{name}: no such file"):
+        file = unpack("magic", tmp_path / "gqa", tmp_path / "data")
+        find_benchmark("magic").read_data(file)
