@@ -1,9 +1,11 @@
-"""Failure modes of unfaithful answers: perceptual blindness and dissociation.
+"""Failure modes of the claims of unfaithful answers: perceptual blindness and dissociation.
 
 SPD-Faith Bench (arXiv:2602.07833), section 4.1.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -16,13 +18,16 @@ from mmprobe.analyses.attention_vs_activation import (
     read_maps,
     top_iou,
 )
+from mmprobe.analyses.named_things import find_mentions, read_things
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
 from mmprobe.analyses.statistics import bootstrap_mean
 from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import Sample
 
 MODES = ("perceptual_blindness", "dissociation", "grounded", "undecided")
+FAILURES = MODES[:2]
 EVIDENCE = (
     "attention_mass",
     "attention_random",
@@ -35,6 +40,15 @@ EVIDENCE = (
 )
 
 
+class _Claim(NamedTuple):
+    """A thing that an answer names, with the evidence in the order of `EVIDENCE`."""
+
+    sample: Sample
+    thing: str
+    n_tokens: int
+    evidence: np.ndarray
+
+
 def failure_modes(
     run: Run,
     alpha: float = 0.1,
@@ -43,11 +57,13 @@ def failure_modes(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Return the failure mode of each unfaithful sample, with the evidence.
+    """Return the failure mode of each claim of the unfaithful answers, with the evidence and its false alarms.
 
-    A map is *on* the sample's regions if its share there, mean over the answer's steps, is larger than on all
-    but a share `alpha` of random places of the same size. So a map that is unrelated to the regions is on
-    them in at most a share `alpha` of the samples.
+    A claim is a changed thing that an answer names, by all tokens of its name (`find_mentions`). Its maps of
+    attention and token activation are tested against that thing's own regions (`read_things`). A map is *on*
+    the regions if its share there, mean over the claim's tokens, is larger than on all but a share `alpha` of
+    random places of the same size. So a map that is unrelated to the regions is on them in at most a share
+    `alpha` of the claims.
 
     | attention | activation | mode |
     |---|---|---|
@@ -56,10 +72,14 @@ def failure_modes(
     | on | on | grounded: the words come from the difference, but describe it wrongly |
     | off | on | undecided |
 
-    The paper shows the first two modes by example and gives no rule. This rule is our own.
+    The paper shows the first two modes by example and gives no rule. This rule is our own, and it is wrong at
+    times: a mode of unfaithful answers means something only if it is rarer in faithful answers. The label is
+    the whole answer's, so an unfaithful answer may also hold claims that are true. An answer that names none
+    of its things, such as "Nothing changed.", has no claim and no mode.
 
     Args:
-        run: traces with `attention/visual`, `tam/logit` and `tam/prompt`; samples with regions and labels.
+        run: traces with `attention/visual`, `tam/logit` and `tam/prompt`; samples with labels, regions and
+            `metadata.differences`, which name the things.
         alpha: the default 0.1 is our choice. With few places for a region, p cannot be small: one region of
             one cell on a grid of 16 cells has p = 1/16 at best.
         layers: layers of the attention; the default, all captured layers, is our choice.
@@ -67,21 +87,29 @@ def failure_modes(
         draws, seed: of the random places; the defaults 200 and 0 are our choice.
 
     Returns:
-        A data set with dimensions `sample` (unfaithful samples with regions), `kind`, `name`:
+        A data set with dimensions `claim` (of unfaithful answers), `kind`, `name`:
 
-        - mode (sample): one of `MODES`
-        - evidence (sample, name): attention_mass and activation_mass, the share on the regions; …_random, the
+        - mode (claim): one of `MODES`; sample, thing (claim): the sample's id and the thing's name; n_tokens
+          (claim): number of the tokens that name it
+        - evidence (claim, name): attention_mass and activation_mass, the share on the regions; …_random, the
           mean share on random places; …_p, the share of places with at least that share, the true place
-          counted; iou and rank_correlation of the two maps, mean over steps
-        - share (kind), with _low, _high: share of the samples with each mode; count (kind)
-        - share_faithful (kind), with _low, _high: the same for the run's faithful samples with regions
-        - n_unfaithful, n_faithful: numbers of samples; n_without_regions: unfaithful samples without regions
+          counted; iou and rank_correlation of the two maps; all but p are means over the claim's tokens
+        - count (kind), share (kind) with _low, _high: number and share of the claims with each mode
+        - count_faithful, share_faithful (kind) with _low, _high: the same for the claims of faithful answers:
+          how often each mode is a false alarm
+        - false_alarm_rate, with _low, _high: share of the faithful answers' claims that are called
+          perceptual_blindness or dissociation
+        - n_claims_unfaithful, n_claims_faithful: numbers of claims; n_unfaithful, n_faithful: numbers of
+          samples with a claim
+        - n_without_regions: unfaithful samples without regions of a named thing; n_without_claims: others
+          whose answer names none of them
 
         Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are
-        left out: attrs["left_out"] names them and n_left_out counts them.
+        left out: attrs["left_out"] names them and n_left_out counts them. attrs["false_alarms"] says their
+        rate in a sentence.
 
     Raises:
-        NotApplicable: no sample is labelled unfaithful, or none of them has regions.
+        NotApplicable: no sample is labelled unfaithful, or none of them names a thing with regions.
         NotCaptured: attention/visual or the logits were not captured.
         InputError: an argument is out of range.
 
@@ -96,54 +124,69 @@ def failure_modes(
     labels = {name: bool(run.faithful(name)) for name in run.ids if run.faithful(name) is not None}
     if all(labels.values()):
         raise NotApplicable(f"{run.path}: no sample is labelled unfaithful, in labels.jsonl or `faithful`")
-    by_label: dict[bool, dict[str, np.ndarray]] = {True: {}, False: {}}
+    by_label: dict[bool, list[_Claim]] = {True: [], False: []}
     left_out = []
-    n_without_regions = 0
+    n_without_regions = n_without_claims = 0
     for name, trace in run.stream("failure_modes", labels):
         try:
-            evidence = _measure_evidence(trace, layers, top, draws, seed)
+            claims = _measure_claims(trace, layers, top, draws, seed)
         except NotApplicable:
             raise
         except InputError:
             left_out.append(name)
             continue
-        if evidence is not None:
-            by_label[labels[name]][name] = evidence
-        elif not labels[name]:
-            n_without_regions += 1
+        by_label[labels[name]] += claims or []
+        if not labels[name]:
+            n_without_regions += claims is None
+            n_without_claims += claims == []
     if not by_label[False]:
-        raise NotApplicable(f"{run.path}: no unfaithful sample has `regions` and finite values")
+        raise NotApplicable(
+            f"{run.path}: no unfaithful answer names a thing with `regions` and finite values; "
+            "things are named in `metadata.differences`"
+        )
     out = _make_dataset(by_label, alpha)
     out["n_without_regions"] = ((), n_without_regions)
+    out["n_without_claims"] = ((), n_without_claims)
     out.attrs = {
         "analysis": "failure_modes",
         "run": str(run.path),
-        "samples": len(by_label[False]),
+        "samples": int(out["n_unfaithful"]),
         "model": run.config["model"]["name"],
         "alpha": alpha,
+        "layers": "all" if layers is None else ", ".join(map(str, layers)),
         "draws": draws,
+        "false_alarms": describe_false_alarms(out),
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
     }
     return out
 
 
-def _measure_evidence(
+def _measure_claims(
     trace: Trace, layers: list[int] | None, top: float, draws: int, seed: int
-) -> np.ndarray | None:
-    """Return the evidence of one sample in the order of `EVIDENCE`; None without a region on an image."""
+) -> list[_Claim] | None:
+    """Return the claims of an answer; None if no thing of its sample has a region on an image."""
     if not trace.images.sizes.get("image", 0):
         return None
-    patches = find_patches(trace)
+    patches = {name: find_patches(trace, regions) for name, regions in read_things(trace.sample).items()}
+    patches = {name: cells for name, cells in patches.items() if cells}
     if not patches:
         return None
-    grids = visual_positions(trace).grids
-    maps = read_maps(trace, layers)
-    masks = np.concatenate(
-        [mask_patches(patches, grids)[None], random_masks(patches, grids, draws, np.random.default_rng(seed))]
-    )
-    values = [number for step_maps in maps for number in _test_mass(_mean(mask_share(step_maps, masks)))]
-    return np.array([*values, _mean(top_iou(*maps, top)), _mean(rank_correlation(*maps))])
+    claims = []
+    mentions = find_mentions(trace, list(patches))
+    maps = read_maps(trace, layers) if mentions else ()
+    for name, tokens in mentions.items():
+        steps = sorted({step for mention in tokens for step in mention})
+        grids, rng = visual_positions(trace).grids, np.random.default_rng(seed)
+        true_mask = mask_patches(patches[name], grids)
+        masks = np.concatenate([true_mask[None], random_masks(patches[name], grids, draws, rng)])
+        of_claim = [step_maps[steps] for step_maps in maps]
+        values = [
+            number for claim_map in of_claim for number in _test_mass(_mean(mask_share(claim_map, masks)))
+        ]
+        values += [float(_mean(top_iou(*of_claim, top))), float(_mean(rank_correlation(*of_claim)))]
+        claims.append(_Claim(trace.sample, name, len(steps), np.array(values)))
+    return claims
 
 
 def _test_mass(mass: np.ndarray) -> tuple[float, float, float]:
@@ -159,7 +202,7 @@ def _test_mass(mass: np.ndarray) -> tuple[float, float, float]:
 
 
 def classify_mode(evidence: np.ndarray, alpha: float) -> str:
-    """Return the failure mode of a sample from its evidence, in the order of `EVIDENCE`.
+    """Return the failure mode of a claim from its evidence, in the order of `EVIDENCE`.
 
     Example:
         >>> classify_mode(np.array([0.5, 0.1, 0.01, 0.1, 0.1, 0.6, 0.0, 0.0]), alpha=0.1)
@@ -172,32 +215,57 @@ def classify_mode(evidence: np.ndarray, alpha: float) -> str:
     return "undecided" if activation_on else "perceptual_blindness"
 
 
-def _make_dataset(by_label: dict[bool, dict[str, np.ndarray]], alpha: float) -> xr.Dataset:
-    """Return the modes and their shares.
-
-    Args:
-        by_label: evidence of the faithful (True) and unfaithful (False) samples by id.
-    """
-    names = list(by_label[False])
-    out = xr.Dataset(coords={"sample": names, "name": list(EVIDENCE), "kind": list(MODES)})
+def _make_dataset(by_label: dict[bool, list[_Claim]], alpha: float) -> xr.Dataset:
+    """Return the modes of the claims of faithful (True) and unfaithful (False) answers, and their shares."""
+    claims = by_label[False]
+    names = [f"{claim.sample.id}:{claim.thing}" for claim in claims]
+    out = xr.Dataset(coords={"claim": names, "name": list(EVIDENCE), "kind": list(MODES)})
+    out.coords["sample"] = ("claim", [claim.sample.id for claim in claims])
+    out.coords["thing"] = ("claim", [claim.thing for claim in claims])
     modes = {
-        label: [classify_mode(evidence, alpha) for evidence in samples.values()]
-        for label, samples in by_label.items()
+        label: [classify_mode(claim.evidence, alpha) for claim in members]
+        for label, members in by_label.items()
     }
-    out["mode"] = ("sample", modes[False])
-    out["evidence"] = (("sample", "name"), np.array(list(by_label[False].values())))
+    out["mode"] = ("claim", modes[False])
+    out["n_tokens"] = ("claim", [claim.n_tokens for claim in claims])
+    out["evidence"] = (("claim", "name"), np.array([claim.evidence for claim in claims]))
     for suffix, faithful in (("", False), ("_faithful", True)):
         has_mode = np.array([[mode == kind for kind in MODES] for mode in modes[faithful]], float)
         has_mode = has_mode.reshape(-1, len(MODES))
-        low, high = bootstrap_mean(has_mode)
-        share = has_mode.mean(0) if len(has_mode) else np.full(len(MODES), np.nan)
-        out[f"share{suffix}"] = ("kind", share)
-        out[f"share{suffix}_low"] = ("kind", low)
-        out[f"share{suffix}_high"] = ("kind", high)
-    out["count"] = ("kind", [modes[False].count(kind) for kind in MODES])
-    out["n_unfaithful"] = ((), len(modes[False]))
-    out["n_faithful"] = ((), len(modes[True]))
+        _add_share(out, f"share{suffix}", has_mode, ("kind",))
+        out[f"count{suffix}"] = ("kind", has_mode.sum(0).astype(int))
+    _add_share(out, "false_alarm_rate", has_mode[:, : len(FAILURES)].any(1).astype(float), ())
+    for label, faithful in (("unfaithful", False), ("faithful", True)):
+        out[f"n_claims_{label}"] = ((), len(by_label[faithful]))
+        out[f"n_{label}"] = ((), len({claim.sample.id for claim in by_label[faithful]}))
     return out
+
+
+def describe_false_alarms(ds: xr.Dataset) -> str:
+    """Return in a sentence how often the rule finds a failure in faithful answers.
+
+    Example:
+        >>> ds = failure_modes(run)                                 # doctest: +SKIP
+        >>> describe_false_alarms(ds)                               # doctest: +SKIP
+        'False alarms: 12% [8%, 17%] of the 60 claims of 40 faithful answers are called blind or dissociated.'
+    """
+    n_claims, n_samples = int(ds["n_claims_faithful"]), int(ds["n_faithful"])
+    if not n_claims:
+        return "False alarms: unknown, since no faithful answer names a thing with regions."
+    rate, low, high = (float(ds[f"false_alarm_rate{end}"]) for end in ("", "_low", "_high"))
+    interval = "" if np.isnan(low) else f" [{low:.0%}, {high:.0%}]"
+    return (
+        f"False alarms: {rate:.0%}{interval} of the {n_claims} claims of {n_samples} faithful answers are called blind "
+        "or dissociated."
+    )
+
+
+def _add_share(out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...]) -> None:
+    """Add the mean over claims of values [claim, ...], with its interval."""
+    low, high = bootstrap_mean(values)
+    share = values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
+    for suffix, array in (("", share), ("_low", low), ("_high", high)):
+        out[name + suffix] = (dims, array)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

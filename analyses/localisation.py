@@ -6,10 +6,12 @@ TAM (Li et al., 2025, arXiv:2506.23270).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.named_things import Things, find_mentions, read_things
 from mmprobe.analyses.regions import find_patches, mask_patches
 from mmprobe.analyses.statistics import RESAMPLES, resample_means
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
@@ -26,43 +28,24 @@ FUNCTION_WORDS = frozenset(
 MAPS = ("tam", "raw")
 
 
-def read_nouns(sample: Sample) -> set[str]:
-    """Return the `shape`, `category` and `object` of a sample's differences, in lower case.
-
-    Example:
-        >>> metadata = {"differences": [{"type": "color", "shape": "Star"}]}
-        >>> read_nouns(Sample(id="a", question="?", metadata=metadata))
-        {'star'}
-    """
-    differences = sample.metadata.get("differences")
-    return {
-        str(difference[key]).lower()
-        for difference in (
-            differences if isinstance(differences, list) else []
-        )  # some data sets hold their number
-        if isinstance(difference, dict)
-        for key in ("shape", "category", "object")
-        if key in difference
-    }
-
-
 def localisation(
     run: Run,
-    nouns: Callable[[Sample], set[str]] = read_nouns,
+    nouns: Callable[[Sample], Things] = read_things,
     function_words: frozenset[str] = FUNCTION_WORDS,
     seed: int = 0,
 ) -> xr.Dataset:
     """Return the metrics of TAM (Li et al., 2025): how well token activation maps show the objects.
 
     The map of a generated noun should lie on its object. Its Obj-IoU is the intersection over union of the
-    map, thresholded by Otsu's method, and the sample's regions. The map of a function word should be dark.
-    Its Func-IoU is the share of the map below the mean threshold of the answer's nouns. F1-IoU is their
-    harmonic mean.
+    map, thresholded by Otsu's method, and the noun's own regions. The map of a noun of several tokens is the
+    mean of their maps (our choice). The map of a function word should be dark. Its Func-IoU is the share of
+    the map below the mean threshold of the answer's nouns. F1-IoU is their harmonic mean.
 
     Args:
         run: traces with `tam/logit` and `tam/prompt`; samples with regions.
-        nouns: function that returns the words for the objects in a sample's regions; the default, which reads
-            the metadata, is our choice.
+        nouns: function that returns the nouns of a sample, each with its object's regions. A noun without
+            regions is tested against all regions of the sample. The default `read_things`, which reads
+            `metadata.differences`, is our choice.
         function_words: the default, 37 English words, is our choice.
         seed: of the bootstrap.
 
@@ -70,9 +53,10 @@ def localisation(
         A data set with dimensions `map` (tam, raw) and `sample`:
 
         - obj_iou, func_iou, f1_iou (map), each with _low, _high: means over samples of their means over
-          tokens
+          mentions of a noun, or over function words
         - obj_iou_sample, func_iou_sample (sample, map), NaN where a sample has no such token
-        - n_obj: samples with regions and a noun in the answer; n_func: those of them with a function word too
+        - n_obj: samples with regions and a noun in the answer; n_own: those of them in which every mentioned
+          noun has regions of its own; n_func: those with a function word too
 
         Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are
         left out: attrs["left_out"] names them and n_left_out counts them.
@@ -85,25 +69,24 @@ def localisation(
         >>> localisation(run).f1_iou.sel(map="tam").item()          # doctest: +SKIP
         0.42
     """
-    names, object_ious, function_ious, left_out = [], [], [], []
+    names, rows, left_out = [], [], []
     for name, trace in run.stream("localisation"):
         patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []
         if not patches:
             continue
         try:
-            ious = _measure_sample(trace, nouns(trace.sample), function_words)
+            row = _measure_sample(trace, nouns(trace.sample), function_words)
         except NotApplicable:
             raise
         except InputError:
             left_out.append(name)
             continue
-        if ious is not None:
+        if row is not None:
             names.append(name)
-            object_ious.append(ious[0])
-            function_ious.append(ious[1])
+            rows.append(row)
     if not names:
         raise NotApplicable(f"{run.path}: no answer names an object in its sample's `regions`")
-    return _make_dataset(run, names, np.array(object_ious), np.array(function_ious), left_out, seed)
+    return _make_dataset(run, names, rows, left_out, seed)
 
 
 def otsu_threshold(values: np.ndarray, bins: int = 256) -> float:
@@ -138,36 +121,44 @@ def obj_iou(values: np.ndarray, mask: np.ndarray) -> float:
     return float((foreground & mask).sum() / union) if union else 0.0
 
 
-def _measure_sample(
-    trace: Trace, nouns: set[str], function_words: frozenset[str]
-) -> tuple[list[float], list[float]] | None:
-    """Return Obj-IoU and Func-IoU [map] of the full and the raw maps; None if no token is a noun."""
-    texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.tam_logit.sizes["step"] :]
-    words = [str(text).strip().lower() for text in texts]
-    noun_steps = [step for step, word in enumerate(words) if word in nouns]
-    function_steps = [step for step, word in enumerate(words) if word in function_words]
-    if not noun_steps:
+class _Row(NamedTuple):
+    """Obj-IoU and Func-IoU [map] of one sample, and whether all its nouns have regions of their own."""
+
+    object_ious: list[float]
+    function_ious: list[float]
+    own: bool
+
+
+def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str]) -> _Row | None:
+    """Return the measures of the full and the raw maps; None if the answer mentions no noun."""
+    mentions = [
+        (name, steps) for name, places in find_mentions(trace, list(nouns)).items() for steps in places
+    ]
+    if not mentions:
         return None
+    texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.tam_logit.sizes["step"] :]
+    function_steps = [step for step, text in enumerate(texts) if str(text).strip().lower() in function_words]
     views = visual_positions(trace)
-    mask = mask_patches(find_patches(trace), views.grids)
+    own = {name: find_patches(trace, nouns[name]) for name, _ in mentions}
+    of_sample = find_patches(trace)
+    masks = {name: mask_patches(patches or of_sample, views.grids) for name, patches in own.items()}
     object_ious, function_ious = [], []
     for maps in activation_maps(read_logits(trace, views.positions), views.grids):
-        object_ious.append(float(np.mean([obj_iou(maps[step], mask) for step in noun_steps])))
-        threshold = np.mean([otsu_threshold(maps[step]) for step in noun_steps])
+        noun_maps = [maps[steps].mean(0) for _, steps in mentions]
+        ious = [obj_iou(values, masks[name]) for values, (name, _) in zip(noun_maps, mentions, strict=True)]
+        object_ious.append(float(np.mean(ious)))
+        threshold = np.mean([otsu_threshold(values) for values in noun_maps])
         dark = [(maps[step] < threshold).mean() for step in function_steps]
         function_ious.append(float(np.mean(dark)) if dark else np.nan)
-    return object_ious, function_ious
+    return _Row(object_ious, function_ious, all(own.values()))
 
 
 def _make_dataset(
-    run: Run,
-    names: Sequence[str],
-    object_ious: np.ndarray,
-    function_ious: np.ndarray,
-    left_out: list[str],
-    seed: int,
+    run: Run, names: Sequence[str], rows: Sequence[_Row], left_out: list[str], seed: int
 ) -> xr.Dataset:
-    """Return the means of Obj-IoU and Func-IoU [sample, map], with intervals."""
+    """Return the means of Obj-IoU and Func-IoU, with intervals."""
+    object_ious = np.array([row.object_ious for row in rows])
+    function_ious = np.array([row.function_ious for row in rows])
     out = xr.Dataset(coords={"sample": list(names), "map": list(MAPS)})
     out["obj_iou_sample"] = (("sample", "map"), object_ious)
     out["func_iou_sample"] = (("sample", "map"), function_ious)
@@ -184,6 +175,7 @@ def _make_dataset(
         out[f"{name}_low"] = ("map", low)
         out[f"{name}_high"] = ("map", high)
     out["n_obj"] = ((), len(names))
+    out["n_own"] = ((), sum(row.own for row in rows))
     out["n_func"] = ((), int(known.all(1).sum()))
     out.attrs = {
         "analysis": "localisation",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from mmprobe.cache import Trace
+from mmprobe.samples import Region
 
 
 class Patch(NamedTuple):
@@ -19,8 +21,8 @@ class Patch(NamedTuple):
     right: int
 
 
-def find_patches(trace: Trace) -> list[Patch]:
-    """Return the cells that each of a sample's regions covers.
+def find_patches(trace: Trace, regions: Sequence[Region] | None = None) -> list[Patch]:
+    """Return the cells that each region covers; the regions are by default all those of the sample.
 
     A region covers the cells whose centres lie in it, and at least one row and one column. A region that
     several views show gives several patches; a region that no view shows gives none.
@@ -31,7 +33,7 @@ def find_patches(trace: Trace) -> list[Patch]:
     """
     source, box, grid = (trace.array(f"images/{name}").values for name in ("source", "box", "grid"))
     patches = []
-    for region in trace.sample.regions:
+    for region in trace.sample.regions if regions is None else regions:
         for view in np.flatnonzero(source == region.image):
             left, top, width, height = box[view]
             rows, columns = grid[view]

@@ -123,11 +123,16 @@ def test_internals_are_means_of_finite_values() -> None:
     values = xr.DataArray(
         [[0.5, np.nan], [np.nan, np.nan]], dims=("sample", "step"), coords={"sample": ["a", "b"]}
     )
-    modes = xr.DataArray(["perceptual_blindness"], dims="sample", coords={"sample": ["b"]})
+    modes = xr.DataArray(
+        ["perceptual_blindness", "grounded", "grounded"],
+        dims="claim",
+        coords={"sample": ("claim", ["b", "b", "c"])},
+    )
     datasets = [
         xr.Dataset({"iou": values}, attrs={"analysis": "attention_vs_activation"}),
-        xr.Dataset({"mode": modes}, attrs={"analysis": "failure_modes"}),
+        xr.Dataset({"mode": modes}, attrs={"analysis": "failure_modes", "false_alarms": "False alarms: 3%."}),
     ]
     overlap, mode = internal_columns(datasets)
     assert (overlap.name, overlap.values) == ("Overlap", {"a": 0.5, "b": None})
-    assert mode.values == {"b": "perceptual blindness"}
+    assert mode.values == {"b": "perceptual blindness, grounded", "c": "grounded"}
+    assert mode.about.endswith("False alarms: 3%.")

@@ -38,9 +38,9 @@ _INTERNALS = (
     ),
     (
         "attention_decay",
-        "slope_of_sample",
+        "slope_authors_of_sample",
         "Decay",
-        "slope of the visual share per step; below 0 if attention to the images decreases",
+        "slope per step of the images' part in the attention to the prompt; below 0 if attention to them decreases",
     ),
     (
         "attention_vs_activation",
@@ -60,7 +60,12 @@ _INTERNALS = (
         "Overlap",
         "intersection over union of the top cells of attention and token activation, mean over steps",
     ),
-    ("failure_modes", "mode", "Failure mode", "failure mode of unfaithful answers about regions"),
+    (
+        "failure_modes",
+        "mode",
+        "Failure mode",
+        "failure modes of the changed things that an unfaithful answer names",
+    ),
 )
 
 
@@ -87,17 +92,25 @@ def internal_columns(datasets: Iterable[xr.Dataset]) -> list[InternalColumn]:
     """
     by_name = {str(dataset.attrs.get("analysis")): dataset for dataset in datasets}
     return [
-        InternalColumn(name, about, _values_by_sample(by_name[analysis][variable]))
+        InternalColumn(name, _about(by_name[analysis], about), _values_by_sample(by_name[analysis][variable]))
         for analysis, variable, name, about in _INTERNALS
         if analysis in by_name and variable in by_name[analysis]
     ]
 
 
+def _about(dataset: xr.Dataset, about: str) -> str:
+    """Return the explanation of a column, with the false alarms of its analysis."""
+    return f"{about}. {dataset.attrs['false_alarms']}" if "false_alarms" in dataset.attrs else about
+
+
 def _values_by_sample(values: xr.DataArray) -> dict[str, float | str | None]:
-    """Return one value for each sample: a word, or the mean over all other dimensions without NaN."""
+    """Return one value for each sample: its words, or the mean over all other dimensions without NaN."""
     names = [str(name) for name in values["sample"].values]
     if values.dtype.kind not in "fiub":
-        return {name: str(value).replace("_", " ") for name, value in zip(names, values.values, strict=True)}
+        words: dict[str, list[str]] = {}
+        for name, value in zip(names, values.values, strict=True):
+            words.setdefault(name, []).append(str(value).replace("_", " "))
+        return {name: ", ".join(dict.fromkeys(of_sample)) for name, of_sample in words.items()}
     flat = values.transpose("sample", ...).values.reshape(len(names), -1).astype(float)
     finite = np.isfinite(flat)
     counts, totals = finite.sum(1), np.where(finite, flat, 0).sum(1)
