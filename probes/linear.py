@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -11,7 +11,6 @@ from tqdm import tqdm
 
 from mmprobe.analyses.held_out import shuffle_within_folds
 from mmprobe.cache import Run
-from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes.cross_validation import (
     MEASURES,
@@ -23,7 +22,7 @@ from mmprobe.probes.cross_validation import (
     split_samples,
 )
 from mmprobe.probes.targets import Target, read_labels, select_classes, target_name
-from mmprobe.samples import Sample
+from mmprobe.probes.vectors import REDUCTIONS, Vectors, read_vectors, step_reader, stream_path
 
 Stream = Literal["pre", "mid", "post"]
 MINIMUM = 20  # samples of each class; our choice
@@ -86,15 +85,15 @@ def linear_probe(
         >>> ds = linear_probe(run, "difference_type", reduce="last")         # doctest: +SKIP
         >>> ds.auc.sel(layer=5).item(), ds.auc_p_max.sel(layer=5).item()     # doctest: +SKIP
     """
-    if reduce not in _REDUCTIONS:
-        raise InputError(f"reduce {reduce!r}: choose {', '.join(_REDUCTIONS)}")
+    if reduce not in REDUCTIONS:
+        raise InputError(f"reduce {reduce!r}: choose {', '.join(REDUCTIONS)}")
     labels = read_labels(run, target)
-    path = _stream_path(stream)
+    path = stream_path(stream)
     minimum = _check_minimum(minimum, folds)
     all_classes = {str(label) for label in labels.values()}
     classes = select_classes(run, labels, target, minimum)
     names = [name for name in labels if labels[name] in classes]
-    data = _read_vectors(run, names, path, _REDUCTIONS[reduce])
+    data = read_vectors(run, names, path, REDUCTIONS[reduce])
     labels = {name: labels[name] for name in data.names}
     classes = select_classes(run, labels, target, minimum, data.left_out)
     split = _split(run, data, labels, classes, folds, seed)
@@ -161,7 +160,7 @@ def linear_probe_by_step(
         >>> linear_probe_by_step(run, layers=[5]).auc.values        # doctest: +SKIP
     """
     labels = read_labels(run, target)
-    path = _stream_path(stream)
+    path = stream_path(stream)
     minimum = _check_minimum(minimum, folds)
     classes = select_classes(run, labels, target, minimum)
     captured = run[run.ids[0]].array(path)["layer"].values
@@ -176,7 +175,7 @@ def linear_probe_by_step(
     left_out: set[str] = set()
     error: NotApplicable | None = None
     for number, step in enumerate(tqdm(steps, desc="linear_probe_by_step", unit="step", disable=None)):
-        data = _read_vectors(run, labels, path, _step_reader(step), selected)
+        data = read_vectors(run, labels, path, step_reader(step), selected)
         left_out |= set(data.left_out)
         counts[number] = [sum(labels[name] == label for name in data.names) for label in classes]
         if counts[number].min() < minimum:
@@ -219,12 +218,6 @@ def _base_attrs(run: Run, name: str, target: Target, stream: str, folds: int, se
     }
 
 
-def _stream_path(stream: str) -> str:
-    if stream not in ("pre", "mid", "post"):
-        raise InputError(f"stream {stream!r}: choose pre, mid, post")
-    return f"residual/{stream}"
-
-
 def _check_minimum(minimum: int, folds: int) -> int:
     """Return the number of samples that each class needs."""
     if minimum < 2 or folds < 2:
@@ -232,66 +225,9 @@ def _check_minimum(minimum: int, folds: int) -> int:
     return max(minimum, folds)
 
 
-class _Vectors(NamedTuple):
-    """Vectors float32 [sample, layer, hidden] of samples with finite values; `left_out` names the others."""
-
-    names: list[str]
-    samples: list[Sample]
-    vectors: np.ndarray
-    layers: np.ndarray
-    left_out: list[str]
-
-
-def _read_vectors(
-    run: Run,
-    names: Iterable[str],
-    path: str,
-    reduce: Callable[[xr.DataArray], np.ndarray | None],
-    layers: np.ndarray | None = None,
-) -> _Vectors:
-    kept_names: list[str] = []
-    samples: list[Sample] = []
-    vectors: list[np.ndarray] = []
-    left_out: list[str] = []
-    for name in names:
-        trace = run[name]
-        streams = trace.array(path)
-        vector = reduce(streams if layers is None else streams.sel(layer=layers))
-        if vector is None:
-            continue
-        if not np.isfinite(vector).all():
-            left_out.append(name)
-            continue
-        kept_names.append(name)
-        samples.append(trace.sample)
-        vectors.append(vector.astype("f4"))
-    layers = streams["layer"].values if layers is None else layers
-    return _Vectors(kept_names, samples, np.array(vectors), layers, left_out)
-
-
-def _mean_over_steps(streams: xr.DataArray) -> np.ndarray:
-    """Return the mean over the steps of [step, layer, hidden]; NaN without steps."""
-    total = np.zeros(streams.shape[1:])
-    for start in range(0, len(streams), BLOCK_STEPS):
-        total += streams[start : start + BLOCK_STEPS].values.sum(0, dtype=float)
-    return total / len(streams) if len(streams) else np.full_like(total, np.nan)
-
-
-def _step_reader(step: int) -> Callable[[xr.DataArray], np.ndarray | None]:
-    """Return a function that reads the vector of a step, or None if the answer is shorter."""
-    return lambda streams: streams[step].values if -len(streams) <= step < len(streams) else None
-
-
-_REDUCTIONS: dict[str, Callable[[xr.DataArray], np.ndarray | None]] = {
-    "mean": _mean_over_steps,
-    "last": _step_reader(-1),
-    "first": _step_reader(0),
-}
-
-
 def _split(
     run: Run,
-    data: _Vectors,
+    data: Vectors,
     labels: Mapping[str, Hashable],
     classes: list[Hashable],
     folds: int,

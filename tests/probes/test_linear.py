@@ -27,6 +27,7 @@ from mmprobe.errors import NotApplicable, NotCaptured
 from mmprobe.probes import cross_validation
 from mmprobe.probes.linear import linear_probe, linear_probe_by_step
 from mmprobe.probes.targets import object_presence
+from mmprobe.probes.vectors import REDUCTIONS, read_vectors
 from mmprobe.viz.figures.linear_probe import panels
 
 warnings.simplefilter("error")
@@ -178,7 +179,7 @@ def test_how_steps_become_one_vector(tmp_path, reduce, step):
     auc = {name: linear_probe(run, reduce=name, minimum=10).auc.item() for name in ("first", "last", "mean")}
     assert max(auc, key=auc.get) == reduce
     assert auc[reduce] > 0.9
-    collected = module._read_vectors(run, run.ids, "residual/post", module._REDUCTIONS[reduce])
+    collected = read_vectors(run, run.ids, "residual/post", REDUCTIONS[reduce])
     expected = np.array([values.astype("f2").astype(float) for values in streams.values()])
     np.testing.assert_allclose(
         collected.vectors, expected.mean(1) if step is None else expected[:, step], atol=1e-5
