@@ -5,6 +5,7 @@ SPD-Faith Bench (arXiv:2602.07833), section 4.3 and appendix D.3.
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 
 import numpy as np
@@ -14,6 +15,7 @@ from tqdm import tqdm
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
+    compare_groups,
     compare_labels,
     label_masks,
     means_by_label,
@@ -24,15 +26,20 @@ from mmprobe.errors import InputError, NotApplicable
 
 STREAMS = ("pre", "mid", "post")
 POLARITIES = ("same", "different")
+CONSISTENCY = ("consistent", "contradictory")
+_YES_OR_NO = re.compile(r"[\W_]*(yes|no)[ \t*_'\"]*(?:[.,;:!\n\u2013\u2014]|$)", re.IGNORECASE)
 
 
 def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr.Dataset:
     """Return the cosine of the residual streams of paired answers, by layer.
 
     S^l = cos(mean_t h_t^l(same), mean_t h_t^l(different)), where h_t is the residual stream at the query of
-    step t. A pair is two samples with the same `pair_id` and the polarities `same` and `different`. A pair is
-    unfaithful if either answer is unfaithful, and faithful if both are faithful. Other pairs count only among
-    all.
+    step t. A pair is two samples with the same `pair_id` and the polarities `same` and `different`.
+
+    There are two groupings of the pairs. The paper's (figure 8a and D.3) is by contradiction: a pair is
+    contradictory if both answers are yes or both are no, and consistent if one is yes and one no
+    (`read_yes_no`). Ours is by statements: a pair is unfaithful if either answer is unfaithful, and faithful
+    if both are faithful. Pairs that a grouping cannot place count only among all.
 
     Args:
         run: traces with `residual/STREAM`.
@@ -48,9 +55,14 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         - n_steps (pair): number of these steps
         - cosine_mean, cosine_aligned_mean (faithful, layer), with _low, _high: means over pairs
         - n (faithful): number of pairs; pair_faithful (pair): 1 faithful, 0 unfaithful, NaN unknown
+        - pair_contradictory (pair): 1 contradictory, 0 consistent, NaN unknown; n_consistency (consistency):
+          number of pairs; cosine_by_consistency (consistency, layer), with _low, _high: means over pairs;
+          n_both_yes, n_both_no: numbers of pairs
         - difference, with _low, _high, effect, p, p_holm (layer): cosine of unfaithful minus faithful pairs
           (`compare_groups`); with `_aligned` the same of cosine_aligned; n_faithful, n_unfaithful: numbers of
           pairs. They are NaN if a group has fewer than `minimum` pairs, and attrs["note"] says so.
+        - difference_contradictory with _low, _high, effect_…, p_… and p_holm_contradictory (layer): cosine of
+          contradictory minus consistent pairs; attrs["note_contradictory"] says if a group is too small
 
         Intervals are 95 % percentile bootstraps over pairs. attrs["left_out"] names the samples with values
         that are not finite, attrs["unpaired"] the pairs with one answer; n_left_out and n_unpaired count
@@ -72,16 +84,18 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     path = f"residual/{stream}"
     layers = run[run.ids[0]].array(path)["layer"].values
     pairs, unpaired = _find_pairs(run)
-    rows, names, labels, left_out = [], [], [], []
+    rows, names, labels, both_answers, left_out = [], [], [], [], []
     for pair, ids in tqdm(pairs.items(), desc="residual_drift", unit="pair", disable=None):
         with ExitStack() as stack:
             traces = [stack.enter_context(run[name].keep_open()) for name in ids]
             *row, bad = _measure_pair(*(trace.array(path) for trace in traces))
+            answers = [read_yes_no(trace.answer) for trace in traces]
         left_out += [name for name, is_bad in zip(ids, bad, strict=True) if is_bad]
         if not any(bad):
             rows.append(row)
             names.append(pair)
             labels.append(_pair_faithful([run.faithful(name) for name in ids]))
+            both_answers.append(answers)
     if not rows:
         raise NotApplicable(f"{run.path}: every pair has values that are not finite in {path}")
     cosine, aligned = (np.array([row[index] for row in rows]) for index in (0, 1))
@@ -90,6 +104,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         coords={"pair": names, "layer": layers, "faithful": list(LABELS)},
     )
     note = _add_cosines(out, cosine, aligned, labels, minimum)
+    note_contradictory = _add_contradictions(out, both_answers, minimum)
     out.attrs = {
         "analysis": "residual_drift",
         "run": str(run.path),
@@ -100,8 +115,24 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         "n_left_out": len(left_out),
         "unpaired": ", ".join(unpaired),
         "n_unpaired": len(unpaired),
-    } | ({"note": note} if note else {})
+    }
+    notes = {"note": note, "note_contradictory": note_contradictory}
+    out.attrs |= {name: text for name, text in notes.items() if text}
     return out
+
+
+def read_yes_no(answer: str) -> bool | None:
+    """Return whether an answer begins with yes (True) or no (False), as a word of its own; else None.
+
+    A sign or a line break must follow the word: "No. Nothing changed." is no, "No image is attached" is
+    neither.
+
+    Example:
+        >>> read_yes_no("**Yes**, they are."), read_yes_no("no"), read_yes_no("Yes and no.")
+        (True, False, None)
+    """
+    match = _YES_OR_NO.match(answer)
+    return None if match is None else match.group(1).lower() == "yes"
 
 
 def _add_cosines(
@@ -120,6 +151,46 @@ def _add_cosines(
         variables, note = compare_labels(values, masks, ("layer",), minimum, suffix)
         out.update(variables)
     return note
+
+
+def _add_contradictions(out: xr.Dataset, answers: list[list[bool | None]], minimum: int) -> str:
+    """Add the paper's grouping of the pairs, by whether their answers contradict each other.
+
+    Args:
+        answers: for each pair whether its two answers are yes.
+
+    Returns:
+        The note of the comparison.
+    """
+    known = [None not in pair for pair in answers]
+    same = [pair[0] == pair[1] for pair in answers]
+    masks = {
+        "consistent": np.array(
+            [is_known and not is_same for is_known, is_same in zip(known, same, strict=True)]
+        ),
+        "contradictory": np.array(
+            [is_known and is_same for is_known, is_same in zip(known, same, strict=True)]
+        ),
+    }
+    out.coords["consistency"] = list(CONSISTENCY)
+    out["pair_contradictory"] = ("pair", np.where(known, np.array(same, float), np.nan))
+    out["n_consistency"] = ("consistency", [int(masks[kind].sum()) for kind in CONSISTENCY])
+    out["n_both_yes"] = ((), answers.count([True, True]))
+    out["n_both_no"] = ((), answers.count([False, False]))
+    values = out["cosine"].values
+    out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer")))
+    names = (CONSISTENCY[1], CONSISTENCY[0])
+    comparison = compare_groups(values, *(masks[name] for name in names), minimum, names)
+    for name, array in (
+        ("difference_contradictory", comparison.difference),
+        ("difference_contradictory_low", comparison.low),
+        ("difference_contradictory_high", comparison.high),
+        ("effect_contradictory", comparison.effect),
+        ("p_contradictory", comparison.p),
+        ("p_holm_contradictory", comparison.p_holm),
+    ):
+        out[name] = ("layer", array)
+    return comparison.note
 
 
 def _find_pairs(run: Run) -> tuple[dict[str, tuple[str, str]], list[str]]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import mmprobe as mp
 from mmprobe.analyses import export
-from mmprobe.analyses.residual_drift import residual_drift
+from mmprobe.analyses.residual_drift import read_yes_no, residual_drift
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import NotCaptured
 from mmprobe.viz.figures.residual_drift import panels
@@ -24,10 +24,15 @@ warnings.simplefilter("error")
 LAYERS = [1, 4]
 
 
-def write_run(folder: Path, traces: dict[str, tuple[np.ndarray, dict]], stream: str = "post") -> mp.Run:
+def write_run(
+    folder: Path,
+    traces: dict[str, tuple[np.ndarray, dict]],
+    stream: str = "post",
+    answer: str | dict[str, str] = "",
+) -> mp.Run:
     """Write a run of residual streams [step, layer, hidden] and fields of the samples."""
     arrays = {name: {f"residual/{stream}": values, **fields} for name, (values, fields) in traces.items()}
-    return runs.write_run(folder, arrays, LAYERS)
+    return runs.write_run(folder, arrays, LAYERS, answer=answer)
 
 
 def pair(
@@ -85,6 +90,52 @@ def test_a_pair_is_unfaithful_if_either_answer_is(tmp_path):
     np.testing.assert_array_equal(ds.pair_faithful, [1, 0, 0, np.nan, np.nan])
     assert ds.n.values.tolist() == [5, 1, 2]
     assert ds.faithful.values.tolist() == ["all", "faithful", "unfaithful"]
+
+
+def test_a_contradiction_is_twice_yes_or_twice_no_whatever_the_statements_are(tmp_path):
+    """The paper's groups and those by faithful answers: a false statement need not contradict the other."""
+    answers = {
+        "a": ("Yes. Nothing changed.", "No. Nothing changed."),
+        "b": ("no", "Yes. The ring moved."),
+        "c": ("Yes.", "Yes, they differ."),
+        "d": ("No. The ring moved.", "No."),
+        "e": ("I cannot tell.", "Yes."),
+    }
+    rng, traces, texts = np.random.default_rng(0), {}, {}
+    for name, pair_answers in answers.items():
+        traces |= pair(name, *rng.normal(size=(2, 3, 2, 4)), (name not in "bc", True))
+        texts |= dict(zip((f"{name}-same", f"{name}-different"), pair_answers, strict=True))
+    ds = residual_drift(write_run(tmp_path / "run", traces, answer=texts), minimum=2)
+    np.testing.assert_array_equal(ds.pair_contradictory, [0, 0, 1, 1, np.nan])
+    np.testing.assert_array_equal(ds.pair_faithful, [1, 0, 0, 1, 1])
+    assert ds.consistency.values.tolist() == ["consistent", "contradictory"]
+    assert ds.n_consistency.values.tolist() == [2, 2] and (ds.n_both_yes, ds.n_both_no) == (1, 1)
+    consistent, contradictory = ds.cosine[:2].mean("pair"), ds.cosine[2:4].mean("pair")
+    np.testing.assert_allclose(ds.cosine_by_consistency, [consistent, contradictory])
+    np.testing.assert_allclose(ds.difference_contradictory, contradictory - consistent)
+    captions = " ".join(panel.caption for panel in panels(ds))
+    assert "2 contradictory (1 yes and yes, 1 no and no) and 2 consistent" in captions
+    few = residual_drift(write_run(tmp_path / "few", traces, answer=texts))
+    assert "2 contradictory and 2 consistent" in few.attrs["note_contradictory"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Yes", True),
+        ("**No.** They differ", False),
+        ("YES\nNothing", True),
+        ("'no', since", False),
+        ("No image is attached.", None),
+        ("Yes or no? Hard to say.", None),
+        ("Nothing changed.", None),
+        ("Yesterday.", None),
+        ("", None),
+        ("The answer is no.", None),
+    ],
+)
+def test_only_an_answer_that_begins_with_yes_or_no_alone_is_read(answer, expected):
+    assert read_yes_no(answer) is expected
 
 
 def test_against_plain_loops_over_blocks(tmp_path):

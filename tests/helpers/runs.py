@@ -55,18 +55,20 @@ def write_run(
     traces: Mapping[str, Mapping[str, Any]],
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    answer: str = "",
+    answer: str | Mapping[str, str] = "",
     **config: Any,
 ) -> Run:
     """Write a run and open it.
 
     Args:
         traces: by sample id, as `write_trace` takes them.
+        answer: of all samples, or by sample id.
         config: keys of run.json, such as `order`.
     """
     (folder / "samples").mkdir(parents=True)
     for name, trace in traces.items():
-        write_trace(folder / "samples" / f"{name}.h5", trace, layers, heads, answer)
+        text = answer if isinstance(answer, str) else answer[name]
+        write_trace(folder / "samples" / f"{name}.h5", trace, layers, heads, text)
     config = {"format": FORMAT_VERSION, "order": list(traces), "model": {"name": "hand"}} | config
     (folder / "run.json").write_text(json.dumps(config), encoding="utf-8")
     return open_run(folder)

@@ -14,11 +14,13 @@ from mmprobe.viz.label_comparison import (
     format_notes,
     lines_by_label,
 )
-from mmprobe.viz.panel import Panel, apply_layout, escape_text
+from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout, escape_text, interval_band
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
     shown = [_mean_panel(ds), _pair_panel(ds)]
+    if int(ds["n_consistency"].sel(consistency="contradictory")):
+        shown.append(_contradiction_panel(ds))
     if "note" not in ds.attrs:
         plots = {
             "mean over steps (as in the paper)": difference_variables(ds),
@@ -42,8 +44,51 @@ def _mean_panel(ds: xr.Dataset) -> Panel:
         "'different?' about the same images; 1 means the same direction. Means over pairs with 95 % bootstrap intervals: "
         f"{format_counts(ds['n'], 'pair')}, {ds.attrs['model']}. A pair is unfaithful if either answer is. Left: cosine "
         f"of the means over steps. Right: mean over the {_format_range(ds['n_steps'].values)} steps that both answers "
-        f"have. {format_notes(ds)}".strip(),
+        f"have. {_format_contradictions(ds)} {format_notes(ds)}".strip(),
     )
+
+
+def _contradiction_panel(ds: xr.Dataset) -> Panel:
+    figure, layers = go.Figure(), ds["layer"].values
+    for kind, label in (("consistent", "faithful"), ("contradictory", "unfaithful")):
+        of_kind, colour = ds.sel(consistency=kind), LABEL_COLOURS[label]
+        value, low, high = (of_kind[f"cosine_by_consistency{end}"].values for end in ("", "_low", "_high"))
+        figure.add_traces(interval_band(layers, low, high, colour))
+        figure.add_scatter(
+            x=layers,
+            y=value,
+            name=f"{kind} (n = {int(of_kind['n_consistency'])})",
+            mode="lines+markers",
+            line={"color": colour},
+            hovertemplate=f"{kind}, layer %{{x}}: %{{y:.4f}}<extra></extra>",
+        )
+    figure.update_xaxes(title="layer")
+    figure.update_yaxes(title="cosine of the two answers")
+    return Panel(
+        "Similarity of contradictory and consistent answers",
+        apply_layout(figure),
+        "The grouping of the paper's figure 8a. Answers to 'same?' and 'different?' contradict each other if both are yes "
+        f"or both are no. {_format_contradictions(ds)} Cosine of the means over steps, mean over pairs, with 95 % "
+        f"intervals. {_format_test(ds)}".strip(),
+    )
+
+
+def _format_contradictions(ds: xr.Dataset) -> str:
+    consistent, contradictory = (int(count) for count in ds["n_consistency"].values)
+    unread = ds.sizes["pair"] - consistent - contradictory
+    return (
+        f"Pairs: {contradictory} contradictory ({int(ds['n_both_yes'])} yes and yes, {int(ds['n_both_no'])} no and no) "
+        f"and {consistent} consistent" + (f", {unread} neither yes nor no." if unread else ".")
+    )
+
+
+def _format_test(ds: xr.Dataset) -> str:
+    """Return in words in which layers the groups differ, or why they are not compared."""
+    if "note_contradictory" in ds.attrs:
+        return f"{ds.attrs['note_contradictory']}."
+    layers = ds["layer"].values[ds["p_holm_contradictory"].values < 0.05]
+    found = f"layers {', '.join(map(str, layers))}" if len(layers) else "no layer"
+    return f"They differ in {found} (p < 0.05, permutation test with Holm's correction)."
 
 
 def _format_range(values: np.ndarray) -> str:
