@@ -1,5 +1,7 @@
 """The benchmark MMReason (arXiv:2506.23563): open questions, each asked with and without its images.
 
+With `--with-choices`, questions that have options are asked with them, too (table 2).
+
 The drawn set asks about the synthetic world, in several steps, what the embedded model can answer. It holds
 no questions of the paper.
 """
@@ -7,16 +9,20 @@ no questions of the paper.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
+from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
 from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.core.results import mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions, to_open_question
-from mmprobe.benchmarks.mmreason.labels import TEXT, ReasonLabels
-from mmprobe.benchmarks.mmreason.metrics import STEP_SCORES, step_score
+from mmprobe.benchmarks.mmreason.choices import is_right_choice, to_choice_question, to_open_question
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion, load_questions
+from mmprobe.benchmarks.mmreason.labels import CHOICES, TEXT, ReasonLabels
+from mmprobe.benchmarks.mmreason.metrics import STEP_SCORES, choice_metrics, step_score
 from mmprobe.benchmarks.mmreason.rule_labels import label_by_rules
 from mmprobe.benchmarks.mmreason.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mmreason.synthetic import synthetic_questions
@@ -31,42 +37,78 @@ INSTRUCTION = (
 
 
 class MMReasonTruth(NamedTuple):
-    """The questions in their open form, and the ids of the questions that need their options."""
+    """The questions in their open form, and what became of their options.
+
+    Attributes:
+        questions: the open questions.
+        left_out: ids of the questions that need their options.
+        choices: open questions that are asked with their options, too, in this form, by id.
+    """
 
     questions: list[ReasonQuestion]
     left_out: list[str]
+    choices: Mapping[str, ReasonQuestion] = MappingProxyType({})
 
 
-def read_data(path: Path) -> MMReasonTruth:
+class MMReasonOptions(BenchmarkOptions):
+    """The options of MMReason.
+
+    Attributes:
+        with_choices: ask questions that have options a second time with them, {Q, C, I} of table 2.
+    """
+
+    with_choices: bool = False
+
+    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
+        """Return MMReason with these options in force."""
+        return replace(
+            benchmark, read_data=partial(read_data, options=self), draw_data=partial(draw_data, options=self)
+        )
+
+
+DEFAULTS = MMReasonOptions()
+
+
+def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
     """Read a file of questions, or a samples file of `make-pairs`. Options are removed from the questions.
 
     Raises:
-        InputError: an invalid line, or no question can be asked without options. The message names line and
-            field.
+        InputError: an invalid line, or no question can be asked without options, or with them where that is
+            wanted. The message names line and field.
 
     Example:
         >>> read_data(Path("mmreason/questions.jsonl")).left_out                       # doctest: +SKIP
         []
     """
     questions = synthetic_questions(load_samples(path)) if is_synthetic(path) else load_questions(path)
-    text_ids = [(question.id, question.id + TEXT) for question in questions if question.images]
-    check_derived_ids(path, [question.id for question in questions], text_ids)
-    open_questions = {question.id: to_open_question(question) for question in questions}
-    if not any(open_questions.values()):
+    opened = {question.id: to_open_question(question) for question in questions}
+    if not any(opened.values()):
         raise InputError(f"{path}: holds no question that can be asked without options")
+    choices: dict[str, ReasonQuestion] = {}
+    if options.with_choices:
+        forms = {question.id: to_choice_question(question) for question in questions if opened[question.id]}
+        choices = {name: form for name, form in forms.items() if form is not None}
+        if not choices:
+            raise InputError(f"{path}: holds no open question with options; leave --with-choices out")
+    derived = [(question.id, question.id + TEXT) for question in questions if question.images]
+    derived += [(name, name + CHOICES) for name in choices]
+    check_derived_ids(path, [question.id for question in questions], derived)
     return MMReasonTruth(
-        [question for question in open_questions.values() if question is not None],
-        [question_id for question_id, question in open_questions.items() if question is None],
+        [question for question in opened.values() if question is not None],
+        [name for name, question in opened.items() if question is None],
+        choices,
     )
 
 
-def draw_data(folder: Path, n: int, seed: int) -> MMReasonTruth:
+def draw_data(folder: Path, n: int, seed: int, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
     """Draw n pairs of the synthetic world, and read the questions about them."""
-    return read_data(make_pairs(folder, n, seed))
+    return read_data(make_pairs(folder, n, seed), options)
 
 
 def ask_questions(truth: MMReasonTruth) -> list[Sample]:
-    """Return every question with its images, then those with images again without them, as `ID--text`.
+    """Return every question, then those with images without them (`ID--text`), then those with options.
+
+    A question with its options has the id `ID--choices`.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
@@ -74,11 +116,17 @@ def ask_questions(truth: MMReasonTruth) -> list[Sample]:
         ['1']
     """
     samples = [_make_sample(question) for question in truth.questions]
-    return samples + [
+    without_images = [
         sample.model_copy(update={"id": sample.id + TEXT, "images": []})
         for sample in samples
         if sample.images
     ]
+    with_choices = [
+        _make_sample(truth.choices[question.id]).model_copy(update={"id": question.id + CHOICES})
+        for question in truth.questions
+        if question.id in truth.choices
+    ]
+    return samples + without_images + with_choices
 
 
 def _make_sample(question: ReasonQuestion) -> Sample:
@@ -100,7 +148,7 @@ def score_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> Scored:
     """
     answers = _match_answers(truth, responses)
     labels = [label_by_rules(question, answers) for question in truth.questions]
-    return _score(truth, answers, labels)
+    return _score(truth, answers, labels, _label_choices(truth, answers))
 
 
 def score_with_judge(truth: MMReasonTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
@@ -109,12 +157,27 @@ def score_with_judge(truth: MMReasonTruth, responses: Mapping[str, str], judge: 
     Raises:
         InputError: as `score_answers`, or the provider refuses the key.
     """
-    from mmprobe.benchmarks.mmreason.model_labels import label_by_judge
+    from mmprobe.benchmarks.mmreason.model_labels import judge_correct, label_by_judge
 
     answers = _match_answers(truth, responses)
     labels = label_by_judge(truth.questions, answers, judge)
-    metrics, records = _score(truth, answers, labels)
+    right = _label_choices(truth, answers)
+    unread = {name: answers[name + CHOICES] for name, verdict in right.items() if verdict is None}
+    named = {
+        name: form.model_copy(update={"answer": f"{form.answer}. {form.choices[form.answer]}"})
+        for name, form in truth.choices.items()
+    }
+    metrics, records = _score(truth, answers, labels, right | judge_correct(named, unread, judge))
     return metrics | unscored_rates(truth.questions, labels), records
+
+
+def _label_choices(truth: MMReasonTruth, answers: Mapping[str, str]) -> dict[str, bool | None]:
+    """Return whether each answer to a question with its options chooses the right one; None if unread."""
+    return {
+        name: is_right_choice(form, answers[name + CHOICES])
+        for name, form in truth.choices.items()
+        if name + CHOICES in answers
+    }
 
 
 def _match_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> dict[str, str]:
@@ -123,14 +186,29 @@ def _match_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> dict[s
     return match_responses(ask_questions(truth), relevant_responses, "MMReason")
 
 
-def _score(truth: MMReasonTruth, answers: Mapping[str, str], labels: Sequence[ReasonLabels]) -> Scored:
+def _score(
+    truth: MMReasonTruth,
+    answers: Mapping[str, str],
+    labels: Sequence[ReasonLabels],
+    right_choices: Mapping[str, bool | None],
+) -> Scored:
     metrics = compute_metrics(truth.questions, labels)
+    correct = {question.id: label.correct for question, label in zip(truth.questions, labels, strict=True)}
+    with_choices = [name for name in correct if name in truth.choices]
+    if with_choices:
+        tested = [(correct[name], right_choices.get(name)) for name in with_choices]
+        metrics |= with_ids(choice_metrics(tested), with_choices)
     left_out = mean_metric([0.0] * len(truth.questions) + [1.0] * len(truth.left_out), "neither")
     all_ids = [question.id for question in truth.questions] + truth.left_out
     metrics |= with_ids({"left_out": left_out}, all_ids)
     records = [
         make_record(question, label, answers) for question, label in zip(truth.questions, labels, strict=True)
     ]
+    for record in records:
+        if form := truth.choices.get(record["id"]):
+            record["choices"], record["choice"] = form.choices, form.answer
+            record["response_choices"] = answers.get(record["id"] + CHOICES)
+            record["correct_choices"] = right_choices.get(record["id"])
     return metrics, records
 
 
@@ -158,16 +236,23 @@ def make_record(question: ReasonQuestion, labels: ReasonLabels, answers: Mapping
     }
 
 
+def _take(truth: MMReasonTruth, n: int) -> MMReasonTruth:
+    kept = {question.id for question in truth.questions[:n]}
+    choices = {name: form for name, form in truth.choices.items() if name in kept}
+    return truth._replace(questions=truth.questions[:n], choices=choices)
+
+
 BENCHMARK = Benchmark(
     name="mmreason",
     about="Open questions that take several steps, with and without their images.",
     read_data=read_data,
     draw_data=draw_data,
-    take=lambda truth, n: truth._replace(questions=truth.questions[:n]),
+    take=_take,
     ask_questions=ask_questions,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
-    headline=("s_final", "s_final_text", "relevance_rate", "s_inter"),
+    headline=("s_final", "s_final_text", "relevance_rate", "s_final_choices", "choices_gain", "s_inter"),
+    options=MMReasonOptions,
     max_new_tokens=128,
     visual=False,
 )

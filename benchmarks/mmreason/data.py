@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mmprobe.benchmarks.answers.final_answers import find_answer, parse_number, same_text
+from mmprobe.benchmarks.answers.options import find_mark
 from mmprobe.benchmarks.core.jsonl import load_with_images
-from mmprobe.benchmarks.mmreason.choice_removal import is_open_without_choices, option_text, remove_choices
 from mmprobe.samples import Id
 
 _STATEMENT = re.compile(r"\b(?:is|are|was|were|equals?)\b|[=\u2248]|(?<!\d):|:(?!\d)", re.IGNORECASE)
@@ -23,7 +23,7 @@ class ReasonQuestion(BaseModel):
         discipline: math, business, science, engineering, social or health in the paper.
         source: the data set that the question comes from, for the table by source.
         level: grade or difficulty, in any words.
-        choices: text of each option by its letter, for a multiple-choice question. `answer` is then a letter.
+        choices: text of each option by its mark, for a multiple-choice question. `answer` is then a mark.
         solution: the true reasoning, step by step. Without it, steps cannot be scored.
         system: the system prompt. A question with its own system prompt is asked without our instruction.
 
@@ -48,7 +48,7 @@ class ReasonQuestion(BaseModel):
 
     @model_validator(mode="after")
     def _check_answer(self) -> ReasonQuestion:
-        if self.choices and self.answer not in self.choices:
+        if self.choices and find_mark(self.answer, self.choices) is None:
             raise ValueError(f"'answer' is {self.answer!r}, which is none of {', '.join(self.choices)}")
         return self
 
@@ -64,28 +64,6 @@ def load_questions(path: str | Path) -> list[ReasonQuestion]:
         'math'
     """
     return load_with_images(path, ReasonQuestion)
-
-
-def to_open_question(question: ReasonQuestion) -> ReasonQuestion | None:
-    """Return a multiple-choice question as an open one; None if it needs its options.
-
-    An open question is returned as it is.
-
-    Example:
-        >>> text = "How long is AB? (A) 2 cm (B) 3 cm"
-        >>> question = ReasonQuestion(id="1", question=text, answer="B", discipline="math", source="own")
-        >>> open_question = to_open_question(question)
-        >>> open_question.question, open_question.answer
-        ('How long is AB?', '3 cm')
-    """
-    text, text_choices = remove_choices(question.question)
-    choices = question.choices or (text_choices if question.answer in text_choices else {})
-    if not choices:
-        return question
-    if not is_open_without_choices(text, choices, question.answer):
-        return None
-    answer = option_text(choices, question.answer)
-    return question.model_copy(update={"question": text, "answer": answer, "choices": {}})
 
 
 def is_correct(question: ReasonQuestion, response: str) -> bool:

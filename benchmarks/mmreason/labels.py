@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 TEXT = "--text"  # suffix of the id of a question that is asked without its images
+CHOICES = "--choices"  # suffix of the id of a question that is asked with its options
 
 StepLabel = Literal["correct", "unverifiable", "incorrect"]
 ErrorType = Literal[

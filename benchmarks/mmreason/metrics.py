@@ -142,6 +142,33 @@ def relevance_rate(correct_text: Sequence[bool | None], correct_full: Sequence[b
     return count_metric(rows, rate, "higher", (None, 1.0))
 
 
+def choice_metrics(correct: Sequence[tuple[bool | None, bool | None]]) -> dict[str, Metric]:
+    """Return the accuracies of table 2, both over the questions that have options.
+
+    Args:
+        correct: whether the answers to each question are right, without and with its options; None if not
+            scored.
+
+    Returns:
+        - s_final_open: accuracy without the options, {Q, I}
+        - s_final_choices: accuracy with them, {Q, C, I}
+        - choices_gain: the second minus the first, over the questions that were scored both ways
+
+    Example:
+        >>> choice_metrics([(False, True), (True, True), (None, False)])["choices_gain"].value
+        0.5
+    """
+    gains = [
+        None if without is None or with_choices is None else float(with_choices) - float(without)
+        for without, with_choices in correct
+    ]
+    return {
+        "s_final_open": final_accuracy([without for without, _ in correct]),
+        "s_final_choices": final_accuracy([with_choices for _, with_choices in correct]),
+        "choices_gain": mean_metric(gains, "neither", (-1.0, 1.0)),
+    }
+
+
 def error_tally(errors: Sequence[ErrorType | None]) -> dict[str, Metric]:
     """Return the share of wrong responses with each type of error (section 5.3 and figure 4).
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmprobe.benchmarks.answers.final_answers import find_final_answer, parse_choice, parse_number, same_text
+from mmprobe.benchmarks.answers.options import split_options
 from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.magic.steps import find_cited_regions, split_steps
 from mmprobe.benchmarks.mirage.hints import find_topic_by_rules, parse_topic
@@ -23,7 +24,6 @@ from mmprobe.benchmarks.mirage.parsing import (
 )
 from mmprobe.benchmarks.mirage.rule_labels import extract_by_rules, match_by_rules
 from mmprobe.benchmarks.mirage_effect.rule_labels import find_diagnosis, label_by_rules
-from mmprobe.benchmarks.mmreason.choice_removal import remove_choices
 from mmprobe.benchmarks.mmreason.model_labels import read_steps
 from mmprobe.training.logos import follows_format
 
@@ -91,7 +91,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "sentences": lambda text: match_by_rules(extract_by_rules(text, ["1/2 cm"], [text]).steps, [text, ""]),
     "label": label_by_rules,
     "diagnosis": find_diagnosis,
-    "options": remove_choices,
+    "options": split_options,
     "regions": lambda text: find_cited_regions(split_steps(text), 4),
 }
 PARSERS: dict[str, Callable[[str], object]] = {

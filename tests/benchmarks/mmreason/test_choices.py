@@ -1,4 +1,4 @@
-"""Removal of options from questions of real benchmarks, and files of questions."""
+"""Questions of real benchmarks without and with their options, and files of questions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.answers.final_answers import find_answer
-from mmprobe.benchmarks.mmreason.choice_removal import is_open_without_choices, option_text, remove_choices
-from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct, load_questions, to_open_question
+from mmprobe.benchmarks.answers.options import split_options
+from mmprobe.benchmarks.core.benchmark import with_options
+from mmprobe.benchmarks.mmreason.benchmark import BENCHMARK
+from mmprobe.benchmarks.mmreason.choices import is_open_without_choices, to_choice_question, to_open_question
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct, load_questions
 from mmprobe.errors import InputError
 
 
@@ -47,7 +50,7 @@ from mmprobe.errors import InputError
     ],
 )  # fmt: skip
 def test_options_are_removed(question, text, choices):
-    split = remove_choices(question)
+    split = split_options(question)
     assert split.question == text and split.choices == choices
 
 
@@ -85,7 +88,77 @@ def test_questions_become_open():
         )
         is None
     )
-    assert option_text({"A": "x"}, "7") == "7"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "true"),
+    [
+        ("What is x? (a) 5 (b) 7", "b", "7"),
+        ("What is x? (a) 5 (b) 7", "(B)", "7"),
+        ("What is x?\n1) five\n2) seven", "2", "seven"),
+        ("What is x? [A] 5 [B] 7 [C] 8", "B", "7"),
+        ("What is x? ① 5 ② 7", "②", "7"),
+        ("What is x? ① 5 ② 7", "2", "7"),
+        ("What is x? (A) 5 (B) 7", "7", "7"),  # the truth in words
+        ("What is x? 1) 2 2) 7 3) 5", "2", None),  # the mark of one option and the text of another
+        ("What is x? a- 5 b- 7", "b", None),  # options that are not recognised
+        ("What is x? A 5 B 7", "(B)", None),
+        ("Which numeral is right?", "②", None),
+        ("(a) Find x. (b) Find y.", "x = 2, y = 3", "x = 2, y = 3"),  # parts of a question
+        ("How many cats are there?", "3", "3"),
+    ],
+)
+def test_options_in_every_form_are_recognised_or_the_question_is_left_out(text, answer, true, tmp_path):
+    opened = to_open_question(question(question=text, answer=answer))
+    assert (None if opened is None else opened.answer) == true
+    lines = [question(question=text, answer=answer), question(id="plain")]
+    file = tmp_path / "q.jsonl"
+    file.write_text("".join(line.model_dump_json() + "\n" for line in lines))
+    truth = BENCHMARK.read_data(file)
+    assert truth.left_out == ([] if true else ["q"])
+
+
+def test_questions_with_their_options_are_lettered_anew():
+    form = to_choice_question(question(question="What is x?\n1) five\n2) seven", answer="2"))
+    assert (form.question, form.answer) == ("What is x?\nA. five\nB. seven", "B")
+    from_field = to_choice_question(question(choices={"x": "5", "y": "7"}, answer="y"))
+    assert (from_field.question, from_field.answer) == ("What is x?\nA. 5\nB. 7", "B")
+    assert to_choice_question(question()) is None
+
+
+def test_table_2_compares_the_same_questions_with_and_without_options(tmp_path):
+    lines = [
+        question(id="gain", question="What is x? (A) 5 (B) 7", answer="B"),
+        question(id="same", question="What is y? (a) 5 (b) 8", answer="b"),
+        question(id="unread", question="What is z? (A) 5 (B) 9", answer="B"),
+        question(id="stuck", question="Which of the following is x? (A) 5 (B) 7", answer="B"),
+        question(id="open"),
+    ]
+    file = tmp_path / "q.jsonl"
+    file.write_text("".join(line.model_dump_json() + "\n" for line in lines))
+    benchmark = with_options(BENCHMARK, {"with_choices": "true"})
+    truth = benchmark.read_data(file)
+    ids = [sample.id for sample in benchmark.ask_questions(truth)]
+    assert ids == ["gain", "same", "unread", "open", "gain--choices", "same--choices", "unread--choices"]
+    asked = {sample.id: sample.question for sample in benchmark.ask_questions(truth)}
+    assert asked["same--choices"].startswith("What is y?\nA. 5\nB. 8\n\n")
+    assert asked["same"].startswith("What is y?\n\n")
+    answers = {"gain": "The answer is 6", "gain--choices": "The answer is B", "open": "The answer is 7"}
+    answers |= {"same": "The answer is 8", "same--choices": "(B)", "unread": "The answer is 9"}
+    answers |= {"unread--choices": "A and B are both fine by me."}
+    metrics, records = benchmark.score_answers(truth, answers)
+    assert metrics["s_final"].value == pytest.approx(3 / 4) and metrics["left_out"].value == 1 / 5
+    assert (metrics["s_final_open"].value, metrics["s_final_open"].n) == (pytest.approx(2 / 3), 3)
+    assert (metrics["s_final_choices"].value, metrics["s_final_choices"].n) == (1.0, 2)
+    assert (metrics["choices_gain"].value, metrics["choices_gain"].n) == (0.5, 2)
+    by_id = {record["id"]: record for record in records}
+    assert by_id["gain"]["correct_choices"] is True and by_id["unread"]["correct_choices"] is None
+    assert "choices" not in by_id["open"] and len(benchmark.take(truth, 1).choices) == 1
+    plain, _ = BENCHMARK.score_answers(BENCHMARK.read_data(file), {"gain": "The answer is 7"})
+    assert "choices_gain" not in plain
+    file.write_text(question().model_dump_json())
+    with pytest.raises(InputError, match="no open question with options"):
+        benchmark.read_data(file)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +199,7 @@ def test_a_file_of_questions(tmp_path):
     file.write_text(json.dumps(good))
     assert load_questions(file)[0].solution == ["one", "two"]
     for change, message in [
-        ({"discipline": "cooking"}, "line 2: field 'discipline'"),
+        ({"discipline": ""}, "line 2: field 'discipline'"),
         ({"source": ""}, "line 2: field 'source'"),
         ({"choices": {"A": "x", "B": "y"}}, "line 2: 'answer' is '7'"),
         ({"solution": "one"}, "line 2: field 'solution'"),
