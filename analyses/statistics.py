@@ -1,7 +1,7 @@
-"""Bootstrap intervals and comparisons of groups, shared by the analyses.
+"""Comparisons of groups of samples, and means by label, shared by the analyses.
 
-Samples are treated as independent. Questions about the same images are not quite independent: their intervals
-are too narrow and their p values too small.
+Intervals are those of `intervals`. Questions about the same images are one set (`held_out.image_groups`): sets are
+drawn whole, and labels are shuffled in sets.
 """
 
 from __future__ import annotations
@@ -12,59 +12,27 @@ from typing import Any
 
 import numpy as np
 
+from mmprobe.analyses.intervals import CONFIDENCE as CONFIDENCE
+from mmprobe.analyses.intervals import RESAMPLES as RESAMPLES
+from mmprobe.analyses.intervals import jackknife_interval, mean_interval, sum_groups
 from mmprobe.errors import InputError
 
-RESAMPLES = 2000
-CONFIDENCE = 0.95
 PERMUTATIONS = 9999
 MINIMUM = 5  # samples that each group of a comparison needs; our choice
 LABELS = ("all", "faithful", "unfaithful")
-_BLOCK = 100  # permutations or resamples in memory at a time
+_BLOCK = 100  # permutations in memory at a time
 
 
-def bootstrap_mean(
-    values: np.ndarray, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the percentile bootstrap interval of the mean over samples.
-
-    Args:
-        values: [sample, ...], without NaN.
-        resamples, confidence, seed: of the bootstrap; the defaults 2000, 0.95 and 0 are our choice.
-
-    Returns:
-        Low and high end [...]. Both are NaN for fewer than two samples, which do not show a spread.
-
-    Example:
-        >>> low, high = bootstrap_mean(np.array([1.0, 2.0, 3.0]))
-        >>> bool(1 <= low < 2 < high <= 3)
-        True
-    """
-    if len(values) < 2:
-        unknown = np.full(values.shape[1:], np.nan)
-        return unknown, unknown.copy()
-    means = resample_means(values, resamples, np.random.default_rng(seed))
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(means, [tail, 100 - tail], axis=0)
-    return low, high
+def bootstrap_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return `intervals.mean_interval` of samples that are independent."""
+    return mean_interval(values, None)
 
 
 def resample_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw samples with replacement and return the mean of each draw, [resample, ...].
-
-    Args:
-        values: [sample, ...]; each draw has as many samples as there are.
-
-    Example:
-        >>> resample_means(np.ones((5, 3)), 10, np.random.default_rng(0)).shape
-        (10, 3)
-    """
-    count, means = len(values), []
-    for start in range(0, resamples, _BLOCK):
-        block = min(_BLOCK, resamples - start)
-        drawn = rng.integers(count, size=(block, count)) + count * np.arange(block)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=block * count).reshape(block, count)
-        means.append(np.tensordot(times / count, values, axes=1))
-    return np.concatenate(means)
+    """Draw samples with replacement and return the mean of each draw, [resample, ...]."""
+    count = len(values)
+    times = rng.multinomial(count, np.full(count, 1 / count), size=resamples)
+    return np.tensordot(times / count, values, axes=1)
 
 
 @dataclass(frozen=True)
@@ -91,18 +59,20 @@ def compare_groups(
     second: np.ndarray,
     minimum: int = MINIMUM,
     names: tuple[str, str] = ("first", "second"),
-    resamples: int = RESAMPLES,
+    sets: np.ndarray | None = None,
     permutations: int = PERMUTATIONS,
-    confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Comparison:
     """Compare the means of two groups of samples.
 
     - difference: mean of the first group minus mean of the second, in the unit of the values.
-    - low, high: its percentile bootstrap interval. Each group is resampled on its own.
+    - low, high: its interval (`intervals.jackknife_interval` over sets of images). Student's t has the smaller
+      number of sets of the two groups, less 1, degrees of freedom.
     - effect: Hedges' g, NaN where no value differs from its group's mean (`hedges_g`).
     - p: two-sided permutation test of the difference, (k + 1) / (permutations + 1), where k counts the
       shuffles of the labels with a difference at least as large. All values of a sample share the shuffles.
+      Sets of the same size exchange their labels, and so do the samples of a set. Both leave the distribution
+      as it is if the labels say nothing about the values, however alike the samples of a set are.
     - p_holm: p adjusted by Holm's step-down rule over the last axis (the layers). It equals p if a sample has
       a single value.
 
@@ -112,7 +82,8 @@ def compare_groups(
         minimum: samples that each group needs, 2 or more. If a group has fewer, all numbers are NaN and
             `note` gives the reason.
         names: names of the groups in the note.
-        resamples, permutations, confidence, seed: the defaults 2000, 9999, 0.95 and 0 are our choice.
+        sets: int [sample], the set of images of each sample. None: each sample is its own.
+        permutations, seed: the defaults 9999 and 0 are our choice.
 
     Raises:
         InputError: minimum is under 2.
@@ -137,37 +108,77 @@ def compare_groups(
         counts = f"{len(one)} {names[0]} and {len(two)} {names[1]}"
         note = f"{counts}: not compared, {minimum} of each are needed"
         return Comparison(nan[0], nan[1], nan[2], nan[3], nan[4], nan[5], len(one), len(two), note)
+    of_either = first | second
+    sets = np.arange(of_either.sum()) if sets is None else np.asarray(sets)[of_either]
+    chosen, in_first = np.asarray(values, float)[of_either], first[of_either]
     difference = np.asarray(one.mean(0) - two.mean(0))
-    low, high = _bootstrap_difference(one, two, resamples, confidence, seed)
-    p = _permutation_p(one, two, permutations, seed)
+    low, high = _difference_interval(chosen, in_first, sets, seed)
+    p = _permutation_p(chosen, in_first, sets, permutations, seed)
     return Comparison(
         difference, low, high, hedges_g(one, two), p, holm(p), n_first=len(one), n_second=len(two), note=""
     )
 
 
-def _bootstrap_difference(
-    one: np.ndarray, two: np.ndarray, resamples: int, confidence: float, seed: int
+def _difference_interval(
+    values: np.ndarray, in_first: np.ndarray, sets: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    means = [resample_means(group, resamples, rng) for group in (one, two)]
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(means[0] - means[1], [tail, 100 - tail], axis=0)
-    return low, high
+    """Return the interval [...] of the mean of the first group minus the mean of the others."""
+    shares = bool(np.isin(values, (0, 1)).all())
+    values = values - values.mean(0)
+    means, left = [], []
+    for mask in (in_first, ~in_first):
+        weights = mask.reshape(-1, *[1] * (values.ndim - 1))
+        sums, sizes = sum_groups(values * weights, sets), sum_groups(weights * 1.0, sets)
+        means.append(sums.sum(0) / sizes.sum())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            left.append((sums.sum(0) - sums) / (sizes.sum() - sizes))
+    freedom = min(len(np.unique(sets[mask])) for mask in (in_first, ~in_first)) - 1
+    if freedom < 1:
+        unknown = np.full(values.shape[1:], np.nan)
+        return unknown, unknown.copy()
+    difference = np.asarray(means[0] - means[1])
+    ends = (-1.0, 1.0) if shares else (None, None)
+    return jackknife_interval(difference, left[0] - left[1], ends, freedom, seed)
 
 
-def _permutation_p(one: np.ndarray, two: np.ndarray, permutations: int, seed: int) -> np.ndarray:
+def _permutation_p(
+    values: np.ndarray, in_first: np.ndarray, sets: np.ndarray, permutations: int, seed: int
+) -> np.ndarray:
     """Return the two-sided p [...] of a difference of means."""
-    joined = np.concatenate([one, two])
-    joined = joined - joined.mean(0)
-    scale = np.abs(joined).max(0)
-    weights = np.repeat([1 / len(one), -1 / len(two)], [len(one), len(two)])
-    observed = np.abs(np.tensordot(weights, joined, 1)) - 1e-10 * scale  # rounding must not break a tie
+    centred = values - values.mean(0)
+    scale = np.abs(centred).max(0)
+    weights = np.where(in_first, 1 / in_first.sum(), -1 / (~in_first).sum())
+    observed = np.abs(np.tensordot(weights, centred, 1)) - 1e-10 * scale  # rounding must not break a tie
     rng = np.random.default_rng(seed)
-    larger = np.zeros(joined.shape[1:], int)
+    larger = np.zeros(centred.shape[1:], int)
     for start in range(0, permutations, _BLOCK):
-        drawn = rng.permuted(np.tile(weights, (min(_BLOCK, permutations - start), 1)), axis=1)
-        larger += (np.abs(np.tensordot(drawn, joined, 1)) >= observed).sum(0)
+        drawn = shuffle_in_sets(weights, sets, min(_BLOCK, permutations - start), rng)
+        larger += (np.abs(np.tensordot(drawn, centred, 1)) >= observed).sum(0)
     return (larger + 1) / (permutations + 1)
+
+
+def shuffle_in_sets(labels: np.ndarray, sets: np.ndarray, times: int, rng: np.random.Generator) -> np.ndarray:
+    """Return shuffles [time, sample] of labels [sample] that keep sets together.
+
+    Sets of the same size exchange their labels, and so do the samples of a set.
+
+    Example:
+        >>> sets = np.array([0, 0, 1, 1, 2])
+        >>> drawn = shuffle_in_sets(np.array([1, 1, 0, 0, 1]), sets, 50, np.random.default_rng(0))
+        >>> bool((drawn[:, 0] == drawn[:, 1]).all()), bool((drawn[:, 4] == 1).all()), drawn[:, 0].min()
+        (True, True, np.int64(0))
+    """
+    shuffled = np.empty((times, len(labels)), labels.dtype)
+    _, number, sizes = np.unique(sets, return_inverse=True, return_counts=True)
+    order = np.argsort(number, kind="stable")
+    for size in np.unique(sizes):
+        members = order[sizes[number[order]] == size].reshape(-1, size)  # [set, sample of the set]
+        places = rng.permuted(np.tile(np.arange(len(members)), (times, 1)), axis=1)
+        drawn = labels[members][places]
+        if size > 1:
+            drawn = rng.permuted(drawn, axis=2)
+        shuffled[:, members] = drawn
+    return shuffled
 
 
 def hedges_g(one: np.ndarray, two: np.ndarray) -> np.ndarray:
@@ -224,7 +235,11 @@ def label_masks(faithful: Sequence[bool | None]) -> dict[str, np.ndarray]:
 
 
 def means_by_label(
-    name: str, values: np.ndarray, masks: Mapping[str, np.ndarray], dims: tuple[str, ...]
+    name: str,
+    values: np.ndarray,
+    masks: Mapping[str, np.ndarray],
+    dims: tuple[str, ...],
+    sets: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return the mean of each label's samples as `name`, and its interval as `name_low` and `name_high`.
 
@@ -232,6 +247,7 @@ def means_by_label(
         values: [sample, ...], without NaN.
         masks: as `label_masks` returns them.
         dims: of the variables; the first is the label's.
+        sets: int [sample], the set of images of each sample. None: each sample is its own.
 
     Example:
         >>> masks = label_masks([True, False])
@@ -241,7 +257,10 @@ def means_by_label(
     """
     groups = [values[mask] for mask in masks.values()]
     unknown = np.full(values.shape[1:], np.nan)
-    intervals = [bootstrap_mean(group) for group in groups]
+    intervals = [
+        mean_interval(group, None if sets is None else sets[mask])
+        for group, mask in zip(groups, masks.values(), strict=True)
+    ]
     return {
         name: (dims, np.array([group.mean(0) if len(group) else unknown for group in groups])),
         f"{name}_low": (dims, np.array([low for low, _ in intervals])),
@@ -255,6 +274,7 @@ def compare_labels(
     dims: tuple[str, ...],
     minimum: int = MINIMUM,
     suffix: str = "",
+    sets: np.ndarray | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Compare unfaithful with faithful samples (unfaithful minus faithful) by `compare_groups`.
 
@@ -263,6 +283,7 @@ def compare_labels(
         masks: as `label_masks` returns them.
         dims: of the variables, which are the dimensions of `values` without the sample.
         suffix: end of the names `difference`, `effect`, `p` and `p_holm`.
+        sets: int [sample], the set of images of each sample. None: each sample is its own.
 
     Returns:
         The variables `difference`, `difference_low`, `difference_high`, `effect`, `p` and `p_holm`, and the
@@ -274,7 +295,7 @@ def compare_labels(
         '1 unfaithful and 1 faithful: not compared, 5 of each are needed'
     """
     names = ("unfaithful", "faithful")
-    comparison = compare_groups(values, masks["unfaithful"], masks["faithful"], minimum, names)
+    comparison = compare_groups(values, masks["unfaithful"], masks["faithful"], minimum, names, sets)
     variables = {
         f"difference{suffix}": comparison.difference,
         f"difference{suffix}_low": comparison.low,

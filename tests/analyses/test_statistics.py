@@ -11,18 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mmprobe.analyses.statistics import bootstrap_mean, compare_groups, hedges_g, holm
+from mmprobe.analyses.statistics import compare_groups, hedges_g, holm, shuffle_in_sets
 
 warnings.simplefilter("error")
-
-
-def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    hits = 0
-    for seed in range(200):
-        low, high = bootstrap_mean(rng.normal(size=40), resamples=500, seed=seed)
-        hits += bool(low <= 0 <= high)
-    assert 180 <= hits <= 198  # 95 % of 200 is 190, with the percentile bootstrap's known small shortfall
 
 
 def groups(one: list[float] | np.ndarray, two: list[float] | np.ndarray) -> tuple[np.ndarray, ...]:
@@ -83,10 +74,57 @@ def test_the_interval_of_a_difference_covers_it():
     rng, hits = np.random.default_rng(0), 0
     for seed in range(200):
         comparison = compare_groups(
-            *groups(rng.normal(1, 1, 40), rng.normal(0, 2, 30)), resamples=500, permutations=1, seed=seed
+            *groups(rng.normal(1, 1, 40), rng.normal(0, 2, 30)), permutations=1, seed=seed % 4
         )
         hits += bool(comparison.low <= 1 <= comparison.high)
-    assert 178 <= hits <= 198
+    assert 181 <= hits <= 199
+
+
+def clustered(rng: np.random.Generator, mixed: bool) -> tuple[np.ndarray, ...]:
+    """Return values [sample, 1000], labels and sets; a third of a set's spread is shared."""
+    sets = np.repeat(np.arange(24), np.tile([1, 2, 3, 2], 6))
+    labels = np.arange(len(sets)) % 2 == 0 if mixed else (rng.random(24) < 0.5)[sets]
+    own, shared = rng.normal(size=(len(sets), 1000)), rng.normal(size=(24, 1000))[sets]
+    return np.sqrt(0.4) * own + np.sqrt(0.6) * shared, labels, sets
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_differences_between_clustered_groups_are_covered_and_p_is_uniform(mixed):
+    """Three standard errors of 1,000 tests. Shuffled alone, p is wrong in both cases."""
+    values, labels, sets = clustered(np.random.default_rng(1), mixed)
+    comparison = compare_groups(values, labels, ~labels, sets=sets, permutations=499)
+    covered = ((comparison.low <= 0) & (comparison.high >= 0)).mean()
+    assert 0.925 <= covered <= 0.975
+    assert 0.03 <= (comparison.p <= 0.05).mean() <= 0.07
+    alone = compare_groups(values, labels, ~labels, permutations=499)
+    assert not 0.03 <= (alone.p <= 0.05).mean() <= 0.07
+
+
+def test_pairs_of_opposite_labels_are_tested_as_pairs():
+    """Seven pairs, one of each label: the exact test of signs has 2^7 patterns."""
+    difference = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -2.5])
+    values = np.column_stack([difference, np.zeros(7)]).ravel() + np.repeat(np.arange(7) * 10.0, 2)
+    signs = np.array(list(itertools.product([1, -1], repeat=7)))
+    exact = (np.abs(signs @ difference) >= difference.sum() - 1e-9).mean()
+    first = np.tile([True, False], 7)
+    comparison = compare_groups(values, first, ~first, sets=np.repeat(np.arange(7), 2))
+    assert float(comparison.p) == pytest.approx(exact, abs=0.01)
+    assert float(compare_groups(values, first, ~first).p) > 0.5, "between pairs the values differ far more"
+
+
+def test_shuffles_keep_sets_of_a_size_together():
+    sets = np.array([3, 3, 0, 0, 1, 5, 5, 5])
+    labels = np.array([1, 1, 0, 0, 1, 0, 1, 1])
+    drawn = shuffle_in_sets(labels, sets, 400, np.random.default_rng(0))
+    seen = {tuple(row) for row in drawn.tolist()}
+    assert len(seen) == 2 * 3, "the two pairs change places, and the set of three is shuffled within"
+    assert all(row[0] == row[1] != row[2] == row[3] and row[4] == 1 and sum(row[5:]) == 2 for row in seen)
+
+
+def test_shares_that_differ_wholly_are_not_certain():
+    """Five of five against none of five, which is not proof that no case is otherwise."""
+    comparison = compare_groups(*groups([1.0] * 5, [0.0] * 5))
+    assert 0 < float(comparison.low) < 0.5 and float(comparison.high) == 1
 
 
 @given(
