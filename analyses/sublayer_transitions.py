@@ -9,6 +9,8 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.attention_decay import StepMean
+from mmprobe.analyses.equivalence import p_equivalent
+from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
@@ -21,11 +23,13 @@ from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 
 MEASURES = ("cos_mha", "cos_ffn", "kl")
+TRANSITIONS = MEASURES[:2]
 NORMS = ("norm_mha", "norm_ffn")
+MARGIN = 0.01  # of cosines that count as equal; our choice
 _STREAMS = ("residual/pre", "residual/mid", "residual/post")
 
 
-def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
+def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGIN) -> xr.Dataset:
     """Return how much each sublayer turns the residual stream, and how far attention and FFN disagree.
 
     x, x' and x'' are the residual stream before attention, after attention and after the FFN (equations 1 and
@@ -36,6 +40,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
     Args:
         run: traces with `update/cos_mha`, `update/cos_ffn` and `update/kl`.
         minimum: samples that each group of the comparison needs; the default 5 is our choice.
+        margin: difference of cosines up to which two groups count as equal; the default 0.01 is our choice.
 
     Returns:
         A data set with dimensions `sample`, `layer`, `step`, `label` (all, faithful, unfaithful), `measure`.
@@ -49,23 +54,29 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
         - difference, with _low, _high, effect, p, p_holm (measure, layer): unfaithful minus faithful
           (`compare_groups`; Holm over the layers of a measure); n_faithful, n_unfaithful. They are NaN if a
           group has fewer than `minimum` samples, and attrs["note"] says so.
+        - p_equivalent (transition, layer): p of the two one-sided tests that cos_mha or cos_ffn of unfaithful
+          and faithful samples differ by less than `margin` (`p_equivalent`). To show that all layers are
+          equal, each one must be, so this p needs no correction. NaN if a group is too small.
+        - pictures (sample): number of the set of images
 
         Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are
         left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
-        InputError: the run is empty, or no sample has finite values.
+        InputError: the run is empty, no sample has finite values, or margin is not above 0.
         NotCaptured: the updates were not captured.
 
     Example:
         >>> ds = sublayer_transitions(run)                          # doctest: +SKIP
         >>> ds.difference.sel(measure="cos_ffn").values             # doctest: +SKIP
     """
+    if not margin > 0:
+        raise InputError(f"margin {margin}: must be above 0")
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
     layers = run[run.ids[0]].array("update/kl")["layer"].values
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
-    rows, norms, names, labels, left_out = [], [], [], [], []
+    rows, norms, samples, labels, left_out = [], [], [], [], []
     for name, trace in run.stream("sublayer_transitions"):
         updates = np.array([trace.array(f"update/{measure}").values for measure in MEASURES], float)
         sample_norms = _measure_norms(trace)
@@ -74,7 +85,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
             continue
         rows.append(updates.mean(1))
         norms.append(sample_norms)
-        names.append(name)
+        samples.append(trace.sample)
         labels.append(run.faithful(name))
         for label, mask in label_masks(labels[-1:]).items():
             for measure, values in zip(MEASURES, updates, strict=True) if mask.item() else ():
@@ -82,8 +93,10 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
     if not rows:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in update/")
     masks = label_masks(labels)
-    out = _average_steps(by_step, names, layers)
+    out = _average_steps(by_step, [sample.id for sample in samples], layers)
+    out["pictures"] = ("sample", image_groups(samples))
     note = _add_sample_means(out, np.array(rows), masks, minimum)
+    _add_equivalence(out, masks, minimum, margin)
     if all(len(sample_norms) for sample_norms in norms):
         _add_measures(out, NORMS, np.array(norms), masks)
     out.attrs = {
@@ -91,6 +104,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM) -> xr.Dataset:
         "run": str(run.path),
         "samples": len(rows),
         "model": run.config["model"]["name"],
+        "margin": margin,
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
     } | ({"note": note} if note else {})
@@ -128,6 +142,18 @@ def _add_sample_means(out: xr.Dataset, values: np.ndarray, masks: dict[str, np.n
     variables, note = compare_labels(values, masks, ("measure", "layer"), minimum)
     out.update(variables)
     return note
+
+
+def _add_equivalence(out: xr.Dataset, masks: dict[str, np.ndarray], minimum: int, margin: float) -> None:
+    """Add p of the equivalence of unfaithful and faithful samples, for each transition and layer."""
+    out.coords["transition"] = list(TRANSITIONS)
+    tests = [
+        p_equivalent(
+            out[name].values, masks["unfaithful"], masks["faithful"], margin, out["pictures"].values, minimum
+        )
+        for name in TRANSITIONS
+    ]
+    out["p_equivalent"] = (("transition", "layer"), np.array(tests))
 
 
 def _add_measures(

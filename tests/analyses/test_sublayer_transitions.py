@@ -13,6 +13,7 @@ import xarray as xr
 from helpers import runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import ttest_ind
 
 import mmprobe as mp
 from mmprobe.analyses import export
@@ -74,6 +75,36 @@ def test_means_over_steps_then_samples_by_hand(by_hand):
     assert ds.label.values.tolist() == ["all", "faithful", "unfaithful"]
     assert np.isnan(ds.kl_by_label_low.sel(label="faithful")).all(), "one sample has no spread"
     assert ds.layer.values.tolist() == LAYERS
+
+
+def test_transitions_that_stay_the_same_are_equivalent_layer_by_layer(tmp_path):
+    """Attention stays within .05 in layer 0 and not in layer 3; the FFN changes by half in layer 3."""
+    rng = np.random.default_rng(0)
+    updates = {f"s{i}": rng.uniform(0, 0.02, (3, 4, 2)) for i in range(24)}
+    faithful = {name: number % 2 == 0 for number, name in enumerate(updates)}
+    for name, values in updates.items():
+        values[0, :, 1] += 0 if faithful[name] else 0.05
+        values[1, :, 1] += 0 if faithful[name] else 0.5
+    run = write_run(tmp_path / "run", updates, faithful)
+    ds = sublayer_transitions(run, margin=0.05)
+    assert ds.p_equivalent.dims == ("transition", "layer") and ds.transition.values.tolist() == list(
+        MEASURES[:2]
+    )
+    p = ds.p_equivalent.values
+    assert p[0, 0] < 0.001 and p[0, 1] > 0.05 and p[1, 0] < 0.001 and p[1, 1] > 0.999
+    bad = np.array([not label for label in faithful.values()])
+    two = [
+        ttest_ind(
+            ds.cos_mha.values[bad] + shift, ds.cos_mha.values[~bad], equal_var=False, alternative=side
+        ).pvalue
+        for shift, side in ((0.05, "greater"), (-0.05, "less"))
+    ]
+    np.testing.assert_allclose(p[0], np.max(two, 0))
+    assert "equal within 0.05" in panels(ds)[-1].caption
+    assert "attention: 0; the FFN: 0." in panels(ds)[-1].caption
+    assert (sublayer_transitions(run, margin=0.5).p_equivalent.sel(transition="cos_mha") < 0.001).all()
+    with pytest.raises(mp.InputError, match="margin 0"):
+        sublayer_transitions(run, margin=0)
 
 
 def test_a_step_is_the_mean_of_those_that_reach_it(by_hand):

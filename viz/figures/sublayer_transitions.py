@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
@@ -26,8 +28,21 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         shown.append(_norm_panel(ds))
     if "note" not in ds.attrs:
         plots = {title: difference_variables(ds.sel(measure=measure)) for measure, title in _TITLES.items()}
-        shown.append(comparison_panel(ds, "sublayer transitions", plots))
+        panel = comparison_panel(ds, "sublayer transitions", plots)
+        shown.append(replace(panel, caption=f"{panel.caption} {_format_equivalence(ds)}"))
     return shown
+
+
+def _format_equivalence(ds: xr.Dataset) -> str:
+    """Return in words in which layers the transitions of the two groups are shown to be equal."""
+    parts = []
+    for name, title in (("cos_mha", "attention"), ("cos_ffn", "the FFN")):
+        layers = ds["layer"].values[ds["p_equivalent"].sel(transition=name).values < 0.05]
+        parts.append(f"{title}: {', '.join(map(str, layers)) or 'none'}")
+    return (
+        f"Layers whose cosines are equal within {ds.attrs['margin']:g} (two one-sided tests, p < 0.05): "
+        f"{'; '.join(parts)}."
+    )
 
 
 def _layer_panel(ds: xr.Dataset) -> Panel:
