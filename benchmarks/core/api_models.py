@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mmprobe.benchmarks.core.benchmark import Answer, Lengths, length_of, longest, sampling_of
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, regular_file
 
@@ -78,7 +79,7 @@ def data_uri(path: Path) -> str:
 
 
 def api_answerer(
-    model: str | Any, max_new_tokens: int, temperature: float | None = 0.0, seed: int | None = None
+    model: str | Any, max_new_tokens: Lengths, temperature: float | None = 0.0, seed: int | None = None
 ) -> Answerer:
     """Return an answerer that asks a model behind an API. A question whose calls all fail stays unanswered.
 
@@ -94,7 +95,7 @@ def api_answerer(
         >>> dict(api_answerer("openai/gpt-4o", 64)(samples))        # doctest: +SKIP
         {'0001': 'Yes, they are the same.'}
     """
-    client = _open_client(model, max_new_tokens, temperature, seed)
+    client = _open_client(model, longest(max_new_tokens), temperature, seed)
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
         results: queue.Queue[_Answer | BaseException | None] = queue.Queue()
@@ -102,7 +103,7 @@ def api_answerer(
 
         def work() -> None:
             try:
-                asyncio.run(_ask_all(client, samples, results.put, stop))
+                asyncio.run(_ask_all(client, samples, max_new_tokens, results.put, stop))
             except BaseException as error:  # the consumer raises it
                 results.put(error)
             results.put(None)
@@ -145,6 +146,27 @@ def _open_client(model: str | Any, max_new_tokens: int, temperature: float | Non
         raise InputError(f"model {model}: {str(error).strip().splitlines()[0]}") from None
 
 
+def is_cut_off(stop_reason: str) -> bool | None:
+    """Return whether an answer was cut off at its longest length. None if the provider does not say.
+
+    Example:
+        >>> is_cut_off("max_tokens"), is_cut_off("stop"), is_cut_off("unknown")
+        (True, False, None)
+    """
+    return None if stop_reason == "unknown" else stop_reason in ("max_tokens", "model_length")
+
+
+def _config_of(sample: Sample, max_new_tokens: Lengths) -> Any:
+    """Return the settings of one question, which override those of the model."""
+    from inspect_ai.model import GenerateConfig
+
+    sampling = sampling_of(sample)
+    own = {} if sampling is None else sampling._asdict()
+    if not isinstance(max_new_tokens, int):
+        own["max_tokens"] = length_of(sample, max_new_tokens)
+    return GenerateConfig(**own)
+
+
 class _Answer(NamedTuple):
     """An answer, and the function that frees its turn once it is on disk."""
 
@@ -154,7 +176,11 @@ class _Answer(NamedTuple):
 
 
 async def _ask_all(
-    client: Any, samples: Sequence[Sample], put: Callable[[_Answer], None], stop: threading.Event
+    client: Any,
+    samples: Sequence[Sample],
+    max_new_tokens: Lengths,
+    put: Callable[[_Answer], None],
+    stop: threading.Event,
 ) -> None:
     """Ask all questions, `CONCURRENCY` at a time.
 
@@ -169,7 +195,7 @@ async def _ask_all(
             if stop.is_set():
                 return
             try:
-                output = await client.generate(messages_of(sample))
+                output = await client.generate(messages_of(sample), config=_config_of(sample, max_new_tokens))
             except InputError:
                 raise
             except Exception as error:
@@ -181,7 +207,8 @@ async def _ask_all(
                 if not loop.is_closed():  # another question's error closes it
                     loop.call_soon_threadsafe(released.set)
 
-            put(_Answer(sample.id, output.completion.strip(), release))
+            cut_off = is_cut_off(output.stop_reason)
+            put(_Answer(sample.id, Answer(output.completion.strip(), cut_off), release))
             if not stop.is_set():
                 await released.wait()
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mmprobe.benchmarks.core.jsonl import json_lines
-from mmprobe.benchmarks.core.results import Metric
+from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
@@ -70,6 +70,7 @@ class Benchmark(Generic[Truth]):
         read_answers: reads answers in the benchmark's own published form. It returns None for the usual
             lines.
         max_new_tokens: longest answer.
+        long_answers: longest answer to some types of question, by the `type` in their metadata.
         visual: whether every question needs an image.
         unit: what `take` counts: pairs, images or questions.
         options: the form of its own options. None if it has none.
@@ -89,9 +90,68 @@ class Benchmark(Generic[Truth]):
     score_traces: Callable[[Truth, Sequence[Mapping[str, Any]], Run], Scored] | None = None
     read_answers: Callable[[Path, Truth], dict[str, str] | None] | None = None
     max_new_tokens: int = 128
+    long_answers: Mapping[str, int] = field(default_factory=dict)
     visual: bool = True
     unit: str = "questions"
     options: type[BenchmarkOptions] | None = None
+
+
+Lengths = int | Mapping[str, int]
+"""The longest answer: of all questions, or by the `type` in their metadata, with `other` for the rest."""
+
+
+def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None) -> Lengths:
+    """Return the longest answers to a benchmark's questions. A number of the caller holds for all of them.
+
+    Example:
+        >>> answer_lengths(find_benchmark("pope"))
+        32
+    """
+    if max_new_tokens is not None or not benchmark.long_answers:
+        return max_new_tokens or benchmark.max_new_tokens
+    return {**benchmark.long_answers, "other": benchmark.max_new_tokens}
+
+
+def length_of(sample: Sample, lengths: Lengths) -> int:
+    """Return the longest answer to a question.
+
+    Example:
+        >>> length_of(Sample(id="1", question="?", metadata={"type": "steps"}), {"steps": 512, "other": 128})
+        512
+    """
+    if isinstance(lengths, int):
+        return lengths
+    return lengths.get(str(sample.metadata.get("type")), lengths["other"])
+
+
+def longest(lengths: Lengths) -> int:
+    """Return the longest answer to any question."""
+    return lengths if isinstance(lengths, int) else max(lengths.values())
+
+
+class Answer(str):
+    """The text of an answer, which knows whether it was cut off at the longest length; None if nobody knows."""
+
+    truncated: bool | None
+
+    def __new__(cls, text: str, truncated: bool | None = None) -> Answer:
+        answer = super().__new__(cls, text)
+        answer.truncated = truncated
+        return answer
+
+
+def truncated_share(responses: Mapping[str, str]) -> dict[str, Metric]:
+    """Return the metric `truncated`: the share of answers that were cut off. Empty if nobody knows.
+
+    Example:
+        >>> truncated_share({"1": Answer("The first step", True), "2": Answer("Yes.", False)})["truncated"].value
+        0.5
+    """
+    flags = {name: text.truncated for name, text in responses.items() if isinstance(text, Answer)}
+    values = [None if flag is None else float(flag) for flag in flags.values()]
+    if not any(value is not None for value in values):
+        return {}
+    return with_ids({"truncated": mean_metric(values, "lower")}, list(flags))
 
 
 def find_benchmark(name: str) -> Benchmark[Any]:
@@ -140,6 +200,24 @@ def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Ben
         raise InputError(f"benchmark {benchmark.name}: option {where!r}: {first['msg']}") from None
 
 
+class Sampling(NamedTuple):
+    """How the answer to one question is sampled."""
+
+    temperature: float
+    seed: int
+
+
+def sampling_of(sample: Sample) -> Sampling | None:
+    """Return how a question is sampled, as `metadata["sampling"]` says; None for the usual greedy answer.
+
+    Example:
+        >>> sampling_of(Sample(id="1", question="?", metadata={"sampling": {"temperature": 1.0, "seed": 3}}))
+        Sampling(temperature=1.0, seed=3)
+    """
+    sampling = sample.metadata.get("sampling")
+    return None if sampling is None else Sampling(**sampling)
+
+
 def take_images(samples: Sequence[Sample], n: int) -> list[Sample]:
     """Return the questions about the first n images.
 
@@ -159,6 +237,7 @@ def read_responses(path: str | Path) -> dict[str, str]:
     """Read answers from lines of `{"id": …, "response": …}`. A response of null is an empty answer.
 
     A line with a `question_type` gets the id `id/question_type`, since one id may name several questions.
+    `truncated`, which `mmprobe bench` writes, says whether the answer was cut off.
 
     Raises:
         InputError: naming file and line.
@@ -178,7 +257,8 @@ def read_responses(path: str | Path) -> dict[str, str]:
         name = str(row["id"]) if question_type is None else f"{row['id']}/{question_type}"
         if name in responses:
             raise InputError(f"{where}: {name} was answered before")
-        responses[name] = row["response"] or ""
+        truncated = row.get("truncated")
+        responses[name] = Answer(row["response"] or "", truncated if isinstance(truncated, bool) else None)
     if not responses:
         raise InputError(f"{path}: holds no responses")
     return responses

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,8 @@ from mmprobe.benchmarks.mirage_effect.model_labels import label_by_judge
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
 from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules
 from mmprobe.benchmarks.mirage_effect.samples import (
-    ABSENT,
-    GUESSED,
+    WAYS,
+    MirageEffectOptions,
     ask_questions,
     check_ids,
     diagnosis_prompts,
@@ -43,13 +45,14 @@ from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.samples import load_samples
 
 
-def read_data(path: Path) -> MirageEffectTruth:
+def read_data(path: Path, examples: Path | None = None) -> MirageEffectTruth:
     """Read questions with options, and the questions of `imageless.jsonl` beside them.
 
     Without `imageless.jsonl`, our 200 questions are used.
 
     Args:
         path: a file of questions, `samples.jsonl` of `make-pairs`, or a folder with a `samples.jsonl`.
+        examples: a file of further questions, for few-shot prompts.
 
     Raises:
         InputError: an invalid line, or an id that is used twice. The message names line and field.
@@ -61,15 +64,19 @@ def read_data(path: Path) -> MirageEffectTruth:
     file = path / "samples.jsonl" if path.is_dir() else path
     imageless_file = file.with_name("imageless.jsonl")
     imageless = load_imageless(imageless_file) if imageless_file.exists() else list(imageless_questions())
-    choices = synthetic_questions(load_samples(file)) if is_synthetic(file) else load_questions(file)
-    truth = MirageEffectTruth(imageless, choices)
+    choices = _read_choices(file)
+    truth = MirageEffectTruth(imageless, choices, _read_choices(examples) if examples else ())
     check_ids(truth, str(file))
     return truth
 
 
-def draw_data(folder: Path, n: int, seed: int) -> MirageEffectTruth:
+def _read_choices(file: Path) -> list[ChoiceQuestion]:
+    return synthetic_questions(load_samples(file)) if is_synthetic(file) else load_questions(file)
+
+
+def draw_data(folder: Path, n: int, seed: int, examples: Path | None = None) -> MirageEffectTruth:
     """Draw n pairs of the synthetic world, and take n questions of each category about missing images."""
-    return read_data(draw_questions(folder, n, seed))
+    return read_data(draw_questions(folder, n, seed), examples)
 
 
 def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Scored:
@@ -77,9 +84,9 @@ def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Sco
 
     Args:
         truth: the questions.
-        responses: by sample id: `ID` with images, `ID--absent` and `ID--guess` without them, `ID--VARIANT`
-            for the ways of asking. With `--seed-N` behind it, an id names one of several answers to the same
-            question.
+        responses: by sample id: `ID` with images, `ID--absent` without them and so on (`WAYS`); `ID--VARIANT`
+            for the ways of asking about missing images. With `--seed-N` behind it, an id names one of several
+            answers to the same question.
 
     Raises:
         InputError: a response answers no question of the data.
@@ -125,7 +132,7 @@ def _make_records(truth: MirageEffectTruth, answers: Answers, labels: Labels) ->
 def make_record(question: ChoiceQuestion, answers: Answers, labels: Labels) -> dict[str, Any]:
     """Return the record of a question with a known answer for `samples.jsonl`."""
     answer_records = {}
-    for kind, suffix in (("present", ""), ("absent", ABSENT), ("guess", GUESSED)):
+    for kind, suffix in WAYS.items():
         name = question.id + suffix
         text = first_answer(answers, name)
         if text is not None:
@@ -196,11 +203,25 @@ def faithful_answers(truth: MirageEffectTruth, records: Sequence[Mapping[str, An
         if record["kind"] == "diagnosis":
             continue
         for kind, answer in record["answers"].items():
-            if kind == "present":
-                faithful[answer["id"]] = answer["correct"]
+            if kind in ("present", "named"):
+                if answer["correct"] is not None:
+                    faithful[answer["id"]] = answer["correct"]
             elif kind != "guess" and (answer["notices"] or answer["describes"]):
                 faithful[answer["id"]] = answer["notices"] and not answer["describes"]
     return faithful
+
+
+class Options(MirageEffectOptions):
+    """The options of the mirage effect, as `MirageEffectOptions`."""
+
+    def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
+        """Return the mirage effect with these options in force."""
+        return replace(
+            benchmark,
+            read_data=partial(read_data, examples=self.examples),
+            draw_data=partial(draw_data, examples=self.examples),
+            ask_questions=partial(ask_questions, options=self),
+        )
 
 
 BENCHMARK = Benchmark(
@@ -208,7 +229,7 @@ BENCHMARK = Benchmark(
     about="What a model says about images that nobody gave it, and how well it answers without them.",
     read_data=read_data,
     draw_data=draw_data,
-    take=lambda truth, n: MirageEffectTruth(truth.imageless[:n], truth.choices[:n]),
+    take=lambda truth, n: truth._replace(imageless=truth.imageless[:n], choices=truth.choices[:n]),
     ask_questions=ask_questions,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
@@ -218,6 +239,11 @@ BENCHMARK = Benchmark(
         "accuracy_with",
         "accuracy_without",
         "accuracy_guess",
+        "accuracy_with_named",
+        "accuracy_without_named",
+        "name_gain_with",
+        "name_gain_without",
+        "accuracy_few_shot",
         "mirage_score",
         "mirage_score_above_chance",
         "similarity",
@@ -226,4 +252,5 @@ BENCHMARK = Benchmark(
     faithful_answers=faithful_answers,
     max_new_tokens=128,
     visual=False,
+    options=Options,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,10 +58,14 @@ class ChoiceQuestion(BaseModel):
 
 
 class MirageEffectTruth(NamedTuple):
-    """The questions about images that nobody attaches, and the questions with images and known answers."""
+    """The questions about images that nobody attaches, and the questions with images and known answers.
+
+    `examples` are other questions with known answers, which few-shot prompts show.
+    """
 
     imageless: list[ImagelessQuestion]
     choices: list[ChoiceQuestion]
+    examples: Sequence[ChoiceQuestion] = ()
 
 
 def load_questions(path: str | Path) -> list[ChoiceQuestion]:

@@ -66,6 +66,12 @@ Examples, by question and response:
 )
 
 
+FEW_SHOT_PROMPT = (
+    "Here are questions about pictures, with their answers. The pictures are not shown.\n\n{examples}\n\n"
+    "Now answer this question in the same way.\n\n{question}"
+)
+
+
 class Prompt(NamedTuple):
     """The system prompt, or None, and the user's text."""
 

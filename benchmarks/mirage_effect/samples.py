@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from pydantic import Field, model_validator
+
+from mmprobe.benchmarks.core.benchmark import BenchmarkOptions
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.prompts import (
     DIAGNOSES,
+    FEW_SHOT_PROMPT,
     LETTER,
     MODALITIES,
     SHORT,
@@ -21,13 +28,55 @@ from mmprobe.samples import SAFE_ID, Sample
 
 ABSENT = "--absent"  # suffix of the id of a question without its images
 GUESSED = "--guess"  # suffix of the id of a question without its images that asks for a guess
+NAMED = "--named"  # suffix of the id of a question whose system prompt names the data set
+ABSENT_NAMED = "--absent-named"  # the same without its images
+FEW_SHOT = "--few-shot"  # suffix of the id of a question without its images, after examples
+WAYS = {
+    "present": "",
+    "absent": ABSENT,
+    "guess": GUESSED,
+    "named": NAMED,
+    "absent_named": ABSENT_NAMED,
+    "few_shot": FEW_SHOT,
+}
+"""The ways to ask a question with a known answer, and the suffix of its id in each."""
 VARIED_PER_CATEGORY = 2  # questions of each category that are asked in every variant, ours
 DATA_SET = "MMMU-Pro"  # named by the variant `benchmark`, ours: models know it, and it covers many subjects
 _SEED = re.compile(r"(.+)--seed-(\d+)")
 
 
-def ask_questions(truth: MirageEffectTruth) -> list[Sample]:
-    """Return every question with its images, without them, and as a guess; then the questions without images.
+class MirageEffectOptions(BenchmarkOptions):
+    """The options of the mirage effect.
+
+    Attributes:
+        data_set: name of the data set that the questions come from. With it, each question with a known answer
+            is also asked with this name in the system prompt, with and without its images (figure S3).
+        examples: a file of further questions with known answers. With it, each question is also asked without
+            its images after some of them as examples (figure 3b).
+        shots: number of examples before a question. The paper gives none; ours is 8.
+        seeds: number of seeds of each request for a diagnosis, 200 in the paper. 0 asks four wordings greedily.
+        temperature: of the diagnoses with seeds. The paper gives none; ours is 1.
+    """
+
+    data_set: str | None = Field(None, min_length=1)
+    examples: Path | None = None
+    shots: int = Field(8, ge=1)
+    seeds: int = Field(0, ge=0)
+    temperature: float = Field(1.0, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _check_use(self) -> MirageEffectOptions:
+        for name, needed in (("shots", "examples"), ("temperature", "seeds")):
+            if name in self.model_fields_set and not getattr(self, needed):
+                raise ValueError(f"{name!r} has no effect without {needed!r}")
+        return self
+
+
+def ask_questions(
+    truth: MirageEffectTruth,
+    options: MirageEffectOptions = MirageEffectOptions(),  # noqa: B008
+) -> list[Sample]:
+    """Return the questions with known answers in every way of asking; then the questions without images.
 
     Raises:
         InputError: a question with a known answer has no image.
@@ -40,59 +89,98 @@ def ask_questions(truth: MirageEffectTruth) -> list[Sample]:
     for question in truth.choices:
         if not question.images:
             raise InputError(f"question {question.id!r}: has no 'images', so none can be taken away")
-    samples = [sample for question in truth.choices for sample in _make_choice_samples(question)]
+    samples = [
+        sample for question in truth.choices for sample in _make_choice_samples(question, truth, options)
+    ]
     varied = select_varied(truth.imageless)
     for imageless in truth.imageless:
         variants = VARIANTS if imageless in varied else VARIANTS[:1]
-        samples += [_make_imageless_sample(imageless, variant) for variant in variants]
-    for modality in MODALITIES:
-        metadata = {"picture": "none", "kind": "diagnosis", "modality": modality}
         samples += [
-            Sample(id=sample_id, question=text, metadata=metadata)
-            for sample_id, text in diagnosis_prompts(modality).items()
+            _make_imageless_sample(imageless, variant, options.data_set or DATA_SET) for variant in variants
         ]
+    return samples + [sample for modality in MODALITIES for sample in _make_diagnoses(modality, options)]
+
+
+def _make_diagnoses(modality: str, options: MirageEffectOptions) -> list[Sample]:
+    """Return the requests for a diagnosis: in several wordings, or in the paper's with several seeds."""
+    metadata: dict[str, Any] = {"picture": "none", "kind": "diagnosis", "modality": modality}
+    prompts = diagnosis_prompts(modality)
+    if not options.seeds:
+        return [Sample(id=name, question=text, metadata=metadata) for name, text in prompts.items()]
+    name, text = next(iter(prompts.items()))
+    return [
+        Sample(
+            id=f"{name}--seed-{seed}",
+            question=text,
+            metadata=metadata | {"sampling": {"temperature": options.temperature, "seed": seed}},
+        )
+        for seed in range(options.seeds)
+    ]
+
+
+def _make_choice_samples(
+    question: ChoiceQuestion, truth: MirageEffectTruth, options: MirageEffectOptions
+) -> list[Sample]:
+    """Return a question in every way of asking. `with_picture` of `absent` names the sample with images."""
+    text, system = _build_choice_prompt(question), question.system
+    guess = build_prompt(text, "guess", system).system
+    prompts = {"present": (text, system), "absent": (text, system), "guess": (text, guess)}
+    if options.data_set:
+        named = build_prompt(text, "benchmark", system, options.data_set).system
+        prompts |= {"named": (text, named), "absent_named": (text, named)}
+    if truth.examples:
+        examples = _choose_examples(question, truth.examples, options.shots)
+        shown = "\n\n".join(_build_example(example) for example in examples)
+        prompts["few_shot"] = (FEW_SHOT_PROMPT.format(examples=shown, question=text), system)
+    samples = []
+    for way, (prompt, system_prompt) in prompts.items():
+        metadata = {"kind": "choice", "category": question.category, "picture": way}
+        samples.append(
+            Sample(
+                id=question.id + WAYS[way],
+                images=question.images if way in ("present", "named") else [],
+                question=prompt,
+                system=system_prompt,
+                answer=question.choices.get(question.answer, question.answer),
+                pair_id=question.id,
+                metadata=metadata | ({"with_picture": question.id} if way == "absent" else {}),
+            )
+        )
     return samples
 
 
-def _make_choice_samples(question: ChoiceQuestion) -> list[Sample]:
-    """Return the samples with images, without them, and as a guess. `with_picture` names the first."""
-    metadata: dict[str, Any] = {"kind": "choice", "category": question.category}
-    present = Sample(
-        id=question.id,
-        images=question.images,
-        question=_build_choice_prompt(question),
-        system=question.system,
-        answer=question.choices.get(question.answer, question.answer),
-        pair_id=question.id,
-        metadata=metadata | {"picture": "present"},
-    )
-    absent = present.model_copy(
-        update={
-            "id": question.id + ABSENT,
-            "images": [],
-            "metadata": metadata | {"picture": "absent", "with_picture": question.id},
-        }
-    )
-    guess = present.model_copy(
-        update={
-            "id": question.id + GUESSED,
-            "images": [],
-            "system": build_prompt(present.question, "guess", question.system).system,
-            "metadata": metadata | {"picture": "guess"},
-        }
-    )
-    return [present, absent, guess]
+def _choose_examples(
+    question: ChoiceQuestion, examples: Sequence[ChoiceQuestion], count: int
+) -> list[ChoiceQuestion]:
+    """Draw examples. The draw depends on the question's id only; the question itself is never its example."""
+    usable = [
+        example
+        for example in examples
+        if (example.question, example.images) != (question.question, question.images)
+    ]
+    drawn = np.random.default_rng(zlib.crc32(question.id.encode())).permutation(len(usable))
+    return [usable[index] for index in drawn[:count]]
+
+
+def _build_example(example: ChoiceQuestion) -> str:
+    if example.prompt is not None:
+        return f"{example.prompt}\n{example.choices.get(example.answer, example.answer)}"
+    return f"{_list_options(example)}\n[[{example.answer}]]"
 
 
 def _build_choice_prompt(question: ChoiceQuestion) -> str:
     if question.prompt is not None:
         return question.prompt
+    return f"{_list_options(question)}\n\n{LETTER if question.choices else SHORT}"
+
+
+def _list_options(question: ChoiceQuestion) -> str:
     options = "".join(f"\n{letter}. {text}" for letter, text in question.choices.items())
-    return f"{question.question}{options}\n\n{LETTER if options else SHORT}"
+    return question.question + options
 
 
-def _make_imageless_sample(question: ImagelessQuestion, variant: Variant) -> Sample:
-    system, text = build_prompt(question.question, variant, data_set=DATA_SET)
+def _make_imageless_sample(question: ImagelessQuestion, variant: Variant, data_set: str) -> Sample:
+    system, text = build_prompt(question.question, variant, data_set=data_set)
     return Sample(
         id=imageless_id(question.id, variant),
         question=text,
@@ -171,7 +259,7 @@ def check_ids(truth: MirageEffectTruth, source: str) -> None:
 def _sample_ids(truth: MirageEffectTruth) -> Iterator[str]:
     """Yield every possible id, also of questions that are not asked in every variant."""
     for question in truth.choices:
-        yield from (question.id, question.id + ABSENT, question.id + GUESSED)
+        yield from (question.id + suffix for suffix in WAYS.values())
     for imageless in truth.imageless:
         yield from (imageless_id(imageless.id, variant) for variant in VARIANTS)
     for modality in MODALITIES:

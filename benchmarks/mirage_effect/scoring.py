@@ -25,7 +25,11 @@ from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
 from mmprobe.benchmarks.mirage_effect.rule_labels import find_diagnosis, is_alarming
 from mmprobe.benchmarks.mirage_effect.samples import (
     ABSENT,
+    ABSENT_NAMED,
+    FEW_SHOT,
     GUESSED,
+    NAMED,
+    WAYS,
     diagnosis_prompts,
     imageless_id,
     select_varied,
@@ -134,7 +138,7 @@ def _choice_metrics(
     options = [len(question.choices) or None for question in questions]
     correct = {
         suffix: [is_correct(question, first_answer(answers, question.id + suffix)) for question in questions]
-        for suffix in ("", ABSENT, GUESSED)
+        for suffix in WAYS.values()
     }
     metrics = mirage_scores(correct[ABSENT], correct[""], options)
     guess_scores = mirage_scores(correct[GUESSED], correct[""], options)
@@ -144,6 +148,7 @@ def _choice_metrics(
         [None if right is None else float(right) for right in correct[GUESSED]], "neither"
     )
     metrics["mirage_minus_guess"] = _mean_difference(correct[ABSENT], correct[GUESSED])
+    metrics |= _named_metrics(correct, options) | _few_shot_metrics(correct, options)
     metrics |= _no_choice_rates(questions, answers)
     texts = [
         [_first_normalized(question, answers, suffix) for question in questions] for suffix in ("", ABSENT)
@@ -154,6 +159,37 @@ def _choice_metrics(
     metrics = with_ids(metrics, ids)
     metrics |= _mirage_scores_by_category(questions, correct, options)
     return metrics | _similarity_metrics(questions, answers)
+
+
+def _named_metrics(
+    correct: Mapping[str, Sequence[bool | None]], options: Sequence[int | None]
+) -> dict[str, Metric]:
+    """Compute what the name of the data set changes, with and without images (figure S3); empty if not asked."""
+    if not any(right is not None for suffix in (NAMED, ABSENT_NAMED) for right in correct[suffix]):
+        return {}
+    scores = mirage_scores(correct[ABSENT_NAMED], correct[NAMED], options)
+    kept = ("accuracy_with", "accuracy_without", "mirage_score")
+    return {f"{name}_named": scores[name] for name in kept} | {
+        "name_gain_with": _mean_difference(correct[NAMED], correct[""]),
+        "name_gain_without": _mean_difference(correct[ABSENT_NAMED], correct[ABSENT]),
+    }
+
+
+def _few_shot_metrics(
+    correct: Mapping[str, Sequence[bool | None]], options: Sequence[int | None]
+) -> dict[str, Metric]:
+    """Compute the few-shot baseline without images (figure 3b); empty if not asked."""
+    few_shot = correct[FEW_SHOT]
+    if not any(right is not None for right in few_shot):
+        return {}
+    scores = mirage_scores(few_shot, correct[""], options)
+    values = [None if right is None else float(right) for right in few_shot]
+    return {
+        "accuracy_few_shot": mean_metric(values, "neither"),
+        "few_shot_gain": _mean_difference(few_shot, correct[ABSENT]),
+        "few_shot_score": scores["mirage_score"],
+        "few_shot_score_above_chance": scores["mirage_score_above_chance"],
+    }
 
 
 def _mirage_scores_by_category(

@@ -1,0 +1,84 @@
+"""Mean mirage scores of models over data sets, and of data sets over models (arXiv:2603.21687, section 7.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmprobe.benchmarks.core.results import Metric, with_ids
+from mmprobe.benchmarks.mirage_effect.metrics import mean_mirage_score
+from mmprobe.errors import InputError
+from mmprobe.json_files import ResultsFile, read_record
+
+_SCORES = ("mirage_score", "mirage_score_above_chance")
+
+
+class _Results(ResultsFile):
+    model: str | None = None
+    method: str | None = None
+    data: str | None = None
+
+
+class MeanScores(NamedTuple):
+    """Mean mirage scores.
+
+    Attributes:
+        metrics: `NAME[model=M]`, the mean over data sets; `NAME[data=D]`, the mean over models; and `NAME`, the
+            mean over all folders. NAME is `mirage_score` or `mirage_score_above_chance`.
+        records: one row a folder: its model, its data set and its scores.
+    """
+
+    metrics: dict[str, Metric]
+    records: list[dict[str, Any]]
+
+
+def mean_mirage_scores(folders: Sequence[str | Path]) -> MeanScores:
+    """Average the mirage scores of result folders, one for each model and data set.
+
+    Data sets are told apart by the path of `--data`. An undefined score is left out and lowers the coverage.
+
+    Args:
+        folders: result folders of `mmprobe bench mirage-effect` or `mmprobe score mirage-effect`.
+
+    Raises:
+        InputError: a folder holds other results, or two folders hold the same model and data set.
+
+    Example:
+        >>> mean_mirage_scores(["one-vqarad", "one-microvqa"]).metrics["mirage_score"].n      # doctest: +SKIP
+        2
+    """
+    records = [_read_folder(Path(folder)) for folder in folders]
+    earlier: dict[tuple[str, str], str] = {}
+    for record in records:
+        pair = record["model"], record["data"]
+        if pair in earlier:
+            raise InputError(
+                f"{record['id']} and {earlier[pair]}: both hold {pair[0]} on {pair[1]}; each pair counts once"
+            )
+        earlier[pair] = record["id"]
+    metrics: dict[str, Metric] = {}
+    groups = [("", records)]
+    for key in ("model", "data"):
+        for value in dict.fromkeys(record[key] for record in records):
+            groups.append((f"[{key}={value}]", [record for record in records if record[key] == value]))
+    for suffix, members in groups:
+        means = {f"{name}{suffix}": mean_mirage_score([row[name] for row in members]) for name in _SCORES}
+        metrics |= with_ids(means, [row["id"] for row in members])
+    return MeanScores(metrics, records)
+
+
+def _read_folder(folder: Path) -> dict[str, Any]:
+    file = folder / "results.json"
+    try:
+        results = read_record(file, _Results)
+    except FileNotFoundError:
+        raise InputError(f"{folder}: holds no results.json; name a result folder of mirage-effect") from None
+    missing = [name for name in _SCORES if name not in results.metrics]
+    if results.benchmark != "mirage-effect" or missing:
+        raise InputError(f"{file}: holds no mirage score of bench or score mirage-effect")
+    model = results.model or folder.name  # answers that another system gave
+    if results.method not in (None, "plain"):
+        model = f"{model}, {results.method}"
+    scores = {name: results.metrics[name].value for name in _SCORES}
+    return {"id": str(folder), "model": model, "data": results.data or "unknown data", **scores}
