@@ -24,6 +24,7 @@ Examples, each a response and your reply:
 """
 )
 
+# The rules are those of the authors' judge in VLMEvalKit, in our words.
 EQUIVALENT = (
     """\
 You compare the answer that somebody gave to a question with the true one. You do not see the question's pictures and
@@ -34,15 +35,22 @@ do not solve it: the true answer is right.
     + """\
 {"equivalent": true}
 
-- true where both mean the same: another notation, unit, rounding to the digits asked for, wording or order of what
-  has no order.
-- false where they differ in a value, a sign, a unit's size or the thing named, where the given one says less than was
-  asked, or adds something false.
+- true where both mean the same: another notation, wording or order of what has no order, a unit written out or in other
+  units of the same size, rounding to the digits asked for, or a trivial step of arithmetic or algebra. A unit or a sign
+  of money that only one of them has makes no difference.
+- false where they differ in a value, a sign, a variable, an order that matters, a unit's size or the thing named, where
+  it takes a real calculation to see that they are equal, where the given one says less than was asked, or adds
+  something false.
 
 Examples, each the true answer, the given one, and your reply:
 "1/4", "25 %": {"equivalent": true}
+"90", "90 degrees": {"equivalent": true}
+"a^2 - 1", "(a - 1)(a + 1)": {"equivalent": true}
 "sodium chloride", "NaCl": {"equivalent": true}
 "5 km", "5 m": {"equivalent": false}
+"a + 1", "b + 1": {"equivalent": false}
+"2, 1, 3", "1, 2, 3": {"equivalent": false}
+"437", "8303/19": {"equivalent": false}
 "June and July", "in July": {"equivalent": false}
 """
 )

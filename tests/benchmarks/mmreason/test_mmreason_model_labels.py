@@ -142,6 +142,26 @@ def test_unscored_answers_are_not_wrong():
         assert "error" not in {kind for kind, _ in mock.asked}
 
 
+def test_a_judge_decides_choices_that_the_rules_leave_unread():
+    choices = {"A": "5 cm", "B": "7 cm"}
+    forms = {name: question(name, answer="B", choices=choices) for name in "abc"}
+    truth = MMReasonTruth([question(name) for name in "abc"], [], forms)
+    mock = Mock()
+    responses = {
+        "a--choices": "The answer is B.",
+        "b--choices": "By and large [seven centimetres] it must be, not five.",
+        "c--choices": "By and large [five] it must be, or six.",
+    }
+    metrics, records = BENCHMARK.score_with_judge(truth, responses, ModelJudge(mock.model, None))
+    assert [record["correct_choices"] for record in records] == [True, True, False]
+    assert metrics["s_final_choices"].value == pytest.approx(2 / 3) and metrics["choices_gain"].n == 0
+    compared = [data for kind, data in mock.asked if kind == "equivalent"]
+    assert {(data["true"], data["given"]) for data in compared} == {
+        ("B. 7 cm", "seven centimetres"),
+        ("B. 7 cm", "five"),
+    }
+
+
 def test_errors_are_tallied():
     truth = MMReasonTruth([question(name) for name in "abc"], [])
     responses = {"a": "I see [9 cm]", "b": "[9 cm]", "c": "[7 cm]"}
