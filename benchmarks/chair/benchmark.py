@@ -87,12 +87,6 @@ def ask_questions(truth: ChairTruth) -> list[Sample]:
 def score_answers(truth: ChairTruth, responses: Mapping[str, str]) -> Scored:
     """Score captions by sample id.
 
-    Returns:
-        The metrics of `compute_metrics`, and one record an image.
-
-    Raises:
-        InputError: a response answers no question of the data.
-
     Example:
         >>> truth = ChairTruth([Sample(id="1", question="?")], {"1": ["star", "heart"]}, find_shapes)
         >>> metrics, records = score_answers(truth, {"1": "A star and a ring."})

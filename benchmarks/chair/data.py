@@ -13,18 +13,7 @@ from mmprobe.samples import regular_file
 
 
 def read_captions(path: str | Path) -> dict[str, str]:
-    """Read captions in COCO's results form, a JSON list of `{"image_id": …, "caption": …}`.
-
-    Returns:
-        Captions by image id.
-
-    Raises:
-        InputError: the file has another form, or an image has two captions.
-
-    Example:
-        >>> read_captions("captions.json")["42"]                                   # doctest: +SKIP
-        'A dog on a sofa.'
-    """
+    """Read captions in COCO's results form, a JSON list of `{"image_id": …, "caption": …}`."""
     rows = _read_json(Path(path))
     if not isinstance(rows, list):
         raise InputError(f"{path}: not a JSON list of objects with image_id and caption")
@@ -45,18 +34,6 @@ def add_reference_captions(
     """Add the objects that people's captions name to the objects of each image, as the authors do.
 
     This adds objects without a mask.
-
-    Args:
-        truth: objects by image id, from `read_coco_objects(…, key="id")`.
-        path: COCO's `captions_val2014.json`.
-        find_mentions: finds the objects that a text names.
-
-    Raises:
-        InputError: the file has another form.
-
-    Example:
-        >>> truth = read_coco_objects("instances_val2014.json", key="id")                 # doctest: +SKIP
-        >>> truth = add_reference_captions(truth, "captions_val2014.json", find_objects)  # doctest: +SKIP
     """
     data = _read_json(Path(path))
     combined = {name: set(objects) for name, objects in truth.items()}

@@ -37,14 +37,7 @@ _METRICS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Direction]] = {
 def make_record(
     name: str, caption: str | None, objects: Collection[str], find_mentions: FindMentions
 ) -> dict[str, Any]:
-    """Return the record of an image: its caption, its objects, and the mentions and hallucinated ones.
-
-    Args:
-        name: id of the sample.
-        caption: the caption; None if it is missing.
-        objects: the objects that the image shows.
-        find_mentions: finds the objects that a text names.
-    """
+    """Return the record of an image: its caption, its objects, and the mentions and hallucinated ones."""
     record: dict[str, Any] = {"id": name, "answer": caption, "objects": sorted(set(objects))}
     if caption is None:
         return record | {"mentions": None, "hallucinated": None, "faithful": None}
@@ -63,12 +56,6 @@ def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
     - names_objects: share of captions that name an object. A caption without objects cannot hallucinate.
 
     An image without a caption lowers the coverage.
-
-    Args:
-        records: the records of `make_record`.
-
-    Returns:
-        Metrics by name.
     """
     counts = [_count(record) for record in records]
     metrics = {

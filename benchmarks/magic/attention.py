@@ -95,13 +95,7 @@ def measure_box_attention(
 
 
 def _covered_shares(start: float, length: float, pixels: float, cells: int) -> np.ndarray:
-    """Return the share of each cell that an interval covers: [cell].
-
-    Args:
-        start, length: the interval, in pixels.
-        pixels: length of the side, which is divided into equal cells.
-        cells: number of cells.
-    """
+    """Return the share of each cell that an interval covers: [cell]."""
     edges = np.arange(cells + 1) * pixels / cells
     covered = np.minimum(edges[1:], start + length) - np.maximum(edges[:-1], start)
     return np.maximum(covered, 0) * cells / pixels
@@ -120,10 +114,6 @@ def read_attention_views(
     Raises:
         NotApplicable: the trace has no such image or no step, or its family has no token per patch.
         NotCaptured: attention/visual, or one of the layers, was not captured.
-
-    Example:
-        >>> read_attention_views(run["0001"])[0].weights.shape                  # doctest: +SKIP
-        (4, 4)
     """
     weights = trace.attention_visual
     if layers is not None:
@@ -165,9 +155,6 @@ def score_attention(
         - attention_magiscore_...: as `magiscore`
         - attention_lift_relevant, attention_lift_adversarial: mean over questions of the mean lift of the
           relevant and of the other boxes
-
-    Example:
-        >>> score_attention(truth.questions, open_run("out/run"))[0]               # doctest: +SKIP
     """
     traced = set(run.ids)
     measured = [

@@ -36,10 +36,6 @@ def read_data(path: Path) -> MagicTruth:
     Raises:
         InputError: an invalid line, a question without boxes, or the id of a case of Self-Heal is taken or
             too long.
-
-    Example:
-        >>> len(read_data(Path("numbered/samples.jsonl")).questions)             # doctest: +SKIP
-        5500
     """
     return make_truth(load_questions(path), str(path))
 
@@ -50,18 +46,7 @@ def draw_data(folder: Path, n: int, seed: int) -> MagicTruth:
 
 
 def make_truth(questions: Sequence[MagicQuestion], source: str) -> MagicTruth:
-    """Add the cases of Self-Heal to the questions. Their ids are `ID-heal1`, `ID-heal2`, ...
-
-    Args:
-        questions: the questions.
-        source: name of their file, for messages.
-
-    Raises:
-        InputError: a question has no boxes yet, or the id of a case is taken or too long.
-
-    Example:
-        >>> make_truth(load_questions("numbered/samples.jsonl"), "numbered")          # doctest: +SKIP
-    """
+    """Add the cases of Self-Heal to the questions. Their ids are `ID-heal1`, `ID-heal2`, ..."""
     for question in questions:
         if not question.boxes:
             raise InputError(
@@ -86,14 +71,7 @@ def ask_questions(truth: MagicTruth) -> list[Sample]:
 
 
 def make_sample(question: MagicQuestion) -> Sample:
-    """Return the sample that asks a question. Its regions are the relevant boxes.
-
-    Example:
-        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat"}
-        >>> fields |= {"prompt": "Say what it is.", "boxes": [{"box": [0, 0, 5, 5], "relevant": True}]}
-        >>> make_sample(MagicQuestion.model_validate(fields)).question
-        'Say what it is.'
-    """
+    """Return the sample that asks a question. Its regions are the relevant boxes."""
     return Sample(
         id=question.id,
         images=[question.image],
@@ -130,26 +108,14 @@ def follow_up(truth: MagicTruth, responses: Mapping[str, str]) -> list[Sample]:
 
 
 def score_answers(truth: MagicTruth, responses: Mapping[str, str]) -> Scored:
-    """Return metrics and records with labels by rules.
-
-    Args:
-        truth: the questions and their cases.
-        responses: answers by question id, and continuations by the id of their case.
-
-    Raises:
-        InputError: a response answers no question of the data.
-    """
+    """Return metrics and records with labels by rules."""
     answers = _match_answers(truth, responses)
     labels = [label_by_rules(question, answers.get(question.id)) for question in truth.questions]
     return _score(truth, answers, labels, by_judge=False)
 
 
 def score_with_judge(truth: MagicTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
-    """Return metrics and records with labels by a judge: both accuracies, steps, and corrections.
-
-    Raises:
-        InputError: a response answers no question of the data, or the judge cannot be asked.
-    """
+    """Return metrics and records with labels by a judge: both accuracies, steps, and corrections."""
     answers = _match_answers(truth, responses)
     question_answers = [answers.get(question.id) for question in truth.questions]
     continuations = [
@@ -253,13 +219,7 @@ def faithful_answers(truth: MagicTruth, records: Sequence[Mapping[str, Any]]) ->
 
 
 def score_traces(truth: MagicTruth, records: Sequence[Mapping[str, Any]], run: Run) -> Scored:
-    """Return the MagiScore of the attention, and the records with the attended boxes.
-
-    Args:
-        truth: the questions.
-        records: the records of `score_answers`.
-        run: the traces of the answers.
-    """
+    """Return the MagiScore of the attention, and the records with the attended boxes."""
     metrics, rows = score_attention(truth.questions, run)
     metrics = with_ids(metrics, [question.id for question in truth.questions])
     return metrics, [dict(record) | rows.get(record["id"], {}) for record in records]

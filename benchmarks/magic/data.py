@@ -125,10 +125,6 @@ def load_questions(path: str | Path) -> list[MagicQuestion]:
 
     Raises:
         InputError: the first invalid line. The message names line and field.
-
-    Example:
-        >>> load_questions("magic/questions.jsonl")[0].relevant()              # doctest: +SKIP
-        frozenset({2, 5})
     """
     return [_resolve_images(question, path, line) for line, question in read_records(path, MagicQuestion)]
 

@@ -66,10 +66,6 @@ def _macro(rows: Sequence[Counts | None], compute: Callable[[np.ndarray], np.nda
 def citation_rates(cited: Sequence[Collection[int] | None], missing: Sequence[int]) -> dict[str, Metric]:
     """Return the share of answers that cite no box, and of those that cite a missing box.
 
-    Args:
-        cited: numbers of the existing boxes that each answer cites; None for an unusable answer.
-        missing: how many numbers without a box each answer cites.
-
     Example:
         >>> citation_rates([{1}, set()], [0, 2])["cites_none_rate"].value
         0.5
@@ -86,9 +82,6 @@ def citation_rates(cited: Sequence[Collection[int] | None], missing: Sequence[in
 
 def answer_accuracy(correct: Sequence[bool | None], correct_full: Sequence[bool | None]) -> dict[str, Metric]:
     """Return the share of right answers, by the short and by the full true answer (section 4.2).
-
-    Args:
-        correct, correct_full: the verdict on each question; None without one.
 
     Example:
         >>> answer_accuracy([True, None], [False, False])["accuracy_short"].value

@@ -43,10 +43,6 @@ def label_by_judge(
         responses: the response to each question; None without one.
         continuations: the cases of Self-Heal of each question, each with its continuation; None without one.
         judge: the judge.
-
-    Example:
-        >>> label_by_judge(questions, responses, continuations, judge)[0].correct     # doctest: +SKIP
-        True
     """
     requests: dict[tuple[int, str], JudgeRequest[Any]] = {}
     for index, (question, response, cases) in enumerate(

@@ -27,11 +27,6 @@ def compute_metrics(
         healed_answers: [question][case], whether the continuation ends in the true answer; None without one.
         by_judge: whether a judge gave the labels. Only then are there `self_heal` (section 4.3) and
             `self_heal_explicit` (figure 17).
-
-    Example:
-        >>> metrics = compute_metrics(truth, labels, cited, healed, False)            # doctest: +SKIP
-        >>> metrics["accuracy_short"].value                                           # doctest: +SKIP
-        0.5
     """
     regions = [None if item is None else item.regions for item in cited]
     metrics = answer_accuracy([label.correct for label in labels], [label.correct_full for label in labels])

@@ -43,21 +43,6 @@ def draw_questions(out: Path, n: int, seed: int) -> Path:
     shapes are distractors. A box on a cell can also be cited by the cell's name, such as B2, because the
     answers of the world name cells. Each question has an annotated chain with one wrong step inside, for
     Self-Heal.
-
-    Args:
-        out: folder to create; it must not exist or be empty.
-        n: number of images.
-        seed: seed of all random draws. Image k depends only on the seed and k.
-
-    Returns:
-        `out/samples.jsonl`.
-
-    Raises:
-        InputError: `out` is not empty.
-
-    Example:
-        >>> draw_questions(Path("magic"), 8, seed=0)                            # doctest: +SKIP
-        PosixPath('magic/samples.jsonl')
     """
     questions = []
     with staging_folder(out) as part:
@@ -158,12 +143,7 @@ def _lower_first(sentence: str) -> str:
 
 
 def cell_box(item: SceneObject) -> Box:
-    """Return the cell of an object.
-
-    Example:
-        >>> cell_box(draw_scene(np.random.default_rng(0), "easy").objects[0])[2:]
-        (28, 28)
-    """
+    """Return the cell of an object."""
     return item.column * CELL_PIXELS, item.row * CELL_PIXELS, CELL_PIXELS, CELL_PIXELS
 
 
@@ -181,10 +161,6 @@ def step_is_true(step: str, objects: list[str]) -> bool | None:
     """Return whether a step is true of a scene; None if it says nothing about the scene.
 
     Only the sentences of the synthetic world are understood.
-
-    Args:
-        step: the step.
-        objects: all objects of the image, each `colour shape cell`.
 
     Example:
         >>> objects = ["red star B2"]

@@ -32,12 +32,6 @@ def ask_questions(samples: list[Sample]) -> list[Sample]:
 def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
     """Score answers by question id.
 
-    Returns:
-        The metrics of `compute_metrics`, and one record a question.
-
-    Raises:
-        InputError: a response answers no question of the data, or an image does not have two questions.
-
     Example:
         >>> metadata = {"subtask": "count", "image": "a.png"}
         >>> samples = [Sample(id=x, question="?", answer=x, metadata=metadata) for x in ("yes", "no")]

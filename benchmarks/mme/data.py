@@ -40,10 +40,6 @@ def read_mme(path: str | Path) -> list[Sample]:
     Raises:
         InputError: the folder or a file has another form, or an image is unreadable. The message names the
             file.
-
-    Example:
-        >>> read_mme("MME_Benchmark_release_version")[0].metadata["subtask"]        # doctest: +SKIP
-        'existence'
     """
     path = Path(path)
     samples: dict[str, Sample] = {}
@@ -83,14 +79,6 @@ def read_mme_answers(path: str | Path) -> tuple[list[Sample], dict[str, str]]:
 
     Returns:
         The questions, without images, and the answers by question id.
-
-    Raises:
-        InputError: the folder or a file has another form. The message names file and line.
-
-    Example:
-        >>> samples, responses = read_mme_answers("Your_Results")                   # doctest: +SKIP
-        >>> responses["existence-000000006040-1"]                                   # doctest: +SKIP
-        'Yes'
     """
     path = Path(path)
     samples: dict[str, Sample] = {}

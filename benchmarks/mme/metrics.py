@@ -40,11 +40,7 @@ def _sum_scores(n_subtasks: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def make_record(sample: Sample, answer: str | None) -> dict[str, Any]:
-    """Return the record of a question with its answer, read as yes, no or unknown.
-
-    Raises:
-        InputError: the sample has no subtask of MME, or its true answer is neither yes nor no.
-    """
+    """Return the record of a question with its answer, read as yes, no or unknown."""
     subtask = sample.metadata.get("subtask")
     if subtask not in SUBTASKS or sample.answer not in ("yes", "no"):
         raise InputError(f"sample {sample.id}: not a question of MME with a subtask and the answer yes or no")
@@ -69,15 +65,9 @@ def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
     question is left out and lowers the coverage. A sum is over the subtasks in the data. Its range is 0 to
     200 for each subtask, so 2000 and 800 for the whole benchmark.
 
-    Args:
-        records: the records of `make_record`, two an image.
-
     Returns:
         Metrics by name: `existence`, `existence_accuracy`, `existence_accuracy_plus` and so on, `perception`,
         `cognition`, `unknown`.
-
-    Raises:
-        InputError: an image does not have two questions.
     """
     counts, ids = _count_by_subtask(records)
     metrics: dict[str, Metric] = {}

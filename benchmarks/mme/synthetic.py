@@ -17,17 +17,6 @@ def draw_synthetic_mme(samples: Sequence[Sample], seed: int = 0) -> list[Sample]
 
     The false question names an absent shape, or a wrong number, cell or colour. The embedded model was
     trained only on questions of existence.
-
-    Args:
-        samples: samples of `make-pairs`. Each of their images is asked about once.
-        seed: seed of all draws.
-
-    Raises:
-        InputError: the metadata of a sample lack the contents of its images.
-
-    Example:
-        >>> draw_synthetic_mme(load_samples("pairs/samples.jsonl"))[0].question          # doctest: +SKIP
-        'Is there a circle?'
     """
     objects_by_image = read_synthetic_objects(samples)
     questions = []

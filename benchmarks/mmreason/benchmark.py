@@ -75,10 +75,6 @@ def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
     Raises:
         InputError: an invalid line, or no question can be asked without options, or with them where that is
             wanted. The message names line and field.
-
-    Example:
-        >>> read_data(Path("mmreason/questions.jsonl")).left_out                       # doctest: +SKIP
-        []
     """
     questions = synthetic_questions(load_samples(path)) if is_synthetic(path) else load_questions(path)
     opened = {question.id: to_open_question(question) for question in questions}
@@ -109,11 +105,6 @@ def ask_questions(truth: MMReasonTruth) -> list[Sample]:
     """Return every question, then those with images without them (`ID--text`), then those with options.
 
     A question with its options has the id `ID--choices`.
-
-    Example:
-        >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
-        >>> [sample.id for sample in ask_questions(MMReasonTruth([question], []))]
-        ['1']
     """
     samples = [_make_sample(question) for question in truth.questions]
     without_images = [
@@ -141,22 +132,14 @@ def _make_sample(question: ReasonQuestion) -> Sample:
 
 
 def score_answers(truth: MMReasonTruth, responses: Mapping[str, str]) -> Scored:
-    """Return metrics and records with labels by rules.
-
-    Raises:
-        InputError: a response answers no question of the data.
-    """
+    """Return metrics and records with labels by rules."""
     answers = _match_answers(truth, responses)
     labels = [label_by_rules(question, answers) for question in truth.questions]
     return _score(truth, answers, labels, _label_choices(truth, answers))
 
 
 def score_with_judge(truth: MMReasonTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
-    """Return metrics and records with labels by a judge: final answers, steps, and types of error.
-
-    Raises:
-        InputError: as `score_answers`, or the provider refuses the key.
-    """
+    """Return metrics and records with labels by a judge: final answers, steps, and types of error."""
     from mmprobe.benchmarks.mmreason.model_labels import judge_correct, label_by_judge
 
     answers = _match_answers(truth, responses)

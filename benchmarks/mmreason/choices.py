@@ -89,11 +89,6 @@ def is_open_without_choices(question: str, choices: Mapping[str, str], answer: s
     the above"), or if two options differ only in case. The rules are coarse, ours; the authors of the paper
     chose by hand.
 
-    Args:
-        question: the text without the options.
-        choices: text of each option by its mark.
-        answer: the mark of the right option.
-
     Example:
         >>> is_open_without_choices("How long is AB?", {"A": "2 cm", "B": "3 cm"}, "B")
         True

@@ -58,10 +58,6 @@ def load_questions(path: str | Path) -> list[ReasonQuestion]:
 
     Raises:
         InputError: the first invalid line. The message names line and field.
-
-    Example:
-        >>> load_questions("mmreason/questions.jsonl")[0].discipline           # doctest: +SKIP
-        'math'
     """
     return load_with_images(path, ReasonQuestion)
 

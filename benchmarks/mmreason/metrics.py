@@ -34,13 +34,6 @@ def final_accuracy(correct: Sequence[bool | None]) -> Metric:
 def accuracy_tables(questions: Sequence[ReasonQuestion], correct: Sequence[bool | None]) -> dict[str, Metric]:
     """Return the final accuracy by discipline (table 3), by source (table 4), and by level.
 
-    Args:
-        questions: the questions.
-        correct: as for `final_accuracy`.
-
-    Returns:
-        `s_final[discipline=math]`, `s_final[source=MMMU]` and so on.
-
     Example:
         >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
         >>> accuracy_tables([question], [True])["s_final[discipline=math]"].value
@@ -57,12 +50,7 @@ def accuracy_tables(questions: Sequence[ReasonQuestion], correct: Sequence[bool 
 
 
 def group_by_value(values: Sequence[str | None], items: Sequence[Item]) -> dict[str, list[Item]]:
-    """Return the items of each value, in the order of the values. Items without a value are left out.
-
-    Example:
-        >>> group_by_value(["b", None, "a", "b"], [1, 2, 3, 4])
-        {'a': [3], 'b': [1, 4]}
-    """
+    """Return the items of each value, in the order of the values. Items without a value are left out."""
     groups: dict[str, list[Item]] = {}
     for value, item in zip(values, items, strict=True):
         if value is not None:
@@ -171,9 +159,6 @@ def choice_metrics(correct: Sequence[tuple[bool | None, bool | None]]) -> dict[s
 
 def error_tally(errors: Sequence[ErrorType | None]) -> dict[str, Metric]:
     """Return the share of wrong responses with each type of error (section 5.3 and figure 4).
-
-    Args:
-        errors: the type of error of each wrong response; None if no type was named.
 
     Raises:
         InputError: an unknown type of error.

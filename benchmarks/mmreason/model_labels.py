@@ -79,15 +79,6 @@ def label_by_judge(
     - The judge names the type of error of each wrong answer.
 
     A label that the judge cannot give is None, and `unscored` holds the reason.
-
-    Args:
-        questions: the questions.
-        responses: all responses by id; those without images have ids `ID--text`.
-        judge: the judge.
-
-    Example:
-        >>> label_by_judge(questions, responses, judge)[0].correct         # doctest: +SKIP
-        True
     """
     judgements = asyncio.run(_ask_judge(questions, responses, judge))
     return [_make_labels(question, responses, judgements) for question in questions]
@@ -96,17 +87,7 @@ def label_by_judge(
 def judge_correct(
     questions: Mapping[str, ReasonQuestion], responses: Mapping[str, str], judge: Judge
 ) -> dict[str, bool | None]:
-    """Return whether each response is right, as `label_by_judge` does; None without a verdict.
-
-    Args:
-        questions: the question of each response, by the id of the response.
-        responses: the responses by id.
-        judge: the judge.
-
-    Example:
-        >>> judge_correct({"1": question}, {"1": "It is 12."}, judge)     # doctest: +SKIP
-        {'1': True}
-    """
+    """Return whether each response is right, as `label_by_judge` does; None without a verdict."""
     verdicts = asyncio.run(_ask_verdicts(questions, responses, judge))
     return {name: verdict.correct for name, verdict in verdicts.items()}
 
@@ -216,15 +197,7 @@ def _answer_request(question: ReasonQuestion, response: str) -> JudgeRequest[str
 
 
 def read_answer(reply: str, response: str) -> tuple[str | None]:
-    """Return the final answer of a response, which a reply to `ANSWER` must quote; None if it states none.
-
-    Raises:
-        UnusableReply: the form is wrong, or the answer is not in the response.
-
-    Example:
-        >>> read_answer('{"answer": "2 A"}', "It is 2  A.")
-        ('2 A',)
-    """
+    """Return the final answer of a response, which a reply to `ANSWER` must quote; None if it states none."""
     answer = read_reply(reply, _Answer).answer
     if answer is None:
         return (None,)
@@ -249,15 +222,7 @@ def _step_request(question: ReasonQuestion, response: str) -> JudgeRequest[Sente
 
 
 def read_steps(reply: str, count: int) -> tuple[SentenceLabel, ...]:
-    """Return the labels of a reply to `STEPS`, one for each of `count` sentences.
-
-    Raises:
-        UnusableReply: the form or the number of labels is wrong.
-
-    Example:
-        >>> read_steps('{"labels": [{"step": 1, "label": "none"}]}', 1)
-        ('none',)
-    """
+    """Return the labels of a reply to `STEPS`, one for each of `count` sentences."""
     labels = read_reply(reply, _Sentences).labels
     if [label.step for label in labels] != list(range(1, count + 1)):
         raise UnusableReply(

@@ -28,10 +28,6 @@ def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[Reason
         - no_steps: share of responses without any step; their s_inter is undefined
         - `perception_share` and so on for each type of error, for the wrong answers, if a judge labelled
           errors
-
-    Example:
-        >>> compute_metrics(questions, labels)["s_final"].value                       # doctest: +SKIP
-        0.75
     """
     ids = [question.id for question in questions]
     correct = [label.correct for label in labels]
@@ -59,14 +55,7 @@ def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[Reason
 
 
 def unscored_rates(questions: Sequence[ReasonQuestion], labels: Sequence[ReasonLabels]) -> dict[str, Metric]:
-    """Return the share of responses that a judge gave no verdict on, for answers and for steps.
-
-    Example:
-        >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
-        >>> rates = unscored_rates([question], [ReasonLabels(True, unscored={"answer": "garbage"})])
-        >>> rates["unscored_answers"].value
-        1.0
-    """
+    """Return the share of responses that a judge gave no verdict on, for answers and for steps."""
     with_solution = [label for question, label in zip(questions, labels, strict=True) if question.solution]
     return {
         "unscored_answers": _unscored_rate(labels, "answer"),

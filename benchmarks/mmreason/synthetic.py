@@ -23,15 +23,7 @@ _THEREFORE = "Therefore: "
 
 
 def synthetic_questions(samples: Sequence[Sample]) -> list[ReasonQuestion]:
-    """Return the samples that have a short open answer as questions with solutions.
-
-    Args:
-        samples: a complete samples file of `make-pairs`.
-
-    Example:
-        >>> synthetic_questions(load_samples("pairs/samples.jsonl"))[0].discipline      # doctest: +SKIP
-        'math'
-    """
+    """Return the samples that have a short open answer as questions with solutions."""
     return [_make_question(sample) for sample in samples if sample.metadata.get("type") in _DISCIPLINES]
 
 

@@ -49,12 +49,6 @@ def ask_questions(samples: list[Sample]) -> list[Sample]:
 def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
     """Score answers by question id.
 
-    Returns:
-        The metrics of `compute_metrics`, and one record a question.
-
-    Raises:
-        InputError: a response answers no question of the data.
-
     Example:
         >>> samples = [Sample(id=name, question="?", answer="yes") for name in "12"]
         >>> metrics, records = score_answers(samples, {"1": "Yes.", "2": "Perhaps"})

@@ -31,10 +31,6 @@ def read_pope(path: str | Path, images: str | Path | None = None) -> list[Sample
     Raises:
         InputError: a file is malformed, an id is used twice, or an image is unreadable. The message names the
             line.
-
-    Example:
-        >>> read_pope("coco_pope_random.json", images="val2014")[0].question       # doctest: +SKIP
-        'Is there a snowboard in the image?'
     """
     path = Path(path)
     folder = Path(images) if images else None
@@ -80,24 +76,7 @@ def make_samples(
     prefix: str = "",
     system: str | None = None,
 ) -> list[Sample]:
-    """Return the samples of official rows.
-
-    Args:
-        rows: the rows with their line numbers.
-        path: the file of the rows, for error messages.
-        folder: folder of the images; None leaves them out.
-        setting: random, popular, adversarial, or None.
-        prefix: prefix of the sample ids.
-        system: system prompt of every sample.
-
-    Raises:
-        InputError: a row is malformed. The message names file and line.
-
-    Example:
-        >>> row = {"question_id": 1, "image": "a.jpg", "text": "Is there a dog?", "label": "no"}
-        >>> make_samples([(1, row)], Path("pope.json"), None, "random")[0].answer
-        'no'
-    """
+    """Return the samples of official rows."""
     samples: dict[str, Sample] = {}
     checked: set[Path] = set()
     for number, row in rows:
@@ -137,13 +116,6 @@ def read_pope_answers(path: str | Path, samples: Sequence[Sample]) -> dict[str, 
     """Read answers in the official form, lines of `{"question": …, "answer": …}`.
 
     The lines have the order of the questions.
-
-    Raises:
-        InputError: the lines do not match the samples one to one.
-
-    Example:
-        >>> read_pope_answers("answers.json", samples)["1"]                        # doctest: +SKIP
-        'Yes, there is.'
     """
     rows = _read_lines(Path(path))
     if len(rows) != len(samples):

@@ -52,11 +52,7 @@ _METRICS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Direction]] = {
 
 
 def make_record(sample: Sample, answer: str | None) -> dict[str, Any]:
-    """Return the record of a question with its answer, read as yes, no or unknown.
-
-    Raises:
-        InputError: the true answer of the sample is neither yes nor no.
-    """
+    """Return the record of a question with its answer, read as yes, no or unknown."""
     label = (sample.answer or "").lower()
     if label not in ("yes", "no"):
         raise InputError(f"sample {sample.id}: its answer is neither yes nor no")
@@ -79,13 +75,6 @@ def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
     out of `accuracy_known`, `recall_known` and `f1_known`, and is counted by `unknown`. `yes_ratio` is a
     share of all answers, and `yes_ratio_known` of the answers that say yes or no. A missing answer lowers the
     coverage.
-
-    Args:
-        records: the records of `make_record`.
-
-    Returns:
-        Metrics by name. If there are several settings, they are repeated for each one, such as
-        `accuracy_random`.
     """
     metrics = _compute_group(records)
     settings = [setting for setting in SETTINGS if any(record["setting"] == setting for record in records)]

@@ -122,19 +122,7 @@ def draw_synthetic_pope(
     limit: int | None = None,
     seed: int = 0,
 ) -> list[Sample]:
-    """Draw POPE's questions about images of the synthetic world, in words that the embedded model knows.
-
-    Args:
-        samples: samples of `make-pairs`. Each of their images is asked about once.
-        setting, per_image, limit, seed: see `draw_pope`.
-
-    Raises:
-        InputError: no image shows and lacks enough of the eight shapes.
-
-    Example:
-        >>> draw_synthetic_pope(load_samples("pairs/samples.jsonl"), "random")[0].question  # doctest: +SKIP
-        'Is there a circle?'
-    """
+    """Draw POPE's questions about images of the synthetic world, in words that the embedded model knows."""
     scenes = read_synthetic_objects(samples)
     shapes = {str(image): [shape for _, shape, _ in objects] for image, objects in scenes.items()}
     rows = draw_pope(shapes, setting, per_image, limit, seed, SYNTHETIC_TEMPLATE)

@@ -66,22 +66,7 @@ def number_regions(
 def make_boxes(
     question: MagicQuestion, size: tuple[int, int], seed: int, rules: BoxRules = RULES
 ) -> MagicQuestion:
-    """Return the question with boxes made from its objects, saliency maps and distractors.
-
-    Args:
-        question: a question without boxes.
-        size: the image's width and height.
-        seed, rules: as for `mark_regions`, but each question has its own draws.
-
-    Raises:
-        InputError: there is no relevant box, or no room for the others.
-
-    Example:
-        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat"}
-        >>> question = MagicQuestion.model_validate(fields | {"objects": [[0, 0, 40, 40]]})
-        >>> len(make_boxes(question, (100, 100), seed=0).boxes)
-        4
-    """
+    """Return the question with boxes made from its objects, saliency maps and distractors."""
     own_seed = int(np.random.default_rng([seed, zlib.crc32(question.id.encode())]).integers(2**31))
     saliency = [_read_grey_levels(file) for file in question.saliency]
     regions = mark_regions(size, question.objects, saliency, question.distractors, own_seed, rules)
@@ -97,12 +82,7 @@ def _read_grey_levels(path: Path) -> np.ndarray:
 
 
 def write_questions(questions: list[MagicQuestion], out: Path) -> Path:
-    """Write `samples.jsonl` beside `images/ID.png`. The file appears only when it is complete.
-
-    Example:
-        >>> write_questions(questions, Path("numbered"))                        # doctest: +SKIP
-        PosixPath('numbered/samples.jsonl')
-    """
+    """Write `samples.jsonl` beside `images/ID.png`. The file appears only when it is complete."""
     lines = []
     for question in questions:
         line = question.model_dump(mode="json", exclude_defaults=True)

@@ -29,10 +29,6 @@ class BoxRules(NamedTuple):
         rule: `coverage`, as in the algorithm, divides the overlap by the smaller box, `iou` by the union.
         count: number of adversarial boxes; 3 in the paper.
         areas: smallest and largest share of the image that a distractor may fill; ours.
-
-    Example:
-        >>> BoxRules(rule="iou").count
-        3
     """
 
     threshold: float = 0.5
@@ -104,9 +100,6 @@ def check_box(box: Box, size: tuple[int, int]) -> None:
 
     Raises:
         InputError: it does not.
-
-    Example:
-        >>> check_box((0, 0, 4, 4), (4, 4))
     """
     x, y, w, h = box
     if min(x, y) < 0 or min(w, h) < 1 or x + w > size[0] or y + h > size[1]:
@@ -193,12 +186,7 @@ def _overlap(first: Box, second: Box, rule: Literal["coverage", "iou"]) -> float
 
 
 def intersection(first: Box, second: Box) -> int:
-    """Return the number of pixels in both boxes.
-
-    Example:
-        >>> intersection((0, 0, 4, 4), (2, 3, 4, 4))
-        2
-    """
+    """Return the number of pixels in both boxes."""
     width = min(first[0] + first[2], second[0] + second[2]) - max(first[0], second[0])
     height = min(first[1] + first[3], second[1] + second[3]) - max(first[1], second[1])
     return max(width, 0) * max(height, 0)

@@ -57,11 +57,6 @@ def filter_questions(
 
     Raises:
         InputError: there is no voter or round, a voter is given twice, or `out` holds other votes.
-
-    Example:
-        >>> metrics, result = filter_questions(truth, ["tiny-spd"], ask, Path("out"), {})   # doctest: +SKIP
-        >>> metrics["kept"].value                                                  # doctest: +SKIP
-        0.8
     """
     questions = truth.questions
     prompts = {sample.id: [sample.system, sample.question] for sample in ask_questions(truth)}

@@ -24,9 +24,6 @@ def check_voters(voters: Sequence[str]) -> None:
 
     Raises:
         InputError: a model is neither known nor a folder, or the package or key of an API is missing.
-
-    Example:
-        >>> check_voters(["tiny-spd"])
     """
     for voter in voters:
         if is_api(voter):
@@ -48,19 +45,6 @@ def ask_voters(
     """Return the function that asks voters. Each round samples with its own seed, `seed` + round.
 
     Only one local model is in memory at a time. It is loaded with its first question.
-
-    Args:
-        truth: the questions.
-        max_new_tokens: longest answer.
-        temperature: of the sampling. At 0 a local model answers the same in every round.
-        seed: the samples depend on it and on the questions that are asked together.
-        batch_size: number of questions that a local model answers together.
-        device, dtype: of local models.
-        answerers: functions that answer for some voters, by name; the same in every round.
-
-    Example:
-        >>> dict(ask_voters(truth, 64)("tiny-spd", ["0001"], 1))                     # doctest: +SKIP
-        {'0001': 'The star is red.'}
     """
     samples = {sample.id: sample for sample in ask_questions(truth)}
     loaded: dict[str, Model] = {}

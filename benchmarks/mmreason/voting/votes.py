@@ -47,15 +47,7 @@ class Votes:
     def collect(
         self, voter: str, ids: Sequence[str], round_number: int, ask: Ask, check: Check
     ) -> list[bool | None]:
-        """Return whether a voter is right on each question in a round; None without a response or a verdict.
-
-        Args:
-            voter: the voter.
-            ids: the questions.
-            round_number: from 1; 0 is the round with images.
-            ask: asks for the missing votes. If it raises, the votes so far are kept.
-            check: decides which responses are right, after all questions are answered.
-        """
+        """Return whether a voter is right on each question in a round; None without a response or a verdict."""
         missing = [name for name in ids if (round_number, voter, name) not in self.responses]
         if missing:
             title = f"{voter}, {f'round {round_number}' if round_number else 'with images'}"
@@ -90,10 +82,6 @@ def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping
 
     Raises:
         InputError: the file holds votes on other questions or with other settings, or is damaged.
-
-    Example:
-        >>> open_votes("votes.jsonl", {"a": "2 + 2?"}, {"temperature": 0.7}).responses       # doctest: +SKIP
-        {}
     """
     path = Path(path)
     hashed = json.dumps([list(questions.items()), dict(settings)], sort_keys=True).encode()
