@@ -26,7 +26,8 @@ from tqdm import tqdm
 
 import mmprobe as mp
 from mmprobe.analyses import analyze_all
-from mmprobe.analyses.findings import Finding, findings, mean_finding, to_dataset
+from mmprobe.analyses.findings import findings
+from mmprobe.analyses.verdicts import Finding, decide, mean_finding, to_dataset
 from mmprobe.benchmarks.synthetic.labels import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
@@ -87,7 +88,7 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
         "ratio of mean attention on the regions to mean attention elsewhere, minus the ratio of random regions",
         *values,
         n,
-        1,
+        decide(*values[1:], 1),
     )
     values = [float(ratio[f"head_stability{end}"]) for end in ("", "_low", "_high")]
     yield Finding(
@@ -96,7 +97,7 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
         "Spearman's correlation of the heads' ratios",
         *values,
         n,
-        1,
+        decide(*values[1:], 1),
     )
     for name, kind in (("verdicts", "same or different"), ("steps", "step by step")):
         if "predict_unfaithful" not in datasets[name]:
@@ -108,7 +109,9 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
             ("Internals predict them after the first step", "auc_by_step", {"upto": 1}),
         ):
             values = [float(prediction[variable + end].sel(at)) - 0.5 for end in ("", "_low", "_high")]
-            yield Finding(f"{claim}, {kind}", "-", "held-out AUC minus 0.5", *values, n, 1)
+            yield Finding(
+                f"{claim}, {kind}", "-", "held-out AUC minus 0.5", *values, n, decide(*values[1:], 1)
+            )
     for method, lifts in attributed.items():
         yield mean_finding(
             f"The attribution to the images lies on the changed regions ({method})",

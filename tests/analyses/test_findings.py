@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from mmprobe.analyses.findings import (
+from mmprobe.analyses.findings import findings, mean_deep_layers
+from mmprobe.analyses.verdicts import (
     Finding,
     difference_finding,
-    findings,
-    mean_deep_layers,
+    equivalence_finding,
     mean_finding,
     to_dataset,
 )
+from mmprobe.samples import Sample
 
 FAITHFUL = np.array([0.0] * 8 + [1.0] * 8 + [np.nan] * 2)
 WIGGLE = np.tile([-0.1, 0.1], 9)
@@ -39,8 +40,8 @@ def test_values_that_are_not_known_are_left_out():
     values = np.where(FAITHFUL == 0, 1.0, 2.0) + WIGGLE
     values[0] = np.nan
     assert difference_finding("c", "s", "m", values, FAITHFUL, -1).n == "7 unfaithful, 8 faithful"
-    finding = mean_finding("c", "s", "m", np.array([1.0, np.nan, 3.0, 2.0]), 1)
-    assert (finding.value, finding.n, finding.verdict) == (2, "3 answers", "holds")
+    finding = mean_finding("c", "s", "m", np.array([10.0, np.nan, 12.0, 11.0]), 1)
+    assert (finding.value, finding.n, finding.verdict) == (11, "3 answers", "holds")
     assert mean_finding("c", "s", "m", np.array([np.nan]), 1).verdict == "undecided"
 
 
@@ -50,34 +51,109 @@ def test_deep_is_the_last_third():
     assert mean_deep_layers(values.isel(layer=[0])).tolist() == [0, 7]
 
 
-def test_the_table_of_a_run(tmp_path):
-    """Attention that rises over layers and falls over steps, the same in faithful and unfaithful answers."""
+def test_sameness_holds_within_the_margin_and_not_beyond_it():
+    lower = np.where(FAITHFUL == 0, 0.5, 0.55) + WIGGLE / 10
+    for margin, verdict in ((0.1, "holds"), (0.05, "undecided"), (0.02, "does not hold")):
+        finding = equivalence_finding("c", "s", "m", lower, FAITHFUL, margin)
+        assert finding.value == pytest.approx(-0.05)
+        assert (finding.verdict, finding.n) == (verdict, "8 unfaithful, 8 faithful")
+    assert finding.measure == "m; the same within 0.02"
+    assert equivalence_finding("c", "s", "m", WIGGLE[:8], FAITHFUL[:8], 1).verdict == "undecided"
 
-    class LabelledRun:
-        path, config = tmp_path, {"model": {"name": "m"}}
 
-        def faithful(self, name):
-            return {"a": True, "b": False}.get(name[0])
+def test_samples_of_the_same_images_count_as_one():
+    """Eight copies of two pairs: the interval is that of four sets, not of sixteen samples."""
+    sets = np.repeat(np.arange(4), [4, 4, 4, 4])
+    values = np.repeat([1.0, 1.2, 2.0, 2.2], 4)
+    faithful = np.repeat([0.0, 0.0, 1.0, 1.0], 4)
+    alone = difference_finding("c", "s", "m", values, faithful, -1)
+    together = difference_finding("c", "s", "m", values, faithful, -1, sets)
+    assert alone.verdict == "holds" and together.verdict == "undecided"
+    alone, together = (mean_finding("c", "s", "m", values, 1, s) for s in (None, sets))
+    assert together.high - together.low > 2 * (alone.high - alone.low)
 
-    names = [f"{label}{number}" for label in "ab" for number in range(6)]
-    wiggle = np.tile([-0.01, 0.01], 6)[:, None]
+
+class LabelledRun:
+    """Twelve answers, a0 to a5 faithful and b0 to b5 not; a0 and b0 are about the same images, and so on."""
+
+    config = {"model": {"name": "m"}}
+    ids = [f"{label}{number}" for label in "ab" for number in range(6)]
+
+    def __init__(self, path):
+        self.path = path
+
+    def faithful(self, name):
+        return name[0] == "a"
+
+    def sample(self, name):
+        return Sample(id=name, images=[f"{name[1]}.png"], question="?", pair_id=f"p{name[1]}")
+
+
+def layers(*values: float, jitter: float = 0.0) -> tuple[tuple[str, str], np.ndarray]:
+    """Return the same values [layer] for twelve samples, with some jitter."""
+    return ("sample", "layer"), np.array(values) + jitter * np.tile([-1, 1], 6)[:, None]
+
+
+def test_the_authors_form_decides_on_decay_and_the_other_form_has_a_name(tmp_path):
+    """The images' part rises over the answer; their share of all attention falls, by dilution."""
     decay = xr.Dataset(
         {
-            "share_of_sample": (("sample", "layer"), np.array([0.1, 0.3, 0.5]) + wiggle),
-            "slope_of_sample": (("sample", "layer"), np.full((12, 3), -0.02) + wiggle / 10),
+            "share_of_sample": layers(0.1, 0.3, 0.5, jitter=0.01),
+            "slope_of_sample": layers(-0.02, -0.02, -0.02, jitter=0.001),
+            "share_authors_of_sample": layers(0.2, 0.5, 0.6, jitter=0.01),
+            "slope_authors_of_sample": layers(0.03, 0.03, 0.03, jitter=0.001),
+            "system_of_sample": layers(0.7, 0.3, 0.2, jitter=0.01),
         },
-        coords={"sample": names, "layer": [0, 1, 2]},
+        coords={"sample": LabelledRun.ids, "layer": [0, 1, 2]},
         attrs={"analysis": "attention_decay"},
     )
-    ds = findings(LabelledRun(), [decay])
-    assert ds.verdict.values.tolist() == ["holds", "holds", "undecided", "undecided"]
-    np.testing.assert_allclose(ds.value, [0.1 - 0.4, -0.02, 0, 0], atol=1e-12)
-    assert ds.n.values.tolist() == ["12 answers"] * 2 + ["6 unfaithful, 6 faithful"] * 2
-    assert findings(LabelledRun(), []).sizes["finding"] == 0
+    ds = findings(LabelledRun(tmp_path), [decay])
+    rows = dict(
+        zip(ds.claim.values.tolist(), zip(ds.value.values, ds.verdict.values, strict=True), strict=True)
+    )
+    expected = {
+        "shallow layers attend less": (0.2 - 0.55, "holds"),
+        "more to the system prompt": (0.7 - 0.25, "holds"),
+        "falls as the answer grows": (0.03, "does not hold"),
+        "grows (share of all attention on the images, generated tokens included)": (-0.02, "holds"),
+        "Unfaithful answers attend less": (0, "undecided"),
+        "faster in unfaithful answers": (0, "undecided"),
+    }
+    for part, (value, verdict) in expected.items():
+        found = next(row for claim, row in rows.items() if part in claim)
+        assert (pytest.approx(value, abs=1e-12), verdict) == found, part
+    assert ds.n.values.tolist() == ["12 answers"] * 4 + ["6 unfaithful, 6 faithful"] * 3
+    assert findings(LabelledRun(tmp_path), []).sizes["finding"] == 0
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(0, "no such pairs"), (1, "undecided"), (6, "holds")])
+def test_drift_is_decided_by_contradictions_not_by_false_statements(tmp_path, count, verdict):
+    """Twelve pairs, six with a false statement; those that contradict each other are other pairs."""
+    names = [f"p{number}" for number in range(6)] * 2
+    contradictory = np.arange(12) < count
+    drift = xr.Dataset(
+        {
+            "cosine": (
+                ("pair", "layer"),
+                np.where(contradictory, 0.2, 0.9)[:, None] + WIGGLE[:12, None] / 10,
+            ),
+            "pair_contradictory": ("pair", contradictory.astype(float)),
+            "pair_faithful": ("pair", np.tile([0.0, 1.0], 6)),
+        },
+        coords={"pair": names, "layer": [0]},
+        attrs={"analysis": "residual_drift"},
+    )
+    by_contradiction, by_statement = (
+        findings(LabelledRun(tmp_path), [drift]).isel(finding=row) for row in (0, 1)
+    )
+    assert by_contradiction.verdict == verdict and "contradict" in str(by_contradiction.claim.values)
+    assert by_contradiction.n == f"{count} contradictory, {12 - count} consistent"
+    assert by_contradiction.source == "4.3, figure 8a"
+    assert by_statement.n == "6 unfaithful, 6 faithful" and by_statement.source == "ours"
 
 
 def test_findings_are_columns():
-    ds = to_dataset([Finding("c", "s", "m", 1.0, 0.5, 1.5, "3 answers", 1)])
+    ds = to_dataset([Finding("c", "s", "m", 1.0, 0.5, 1.5, "3 answers", "holds")])
     assert {name: ds[name].item() for name in ds} == {
         "claim": "c",
         "source": "s",

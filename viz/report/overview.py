@@ -14,13 +14,19 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.viz.report.elements import count_tiles, facts_list, label_tiles
 
-VERDICTS = {"holds": ("yes", "✓"), "does not hold": ("no", "✗"), "undecided": ("open", "?")}
+VERDICTS = {
+    "holds": ("yes", "✓"),
+    "does not hold": ("no", "✗"),
+    "undecided": ("open", "?"),
+    "no such pairs": ("open", "–"),
+}
 _FINDING_FIELDS = ("claim", "verdict", "measure", "value", "low", "high", "n", "source")
 _MAX_FAILURES = 20
 _FINDINGS_NOTE = (
     "A claim holds if the whole 95 % interval lies on its side of 0. It does not hold if the interval lies on the "
-    "other side. It is undecided if the interval contains 0 or there are too few answers. Faithful and unfaithful "
-    "answers may also differ in their questions."
+    "other side. It is undecided if the interval contains 0 or there are too few answers. The claim that something "
+    "stays the same holds if the whole interval lies within its margin. A claim about pairs that the run does not have "
+    "is not tested. Faithful and unfaithful answers may also differ in their questions."
 )
 
 Findings = xr.Dataset | Sequence[Mapping[str, Any]]
@@ -72,11 +78,11 @@ def findings_table(findings: Findings | None) -> str:
     """Return a table of claims and verdicts, or nothing if there are no findings.
 
     Args:
-        findings: mappings, or a data set of variables with one dimension. Keys are `claim`, `verdict` (holds,
-            does not hold or undecided), and optionally `measure`, `value`, `low`, `high`, `n`, `source`.
+        findings: mappings, or a data set of variables with one dimension. Keys are `claim`, `verdict` (one
+            of `VERDICTS`), and optionally `measure`, `value`, `low`, `high`, `n`, `source`.
 
     Raises:
-        InputError: a claim is missing, or a verdict is none of the three.
+        InputError: a claim is missing, or a verdict is none of `VERDICTS`.
 
     Example:
         >>> "<td data-label='n'>24</td>" in findings_table([{"claim": "A", "verdict": "holds", "n": 24}])
