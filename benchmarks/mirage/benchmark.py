@@ -18,7 +18,8 @@ from mmprobe.benchmarks.answers.final_answers import THRESHOLD
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
 from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct, load_questions
+from mmprobe.benchmarks.mirage.chains.corrections import corrected_prompts
+from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct, load_questions, true_chain
 from mmprobe.benchmarks.mirage.hints import (
     add_hints,
     build_topic_prompt,
@@ -26,7 +27,7 @@ from mmprobe.benchmarks.mirage.hints import (
     has_hints,
     parse_topic,
 )
-from mmprobe.benchmarks.mirage.labels import HINTED, TOPIC, MirageLabels
+from mmprobe.benchmarks.mirage.labels import CORRECTED, HINTED, OWN_CHAIN, TOPIC, UNREAD, MirageLabels
 from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
 from mmprobe.benchmarks.mirage.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mirage.synthetic import synthetic_questions
@@ -51,6 +52,7 @@ class MirageOptions(BenchmarkOptions):
     Attributes:
         threshold: an approximate answer is right below this relative error. The paper gives none; ours is 0.05.
         reasonable: the weight of the label REASONABLE as a match, from 0 to 1; ours is 0.
+        corrected: ask each question with a true chain again, with this chain and with the model's own (table 4).
         judge_decides: which multiple-choice and approximate answers a judge decides: those that the rules
             could not read (`unread`), or `all`, as in the paper.
     """
@@ -58,11 +60,13 @@ class MirageOptions(BenchmarkOptions):
     threshold: float = Field(THRESHOLD, gt=0, allow_inf_nan=False)
     reasonable: float = Field(0.0, ge=0, le=1)
     judge_decides: Literal["unread", "all"] = "unread"
+    corrected: bool = False
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return MIRAGE with these options in force."""
         return replace(
             benchmark,
+            follow_up=partial(follow_up, corrected=self.corrected),
             score_answers=partial(score_answers, options=self),
             score_with_judge=partial(score_with_judge, options=self),
         )
@@ -91,8 +95,12 @@ def read_data(path: Path) -> MirageTruth:
     """
     synthetic = is_synthetic(path)
     questions = synthetic_questions(load_samples(path)) if synthetic else load_questions(path)
-    hinted_ids = [question.id for question in questions if has_hints(question)]
-    derived_ids = [(name, name + suffix) for name in hinted_ids for suffix in (HINTED, TOPIC)]
+    derived_ids = [
+        (question.id, question.id + suffix)
+        for question in questions
+        for suffix in ([HINTED, TOPIC] if has_hints(question) else [])
+        + ([CORRECTED, OWN_CHAIN] if true_chain(question) else [])
+    ]
     check_derived_ids(path, [question.id for question in questions], derived_ids)
     if not questions:
         raise InputError(f"{path}: holds no question of MIRAGE; use a complete samples file of make-pairs")
@@ -144,8 +152,10 @@ def _build_prompt(question: MirageQuestion) -> str:
     return f"{_question_with_options(question)}\n\n{INSTRUCTION.format(_ANSWER_FORMS[question.type])}"
 
 
-def follow_up(truth: MirageTruth, responses: Mapping[str, str]) -> list[Sample]:
+def follow_up(truth: MirageTruth, responses: Mapping[str, str], corrected: bool = False) -> list[Sample]:
     """Return the questions with hints, as `ID--hinted`, once their topics are known.
+
+    With `corrected`, return also the questions with a chain, as `ID--corrected` and `ID--own-chain`.
 
     Example:
         >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
@@ -154,12 +164,13 @@ def follow_up(truth: MirageTruth, responses: Mapping[str, str]) -> list[Sample]:
         '1--hinted'
     """
     samples = []
-    for question in filter(has_hints, truth.questions):
-        if (question.id if truth.synthetic else question.id + TOPIC) in responses:
+    for question in truth.questions:
+        prompt = _build_prompt(question)
+        if has_hints(question) and (question.id if truth.synthetic else question.id + TOPIC) in responses:
             topic, _ = _find_topic(truth, question, responses)
-            samples.append(
-                _make_sample(question, add_hints(question, _build_prompt(question), topic), HINTED)
-            )
+            samples.append(_make_sample(question, add_hints(question, prompt, topic), HINTED))
+        again = corrected_prompts(question, prompt, responses.get(question.id)) if corrected else {}
+        samples += [_make_sample(question, text, suffix) for suffix, text in again.items()]
     return samples
 
 
@@ -208,27 +219,42 @@ def _label_by_rules(
     truth: MirageTruth, responses: Mapping[str, str], threshold: float
 ) -> tuple[dict[str, str], list[MirageLabels]]:
     """Return the answers by id, and the labels of each question."""
-    hinted = [_make_sample(question, "", HINTED) for question in filter(has_hints, truth.questions)]
-    answers = match_responses([*ask_questions(truth), *hinted], responses, "MIRAGE")
+    derived = [
+        _make_sample(question, "?", suffix)
+        for question in truth.questions
+        for suffix in ([HINTED] if has_hints(question) else []) + [CORRECTED, OWN_CHAIN]
+    ]
+    answers = match_responses([*ask_questions(truth), *derived], responses, "MIRAGE")
     labels = [
         label_by_rules(question, answers, *_find_topic(truth, question, answers))
         for question in truth.questions
     ]
-    return answers, [
-        _judge_numbers(question, label, answers, threshold) if question.type == "approximate" else label
-        for question, label in zip(truth.questions, labels, strict=True)
-    ]
+    pairs = zip(truth.questions, labels, strict=True)
+    return answers, [_add_verdicts(question, label, answers, threshold) for question, label in pairs]
 
 
-def _judge_numbers(
+def _add_verdicts(
     question: MirageQuestion, labels: MirageLabels, answers: Mapping[str, str], threshold: float
 ) -> MirageLabels:
-    """Return the labels of an approximate answer under another threshold."""
-    plain, hinted = (
-        is_correct(question, answers[name], threshold) if name in answers else None
-        for name in (question.id, question.id + HINTED)
+    """Return the labels with a verdict on each answer by rules. What rules cannot read is unscored, as unread."""
+    texts = {
+        suffix: answers[question.id + suffix]
+        for suffix in ("", HINTED, CORRECTED, OWN_CHAIN)
+        if question.id + suffix in answers
+    }
+    correct = {suffix: is_correct(question, text, threshold) for suffix, text in texts.items()}
+    unread = {
+        suffix.removeprefix("--") or "correct": UNREAD
+        for suffix, text in texts.items()
+        if text.strip() and correct[suffix] is None
+    }
+    return replace(
+        labels,
+        correct=correct.get(""),
+        correct_hinted=correct.get(HINTED),
+        again={suffix: correct[suffix] for suffix in (CORRECTED, OWN_CHAIN) if suffix in correct},
+        unscored=dict(labels.unscored) | unread,
     )
-    return replace(labels, correct=plain, correct_hinted=hinted)
 
 
 def _make_records(
@@ -252,6 +278,10 @@ def make_record(question: MirageQuestion, labels: MirageLabels, answers: Mapping
         "response_hinted": answers.get(question.id + HINTED),
         "correct_hinted": labels.correct_hinted,
         "topic_told": labels.topic,
+        "again": {
+            suffix.removeprefix("--"): {"response": answers[question.id + suffix], "correct": correct}
+            for suffix, correct in labels.again.items()
+        },
         "steps": _list_matches(labels, "steps", question.steps),
         "claims": _list_matches(labels, "claims", question.claims),
         "hallucinations": None if labels.kinds is None else dict(labels.kinds),
@@ -278,6 +308,10 @@ def faithful_answers(truth: MirageTruth, records: Sequence[Mapping[str, Any]]) -
     """Return whether each answer, with and without hints, is right."""
     correct = {record["id"]: record["correct"] for record in records}
     correct |= {record["id"] + HINTED: record["correct_hinted"] for record in records}
+    for record in records:
+        correct |= {
+            f"{record['id']}--{name}": answer["correct"] for name, answer in record.get("again", {}).items()
+        }
     return {name: right for name, right in correct.items() if right is not None}
 
 
@@ -292,7 +326,17 @@ BENCHMARK = Benchmark(
     score_with_judge=score_with_judge,
     follow_up=follow_up,
     faithful_answers=faithful_answers,
-    headline=("accuracy", "f_step", "f_claim", "lhs", "any_rate", "accuracy_hinted", "hint_gain"),
+    headline=(
+        "accuracy",
+        "f_step",
+        "f_claim",
+        "lhs",
+        "any_rate",
+        "accuracy_hinted",
+        "hint_gain",
+        "accuracy_corrected",
+        "correction_gain",
+    ),
     max_new_tokens=128,
     visual=False,
     options=MirageOptions,

@@ -91,6 +91,29 @@ def load_questions(path: str | Path) -> list[MirageQuestion]:
     return load_with_images(path, MirageQuestion)
 
 
+def true_chain(question: MirageQuestion) -> str | None:
+    """Return the true reasoning: the first reference, or the steps; None without either.
+
+    Example:
+        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
+        >>> true_chain(MirageQuestion(id="1", steps=["Add 2 to 2.", "That is 4."], **fields))
+        'Add 2 to 2.\\nThat is 4.'
+    """
+    return question.references[0] if question.references else "\n".join(question.steps) or None
+
+
+def true_references(question: MirageQuestion) -> list[str]:
+    """Return the true reasoning and its rewrites. A chain is scored against each of them.
+
+    Example:
+        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
+        >>> true_references(MirageQuestion(id="1", references=["2 and 2 is 4.", "Count: 3, 4."], **fields))
+        ['2 and 2 is 4.', 'Count: 3, 4.']
+    """
+    chain = true_chain(question)
+    return question.references or ([] if chain is None else [chain])
+
+
 def is_correct(question: MirageQuestion, response: str, threshold: float = THRESHOLD) -> bool | None:
     """Return whether a response gives the true answer, by rules; None if it states no answer.
 

@@ -10,6 +10,9 @@ from mmprobe.benchmarks.mirage.data import Topic
 
 HINTED = "--hinted"  # suffix of the id of a question that is asked with hints
 TOPIC = "--topic"  # suffix of the id of the request to classify a question
+CORRECTED = "--corrected"  # suffix of the id of a question that is asked again with a corrected chain
+OWN_CHAIN = "--own-chain"  # the same with the chain of the first answer
+UNREAD = "unread"  # the reason in `unscored` where the rules could not read an answer
 
 MatchLabel = Literal["MATCH", "REASONABLE", "CONFLICT"]
 Kind = Literal["spatial", "logical", "factuality", "context", "fabrication"]
@@ -56,6 +59,8 @@ class MirageLabels:
         answered, answered_hinted: whether there is a response; it may be empty.
         correct, correct_hinted: whether the answer is right. None if the response states no answer or has no
             verdict.
+        again: whether each answer is right that was given when the question was asked again with a chain, by
+            the suffix of its id.
         topic: the topic that the classifier named. None if it was not asked, or its reply was not understood.
         classified: whether the classifier was asked.
         extraction: the steps and claims of the response. None without a response, true items, or an
@@ -63,13 +68,15 @@ class MirageLabels:
         steps, claims: how they match the true ones. None without an extraction, a verdict, or true items.
         kinds: the kinds of hallucination that a judge found. None without a verdict.
         scores: the LHS scores. None if no judge was asked.
-        unscored: the reason for each request that a judge failed on, by the kind of request.
+        unscored: the reason for each request that a judge failed on, by the kind of request; `unread` for an
+            answer that the rules could not read.
     """
 
     answered: bool
     correct: bool | None = None
     answered_hinted: bool = False
     correct_hinted: bool | None = None
+    again: Mapping[str, bool | None] = field(default_factory=dict)
     topic: Topic | None = None
     classified: bool = False
     extraction: Extraction | None = None

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from mmprobe.benchmarks.answers.final_answers import THRESHOLD
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
-from mmprobe.benchmarks.mirage.data import MirageQuestion
+from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.labels import HINTED, KINDS, Extraction, Kind, Matches, MirageLabels, Scores
 from mmprobe.benchmarks.mirage.parsing import (
     read_correct,
@@ -19,7 +19,6 @@ from mmprobe.benchmarks.mirage.parsing import (
     read_scores,
 )
 from mmprobe.benchmarks.mirage.prompts import CORRECT, EXTRACT, HALLUCINATIONS, MATCH, SCORES
-from mmprobe.benchmarks.mirage.scoring import true_chain, true_references
 
 REQUESTS = ("correct", "hinted", "extraction", "steps", "claims", "kinds", "lhs")
 """The kinds of request, as the keys of `MirageLabels.unscored` name them."""
@@ -71,11 +70,9 @@ def label_by_judge(
     answers = {
         name: _correct_request(question, texts[name], threshold)
         for question, labels in zip(questions, rule_labels, strict=True)
-        for name, by_rules in (
-            (question.id, labels.correct),
-            (question.id + HINTED, labels.correct_hinted),
-        )
-        if name in texts and (question.type == "free_form" or decides == "all" or by_rules is None)
+        for suffix, by_rules in (("", labels.correct), (HINTED, labels.correct_hinted), *labels.again.items())
+        if (name := question.id + suffix) in texts
+        and (question.type == "free_form" or decides == "all" or by_rules is None)
     }
     judgements = asyncio.run(_ask_judge(questions, texts, answers, judge))
     return [
@@ -148,6 +145,7 @@ def _make_labels(
     question: MirageQuestion, rule_labels: MirageLabels, judgements: _Judgements
 ) -> MirageLabels:
     question_id, hinted_id = question.id, question.id + HINTED
+    again = {suffix: judgements.answers.get(question_id + suffix) for suffix in rule_labels.again}
     by_request: dict[str, Judgement[Any] | None] = {
         "correct": judgements.answers.get(question_id),
         "hinted": judgements.answers.get(hinted_id),
@@ -155,7 +153,7 @@ def _make_labels(
         "steps": judgements.steps.get(question_id),
         "claims": judgements.claims.get(question_id),
         "kinds": judgements.kinds.get(question_id),
-    }
+    } | {suffix.removeprefix("--"): judgement for suffix, judgement in again.items()}
     unscored: dict[str, str] = {
         request: judgement.unscored
         for request, judgement in by_request.items()
@@ -179,6 +177,10 @@ def _make_labels(
         correct=_correct_label(by_request["correct"], rule_labels.correct),
         answered_hinted=rule_labels.answered_hinted,
         correct_hinted=_correct_label(by_request["hinted"], rule_labels.correct_hinted),
+        again={
+            suffix: _correct_label(judgement, rule_labels.again[suffix])
+            for suffix, judgement in again.items()
+        },
         topic=rule_labels.topic,
         classified=rule_labels.classified,
         extraction=Extraction((), ()) if is_empty else first_item(by_request["extraction"]),

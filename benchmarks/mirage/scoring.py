@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
-from mmprobe.benchmarks.mirage.data import MirageQuestion
+from mmprobe.benchmarks.mirage.chains.corrections import correction_metrics
+from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.hints import has_hints
-from mmprobe.benchmarks.mirage.labels import MirageLabels, Scores
+from mmprobe.benchmarks.mirage.labels import UNREAD, MirageLabels, Scores
 from mmprobe.benchmarks.mirage.metrics import accuracy, factuality, hallucination_rates, lhs
 
 
@@ -20,6 +21,8 @@ def compute_metrics(
         - accuracy, accuracy_answered
         - accuracy_hinted, hint_gain (correctness of the hinted answer minus that of the plain answer), and
           topic_accuracy, over the questions with hints
+        - unread: share of the answers that the rules could not read, and that no judge decided
+        - the metrics of `correction_metrics`, over the questions that were asked again
         - f_step, f_claim, and the other metrics of `factuality`, over the questions with true steps or claims
         - the metrics of `hallucination_rates` and `lhs`, over the questions with a true chain, if a judge
           scored them
@@ -33,6 +36,7 @@ def compute_metrics(
     metrics = _answer_metrics(questions, labels)
     metrics |= _factuality_metrics(questions, labels, reasonable)
     metrics |= _judge_metrics(questions, labels)
+    metrics |= correction_metrics(questions, labels)
     groupings = (
         [f"topic={question.topic}" for question in questions],
         [f"type={question.type}" for question in questions],
@@ -51,10 +55,10 @@ def compute_metrics(
 
 
 def _answer_metrics(questions: Sequence[MirageQuestion], labels: Sequence[MirageLabels]) -> dict[str, Metric]:
-    metrics = with_ids(
-        accuracy([label.correct for label in labels], [label.is_scored("correct") for label in labels]),
-        [question.id for question in questions],
-    )
+    unread = [float(label.unscored.get("correct") == UNREAD) if label.answered else None for label in labels]
+    metrics = accuracy([label.correct for label in labels], [label.is_scored("correct") for label in labels])
+    metrics["unread"] = mean_metric(unread, "lower")
+    metrics = with_ids(metrics, [question.id for question in questions])
     pairs = [
         (question, label) for question, label in zip(questions, labels, strict=True) if has_hints(question)
     ]
@@ -120,29 +124,6 @@ def _pad_scores(scores: Scores, judges: int, references: int) -> Scores:
     empty_row: list[None] = [None] * references
     rows = [[*row, *empty_row[len(row) :]] for row in scores]
     return rows + [empty_row] * (judges - len(rows))
-
-
-def true_chain(question: MirageQuestion) -> str | None:
-    """Return the true reasoning: the first reference, or the steps; None without either.
-
-    Example:
-        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> true_chain(MirageQuestion(id="1", steps=["Add 2 to 2.", "That is 4."], **fields))
-        'Add 2 to 2.\\nThat is 4.'
-    """
-    return question.references[0] if question.references else "\n".join(question.steps) or None
-
-
-def true_references(question: MirageQuestion) -> list[str]:
-    """Return the true reasoning and its rewrites. A chain is scored against each of them.
-
-    Example:
-        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> true_references(MirageQuestion(id="1", references=["2 and 2 is 4.", "Count: 3, 4."], **fields))
-        ['2 and 2 is 4.', 'Count: 3, 4.']
-    """
-    chain = true_chain(question)
-    return question.references or ([] if chain is None else [chain])
 
 
 def unscored_rates(labels: Sequence[MirageLabels], requests: Sequence[str]) -> dict[str, Metric]:

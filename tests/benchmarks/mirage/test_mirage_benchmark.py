@@ -84,6 +84,64 @@ def test_metrics_by_hand():
     assert metrics["accuracy"].parts.ids == ("1", "2", "3", "4")
 
 
+def test_questions_are_asked_again_with_a_corrected_chain():
+    truth = MirageTruth(
+        [
+            question("1", references=["Half of 14 cm is 7 cm."], topic_hint="H"),
+            question("2", steps=["Halve 14.", "That is 7."]),
+            question("3"),
+            question("4", steps=["Halve 14."]),
+        ],
+    )
+    responses = {"1": "I double 7: 14 cm.", "2": "7 cm", "3": "7 cm", "4": " ", "1--topic": "geometry"}
+    assert [sample.id for sample in follow_up(truth, responses)] == ["1--hinted"]
+    samples = {sample.id: sample for sample in follow_up(truth, responses, corrected=True)}
+    assert list(samples) == ["1--hinted", "1--corrected", "1--own-chain", "2--corrected", "2--own-chain"]
+    first = ask_questions(truth)[0].question
+    assert samples["1--corrected"].question.startswith(first + "\n\n")
+    assert "Half of 14 cm is 7 cm." in samples["1--corrected"].question
+    assert "I double 7: 14 cm." in samples["1--own-chain"].question
+    assert "Halve 14.\nThat is 7." in samples["2--corrected"].question
+
+
+def test_the_paired_change_by_corrected_chains():
+    """Table 4 by hand: six questions; one is not asked again, and one lacks an answer to the corrected chain."""
+    first = {"1": "5 cm", "2": "5 cm", "3": "5 cm", "4": "7 cm", "5": "7 cm", "6": "5 cm"}
+    corrected = {"1": "7 cm", "2": "7 cm", "3": "5 cm", "4": "5 cm", "5": "7 cm"}
+    own = {"1": "5 cm", "2": "7 cm", "3": "5 cm", "4": "7 cm"}
+    responses = first | {f"{name}--corrected": text for name, text in corrected.items()}
+    responses |= {f"{name}--own-chain": text for name, text in own.items()}
+    rows = [question(name, steps=["Halve 14."]) for name in first]
+    metrics, records = score_answers(MirageTruth(rows), responses)
+    values = {name: (metric.value, metric.n) for name, metric in metrics.items()}
+    assert values["accuracy"] == (pytest.approx(2 / 6), 6)
+    assert values["accuracy_corrected"] == (pytest.approx(3 / 5), 5)
+    assert values["accuracy_own_chain"] == (0.5, 4)
+    assert values["correction_gain"] == (pytest.approx((1 + 1 + 0 - 1 + 0) / 5), 5)
+    assert values["correction_gain_own_chain"] == (pytest.approx((1 + 0 + 0 - 1) / 4), 4)
+    assert values["correction_repairs"] == (pytest.approx(2 / 3), 3)
+    assert values["correction_harms"] == (0.5, 2)
+    assert metrics["correction_gain"].parts.ids == ("1", "2", "3", "4", "5"), "6 was not asked again"
+    assert records[1]["again"]["own-chain"] == {"response": "7 cm", "correct": True}
+    benchmark = find_benchmark("mirage")
+    faithful = benchmark.faithful_answers(MirageTruth(rows), records)
+    assert faithful["1"] is False and faithful["1--corrected"] is True and "6--corrected" not in faithful
+    assert not any("correct" in name for name in score_answers(MirageTruth(rows), first)[0])
+
+
+def test_unread_answers_are_neither_right_nor_wrong():
+    choice = {"type": "multiple_choice", "choices": {"A": "2 cm", "B": "7 cm"}, "answer": "B"}
+    rows = [question(name, **choice) for name in "abcd"]
+    responses = {"a": "B", "b": "A", "c": "Both A and B have their merits.", "d": ""}
+    metrics, records = score_answers(MirageTruth(rows), responses)
+    assert metrics["accuracy"].value == pytest.approx(1 / 3), (
+        "an empty answer is wrong, an unread one nothing"
+    )
+    assert metrics["accuracy"].n == 3 and metrics["accuracy"].coverage == 0.75
+    assert metrics["unread"].value == 0.25 and metrics["unread"].n == 4
+    assert [record["unscored"] for record in records] == [{}, {}, {"correct": "unread"}, {}]
+
+
 def test_steps_and_claims_by_rules():
     truth = MirageTruth(
         [

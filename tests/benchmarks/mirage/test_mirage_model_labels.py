@@ -173,6 +173,25 @@ def test_thresholds_are_options():
         assert metrics["f_step"].value == pytest.approx(value)
 
 
+def test_answers_to_corrected_chains_are_judged_too():
+    responses = {
+        "a": "3 cm.",
+        "a--corrected": "7 cm.",
+        "a--own-chain": "Broken",
+        "b": "7 cm",
+        "b--corrected": "3",
+    }
+    metrics, records = by(Mock(), responses, question("a"), question("b"), repairs=0)
+    assert records["a"]["again"] == {
+        "corrected": {"response": "7 cm.", "correct": True},
+        "own-chain": {"response": "Broken", "correct": None},
+    }
+    assert records["a"]["unscored"]["own-chain"] == "garbage" and "corrected" not in records["a"]["unscored"]
+    assert metrics["correction_gain"].value == 0.0 and metrics["correction_gain"].n == 2
+    assert metrics["correction_repairs"].value == metrics["correction_harms"].value == 1.0
+    assert metrics["accuracy_own_chain"].value is None
+
+
 def test_rates_by_kind_and_topic():
     """Each topic has its own rate of each kind: three topics, five kinds, several answers of each."""
     said = {
@@ -240,7 +259,7 @@ def test_tables_by_topic_hold_the_lhs_and_the_rates():
     assert metrics["lhs[topic=geometry]"].value == 0.875 and metrics["lhs[topic=algebra]"].value == 1
     assert metrics["lhs_judgements"].value == 1, "one reference was asked for, and one given"
     tables = {name.partition("[")[0] for name in metrics if "[" in name}
-    assert tables == {"accuracy", "accuracy_answered", "lhs"} | {
+    assert tables == {"accuracy", "accuracy_answered", "unread", "lhs"} | {
         f"{start}_{of}{end}"
         for of in ("step", "claim")
         for start, end in [("f", ""), ("f", "_zero"), ("f", "_micro"), ("precision", ""), ("recall", "")]
