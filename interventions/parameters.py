@@ -43,6 +43,11 @@ def text(default: str) -> Any:
     return field(default=default, metadata={"kind": "text"})
 
 
+def file_name() -> Any:
+    """Return a field for the name of a file; empty where none is given."""
+    return field(default="", metadata={"kind": "file"})
+
+
 def check_parameters(method: Any) -> None:
     """Check every parameter of a method, and turn whole numbers into floats where a number is declared.
 
@@ -81,6 +86,8 @@ def describe_allowed(declaration: Mapping[str, Any]) -> str:
         return "true or false"
     if kind == "text":
         return "a text that is not empty"
+    if kind == "file":
+        return "the name of a file"
     name = "a whole number" if kind == "integer" else "a number"
     return f"{name} from {declaration['low']:g} to {declaration['high']:g}"
 
@@ -93,6 +100,8 @@ def _is_allowed(value: Any, declaration: Mapping[str, Any]) -> bool:
         return value in declaration["choices"]
     if kind == "text":
         return isinstance(value, str) and bool(value.strip())
+    if kind == "file":
+        return isinstance(value, str)
     wanted_type = int if kind == "integer" else float
     return (
         type(value) is wanted_type

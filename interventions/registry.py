@@ -31,6 +31,7 @@ METHOD_CLASSES = {
     "sage": ("sage", "Sage"),
     "self-consistency": ("self_consistency", "SelfConsistency"),
     "self-refine": ("self_refine", "SelfRefine"),
+    "steer": ("steer", "Steer"),
     "vcd": ("vcd", "Vcd"),
     "zoom-refine": ("zoom_refine", "ZoomRefine"),
 }

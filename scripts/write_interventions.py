@@ -67,7 +67,9 @@ SAGE_BENCHMARKS = {"alpha": ("pope", ("pope accuracy", "pope f1")), "beta": ("mm
 
 def list_variants() -> list[Contender]:
     """Return every method with its default parameters, and with one parameter changed."""
-    names = sorted(method_names(), key=lambda name: name != "plain")
+    names = sorted(
+        set(method_names()) - {"steer"}, key=lambda name: (name != "plain", name)
+    )  # it needs a direction
     variants = [Contender(name, name, {}) for name in names]
     for method, parameters in SWEEPS.items():
         for name, values in parameters.items():

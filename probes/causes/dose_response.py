@@ -1,0 +1,135 @@
+"""Dose and response of steering: what share of the answers changes at each scale."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+from tqdm import tqdm
+
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import mean_interval
+from mmprobe.errors import InputError
+from mmprobe.interventions import generate_batch
+from mmprobe.models import Model
+from mmprobe.samples import Sample
+
+SCALES = (-2.0, -1.0, 0.0, 1.0, 2.0)
+Measure = Callable[[str], float]
+
+
+def dose_response(
+    model: Model,
+    samples: Sequence[Sample],
+    directions: Mapping[str, xr.Dataset],
+    measure: Measure,
+    scales: Sequence[float] = SCALES,
+    action: Literal["add", "remove"] = "add",
+    layer: int = -1,
+    max_new_tokens: int = 64,
+    batch_size: int = 8,
+) -> xr.Dataset:
+    """Return a measure of steered answers at each scale, with intervals over sets of images.
+
+    Use it to ask whether a direction moves what the model says, and how far. A direction that matters moves
+    the measure more than a random one of the same length: give both. Use samples that the direction was not
+    made from.
+
+    Args:
+        samples: the questions to ask at each scale.
+        directions: data sets of `mean_difference` and the like, by a name for the figure.
+        measure: function from an answer's text to a number, such as
+            `lambda text: float(text.startswith("Yes"))`. NaN for an answer that it cannot read.
+        scales: multiples of the direction; our choice, the default is -2, -1, 0, 1, 2.
+        action: `add`, or `remove` for the share of the direction that is taken out.
+        layer: the only layer to change; -1 for all layers of the direction.
+        max_new_tokens: maximum length of an answer; our choice, the default is 64.
+        batch_size: answers that are generated together.
+
+    Returns:
+        A data set with dimensions `direction`, `scale`, `sample`.
+
+        - value (direction, scale, sample): the measure of each answer
+        - mean, mean_low, mean_high (direction, scale); n (direction, scale) without NaN
+        - changed, changed_low, changed_high (direction, scale): share of answers that differ from the plain one
+        - answer (direction, scale, sample): texts
+
+    Raises:
+        InputError: there are no samples, directions or scales, or a direction does not fit the model.
+
+    Example:
+        >>> says_yes = lambda text: float(text.startswith("Yes"))
+        >>> ds = dose_response(model, samples, {"verdict": direction}, says_yes)   # doctest: +SKIP
+        >>> ds["mean"].sel(direction="verdict").values                            # doctest: +SKIP
+        array([0. , 0.1, 0.5, 0.9, 1. ])
+    """
+    if not (samples and directions and scales):
+        raise InputError("dose_response: give samples, directions and scales")
+    groups = image_groups(samples)
+    progress = tqdm(
+        total=len(samples) * (1 + len(directions) * len(scales)),
+        desc="dose_response",
+        unit="answer",
+        disable=None,
+    )
+
+    def answer(**settings: object) -> list[str]:
+        texts = []
+        for start in range(0, len(samples), batch_size):
+            batch = samples[start : start + batch_size]
+            method = "steer" if settings else "plain"
+            answers = generate_batch(model, batch, method, max_new_tokens=max_new_tokens, **settings)
+            texts += [each.text for each in answers]
+            progress.update(len(batch))
+        return texts
+
+    with progress, tempfile.TemporaryDirectory() as folder:
+        plain = answer()
+        texts = []
+        for number, direction in enumerate(directions.values()):
+            path = Path(folder) / f"{number}.nc"
+            direction.to_netcdf(path, engine="h5netcdf")
+            settings = {"direction": str(path), "action": action, "layer": layer}
+            texts.append([answer(scale=float(scale), **settings) for scale in scales])
+    out = xr.Dataset(
+        coords={
+            "direction": list(directions),
+            "scale": [float(scale) for scale in scales],
+            "sample": [sample.id for sample in samples],
+        }
+    )
+    dims = ("direction", "scale")
+    values = np.array([[[float(measure(text)) for text in row] for row in rows] for rows in texts])
+    changed = np.array(texts, dtype=object) != np.array(plain, dtype=object)
+    out["value"] = ((*dims, "sample"), values)
+    out["answer"] = ((*dims, "sample"), np.array(texts, dtype=str))
+    out["n"] = (dims, np.isfinite(values).sum(-1))
+    for name, array in {"mean": values, "changed": changed.astype(float)}.items():
+        for end, numbers in zip(("", "_low", "_high"), _means(array, groups), strict=True):
+            out[f"{name}{end}"] = (dims, numbers)
+    out.attrs = {
+        "analysis": "dose_response",
+        "about": "A measure of steered answers at each scale, with 95 % intervals over sets of images.",
+        "model": model.name,
+        "action": action,
+        "layers": "all of the direction" if layer < 0 else str(layer),
+        "samples": len(samples),
+        "n_groups": len(np.unique(groups)),
+    }
+    return out
+
+
+def _means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return mean, low and high end [3, ...] of values [..., sample] without NaN."""
+    rows = values.reshape(-1, values.shape[-1])
+    ends = []
+    for row in rows:
+        read = np.isfinite(row)
+        mean = row[read].mean() if read.any() else np.nan
+        low, high = mean_interval(row[read], groups[read])
+        ends.append((mean, float(low), float(high)))
+    return np.array(ends).T.reshape(3, *values.shape[:-1])
