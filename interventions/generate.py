@@ -14,7 +14,11 @@ from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat, build_chat
-from mmprobe.models.generation import build_generation_kwargs, check_generation_arguments
+from mmprobe.models.generation import (
+    build_generation_kwargs,
+    check_generation_arguments,
+    use_repetition_penalty,
+)
 from mmprobe.models.prompt import build_batch
 from mmprobe.samples import Sample
 
@@ -32,6 +36,10 @@ class GeneratedAnswer(NamedTuple):
     token_ids: list[int]
     diagnostics: dict[str, Any]
 
+    def is_truncated(self, model: Model) -> bool:
+        """Return whether the longest answer was reached before the model ended its answer."""
+        return bool(self.token_ids) and self.token_ids[-1] not in model.eos_token_ids
+
 
 def generate(
     model: Model,
@@ -41,6 +49,7 @@ def generate(
     max_new_tokens: int = 256,
     temperature: float = 0.0,
     seed: int = 0,
+    repetition_penalty: float | None = None,
     **parameters: Any,
 ) -> GeneratedAnswer:
     """Answer a sample with one or several methods.
@@ -53,6 +62,8 @@ def generate(
         max_new_tokens: maximum number of tokens of the answer.
         temperature: 0 decodes greedily; a value above 0 samples.
         seed: seed of the sampling and of the random numbers that a method draws.
+        repetition_penalty: above 1, tokens of the prompt and the answer become less likely. None for the
+            checkpoint's own.
         parameters: parameters of the method that replace its defaults.
 
     Returns:
@@ -74,6 +85,7 @@ def generate(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         seed=seed,
+        repetition_penalty=repetition_penalty,
         **parameters,
     )[0]
 
@@ -86,6 +98,7 @@ def generate_batch(
     max_new_tokens: int = 256,
     temperature: float = 0.0,
     seed: int = 0,
+    repetition_penalty: float | None = None,
     **parameters: Any,
 ) -> list[GeneratedAnswer]:
     """Answer several samples in one batch.
@@ -108,7 +121,7 @@ def generate_batch(
         ['Yes.', 'No. The star was removed.']
     """
     methods = load_methods(method, **parameters)
-    check_generation_arguments(max_new_tokens, temperature, seed)
+    check_generation_arguments(max_new_tokens, temperature, seed, repetition_penalty)
     if not samples:
         return []
     prompt_methods = [each for each in methods if isinstance(each, PromptMethod)]
@@ -130,7 +143,8 @@ def generate_batch(
         return _answer_chats(model, chats, [*decoding_methods, *extra], max_new_tokens, temperature, seed)
 
     if not prompt_methods or prompt_methods[0].neutral:
-        return ask(chats)
+        with use_repetition_penalty(model, repetition_penalty):
+            return ask(chats)
     prompt_method = prompt_methods[0]
     others_act = temperature > 0 or any(not each.neutral for each in decoding_methods)
     if prompt_method.exclusive and others_act:
@@ -138,7 +152,8 @@ def generate_batch(
             f"method {prompt_method.name}: it decodes by itself, so no temperature and no other method can act; "
             "leave them out"
         )
-    return prompt_method.answer(model, chats, ask, seed, max_new_tokens)
+    with use_repetition_penalty(model, repetition_penalty):
+        return prompt_method.answer(model, chats, ask, seed, max_new_tokens)
 
 
 def _answer_chats(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mmprobe.errors import InputError
@@ -22,7 +26,9 @@ _STEPWISE: dict[str, Any] = {
 }
 
 
-def check_generation_arguments(max_new_tokens: int, temperature: float, seed: int) -> None:
+def check_generation_arguments(
+    max_new_tokens: int, temperature: float, seed: int, repetition_penalty: float | None = None
+) -> None:
     """Check the arguments that all ways of answering share.
 
     Raises:
@@ -37,6 +43,8 @@ def check_generation_arguments(max_new_tokens: int, temperature: float, seed: in
         raise InputError(f"temperature {temperature}: must be a number of 0 or more")
     if not 0 <= seed < 2**63:
         raise InputError(f"seed {seed}: must be 0 or more, and less than 2**63")
+    if repetition_penalty is not None and not 0 < repetition_penalty < math.inf:
+        raise InputError(f"repetition_penalty {repetition_penalty}: must be a number above 0")
 
 
 def build_generation_kwargs(model: Model, max_new_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
@@ -61,3 +69,41 @@ def build_generation_kwargs(model: Model, max_new_tokens: int, temperature: floa
     if model.hf.generation_config.pad_token_id is None and model.tokenizer.pad_token_id is not None:
         kwargs["pad_token_id"] = model.tokenizer.pad_token_id
     return kwargs
+
+
+@contextmanager
+def use_repetition_penalty(model: Model, penalty: float | None) -> Iterator[None]:
+    """Within the block, let a repetition penalty act in place of the checkpoint's. None leaves that.
+
+    The penalty acts in plain answers, in all methods and in their contrast paths, since all read it from the
+    model's generation settings.
+
+    Example:
+        >>> with use_repetition_penalty(model, 1.0):                       # doctest: +SKIP
+        ...     answers = generate_batch(model, samples)
+    """
+    settings = model.hf.generation_config
+    earlier = settings.repetition_penalty
+    if penalty is not None:
+        settings.repetition_penalty = penalty
+    try:
+        yield
+    finally:
+        settings.repetition_penalty = earlier
+
+
+def settings_in_force(model: Model, temperature: float = 0.0) -> dict[str, Any]:
+    """Return the settings of `generate` that differ from its defaults, those of the checkpoint with ours.
+
+    The repetition penalty is always there: 1.0 where there is none. The longest answer is not.
+
+    Example:
+        >>> settings_in_force(model)["repetition_penalty"]                 # doctest: +SKIP
+        1.05
+    """
+    settings = copy.deepcopy(model.hf.generation_config)
+    settings.update(**build_generation_kwargs(model, 1, temperature))
+    changed = {"repetition_penalty": settings.repetition_penalty or 1.0} | settings.to_diff_dict()
+    for name in ("transformers_version", "max_new_tokens", "max_length", "_from_model_config"):
+        changed.pop(name, None)
+    return json.loads(json.dumps({"do_sample": temperature > 0} | changed, default=str))

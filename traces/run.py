@@ -22,7 +22,11 @@ from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.lock import lock_folder
 from mmprobe.models import Model
-from mmprobe.models.generation import build_generation_kwargs, check_generation_arguments
+from mmprobe.models.generation import (
+    build_generation_kwargs,
+    check_generation_arguments,
+    use_repetition_penalty,
+)
 from mmprobe.samples import Sample, load_samples
 from mmprobe.traces.batch import BatchTracer
 from mmprobe.traces.capture import CaptureSpec, load_capture
@@ -54,6 +58,7 @@ def trace(
     overwrite: bool = False,
     remote: bool | str = False,
     method: str | Path | Method | Sequence[str | Path | Method] = "plain",
+    repetition_penalty: float | None = None,
     **parameters: Any,
 ) -> Run:
     """Let the model answer every sample, and record its internals.
@@ -79,6 +84,8 @@ def trace(
             address. The model may then have no weights (`mmprobe.models.load_shapes`).
         method: a decoding-time method, or several; as in `mmprobe.generate`. The trace shows the model with
             the method at work. Methods need the native engine.
+        repetition_penalty: above 1, tokens of the prompt and the answer become less likely. None for the
+            checkpoint's own.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
 
     Returns:
@@ -102,13 +109,15 @@ def trace(
     ids = [sample.id for sample in samples]
     if len(set(ids)) != len(ids):
         raise InputError("samples: two have the same id; give each its own")
-    check_generation_arguments(max_new_tokens, temperature, seed)
+    check_generation_arguments(max_new_tokens, temperature, seed, repetition_penalty)
     if batch_size < 1:
         raise InputError(f"batch_size {batch_size}: must be 1 or more")
     spec = resolve_capture(load_capture(capture), model, engine, batch_size, remote)
     compression_filters(spec.compression)  # a missing plugin is reported before the model runs
     methods = _load_methods(method, parameters, engine)
     generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    if repetition_penalty is not None:
+        generation["repetition_penalty"] = repetition_penalty
     config = run_config(model, ids, spec, engine, batch_size, generation, methods)
     options = build_generation_kwargs(model, max_new_tokens, temperature)
     record = load_engine(engine).record
@@ -117,7 +126,7 @@ def trace(
     with lock_folder(out, "tracing into it"):
         finished = open_folder(out, config, samples, resume, overwrite)
         check_space(out, (len(ids) - len(finished)) * max_trace_bytes(model, spec, max_new_tokens))
-        with _clean_up(out), WriterThread() as thread:
+        with _clean_up(out), WriterThread() as thread, use_repetition_penalty(model, repetition_penalty):
             tracer = BatchTracer(
                 model, spec, out, record, options, methods, seed, thread, batch_size, hash_config(config)
             )

@@ -26,6 +26,7 @@ from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
 from mmprobe.lock import LOCK_NAMES
 from mmprobe.models import Model
+from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.whole_files import write_whole, writing_error
@@ -62,6 +63,7 @@ def run_config(
         },
         "capture": spec.model_dump(),
         "generate": generation,
+        "generation_settings": _settings_in_force(model, generation),
         "engine": engine,
         "batch_size": batch_size,
         "versions": {
@@ -71,6 +73,12 @@ def run_config(
         },
         "order": ids,
     }
+
+
+def _settings_in_force(model: Model, generation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `generate` that act: the checkpoint's, such as its repetition penalty, and ours."""
+    with use_repetition_penalty(model, generation.get("repetition_penalty")):
+        return settings_in_force(model, generation["temperature"])
 
 
 def hash_config(config: Mapping[str, Any]) -> str:

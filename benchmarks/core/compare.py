@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
+from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth, answer_lengths
 from mmprobe.benchmarks.core.cost import Cost, measure_cost
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
 from mmprobe.benchmarks.core.results import Metric
-from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
+from mmprobe.benchmarks.core.runner import describe_generation, local_answerer, run_benchmark
+from mmprobe.benchmarks.judges.registry import LEXICAL
 from mmprobe.errors import InputError
 from mmprobe.interventions.parameters import parse_value
 from mmprobe.models import Model
@@ -107,12 +108,21 @@ def _check_contenders(contenders: Sequence[Contender]) -> None:
         names[folder] = contender.name
 
 
+class AnswerSettings(NamedTuple):
+    """How all contenders answer and are judged. None for the benchmark's or the checkpoint's own."""
+
+    batch_size: int = 1
+    max_new_tokens: int | None = None
+    repetition_penalty: float | None = None
+    judge: str = LEXICAL
+
+
 def compare_contenders(
     model: Model,
     contenders: Sequence[Contender],
     benchmarks: Sequence[tuple[Benchmark, Any]],
     out: Path,
-    batch_size: int = 1,
+    settings: AnswerSettings = AnswerSettings(),  # noqa: B008
     progress: Callable[[str], None] = print,
 ) -> xr.Dataset:
     """Ask the questions of every benchmark with every contender, and compare the scores.
@@ -124,7 +134,7 @@ def compare_contenders(
         contenders: from `make_contenders`. The first one is the baseline.
         benchmarks: each benchmark with its truth.
         out: gets one result folder for each contender and benchmark.
-        batch_size: questions answered together.
+        settings: how all contenders answer.
         progress: is called with a line on what comes next.
 
     Returns:
@@ -152,7 +162,7 @@ def compare_contenders(
         with measure_cost(model) as cost:
             for benchmark, truth in benchmarks:
                 progress(f"{contender.name}: {benchmark.name}")
-                metrics, _ = _answer(model, contender, benchmark, truth, results[benchmark.name], batch_size)
+                metrics, _ = _answer(model, contender, benchmark, truth, results[benchmark.name], settings)
                 scores[contender.name, benchmark.name] = metrics
         if not has_answers:
             cost.tokens = sum(count_tokens(model, result / "responses.jsonl") for result in results.values())
@@ -174,14 +184,16 @@ def _answer(
     benchmark: Benchmark[Truth],
     truth: Truth,
     folder: Path,
-    batch_size: int,
+    settings: AnswerSettings,
 ) -> Scored:
+    lengths = answer_lengths(benchmark, settings.max_new_tokens)
     answerer = local_answerer(
         model,
-        benchmark.max_new_tokens,
-        batch_size,
+        lengths,
+        settings.batch_size,
         method=contender.method,
         parameters=contender.parameters,
+        repetition_penalty=settings.repetition_penalty,
     )
     if contender.perturbation is not None:
         answerer = perturb_answerer(answerer, contender.perturbation, folder / "perturbed")
@@ -190,6 +202,10 @@ def _answer(
         "method": contender.method,
         "parameters": contender.parameters,
         "perturbation": contender.perturbation,
+        "max_new_tokens": lengths,
+        "repetition_penalty": settings.repetition_penalty,
+        "generation": describe_generation(model, settings.repetition_penalty),
+        "judge": settings.judge if benchmark.score_with_judge is not None else LEXICAL,
     }
     return run_benchmark(benchmark, truth, answerer, folder, about, resume=True)
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmprobe.benchmarks.core.benchmark import Benchmark, Truth, find_benchmark, read_responses, with_options
-from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.benchmarks.core.results import Metric, write_results
+from mmprobe.benchmarks.core.benchmark import (
+    Benchmark,
+    Truth,
+    answer_lengths,
+    find_benchmark,
+    read_responses,
+    truncated_share,
+    with_options,
+)
+from mmprobe.benchmarks.core.load_data import load_truth
+from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
-from mmprobe.benchmarks.layouts import unpack
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.lock import lock_folder
@@ -63,6 +69,7 @@ def evaluate(
     perturbation: str | None = None,
     batch_size: int = 1,
     max_new_tokens: int | None = None,
+    repetition_penalty: float | None = None,
     device: str = "auto",
     dtype: str = "auto",
     resume: bool = False,
@@ -87,7 +94,8 @@ def evaluate(
         method: a method of `mmprobe.interventions`, or a YAML file.
         perturbation: a kind of `mmprobe.benchmarks.core.perturbations` that disturbs each question.
         batch_size: questions answered together.
-        max_new_tokens: longest answer. None takes the benchmark's own length.
+        max_new_tokens: longest answer. None takes the benchmark's own length, which may depend on the question.
+        repetition_penalty: of a model loaded here. None for the checkpoint's own.
         device, dtype: as for `load_model`, where `model` is a name.
         resume: go on with an earlier call in `out`.
         retry_unscored: ask the judge again about items that an earlier call left unscored.
@@ -111,6 +119,8 @@ def evaluate(
     behind_api = isinstance(model, str) and is_api(model)
     if behind_api and (trace or method != "plain"):
         raise InputError(f"model {model}: a model behind an API cannot be traced or changed")
+    if behind_api and repetition_penalty is not None:
+        raise InputError(f"model {model}: a model behind an API has no repetition penalty that can be set")
     if not behind_api:
         _check_model_and_method(model, method, parameters)
     if perturbation is not None:
@@ -120,6 +130,7 @@ def evaluate(
     from mmprobe.benchmarks.core.runner import (
         check_no_answers,
         check_questions,
+        describe_generation,
         local_answerer,
         run_benchmark,
     )
@@ -129,13 +140,17 @@ def evaluate(
         benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         truth = load_truth(benchmark, data, out / "data", n, seed, limit)
         check_questions(benchmark, truth)
-        longest = max_new_tokens or benchmark.max_new_tokens
+        lengths = answer_lengths(benchmark, max_new_tokens)
+        generation: dict[str, Any] = {"temperature": 0.0}
         if behind_api:
-            answerer = api_answerer(model, longest)
+            answerer = api_answerer(model, lengths)
         else:
             loaded = _load(model, device, dtype)
             run = out / "run" if trace else None
-            answerer = local_answerer(loaded, longest, batch_size, run, capture, method, parameters)
+            answerer = local_answerer(
+                loaded, lengths, batch_size, run, capture, method, parameters, repetition_penalty
+            )
+            generation = describe_generation(loaded, repetition_penalty)
         if perturbation is not None:
             answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
         about = {
@@ -148,7 +163,9 @@ def evaluate(
             "judge": judge,
             "judging": judging,
             "options": dict(options),
-            "max_new_tokens": longest,
+            "max_new_tokens": lengths,
+            "repetition_penalty": repetition_penalty,
+            "generation": generation,
             "temperature": 0.0,
         }
         metrics, records = run_benchmark(benchmark, truth, answerer, out, about, resume=resume, traced=trace)
@@ -188,7 +205,7 @@ def _add_internals(
                 failures[run] = n_failures
     if benchmark.score_traces is not None and (folder / "run" / "run.json").exists():
         internals, records = benchmark.score_traces(truth, records, open_run(folder / "run"))
-        metrics = metrics | internals
+        metrics = metrics | group_by_images(internals, benchmark.ask_questions(truth))
         write_results(folder, benchmark.name, metrics, records, about)
     return evaluation._replace(metrics=metrics, records=records, failures=failures)
 
@@ -227,6 +244,8 @@ def score(
         )
         benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         metrics, records = benchmark.score_answers(truth, answers)
+        questions = [*benchmark.ask_questions(truth), *benchmark.follow_up(truth, answers)]
+        metrics = group_by_images(metrics | truncated_share(answers), questions)
         source = None if isinstance(responses, Mapping) else str(responses)
         about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}
         write_results(out, benchmark.name, metrics, records, about | {"options": dict(options)})
@@ -251,7 +270,10 @@ def compare(
     ablate: str | None = None,
     sweep: str | None = None,
     perturbations: Sequence[str] = (),
+    judge: str = LEXICAL,
     batch_size: int = 1,
+    max_new_tokens: int | None = None,
+    repetition_penalty: float | None = None,
     device: str = "auto",
     dtype: str = "auto",
     progress: Callable[[str], None] = print,
@@ -264,11 +286,12 @@ def compare(
         methods: names or YAML files. `plain` is added.
         benchmarks: names of benchmarks.
         data: samples.jsonl of `make-pairs`, or the files of the only benchmark. None draws a small set.
-        limit, n, seed, batch_size, device, dtype: as in `evaluate`.
+        limit, n, seed, batch_size, max_new_tokens, repetition_penalty, device, dtype: as in `evaluate`.
         ablate: `sage` adds its stages one after the other.
         sweep: `METHOD.PARAMETER=VALUE,VALUE` adds one contender a value.
         perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed
             questions.
+        judge: as in `evaluate`, for the benchmarks that need one.
         progress: is called with a line on what comes next.
 
     Returns:
@@ -281,7 +304,7 @@ def compare(
         >>> ds = compare("tiny-spd", "results/compare", methods=["sage", "vcd"])        # doctest: +SKIP
         >>> mp.viz.plot(ds).show()                                                      # doctest: +SKIP
     """
-    from mmprobe.benchmarks.core.compare import compare_contenders, make_contenders
+    from mmprobe.benchmarks.core.compare import AnswerSettings, compare_contenders, make_contenders
     from mmprobe.benchmarks.core.runner import check_questions
     from mmprobe.models.aliases import locate
 
@@ -291,6 +314,7 @@ def compare(
         locate(model)
     contenders = make_contenders(methods, ablate, sweep, perturbations)
     with lock_folder(out, "comparing into it"):
+        records = _with_judges(records, judge, out / "judge.sqlite")
         truths = [
             (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))
             for benchmark in records
@@ -298,52 +322,11 @@ def compare(
         for benchmark, truth in truths:
             check_questions(benchmark, truth)
         loaded = _load(model, device, dtype)
-        return compare_contenders(loaded, contenders, truths, out, batch_size, progress)
+        settings = AnswerSettings(batch_size, max_new_tokens, repetition_penalty, judge)
+        return compare_contenders(loaded, contenders, truths, out, settings, progress)
 
 
-def load_truth(
-    benchmark: Benchmark[Truth],
-    data: str | Path | None,
-    folder: Path,
-    n: int = PAIRS,
-    seed: int = SEED,
-    limit: int | None = None,
-) -> Truth:
-    """Read the data, or draw a set unless an earlier call drew it.
-
-    Args:
-        benchmark: whose data it is.
-        data: file or folder, or None.
-        folder: folder of the drawn set, and of what is unpacked from published files.
-        n, seed: number of pairs and seed of the drawn set.
-        limit: only the first so many pairs, images or questions (`Benchmark.unit`).
-
-    Raises:
-        InputError: the data cannot be read, or an earlier call drew another set.
-
-    Example:
-        >>> truth = load_truth(find_benchmark("pope"), None, Path("pope"), n=3)         # doctest: +SKIP
-    """
-    if data is None:
-        truth = _draw_once(benchmark, folder, n, seed)
-    else:
-        truth = benchmark.read_data(unpack(benchmark.name, Path(data), folder, limit))
-    return truth if limit is None else benchmark.take(truth, limit)
-
-
-def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int) -> Truth:
-    samples, note = folder / "samples.jsonl", folder / "drawn.json"
-    if not samples.exists():
-        try:
-            return benchmark.draw_data(folder, n, seed)
-        finally:
-            # also if the benchmark can ask nothing about the set, such as pope about few pairs
-            if samples.exists():
-                write_atomic(note, json.dumps({"n": n, "seed": seed}) + "\n")
-    earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
-    if earlier not in ({}, {"n": n, "seed": seed}):
-        raise InputError(
-            f"{folder}: was drawn with n {earlier['n']} and seed {earlier['seed']}; give the same, or choose another "
-            "folder"
-        )
-    return benchmark.read_data(samples)
+def _with_judges(benchmarks: list[Benchmark], judge: str, cache: Path) -> list[Benchmark]:
+    """Return the benchmarks with the judge, where they need one. One of them must."""
+    judged = [each for each in benchmarks if each.score_with_judge is not None] or benchmarks
+    return [with_judge(each, judge, cache)[0] if each in judged else each for each in benchmarks]

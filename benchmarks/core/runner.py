@@ -13,24 +13,33 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.benchmarks.core.benchmark import (
+    Answer,
     Benchmark,
+    Lengths,
     Sampling,
     Scored,
     Truth,
+    length_of,
+    longest,
     read_responses,
     sampling_of,
+    truncated_share,
 )
 from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.benchmarks.core.results import write_results
+from mmprobe.benchmarks.core.results import group_by_images, write_results
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch, load_methods
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
+from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample, check_image
 
 Answerer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
-"""A function that answers questions in any order. It yields each id and answer as soon as the answer is there."""
+"""A function that answers questions in any order. It yields each id and answer as soon as the answer is there.
+
+An answer is an `Answer` where its maker knows whether it was cut off.
+"""
 
 
 def run_benchmark(
@@ -72,9 +81,12 @@ def run_benchmark(
     check_no_answers(out, resume)
     responses = _read_earlier(file)
     _check_same_call(out, benchmark.ask_questions(truth), about, bool(responses))
-    _ask(benchmark.name, benchmark.ask_questions(truth), answerer, file, responses, traced)
-    _ask(benchmark.name, benchmark.follow_up(truth, responses), answerer, file, responses, traced)
+    questions = benchmark.ask_questions(truth)
+    _ask(benchmark.name, questions, answerer, file, responses, traced)
+    follow_up = benchmark.follow_up(truth, responses)
+    _ask(benchmark.name, follow_up, answerer, file, responses, traced)
     metrics, records = benchmark.score_answers(truth, responses)
+    metrics = group_by_images(metrics | truncated_share(responses), [*questions, *follow_up])
     write_results(out, benchmark.name, metrics, records, about)
     return metrics, records
 
@@ -109,7 +121,10 @@ def _ask(
                 if sample_id in responses:
                     continue
                 responses[sample_id] = text
-                lines.write(json.dumps({"id": sample_id, "response": text}, ensure_ascii=False) + "\n")
+                line: dict[str, Any] = {"id": sample_id, "response": text}
+                if isinstance(text, Answer) and text.truncated is not None:
+                    line["truncated"] = text.truncated
+                lines.write(json.dumps(line, ensure_ascii=False) + "\n")
                 lines.flush()
         finally:
             answers.close()
@@ -144,6 +159,7 @@ def _check_same_call(
     ]
     keys = ("model", "method", "parameters", "perturbation", "max_new_tokens")
     call = {key: about.get(key) for key in keys}
+    call |= {key: about[key] for key in ("repetition_penalty",) if about.get(key) is not None}
     call["questions"] = hashlib.sha256(json.dumps(questions).encode()).hexdigest()
     file = out / "asked.json"
     if not has_answers:
@@ -188,17 +204,19 @@ def _read_earlier(file: Path) -> dict[str, str]:
 
 def local_answerer(
     model: Model,
-    max_new_tokens: int,
+    max_new_tokens: Lengths,
     batch_size: int = 1,
     trace_to: Path | None = None,
     capture: str = "default",
     method: str | Path | Method | Sequence[str | Path | Method] = "plain",
     parameters: Mapping[str, Any] | None = None,
+    repetition_penalty: float | None = None,
 ) -> Answerer:
     """Return an answerer that generates with a loaded model: greedily, or as `sampling_of` a question says.
 
     With `trace_to`, the answers are traced under the ids of their questions. Follow-up questions get a run of
-    their own, `trace_to` with `-follow-up` behind its name. A question without images is answered plainly
+    their own, `trace_to` with `-follow-up` behind its name. All answers of a run have the same longest length,
+    that of its longest type. A question without images is answered plainly
     where the method needs images. If it is traced, it fails instead.
 
     Example:
@@ -214,7 +232,9 @@ def local_answerer(
         if not samples:
             return
         if trace_to is None:
-            yield from _generate_answers(model, samples, max_new_tokens, batch_size, methods)
+            yield from _generate_answers(
+                model, samples, max_new_tokens, batch_size, methods, repetition_penalty
+            )
             return
         from mmprobe.traces import trace
 
@@ -228,32 +248,52 @@ def local_answerer(
             samples,
             folder,
             capture=capture,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=longest(max_new_tokens),
             batch_size=batch_size,
+            repetition_penalty=repetition_penalty,
             method=methods,
             resume=(folder / "run.json").exists(),
         )
         for sample_trace in run:
-            yield sample_trace.id, sample_trace.answer
+            ids = sample_trace.steps["id"].values
+            truncated = len(ids) > 0 and int(ids[-1]) not in model.eos_token_ids
+            yield sample_trace.id, Answer(sample_trace.answer, truncated)
 
     return answer
 
 
+def describe_generation(model: Model, repetition_penalty: float | None = None) -> dict[str, Any]:
+    """Return the generation settings in force, for `results.json`."""
+    with use_repetition_penalty(model, repetition_penalty):
+        return settings_in_force(model)
+
+
 def _generate_answers(
-    model: Model, samples: Sequence[Sample], max_new_tokens: int, batch_size: int, methods: Sequence[Method]
+    model: Model,
+    samples: Sequence[Sample],
+    max_new_tokens: Lengths,
+    batch_size: int,
+    methods: Sequence[Method],
+    repetition_penalty: float | None,
 ) -> Generator[tuple[str, str]]:
     # Some families cannot mix numbers of images in a batch, and like questions have answers of like length.
-    def batch_of(sample: Sample) -> tuple[int, Sampling]:
-        return len(sample.images), sampling_of(sample) or Sampling(0.0, 0)
+    def batch_of(sample: Sample) -> tuple[int, Sampling, int]:
+        sampling = sampling_of(sample) or Sampling(0.0, 0)
+        return len(sample.images), sampling, length_of(sample, max_new_tokens)
 
     ordered = sorted(samples, key=lambda sample: (*batch_of(sample), sample.question))
-    for (n_images, sampling), members in groupby(ordered, key=batch_of):
+    for (n_images, sampling, length), members in groupby(ordered, key=batch_of):
         group = list(members)
         usable = [method for method in methods if n_images or not method.needs_images]
         for start in range(0, len(group), batch_size):
             batch = group[start : start + batch_size]
             answers = generate_batch(
-                model, batch, usable or "plain", max_new_tokens=max_new_tokens, **sampling._asdict()
+                model,
+                batch,
+                usable or "plain",
+                max_new_tokens=length,
+                repetition_penalty=repetition_penalty,
+                **sampling._asdict(),
             )
             for sample, answer in zip(batch, answers, strict=True):
-                yield sample.id, answer.text.strip()
+                yield sample.id, Answer(answer.text.strip(), answer.is_truncated(model))

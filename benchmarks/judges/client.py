@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import anyio
 from anyio.lowlevel import RunVar
 
-from mmprobe.benchmarks.core.api_models import data_uri
 from mmprobe.benchmarks.judges.cache import Reply
 from mmprobe.benchmarks.judges.types import Unscored
 from mmprobe.errors import InputError
@@ -95,6 +94,8 @@ class ModelClient:
         )
 
         def content(message: Message) -> Any:
+            from mmprobe.benchmarks.core.api_models import data_uri  # it imports the judges
+
             if len(message) == 2:
                 return message[1]
             return [

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from mmprobe.interventions.contrast_path import ContrastPath
 from mmprobe.interventions.parameters import integer, number
@@ -142,6 +143,7 @@ class _BeamSearch:
 
     def __init__(self, method: Opera, model: Model, inputs: Mapping[str, Any], visual_positions: np.ndarray):
         self.method, self.eos_token_ids = method, model.eos_token_ids
+        self.penalty = float(model.hf.generation_config.repetition_penalty or 1.0)
         self.path = _BeamPath(model, inputs)
         self.visual_positions = torch.from_numpy(visual_positions).to(model.device)
         # for each step: the state before it, the chosen (beam, token) pairs, its column and its penalty
@@ -179,6 +181,8 @@ class _BeamSearch:
         """Read all candidates for the next token, and return the state after the step or after a rollback."""
         n_beams, step = state.tokens.shape
         logits = self.path.next_logits().clone()
+        if self.penalty != 1.0:  # as in plain answers: before all else
+            logits = RepetitionPenaltyLogitsProcessor(self.penalty)(self.path.ids, logits)
         for beam, token in self.rejected.get(step, ()):
             logits[beam, token] = float("-inf")
         candidate_logits, ids = logits.topk(min(self.method.candidates, logits.shape[-1]))

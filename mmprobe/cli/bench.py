@@ -20,6 +20,7 @@ from mmprobe.cli.options import (
     JudgeName,
     MethodName,
     ModelName,
+    RepetitionPenalty,
     RetryUnscored,
     Settings,
     Temperature,
@@ -44,6 +45,10 @@ Limit = Annotated[
     int | None,
     typer.Option(help="Only the first so many of the data: pairs, images or questions.", min=1),
 ]
+LongestAnswer = Annotated[
+    int | None,
+    typer.Option(help="Longest answer in tokens; default: the benchmark's, by type of question.", min=1),
+]
 DrawnPairs = Annotated[int, typer.Option("--n", help="Pairs to draw where there is no --data.", min=1)]
 DrawSeed = Annotated[int, typer.Option("--seed", help="Seed of the drawn pairs.", min=0)]
 
@@ -57,6 +62,7 @@ def generate(
     settings: Settings = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     temperature: Temperature = 0.0,
+    repetition_penalty: RepetitionPenalty = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampling.", min=0, max=LARGEST_SEED)] = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -86,6 +92,7 @@ def generate(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         seed=seed,
+        repetition_penalty=repetition_penalty,
     )
     result = {"text": answer.text, "token_ids": answer.token_ids, "diagnostics": answer.diagnostics}
     say(json.loads(json.dumps(result, default=str)), answer.text, as_json)
@@ -110,7 +117,8 @@ def bench(
     method: MethodName = "plain",
     settings: Settings = None,
     batch_size: BatchSize = 1,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Longest answer.", min=1)] = None,
+    max_new_tokens: LongestAnswer = None,
+    repetition_penalty: RepetitionPenalty = None,
     perturb: Annotated[
         str | None, typer.Option(help="Disturb each question: explicit, implicit, mask-25, …, mask-100.")
     ] = None,
@@ -154,6 +162,7 @@ def bench(
         perturbation=perturb,
         batch_size=batch_size,
         max_new_tokens=max_new_tokens,
+        repetition_penalty=repetition_penalty,
         device=device,
         dtype=dtype,
         resume=resume,
@@ -222,7 +231,10 @@ def compare(
     perturb: Annotated[
         str | None, typer.Option(help="Names with commas between: explicit, implicit, mask-25, …, mask-100.")
     ] = None,
+    judge: JudgeName = "lexical",
     batch_size: BatchSize = 1,
+    max_new_tokens: LongestAnswer = None,
+    repetition_penalty: RepetitionPenalty = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     as_json: AsJson = False,
@@ -252,7 +264,10 @@ def compare(
         ablate=ablate,
         sweep=sweep,
         perturbations=split_names(perturb) if perturb else [],
+        judge=judge,
         batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        repetition_penalty=repetition_penalty,
         device=device,
         dtype=dtype,
         progress=lambda line: typer.echo(line, err=True),
@@ -281,6 +296,10 @@ def _print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
     headline = mmprobe.benchmarks.find_benchmark(evaluation.benchmark).headline
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
-    lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in headline if name in metrics]
+    lines = [
+        f"{name:24} {metrics[name]}, n = {metrics[name].n}"
+        for name in (*headline, "truncated")
+        if name in metrics
+    ]
     lines.append(f"All metrics: {file}")
     say({"results": str(file), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)

@@ -34,6 +34,10 @@ MethodName = Annotated[
 ModelName = Annotated[
     str, typer.Option("--model", help="Alias (see mmprobe models), local folder or hub id.")
 ]
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option(help="Above 1, tokens that occurred become less likely; default: the checkpoint's."),
+]
 RetryUnscored = Annotated[
     bool,
     typer.Option(

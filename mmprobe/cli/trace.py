@@ -16,6 +16,7 @@ from mmprobe.cli.options import (
     Dtype,
     MethodName,
     ModelName,
+    RepetitionPenalty,
     Revision,
     Settings,
     Temperature,
@@ -38,6 +39,7 @@ def trace(
     batch_size: BatchSize = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     temperature: Temperature = 0.0,
+    repetition_penalty: RepetitionPenalty = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the sampling, set anew for each batch.", min=0, max=LARGEST_SEED)
     ] = 0,
@@ -98,6 +100,7 @@ def trace(
         resume=resume,
         overwrite=overwrite,
         remote=remote,
+        repetition_penalty=repetition_penalty,
         method=methods,
     )
     failed = len(run.failures)

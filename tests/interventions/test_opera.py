@@ -166,6 +166,38 @@ def test_one_beam_without_a_penalty_is_greedy(image_paths):
     assert answer.token_ids == generate_plain(model, prepare(model, sample)[1], LIMIT)[0].tolist()
 
 
+def penalise(logits: Tensor, ids: list[int], penalty: float) -> Tensor:
+    """Return the logits with the repetition penalty of transformers (Keskar et al., 2019), token by token."""
+    logits = logits.clone()
+    for token in set(ids):
+        logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
+    return logits
+
+
+def test_a_repetition_penalty_acts_as_in_plain_answers(image_paths, monkeypatch):
+    """Several beams against the slow reference, and one beam without OPERA's own penalty against plain answers."""
+    model, sample, penalty = load_tiny_model("qwen2_5_vl"), make_sample(image_paths[:2]), 1.7
+    batch = prepare(model, sample)[1]
+    prompt, read = batch.inputs["input_ids"][0].tolist(), Reference.read
+
+    def read_penalised(self: Reference, tokens: list[int]) -> tuple[Tensor, Tensor]:
+        logits, attention = read(self, tokens)
+        return penalise(logits, [*prompt, *tokens], penalty), attention
+
+    monkeypatch.setattr(Reference, "read", read_penalised)
+    method = load_method("opera", beams=3, candidates=3, weight=4.0)
+    answer = generate(model, sample, method, max_new_tokens=LIMIT, repetition_penalty=penalty)
+    assert answer.token_ids == Reference(model, method, batch).answer(LIMIT)
+    assert answer.token_ids != generate(model, sample, method, max_new_tokens=LIMIT).token_ids
+    greedy = {"beams": 1, "candidates": 3, "weight": 0, "threshold": 1000}
+    one, plain = (
+        generate(model, sample, name, max_new_tokens=LIMIT, repetition_penalty=penalty, **parameters)
+        for name, parameters in (("opera", greedy), ("plain", {}))
+    )
+    assert one.token_ids == plain.token_ids
+    assert model.hf.generation_config.repetition_penalty in (None, 1.0), "the model is as before"
+
+
 def test_answers_end(tiny_spd, image_paths):
     """The embedded model ends its answers. The best one is returned with its end token."""
     answer = generate(

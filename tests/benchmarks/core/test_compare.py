@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from mmprobe.benchmarks.core.benchmark import Benchmark, find_benchmark
 from mmprobe.benchmarks.core.compare import count_tokens, folder_name, make_contenders, make_dataset, markdown
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
-from mmprobe.benchmarks.core.results import count_metric, mean_metric, ratio, with_ids
+from mmprobe.benchmarks.core.results import count_metric, mean_metric, ratio, with_groups, with_ids
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli import app
 from mmprobe.errors import InputError
@@ -143,10 +143,37 @@ def test_a_difference_needs_common_samples():
         with_ids({"m": one}, "ab")
 
 
-def test_draws_that_divide_by_zero_are_left_out():
+def test_a_difference_that_rests_on_one_sample_has_no_interval():
     counts = {"one": [(1, 1), (0, 0), (0, 0)], "two": [(0, 1), (0, 0), (0, 0)]}
     one, two = (with_ids({"m": count_metric(c, ratio, "higher")}, "abc")["m"] for c in counts.values())
-    assert paired_difference(one, two)[:3] == (1, 1, 1)
+    assert paired_difference(one, two).value == 1 and np.isnan(paired_difference(one, two).low)
+
+
+def test_differences_draw_whole_sets_of_images():
+    """Six answers an image that change together are as many changes as there are images."""
+    rng = np.random.default_rng(0)
+    first, second = (np.repeat(rng.random(20) < share, 6).astype(float) for share in (0.4, 0.7))
+    ids = [str(number) for number in range(120)]
+    sets = {name: number // 6 for number, name in enumerate(ids)}
+    one, two = (with_ids({"m": mean_metric(list(v), "higher")}, ids) for v in (first, second))
+    alone = paired_difference(two["m"], one["m"])
+    grouped = paired_difference(with_groups(two, sets)["m"], with_groups(one, sets)["m"])
+    by_image = [with_ids({"m": mean_metric(list(v[::6]), "higher")}, ids[:20])["m"] for v in (first, second)]
+    expected = paired_difference(by_image[1], by_image[0])
+    assert (grouped.n, grouped.value) == (120, pytest.approx(alone.value))
+    assert (grouped.low, grouped.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert grouped.high - grouped.low > 2 * (alone.high - alone.low)
+
+
+def test_methods_that_never_differ_are_not_certain_to_be_alike():
+    """Twelve answers that stay the same: Wilson's 0 of 12 may change in either direction."""
+    one, two = (with_ids({"m": mean_metric([1.0, 0.0] * 6, "higher")}, "abcdefghijkl")["m"] for _ in range(2))
+    difference = paired_difference(one, two)
+    assert (difference.value, -difference.low, difference.high) == (
+        0,
+        pytest.approx(0.2425, abs=1e-4),
+        -difference.low,
+    )
 
 
 def test_contenders():

@@ -1,0 +1,60 @@
+"""Read a benchmark's data, or draw a small set once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mmprobe.benchmarks.core.benchmark import Benchmark, Truth
+from mmprobe.benchmarks.core.jsonl import write_atomic
+from mmprobe.benchmarks.layouts import unpack
+from mmprobe.benchmarks.synthetic import PAIRS, SEED
+from mmprobe.errors import InputError
+
+
+def load_truth(
+    benchmark: Benchmark[Truth],
+    data: str | Path | None,
+    folder: Path,
+    n: int = PAIRS,
+    seed: int = SEED,
+    limit: int | None = None,
+) -> Truth:
+    """Read the data, or draw a set unless an earlier call drew it.
+
+    Args:
+        benchmark: whose data it is.
+        data: file or folder, or None.
+        folder: folder of the drawn set, and of what is unpacked from published files.
+        n, seed: number of pairs and seed of the drawn set.
+        limit: only the first so many pairs, images or questions (`Benchmark.unit`).
+
+    Raises:
+        InputError: the data cannot be read, or an earlier call drew another set.
+
+    Example:
+        >>> truth = load_truth(find_benchmark("pope"), None, Path("pope"), n=3)         # doctest: +SKIP
+    """
+    if data is None:
+        truth = _draw_once(benchmark, folder, n, seed)
+    else:
+        truth = benchmark.read_data(unpack(benchmark.name, Path(data), folder, limit))
+    return truth if limit is None else benchmark.take(truth, limit)
+
+
+def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int) -> Truth:
+    samples, note = folder / "samples.jsonl", folder / "drawn.json"
+    if not samples.exists():
+        try:
+            return benchmark.draw_data(folder, n, seed)
+        finally:
+            # also if the benchmark can ask nothing about the set, such as pope about few pairs
+            if samples.exists():
+                write_atomic(note, json.dumps({"n": n, "seed": seed}) + "\n")
+    earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+    if earlier not in ({}, {"n": n, "seed": seed}):
+        raise InputError(
+            f"{folder}: was drawn with n {earlier['n']} and seed {earlier['seed']}; give the same, or choose another "
+            "folder"
+        )
+    return benchmark.read_data(samples)

@@ -1,0 +1,83 @@
+"""Answers that are cut off are counted, and questions have the lengths that their types need."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+import mmprobe as mp
+from mmprobe.benchmarks.core.api_models import api_answerer
+from mmprobe.benchmarks.core.benchmark import answer_lengths, find_benchmark, length_of
+from mmprobe.benchmarks.core.runner import local_answerer
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.samples import load_samples
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_pairs(tmp_path_factory.mktemp("pairs"), 3, 5)
+
+
+def test_long_questions_have_long_answers():
+    benchmark = find_benchmark("spd-faith")
+    lengths = answer_lengths(benchmark)
+    samples = {kind: mp.Sample(id=kind, question="?", metadata={"type": kind}) for kind in ("same", "steps")}
+    assert [length_of(sample, lengths) for sample in samples.values()] == [128, 512]
+    assert answer_lengths(benchmark, 9) == 9 and answer_lengths(find_benchmark("mme")) == 32
+
+
+def test_each_answer_knows_whether_it_was_cut_off(tiny_spd, data):
+    """The same answers of one batch at two lengths: cut off exactly where the longer answer goes on."""
+    samples = [sample for sample in load_samples(data) if len(sample.images) == 2]
+    whole, part = (dict(local_answerer(tiny_spd, length, 8)(samples)) for length in (96, 9))
+    assert not any(text.truncated for text in whole.values())
+    for name, text in part.items():
+        n_tokens = len(tiny_spd.tokenizer(str(whole[name]))["input_ids"]) + 1  # and the end token
+        assert text.truncated == (n_tokens > 9) == (text != whole[name]), name
+    assert {text.truncated for text in part.values()} == {True, False}
+
+
+def test_lengths_by_type_reach_the_model(tiny_spd, data):
+    samples = [sample for sample in load_samples(data) if sample.metadata["type"] in ("same", "steps")]
+    answers = dict(local_answerer(tiny_spd, {"steps": 96, "other": 2}, 8)(samples))
+    for sample in samples:
+        assert answers[sample.id].truncated == (sample.metadata["type"] == "same")
+
+
+def test_the_share_is_beside_the_metrics(tiny_spd, data, tmp_path):
+    out = tmp_path / "bench"
+    for trace in (False, True):
+        folder = out / str(trace)
+        made = mp.benchmarks.evaluate(
+            "spd-faith", tiny_spd, folder, data=data, limit=1, max_new_tokens=9, batch_size=8, trace=trace
+        )
+        lines = [json.loads(line) for line in (folder / "responses.jsonl").read_text().splitlines()]
+        share = made.metrics["truncated"]
+        assert share.n == len(lines) and share.direction == "lower"
+        assert share.value == sum(line["truncated"] for line in lines) / len(lines) > 0
+        again = mp.benchmarks.score("spd-faith", data, folder / "responses.jsonl", tmp_path / f"{trace}")
+        assert again.metrics["truncated"].value == share.value
+    given = {line["id"]: line["response"] for line in lines}
+    told = mp.benchmarks.score("spd-faith", data, given, tmp_path / "given")
+    assert "truncated" not in told.metrics, "nobody knows"
+
+
+def test_an_api_says_why_an_answer_stopped_and_gets_the_length(data):
+    seen = {}
+
+    def outputs(input, tools, tool_choice, config):
+        seen[input[-1].id] = config.max_tokens
+        output = ModelOutput.from_content("mockllm/model", "The first", stop_reason="max_tokens")
+        output.choices[0].stop_reason = "max_tokens" if input[-1].id.endswith("steps") else "stop"
+        output.usage = ModelUsage()
+        return output
+
+    samples = [sample for sample in load_samples(data) if sample.metadata["type"] in ("same", "steps")]
+    client = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+    answers = dict(api_answerer(client, {"steps": 512, "other": 128})(samples))
+    for sample in samples:
+        is_steps = sample.metadata["type"] == "steps"
+        assert answers[sample.id].truncated == is_steps
+        assert seen[sample.id] == (512 if is_steps else 128)
