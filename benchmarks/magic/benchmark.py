@@ -23,7 +23,7 @@ from mmprobe.benchmarks.magic.model_labels import label_by_judge
 from mmprobe.benchmarks.magic.prompts import HEAL, QUESTION
 from mmprobe.benchmarks.magic.rule_labels import is_correct, label_by_rules
 from mmprobe.benchmarks.magic.scoring import compute_metrics
-from mmprobe.benchmarks.magic.steps import CitedRegions, find_cited_regions, reasoning_steps
+from mmprobe.benchmarks.magic.steps import find_cited_regions, reasoning_steps
 from mmprobe.benchmarks.magic.synthetic import draw_questions
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
@@ -133,46 +133,42 @@ def _match_answers(truth: MagicTruth, responses: Mapping[str, str]) -> dict[str,
 def _score(
     truth: MagicTruth, answers: Mapping[str, str], labels: Sequence[MagicLabels], by_judge: bool
 ) -> Scored:
-    steps = [
-        reasoning_steps(answers[question.id]) if question.id in answers else None
-        for question in truth.questions
+    records = [
+        make_record(question, cases, label, answers)
+        for question, cases, label in zip(truth.questions, truth.cases, labels, strict=True)
     ]
-    cited = [
-        None
-        if answer_steps is None
-        else find_cited_regions(answer_steps, len(question.boxes), [box.names for box in question.boxes])
-        for question, answer_steps in zip(truth.questions, steps, strict=True)
-    ]
-    healed_answers = [
-        [is_correct(answers[case_id], question.answer) if case_id in answers else None for case_id in cases]
-        for question, cases in zip(truth.questions, truth.cases, strict=True)
-    ]
-    metrics = compute_metrics(truth, labels, cited, healed_answers, by_judge)
-    records = []
-    for index, question in enumerate(truth.questions):
-        record = make_record(question, labels[index], answers.get(question.id), steps[index], cited[index])
-        record["self_heal"] = _make_heal_records(
-            truth.cases[index], answers, healed_answers[index], labels[index]
-        )
-        records.append(record)
-    return metrics, records
+    return compute_metrics(records, by_judge), records
 
 
 def make_record(
-    question: MagicQuestion,
-    labels: MagicLabels,
-    answer: str | None,
-    steps: Sequence[str] | None,
-    cited: CitedRegions | None,
+    question: MagicQuestion, cases: Mapping[str, HealCase], labels: MagicLabels, answers: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the record of one question for `samples.jsonl`, without its cases of Self-Heal."""
+    """Return the record of one question and its cases of Self-Heal for `samples.jsonl`."""
+    steps = cited = None
+    if question.id in answers:
+        steps = reasoning_steps(answers[question.id])
+        cited = find_cited_regions(steps, len(question.boxes), [box.names for box in question.boxes])
+    heal_records = []
+    for index, (case_id, case) in enumerate(cases.items()):
+        text = answers.get(case_id)
+        heal_records.append(
+            {
+                "id": case_id,
+                "injected": case.injected,
+                "corrections": case.corrections,
+                "continuation": text,
+                "right_answer": None if text is None else is_correct(text, question.answer),
+                "healed": labels.healed[index] if labels.healed else None,
+                "healed_explicit": labels.healed_explicit[index] if labels.healed_explicit else None,
+            }
+        )
     return {
         "id": question.id,
         "type": question.type,
         "question": question.question,
         "true_answer": question.answer,
         "true_full_answer": question.full_answer,
-        "answer": answer,
+        "answer": answers.get(question.id),
         "steps": steps,
         "relevant": sorted(question.relevant()),
         "cited": None if cited is None else sorted(cited.regions),
@@ -181,34 +177,8 @@ def make_record(
         "correct_full": labels.correct_full,
         "correct_steps": None if labels.correct_steps is None else list(labels.correct_steps),
         "unscored": dict(labels.unscored),
+        "self_heal": heal_records,
     }
-
-
-def _make_heal_records(
-    cases: Mapping[str, HealCase],
-    answers: Mapping[str, str],
-    healed_answers: Sequence[bool | None],
-    labels: MagicLabels,
-) -> list[dict[str, Any]]:
-    no_verdicts = [None] * len(cases)
-    return [
-        {
-            "id": case_id,
-            "injected": case.injected,
-            "corrections": case.corrections,
-            "continuation": answers.get(case_id),
-            "right_answer": right_answer,
-            "healed": healed,
-            "healed_explicit": explicit,
-        }
-        for (case_id, case), right_answer, healed, explicit in zip(
-            cases.items(),
-            healed_answers,
-            labels.healed or no_verdicts,
-            labels.healed_explicit or no_verdicts,
-            strict=True,
-        )
-    ]
 
 
 def faithful_answers(truth: MagicTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:

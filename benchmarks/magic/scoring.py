@@ -1,41 +1,34 @@
-"""Compute the metrics of MagiC from labels."""
+"""Compute the metrics of MagiC from records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mmprobe.benchmarks.core.results import Metric, with_ids
-from mmprobe.benchmarks.magic.data import MagicTruth
-from mmprobe.benchmarks.magic.labels import MagicLabels
 from mmprobe.benchmarks.magic.metrics import answer_accuracy, citation_rates, magiscore, self_heal, step_sense
-from mmprobe.benchmarks.magic.steps import CitedRegions
 
 
-def compute_metrics(
-    truth: MagicTruth,
-    labels: Sequence[MagicLabels],
-    cited: Sequence[CitedRegions | None],
-    healed_answers: Sequence[Sequence[bool | None]],
-    by_judge: bool,
-) -> dict[str, Metric]:
-    """Compute every metric of the benchmark.
+def compute_metrics(records: Sequence[Mapping[str, Any]], by_judge: bool) -> dict[str, Metric]:
+    """Compute every metric of the benchmark from the records of `make_record`.
 
-    Args:
-        truth: the questions and their cases of Self-Heal.
-        labels: the labels of each question.
-        cited: the boxes that each answer cites; None without an answer.
-        healed_answers: [question][case], whether the continuation ends in the true answer; None without one.
-        by_judge: whether a judge gave the labels. Only then are there `self_heal` (section 4.3) and
-            `self_heal_explicit` (figure 17).
+    Only with a judge are there `self_heal` (section 4.3) and `self_heal_explicit` (figure 17).
     """
-    regions = [None if item is None else item.regions for item in cited]
-    metrics = answer_accuracy([label.correct for label in labels], [label.correct_full for label in labels])
-    metrics |= magiscore(regions, [question.relevant() for question in truth.questions])
-    metrics |= citation_rates(regions, [0 if item is None else item.missing for item in cited])
-    metrics |= step_sense([label.correct_steps for label in labels])
-    heal_metrics = self_heal(healed_answers, "self_heal_answer")
+
+    def column(name: str) -> list[Any]:
+        return [record[name] for record in records]
+
+    metrics = answer_accuracy(column("correct"), column("correct_full"))
+    metrics |= magiscore(column("cited"), column("relevant"))
+    metrics |= citation_rates(column("cited"), [count or 0 for count in column("cited_beyond")])
+    metrics |= step_sense(column("correct_steps"))
+    kinds = {"self_heal_answer": "right_answer"}
     if by_judge:
-        heal_metrics |= self_heal([label.healed for label in labels])
-        heal_metrics |= self_heal([label.healed_explicit for label in labels], "self_heal_explicit")
-    heal_ids = [question.id for question, cases in zip(truth.questions, truth.cases, strict=True) if cases]
-    return with_ids(metrics, [question.id for question in truth.questions]) | with_ids(heal_metrics, heal_ids)
+        kinds |= {"self_heal": "healed", "self_heal_explicit": "healed_explicit"}
+    with_cases = [record for record in records if record["self_heal"]]
+    heal_metrics: dict[str, Metric] = {}
+    for name, kind in kinds.items():
+        verdicts = [[case[kind] for case in record["self_heal"]] for record in with_cases]
+        heal_metrics |= self_heal(verdicts, name)
+    heal_metrics = with_ids(heal_metrics, [record["id"] for record in with_cases])
+    return with_ids(metrics, column("id")) | heal_metrics
