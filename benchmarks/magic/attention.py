@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Metric, mean_metric
+from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric
 from mmprobe.benchmarks.magic.boxes.regions import Box
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.metrics import magiscore
@@ -163,12 +163,10 @@ def score_attention(
     ]
     attended = [None if boxes is None else boxes.attended for boxes in measured]
     metrics = magiscore(attended, [question.relevant() for question in questions], "attention_magiscore")
-    metrics["attention_lift_relevant"] = mean_metric(
-        _mean_lifts(questions, measured, relevant=True), "higher", (0.0, None)
-    )
-    metrics["attention_lift_adversarial"] = mean_metric(
-        _mean_lifts(questions, measured, relevant=False), "lower", (0.0, None)
-    )
+    directions: dict[bool, Direction] = {True: "higher", False: "lower"}
+    for relevant, name in ((True, "relevant"), (False, "adversarial")):
+        lifts = [_mean_lift(*pair, relevant) for pair in zip(questions, measured, strict=True)]
+        metrics[f"attention_lift_{name}"] = mean_metric(lifts, directions[relevant], (0.0, None))
     rows: dict[str, dict[str, Any]] = {}
     for question, boxes in zip(questions, measured, strict=True):
         rows[question.id] = {
@@ -186,19 +184,9 @@ def _measure_trace(trace: Trace, question: MagicQuestion, minimum_lift: float) -
     return measure_box_attention(views, [box.box for box in question.boxes], minimum_lift)
 
 
-def _mean_lifts(
-    questions: Sequence[MagicQuestion], measured: Sequence[BoxAttention | None], relevant: bool
-) -> list[float | None]:
-    """Return each question's mean lift over its relevant boxes, or over the others."""
-    means: list[float | None] = []
-    for question, attention in zip(questions, measured, strict=True):
-        if attention is None:
-            means.append(None)
-            continue
-        lifts = [
-            lift
-            for lift, box in zip(attention.lift, question.boxes, strict=True)
-            if box.relevant == relevant and np.isfinite(lift)
-        ]
-        means.append(float(np.mean(lifts)) if lifts else None)
-    return means
+def _mean_lift(question: MagicQuestion, attention: BoxAttention | None, relevant: bool) -> float | None:
+    """Return the mean lift of a question over its relevant boxes, or over the others."""
+    if attention is None:
+        return None
+    chosen = np.array([box.relevant == relevant for box in question.boxes]) & np.isfinite(attention.lift)
+    return float(attention.lift[chosen].mean()) if chosen.any() else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,29 +164,19 @@ def _make_records(
 
 
 def _write_questions(questions: Sequence[ReasonQuestion], result: VoteResult, out: Path) -> None:
-    """Write `kept.jsonl` and `removed.jsonl`."""
-    kept_ids = set(result.kept)
-    kept = [_make_line(question, out) for question in questions if question.id in kept_ids]
-    removed = []
+    """Write `kept.jsonl` and `removed.jsonl`, with image paths relative to the folder."""
+    files: dict[str, list[str]] = {"kept": [], "removed": []}
+    kept = set(result.kept)
     for question in questions:
+        line = question.model_dump(mode="json", exclude_defaults=True)
+        if question.images:
+            line["images"] = [os.path.relpath(image, out) for image in question.images]
         if question.id in result.removed:
             round_number, right_voters = result.removed[question.id]
-            removed.append(_make_line(question, out, {"round": round_number, "voters": list(right_voters)}))
-    _write_lines(out / "kept.jsonl", kept)
-    _write_lines(out / "removed.jsonl", removed)
-
-
-def _make_line(
-    question: ReasonQuestion, out: Path, removed: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return a question as a line of a questions file in `out`. Image paths are relative to that folder."""
-    line = question.model_dump(mode="json", exclude_defaults=True)
-    if question.images:
-        line["images"] = [os.path.relpath(image, out) for image in question.images]
-    if removed is not None:
-        line["metadata"] = {**question.metadata, "removed": removed}
-    return line
-
-
-def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    write_atomic(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+            fate = {"round": round_number, "voters": list(right_voters)}
+            line["metadata"] = {**question.metadata, "removed": fate}
+        if question.id in kept or question.id in result.removed:
+            name = "kept" if question.id in kept else "removed"
+            files[name].append(json.dumps(line, ensure_ascii=False) + "\n")
+    for name, lines in files.items():
+        write_atomic(out / f"{name}.jsonl", "".join(lines))

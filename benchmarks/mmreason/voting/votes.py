@@ -103,17 +103,11 @@ def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping
     next(lines)
     votes = Votes(path, header)
     for number, line in lines:
-        if not _is_vote(line):
-            raise InputError(
-                f"{path}, line {number}: no vote; a vote holds 'round', 'voter', 'id' and 'response'"
-            )
+        types = {"round": int, "voter": str, "id": str, "response": str}
+        if not isinstance(line, dict) or {name: type(value) for name, value in line.items()} != types:
+            raise InputError(f"{path}, line {number}: no vote; a vote holds {', '.join(types)}")
         votes.responses[line["round"], line["voter"], line["id"]] = line["response"]
     return votes
-
-
-def _is_vote(line: object) -> bool:
-    types = {"round": int, "voter": str, "id": str, "response": str}
-    return isinstance(line, dict) and {name: type(value) for name, value in line.items()} == types
 
 
 @dataclass(frozen=True)
@@ -138,32 +132,13 @@ class VoteResult:
 def vote(
     ids: Sequence[str], voters: Sequence[str], ask: Ask, check: Check, votes: Votes, rounds: int = ROUNDS
 ) -> VoteResult:
-    """Ask every voter every question in rounds, and remove a question if any voter is right once.
-
-    The voters do not see the images.
+    """Ask every voter every question in rounds, without its images. Remove a question if any is right once.
 
     All voters vote on all questions of a round. The questions that a voter answers rightly do not enter the
-    next round. A voter that could not be asked was not right.
-
-    Args:
-        ids: ids of the questions.
-        voters: names of the voters; 4 in the paper.
-        ask: asks for the missing votes.
-        check: decides which responses are right.
-        votes: the votes, from `open_votes`.
-        rounds: number of rounds; 2 in the paper.
+    next round. A voter that could not be asked was not right. The paper has 4 voters and 2 rounds.
 
     Raises:
         InputError: there is no voter or round, or a voter is given twice.
-
-    Example:
-        >>> def ask(voter, ids, round_number):
-        ...     return ((name, "4") for name in ids)
-        >>> def check(responses):
-        ...     return {name: name == "a" for name in responses}
-        >>> votes = open_votes("votes.jsonl", {}, {})
-        >>> vote(["a", "b"], ["m"], ask, check, votes).kept                        # doctest: +SKIP
-        ['b']
     """
     if not voters or "" in voters or len(set(voters)) < len(voters):
         raise InputError(
