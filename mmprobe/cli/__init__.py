@@ -19,6 +19,7 @@ from mmprobe.cli.demo import demo
 from mmprobe.cli.filters import clean, filter_by_votes, mirage_score
 from mmprobe.cli.models import models
 from mmprobe.cli.pairs import make_pairs
+from mmprobe.cli.rewrite import rewrite
 from mmprobe.cli.trace import plan, trace
 from mmprobe.errors import InputError
 
@@ -54,7 +55,7 @@ def _show_help(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(demo, models, trace, plan, analyze, report, verify, pack),
-    *(make_pairs, number_boxes, generate, bench, score, compare, agree, clean, mirage_score),
+    *(make_pairs, number_boxes, generate, bench, score, compare, agree, clean, mirage_score, rewrite),
 )
 _OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the benchmark's own options
 for command in _COMMANDS:
