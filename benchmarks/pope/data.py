@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
-from mmprobe.benchmarks.core.jsonl import json_lines
+from pydantic import BaseModel, BeforeValidator
+
+from mmprobe.benchmarks.core.jsonl import json_lines, validate_record
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_image
 
 Setting = Literal["random", "popular", "adversarial"]
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
 _SETTING = re.compile("|".join(SETTINGS))
+Line = TypeVar("Line", bound=BaseModel)
 
 
 def read_pope(path: str | Path, images: str | Path | None = None) -> list[Sample]:
@@ -35,7 +38,7 @@ def read_pope(path: str | Path, images: str | Path | None = None) -> list[Sample
     path = Path(path)
     folder = Path(images) if images else None
     if not path.is_dir():
-        return make_samples(_read_lines(path), path, folder, _find_setting(path), prefix="")
+        return make_samples(_read_lines(path, Question), folder, _find_setting(path))
     files = sorted(
         file for file in path.iterdir() if _find_setting(file) and file.suffix in (".json", ".jsonl")
     )
@@ -48,7 +51,7 @@ def read_pope(path: str | Path, images: str | Path | None = None) -> list[Sample
     return [
         sample
         for file, setting in zip(files, settings, strict=True)
-        for sample in make_samples(_read_lines(file), file, folder, setting, prefix=f"{setting}-")
+        for sample in make_samples(_read_lines(file, Question), folder, setting, f"{setting}-")
     ]
 
 
@@ -57,58 +60,49 @@ def _find_setting(path: Path) -> str | None:
     return match[0] if match else None
 
 
-def _read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """Return the objects of a file of JSON lines, each with its line number."""
-    rows = list(json_lines(path))
-    for number, row in rows:
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number}: not a JSON object; one is expected on each line")
-    if not rows:
+class Question(BaseModel):
+    """A line of an official file."""
+
+    question_id: int | str
+    image: str
+    text: str
+    label: Annotated[Literal["yes", "no"], BeforeValidator(lambda label: str(label).strip().lower())]
+
+
+class _Answer(BaseModel):
+    answer: str
+    question: str | None = None
+
+
+def _read_lines(path: Path, form: type[Line]) -> list[tuple[str, Line]]:
+    """Return the lines of a file, each with where it stands."""
+    lines = [(f"{path}, line {number}", row) for number, row in json_lines(path)]
+    if not lines:
         raise InputError(f"{path}: holds no lines")
-    return rows
+    return [(where, validate_record(row, form, where)) for where, row in lines]
 
 
 def make_samples(
-    rows: Iterable[tuple[int, Mapping[str, Any]]],
-    path: Path,
+    rows: Iterable[tuple[str, Question]],
     folder: Path | None,
     setting: str | None,
     prefix: str = "",
     system: str | None = None,
 ) -> list[Sample]:
-    """Return the samples of official rows."""
+    """Return the samples of official rows, each given with where it stands."""
     samples: dict[str, Sample] = {}
     checked: set[Path] = set()
-    for number, row in rows:
-        where = f"{path}, line {number}"
-        missing = [name for name in ("question_id", "image", "text", "label") if name not in row]
-        if missing:
-            raise InputError(
-                f"{where}: has no {missing[0]!r}; POPE's lines have question_id, image, text, label"
-            )
-        label = str(row["label"]).strip().lower()
-        if label not in ("yes", "no"):
-            raise InputError(f"{where}: label {row['label']!r} is neither yes nor no")
-        name = f"{prefix}{row['question_id']}"
+    for where, row in rows:
+        name = f"{prefix}{row.question_id}"
         if name in samples:
-            raise InputError(f"{where}: question_id {row['question_id']!r} was used before")
-        images = [] if folder is None else [(folder / str(row["image"])).absolute()]
-        for image in images:
-            if image not in checked:
-                check_image(image, where)
-                checked.add(image)
-        metadata = {"setting": setting, "image": str(row["image"])}
-        try:
-            samples[name] = Sample(
-                id=name,
-                images=images,
-                question=str(row["text"]),
-                system=system,
-                answer=label,
-                metadata=metadata,
-            )
-        except ValueError:
-            raise InputError(f"{where}: question_id {row['question_id']!r} cannot name a sample") from None
+            raise InputError(f"{where}: question_id {row.question_id!r} was used before")
+        images = [] if folder is None else [(folder / row.image).absolute()]
+        for image in set(images) - checked:
+            check_image(image, where)
+            checked.add(image)
+        fields = {"question": row.text, "system": system, "answer": row.label}
+        fields["metadata"] = {"setting": setting, "image": row.image}
+        samples[name] = validate_record(fields | {"id": name, "images": images}, Sample, where)
     return list(samples.values())
 
 
@@ -117,14 +111,10 @@ def read_pope_answers(path: str | Path, samples: Sequence[Sample]) -> dict[str, 
 
     The lines have the order of the questions.
     """
-    rows = _read_lines(Path(path))
+    rows = _read_lines(Path(path), _Answer)
     if len(rows) != len(samples):
         raise InputError(f"{path}: holds {len(rows)} answers to {len(samples)} questions; they must match")
-    answers = {}
-    for (number, row), sample in zip(rows, samples, strict=True):
-        if not isinstance(row.get("answer"), str):
-            raise InputError(f"{path}, line {number}: has no 'answer', or it is not a text")
-        if row.get("question", sample.question) != sample.question:
-            raise InputError(f"{path}, line {number}: answers another question than {sample.question!r}")
-        answers[sample.id] = row["answer"]
-    return answers
+    for (where, row), sample in zip(rows, samples, strict=True):
+        if row.question not in (None, sample.question):
+            raise InputError(f"{where}: answers another question than {sample.question!r}")
+    return {sample.id: row.answer for (_, row), sample in zip(rows, samples, strict=True)}

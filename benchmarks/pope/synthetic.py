@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mmprobe.benchmarks.answers.objects import read_synthetic_objects
-from mmprobe.benchmarks.pope.data import SETTINGS, Setting, make_samples
+from mmprobe.benchmarks.pope.data import SETTINGS, Question, Setting, make_samples
 from mmprobe.benchmarks.synthetic.questions import SYSTEM
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -115,15 +115,10 @@ def _fill_template(template: str, obj: str) -> str:
     return template.replace("{}", obj)
 
 
-def draw_synthetic_pope(
-    samples: Sequence[Sample],
-    setting: Setting,
-    per_image: int = PER_IMAGE,
-    limit: int | None = None,
-    seed: int = 0,
-) -> list[Sample]:
+def draw_synthetic_pope(samples: Sequence[Sample], setting: Setting) -> list[Sample]:
     """Draw POPE's questions about images of the synthetic world, in words that the embedded model knows."""
     scenes = read_synthetic_objects(samples)
     shapes = {str(image): [shape for _, shape, _ in objects] for image, objects in scenes.items()}
-    rows = draw_pope(shapes, setting, per_image, limit, seed, SYNTHETIC_TEMPLATE)
-    return make_samples(enumerate(rows, 1), Path("POPE"), Path(), setting, f"{setting}-", SYSTEM)
+    rows = draw_pope(shapes, setting, template=SYNTHETIC_TEMPLATE)
+    questions = [("POPE", Question.model_validate(row)) for row in rows]
+    return make_samples(questions, Path(), setting, f"{setting}-", SYSTEM)

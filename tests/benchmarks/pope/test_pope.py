@@ -66,12 +66,12 @@ def test_reads_a_folder_of_all_settings_with_images(tmp_path):
     ("text", "message"),
     [
         ("", "holds no lines"),
-        ("[1]\n", "line 1: not a JSON object"),
+        ("[1]\n", "line 1: Input should be a valid dictionary"),
         ("{oops\n", "line 1: not JSON"),
         (json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0]) + "\n", "line 2: question_id 1 was used"),
-        (json.dumps(ROWS[0] | {"label": "maybe"}), "neither yes nor no"),
-        (json.dumps({"question_id": 1, "image": "a.jpg", "label": "no"}), "has no 'text'"),
-        (json.dumps(ROWS[0] | {"question_id": "../x"}), "cannot name a sample"),
+        (json.dumps(ROWS[0] | {"label": "maybe"}), "line 1: field 'label': Input should be 'yes' or 'no'"),
+        (json.dumps({"question_id": 1, "image": "a.jpg", "label": "no"}), "line 1: field 'text': Field required"),
+        (json.dumps(ROWS[0] | {"question_id": "../x"}), "line 1: field 'id': must be"),
     ],
 )
 def test_bad_files_are_told_in_one_line(tmp_path, text, message):
@@ -103,7 +103,7 @@ def test_official_answers_go_by_order(tmp_path):
         read_pope_answers(lines(tmp_path / "a.json", answers[:1]), samples)
     with pytest.raises(InputError, match="line 1: answers another question"):
         read_pope_answers(lines(tmp_path / "a.json", answers[::-1]), samples)
-    with pytest.raises(InputError, match="line 2: has no 'answer'"):
+    with pytest.raises(InputError, match="line 2: field 'answer'"):
         read_pope_answers(lines(tmp_path / "a.json", [answers[0], {"answer": 3}]), samples)
 
 
