@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.statistics import LABELS, bootstrap_mean, label_masks
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
@@ -59,9 +60,10 @@ def attention_decay(run: Run) -> xr.Dataset:
           samples with images only, n_slope (label) those of two steps or more; n_share_authors and
           n_slope_authors count those that the authors' form has.
 
-        Intervals are 95 % percentile bootstraps over samples, NaN for fewer than two samples. Samples with
-        values that are not finite are left out: attrs["left_out"] names them and n_left_out counts them. A
-        layer that did not run is NaN throughout and leaves no sample out.
+        Intervals are 95 %, over sets of images (`analyses.intervals`), NaN for fewer than two sets;
+        attrs["sets"] counts the sets. Samples with values that are not finite are left out: attrs["left_out"]
+        names them and n_left_out counts them. A layer that did not run is NaN throughout and leaves no sample
+        out.
 
     Raises:
         InputError: the run is empty.
@@ -76,13 +78,13 @@ def attention_decay(run: Run) -> xr.Dataset:
         raise InputError(f"{run.path}: holds no finished samples")
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
     visual = {(label, form): StepMean() for label in LABELS for form in FORMS}
-    labels, rows, names, left_out = [], [], [], []
+    labels, rows, samples, left_out = [], [], [], []
     for name, trace in run.stream("attention_decay"):
         arrays = _measure_sample(trace)
         if arrays is None:
             left_out.append(name)
             continue
-        names.append(name)
+        samples.append(trace.sample)
         labels.append(run.faithful(name))
         for kind, mean in means.items():
             mean.add(arrays[kind])
@@ -91,23 +93,25 @@ def attention_decay(run: Run) -> xr.Dataset:
                 if not np.isnan(arrays[f"visual{form}"]).all():
                     visual[label, form].add(arrays[f"visual{form}"])
         rows.append(_summarise_sample(arrays))
-    if not names:
+    if not samples:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in attention/mass")
-    out = _average_steps(means, run[names[0]].attention_mass)
+    out = _average_steps(means, run[samples[0].id].attention_mass)
     steps, layers = out.sizes["step"], out.sizes["layer"]
     out["n"] = ("step", means["mass"].reached(steps))
     out["n_by_label"] = (("label", "step"), np.array([visual[label, ""].reached(steps) for label in LABELS]))
     for form in FORMS:
         by_label = [visual[label, form].mean(steps, (layers,)).T for label in LABELS]
         out[f"visual{form}_by_label"] = (("label", "layer", "step"), np.array(by_label))
-    out.coords["sample"] = names
+    out.coords["sample"] = [sample.id for sample in samples]
+    sets = image_groups(samples)
     for kind in rows[0]:
         out[f"{kind}_of_sample"] = (("sample", "layer"), np.array([row[kind] for row in rows]))
-    _add_sample_means(out, label_masks(labels))
+    _add_sample_means(out, label_masks(labels), sets)
     out.attrs = {
         "analysis": "attention_decay",
         "run": str(run.path),
-        "samples": len(names),
+        "samples": len(samples),
+        "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
@@ -261,11 +265,12 @@ def early_minus_later(values: np.ndarray) -> np.ndarray:
     return np.asarray(values[:, :third].mean(1) - values[:, third:].mean(1))
 
 
-def _add_sample_means(out: xr.Dataset, masks: dict[str, np.ndarray]) -> None:
+def _add_sample_means(out: xr.Dataset, masks: dict[str, np.ndarray], sets: np.ndarray) -> None:
     """Add the means of shares and slopes over all samples and by label, with intervals.
 
     Args:
         masks: as `label_masks` returns them.
+        sets: int [sample], the set of images of each sample.
     """
     out["n_label"] = ("label", [int(masks[label].sum()) for label in LABELS])
     all_samples = {"all": masks["all"]}
@@ -274,25 +279,25 @@ def _add_sample_means(out: xr.Dataset, masks: dict[str, np.ndarray]) -> None:
         for kind, values in (("share", share), ("slope", slope)):
             known = ~np.isnan(values).any(1)
             out[f"n_{kind}{form}"] = ("label", [int((masks[label] & known).sum()) for label in LABELS])
-        _add_mean(out, f"visual_share{form}", share, all_samples, ("layer",))
-        _add_mean(out, f"slope{form}", slope, all_samples, ("layer",))
-        _add_mean(out, f"slope{form}_by_label", slope, masks, ("label", "layer"))
-        _add_mean(out, f"decay{form}", slope.mean(1), masks, ("label",))
-        _add_mean(out, f"early_suppression{form}", early_minus_later(share), masks, ("label",))
-    _add_mean(out, "system_excess", early_minus_later(out["system_of_sample"].values), masks, ("label",))
+        _add_means(out, f"visual_share{form}", share, all_samples, ("layer",), sets)
+        _add_means(out, f"slope{form}", slope, all_samples, ("layer",), sets)
+        _add_means(out, f"slope{form}_by_label", slope, masks, ("label", "layer"), sets)
+        _add_means(out, f"decay{form}", slope.mean(1), masks, ("label",), sets)
+        _add_means(out, f"early_suppression{form}", early_minus_later(share), masks, ("label",), sets)
+    excess = early_minus_later(out["system_of_sample"].values)
+    _add_means(out, "system_excess", excess, masks, ("label",), sets)
 
 
-def _add_mean(
-    out: xr.Dataset, name: str, values: np.ndarray, masks: dict[str, np.ndarray], dims: tuple[str, ...]
+def _add_means(
+    out: xr.Dataset,
+    name: str,
+    values: np.ndarray,
+    masks: dict[str, np.ndarray],
+    dims: tuple[str, ...],
+    sets: np.ndarray,
 ) -> None:
     """Add the mean over each mask's samples of values [sample, ...], with its interval; NaN is left out."""
     known = ~np.isnan(values.reshape(len(values), -1)).any(1)
-    groups = [values[mask & known] for mask in masks.values()]
-    intervals = [bootstrap_mean(group) for group in groups]
-    unknown = np.full(values.shape[1:], np.nan)
-    for suffix, arrays in (
-        ("", [group.mean(0) if len(group) else unknown for group in groups]),
-        ("_low", [low for low, _ in intervals]),
-        ("_high", [high for _, high in intervals]),
-    ):
-        out[name + suffix] = (dims, np.array(arrays if "label" in dims else arrays[0]))
+    masks = {label: mask & known for label, mask in masks.items()}
+    for variable, (_, array) in means_by_label(name, values, masks, dims, sets).items():
+        out[variable] = (dims, array if "label" in dims else array[0])

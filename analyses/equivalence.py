@@ -13,7 +13,7 @@ def p_equivalent(
     first: np.ndarray,
     second: np.ndarray,
     margin: float,
-    groups: np.ndarray,
+    sets: np.ndarray,
     minimum: int = MINIMUM,
 ) -> np.ndarray:
     """Return p of the two one-sided tests that the means of two groups differ by less than a margin.
@@ -26,7 +26,7 @@ def p_equivalent(
         values: [sample, ...], finite in the two groups.
         first, second: bool [sample], without a sample in common.
         margin: above 0, in the unit of the values.
-        groups: int [sample], the set of images of each sample.
+        sets: int [sample], the set of images of each sample.
         minimum: samples and sets of images that each group needs, else p is NaN; the default 5 is our choice.
 
     Returns:
@@ -37,14 +37,14 @@ def p_equivalent(
         >>> bool(p_equivalent(values, first, ~first, 0.2, np.arange(20)) < 0.001)
         True
     """
-    difference, error, freedom = _measure_difference(values, first, second, groups, minimum)
+    difference, error, freedom = _measure_difference(values, first, second, sets, minimum)
     with np.errstate(divide="ignore", invalid="ignore"):
         distance = (margin - np.abs(difference)) / error  # of the nearer end of the margin
     return np.asarray(t.sf(distance, freedom))
 
 
 def difference_interval(
-    values: np.ndarray, first: np.ndarray, second: np.ndarray, groups: np.ndarray, minimum: int = MINIMUM
+    values: np.ndarray, first: np.ndarray, second: np.ndarray, sets: np.ndarray, minimum: int = MINIMUM
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the difference of the means of two groups and the low and high end of its 95 % interval.
 
@@ -57,13 +57,13 @@ def difference_interval(
         >>> float(difference), round(float(high), 3)
         (0.0, 0.495)
     """
-    difference, error, freedom = _measure_difference(values, first, second, groups, minimum)
+    difference, error, freedom = _measure_difference(values, first, second, sets, minimum)
     width = t.ppf((1 + CONFIDENCE) / 2, freedom) * error
     return difference, difference - width, difference + width
 
 
 def _measure_difference(
-    values: np.ndarray, first: np.ndarray, second: np.ndarray, groups: np.ndarray, minimum: int
+    values: np.ndarray, first: np.ndarray, second: np.ndarray, sets: np.ndarray, minimum: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the difference of the means, its standard error over sets of images, and its degrees of freedom.
 
@@ -72,21 +72,21 @@ def _measure_difference(
     """
     values = np.asarray(values, float)
     unknown = np.full(values.shape[1:], np.nan)
-    parts = np.zeros((2, int(groups.max(initial=0)) + 1, *values.shape[1:]))
+    parts = np.zeros((2, int(sets.max(initial=0)) + 1, *values.shape[1:]))
     means, n_sets = [], []
     for part, mask in zip(parts, (first, second), strict=True):
-        sets = len(np.unique(groups[mask]))
-        if min(mask.sum(), sets) < max(2, minimum):
+        count = len(np.unique(sets[mask]))
+        if min(mask.sum(), count) < max(2, minimum):
             return unknown, unknown, unknown
         mean = values[mask].mean(0)
-        np.add.at(part, groups[mask], (values[mask] - mean) / mask.sum() * np.sqrt(sets / (sets - 1)))
+        np.add.at(part, sets[mask], (values[mask] - mean) / mask.sum() * np.sqrt(count / (count - 1)))
         means.append(mean)
-        n_sets.append(sets)
+        n_sets.append(count)
     variances = (parts**2).sum(1)
     error = np.sqrt(((parts[0] - parts[1]) ** 2).sum(0))
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = variances.sum(0) ** 2 / sum(
-            variance**2 / (sets - 1) for variance, sets in zip(variances, n_sets, strict=True)
+            variance**2 / (count - 1) for variance, count in zip(variances, n_sets, strict=True)
         )
     freedom = np.where(np.isfinite(freedom), freedom, min(n_sets) - 1)
     return means[0] - means[1], error, freedom

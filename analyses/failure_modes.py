@@ -18,9 +18,10 @@ from mmprobe.analyses.attention_vs_activation import (
     read_maps,
     top_iou,
 )
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import mean_interval
 from mmprobe.analyses.named_things import find_mentions, read_things
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.statistics import bootstrap_mean
 from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -104,9 +105,9 @@ def failure_modes(
         - n_without_regions: unfaithful samples without regions of a named thing; n_without_claims: others
           whose answer names none of them
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are
-        left out: attrs["left_out"] names them and n_left_out counts them. attrs["false_alarms"] says their
-        rate in a sentence.
+        Intervals are 95 %, over sets of images (`analyses.intervals`); attrs["sets"] counts the sets of the
+        unfaithful answers. Samples with values that are not finite are left out: attrs["left_out"] names them
+        and n_left_out counts them. attrs["false_alarms"] says the rate of false alarms in a sentence.
 
     Raises:
         NotApplicable: no sample is labelled unfaithful, or none of them names a thing with regions.
@@ -151,6 +152,7 @@ def failure_modes(
         "analysis": "failure_modes",
         "run": str(run.path),
         "samples": int(out["n_unfaithful"]),
+        "sets": len(np.unique(image_groups([claim.sample for claim in by_label[False]]))),
         "model": run.config["model"]["name"],
         "alpha": alpha,
         "layers": "all" if layers is None else ", ".join(map(str, layers)),
@@ -229,12 +231,14 @@ def _make_dataset(by_label: dict[bool, list[_Claim]], alpha: float) -> xr.Datase
     out["mode"] = ("claim", modes[False])
     out["n_tokens"] = ("claim", [claim.n_tokens for claim in claims])
     out["evidence"] = (("claim", "name"), np.array([claim.evidence for claim in claims]))
+    numbers = image_groups([claim.sample for members in by_label.values() for claim in members])
+    sets = dict(zip(by_label, np.split(numbers, [len(by_label[True])]), strict=True))
     for suffix, faithful in (("", False), ("_faithful", True)):
         has_mode = np.array([[mode == kind for kind in MODES] for mode in modes[faithful]], float)
         has_mode = has_mode.reshape(-1, len(MODES))
-        _add_share(out, f"share{suffix}", has_mode, ("kind",))
+        _add_share(out, f"share{suffix}", has_mode, ("kind",), sets[faithful])
         out[f"count{suffix}"] = ("kind", has_mode.sum(0).astype(int))
-    _add_share(out, "false_alarm_rate", has_mode[:, : len(FAILURES)].any(1).astype(float), ())
+    _add_share(out, "false_alarm_rate", has_mode[:, : len(FAILURES)].any(1).astype(float), (), sets[True])
     for label, faithful in (("unfaithful", False), ("faithful", True)):
         out[f"n_claims_{label}"] = ((), len(by_label[faithful]))
         out[f"n_{label}"] = ((), len({claim.sample.id for claim in by_label[faithful]}))
@@ -260,9 +264,11 @@ def describe_false_alarms(ds: xr.Dataset) -> str:
     )
 
 
-def _add_share(out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...]) -> None:
+def _add_share(
+    out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...], sets: np.ndarray
+) -> None:
     """Add the mean over claims of values [claim, ...], with its interval."""
-    low, high = bootstrap_mean(values)
+    low, high = mean_interval(values, sets)
     share = values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
     for suffix, array in (("", share), ("_low", low), ("_high", high)):
         out[name + suffix] = (dims, array)

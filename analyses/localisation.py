@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import sums_interval
 from mmprobe.analyses.named_things import Things, find_mentions, read_things
 from mmprobe.analyses.regions import find_patches, mask_patches
-from mmprobe.analyses.statistics import RESAMPLES, resample_means
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -58,8 +59,8 @@ def localisation(
         - n_obj: samples with regions and a noun in the answer; n_own: those of them in which every mentioned
           noun has regions of its own; n_func: those with a function word too
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are
-        left out: attrs["left_out"] names them and n_left_out counts them.
+        Intervals are 95 %, over sets of images (`analyses.intervals`); attrs["sets"] counts the sets. Samples
+        with values that are not finite are left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
         NotApplicable: no answer holds a noun of a region.
@@ -69,7 +70,7 @@ def localisation(
         >>> localisation(run).f1_iou.sel(map="tam").item()          # doctest: +SKIP
         0.42
     """
-    names, rows, left_out = [], [], []
+    samples, rows, left_out = [], [], []
     for name, trace in run.stream("localisation"):
         patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []
         if not patches:
@@ -82,11 +83,11 @@ def localisation(
             left_out.append(name)
             continue
         if row is not None:
-            names.append(name)
+            samples.append(trace.sample)
             rows.append(row)
-    if not names:
+    if not samples:
         raise NotApplicable(f"{run.path}: no answer names an object in its sample's `regions`")
-    return _make_dataset(run, names, rows, left_out, seed)
+    return _make_dataset(run, samples, rows, left_out, seed)
 
 
 def otsu_threshold(values: np.ndarray, bins: int = 256) -> float:
@@ -154,33 +155,29 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
 
 
 def _make_dataset(
-    run: Run, names: Sequence[str], rows: Sequence[_Row], left_out: list[str], seed: int
+    run: Run, samples: Sequence[Sample], rows: Sequence[_Row], left_out: list[str], seed: int
 ) -> xr.Dataset:
     """Return the means of Obj-IoU and Func-IoU, with intervals."""
     object_ious = np.array([row.object_ious for row in rows])
     function_ious = np.array([row.function_ious for row in rows])
-    out = xr.Dataset(coords={"sample": list(names), "map": list(MAPS)})
+    out = xr.Dataset(coords={"sample": [sample.id for sample in samples], "map": list(MAPS)})
     out["obj_iou_sample"] = (("sample", "map"), object_ious)
     out["func_iou_sample"] = (("sample", "map"), function_ious)
     known = np.isfinite(function_ious)
-    terms = np.stack([object_ious, np.where(known, function_ious, 0), known], axis=-1)
-    point = _score(terms.mean(0, keepdims=True))
-    resampled = _score(resample_means(terms, RESAMPLES, np.random.default_rng(seed)))
-    for name, mean, values in zip(("obj_iou", "func_iou", "f1_iou"), point, resampled, strict=True):
-        enough = len(names) > 1 and np.isfinite(values).any()
-        low, high = (
-            np.nanpercentile(values, [2.5, 97.5], axis=0) if enough else np.full((2, len(MAPS)), np.nan)
-        )
-        out[name] = ("map", mean[0])
-        out[f"{name}_low"] = ("map", low)
-        out[f"{name}_high"] = ("map", high)
-    out["n_obj"] = ((), len(names))
+    terms = np.stack([object_ious, np.where(known, function_ious, 0), known, np.ones(known.shape)], axis=-1)
+    sets = image_groups(samples)
+    low, high = sums_interval(_score, terms, sets, (0.0, 1.0), seed)
+    for suffix, values in (("", _score(terms.sum(0))), ("_low", low), ("_high", high)):
+        for index, name in enumerate(("obj_iou", "func_iou", "f1_iou")):
+            out[name + suffix] = ("map", values[:, index])
+    out["n_obj"] = ((), len(samples))
     out["n_own"] = ((), sum(row.own for row in rows))
     out["n_func"] = ((), int(known.all(1).sum()))
     out.attrs = {
         "analysis": "localisation",
         "run": str(run.path),
-        "samples": len(names),
+        "samples": len(samples),
+        "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
@@ -188,16 +185,16 @@ def _make_dataset(
     return out
 
 
-def _score(means: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return Obj-IoU, Func-IoU and F1-IoU, [draw, map] each.
+def _score(sums: np.ndarray) -> np.ndarray:
+    """Return Obj-IoU, Func-IoU and F1-IoU, [..., 3], from sums over samples.
 
     Args:
-        means: [draw, map, term], the means over samples of three terms: Obj-IoU, Func-IoU (0 where there is
-            no function word), and 1 where there is a function word, else 0.
+        sums: [..., term]: Obj-IoU, Func-IoU (0 where there is no function word), the number of samples with a
+            function word, and the number of samples.
     """
-    object_iou, function_sum, function_share = np.moveaxis(means, -1, 0)
-    function_iou = np.full(object_iou.shape, np.nan)
-    np.divide(function_sum, function_share, out=function_iou, where=function_share > 0)
-    total, f1 = object_iou + function_iou, np.zeros(object_iou.shape)
+    object_sum, function_sum, n_function, n = np.moveaxis(sums, -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        object_iou, function_iou = object_sum / n, function_sum / n_function
+    total, f1 = object_iou + function_iou, np.zeros(n.shape)
     np.divide(2 * object_iou * function_iou, total, out=f1, where=total != 0)
-    return object_iou, function_iou, f1
+    return np.stack([object_iou, function_iou, f1], -1)

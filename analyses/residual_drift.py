@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
+from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
@@ -64,9 +65,10 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         - difference_contradictory with _low, _high, effect_…, p_… and p_holm_contradictory (layer): cosine of
           contradictory minus consistent pairs; attrs["note_contradictory"] says if a group is too small
 
-        Intervals are 95 % percentile bootstraps over pairs. attrs["left_out"] names the samples with values
-        that are not finite, attrs["unpaired"] the pairs with one answer; n_left_out and n_unpaired count
-        them. No mean includes them.
+        Intervals are 95 %, over sets of images (`analyses.intervals`); pairs that share an image are one set,
+        and attrs["sets"] counts the sets. attrs["left_out"] names the samples with values that are not
+        finite, attrs["unpaired"] the pairs with one answer; n_left_out and n_unpaired count them. No mean
+        includes them.
 
     Raises:
         NotApplicable: the run has no pair, or a pair has one polarity twice.
@@ -84,7 +86,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     path = f"residual/{stream}"
     layers = run[run.ids[0]].array(path)["layer"].values
     pairs, unpaired = _find_pairs(run)
-    rows, names, labels, both_answers, left_out = [], [], [], [], []
+    rows, names, labels, both_answers, samples, left_out = [], [], [], [], [], []
     for pair, ids in tqdm(pairs.items(), desc="residual_drift", unit="pair", disable=None):
         with ExitStack() as stack:
             traces = [stack.enter_context(run[name].keep_open()) for name in ids]
@@ -96,6 +98,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
             names.append(pair)
             labels.append(_pair_faithful([run.faithful(name) for name in ids]))
             both_answers.append(answers)
+            samples += [trace.sample for trace in traces]
     if not rows:
         raise NotApplicable(f"{run.path}: every pair has values that are not finite in {path}")
     cosine, aligned = (np.array([row[index] for row in rows]) for index in (0, 1))
@@ -103,12 +106,14 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         {"n_steps": ("pair", [row[2] for row in rows])},
         coords={"pair": names, "layer": layers, "faithful": list(LABELS)},
     )
-    note = _add_cosines(out, cosine, aligned, labels, minimum)
-    note_contradictory = _add_contradictions(out, both_answers, minimum)
+    sets = image_groups(samples)[::2]
+    note = _add_cosines(out, cosine, aligned, labels, minimum, sets)
+    note_contradictory = _add_contradictions(out, both_answers, minimum, sets)
     out.attrs = {
         "analysis": "residual_drift",
         "run": str(run.path),
         "pairs": len(rows),
+        "sets": len(np.unique(sets)),
         "stream": stream,
         "model": run.config["model"]["name"],
         "left_out": ", ".join(left_out),
@@ -136,7 +141,12 @@ def read_yes_no(answer: str) -> bool | None:
 
 
 def _add_cosines(
-    out: xr.Dataset, cosine: np.ndarray, aligned: np.ndarray, labels: list[bool | None], minimum: int
+    out: xr.Dataset,
+    cosine: np.ndarray,
+    aligned: np.ndarray,
+    labels: list[bool | None],
+    minimum: int,
+    sets: np.ndarray,
 ) -> str:
     """Add the cosines [pair, layer], their means and comparison; return the note of the comparison."""
     masks = label_masks(labels)
@@ -147,40 +157,36 @@ def _add_cosines(
     note = ""
     for suffix, values in (("", cosine), ("_aligned", aligned)):
         out[f"cosine{suffix}"] = (("pair", "layer"), values)
-        out.update(means_by_label(f"cosine{suffix}_mean", values, masks, ("faithful", "layer")))
-        variables, note = compare_labels(values, masks, ("layer",), minimum, suffix)
+        out.update(means_by_label(f"cosine{suffix}_mean", values, masks, ("faithful", "layer"), sets))
+        variables, note = compare_labels(values, masks, ("layer",), minimum, suffix, sets)
         out.update(variables)
     return note
 
 
-def _add_contradictions(out: xr.Dataset, answers: list[list[bool | None]], minimum: int) -> str:
+def _add_contradictions(
+    out: xr.Dataset, answers: list[list[bool | None]], minimum: int, sets: np.ndarray
+) -> str:
     """Add the paper's grouping of the pairs, by whether their answers contradict each other.
 
     Args:
         answers: for each pair whether its two answers are yes.
+        sets: int [pair], the set of images of each pair.
 
     Returns:
         The note of the comparison.
     """
-    known = [None not in pair for pair in answers]
-    same = [pair[0] == pair[1] for pair in answers]
-    masks = {
-        "consistent": np.array(
-            [is_known and not is_same for is_known, is_same in zip(known, same, strict=True)]
-        ),
-        "contradictory": np.array(
-            [is_known and is_same for is_known, is_same in zip(known, same, strict=True)]
-        ),
-    }
+    known = np.array([None not in pair for pair in answers])
+    same = np.array([pair[0] == pair[1] for pair in answers])
+    masks = {"consistent": known & ~same, "contradictory": known & same}
     out.coords["consistency"] = list(CONSISTENCY)
-    out["pair_contradictory"] = ("pair", np.where(known, np.array(same, float), np.nan))
+    out["pair_contradictory"] = ("pair", np.where(known, same, np.nan))
     out["n_consistency"] = ("consistency", [int(masks[kind].sum()) for kind in CONSISTENCY])
     out["n_both_yes"] = ((), answers.count([True, True]))
     out["n_both_no"] = ((), answers.count([False, False]))
     values = out["cosine"].values
-    out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer")))
+    out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer"), sets))
     names = (CONSISTENCY[1], CONSISTENCY[0])
-    comparison = compare_groups(values, *(masks[name] for name in names), minimum, names)
+    comparison = compare_groups(values, *(masks[name] for name in names), minimum, names, sets)
     for name, array in (
         ("difference_contradictory", comparison.difference),
         ("difference_contradictory_low", comparison.low),

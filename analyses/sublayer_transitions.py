@@ -57,10 +57,9 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
         - p_equivalent (transition, layer): p of the two one-sided tests that cos_mha or cos_ffn of unfaithful
           and faithful samples differ by less than `margin` (`p_equivalent`). To show that all layers are
           equal, each one must be, so this p needs no correction. NaN if a group is too small.
-        - pictures (sample): number of the set of images
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite are
-        left out: attrs["left_out"] names them and n_left_out counts them.
+        Intervals are 95 %, over sets of images (`analyses.intervals`); attrs["sets"] counts the sets. Samples
+        with values that are not finite are left out: attrs["left_out"] names them and n_left_out counts them.
 
     Raises:
         InputError: the run is empty, no sample has finite values, or margin is not above 0.
@@ -94,15 +93,16 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in update/")
     masks = label_masks(labels)
     out = _average_steps(by_step, [sample.id for sample in samples], layers)
-    out["pictures"] = ("sample", image_groups(samples))
-    note = _add_sample_means(out, np.array(rows), masks, minimum)
-    _add_equivalence(out, masks, minimum, margin)
+    sets = image_groups(samples)
+    note = _add_sample_means(out, np.array(rows), masks, minimum, sets)
+    _add_equivalence(out, masks, minimum, margin, sets)
     if all(len(sample_norms) for sample_norms in norms):
-        _add_measures(out, NORMS, np.array(norms), masks)
+        _add_measures(out, NORMS, np.array(norms), masks, sets)
     out.attrs = {
         "analysis": "sublayer_transitions",
         "run": str(run.path),
         "samples": len(rows),
+        "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "margin": margin,
         "left_out": ", ".join(left_out),
@@ -133,36 +133,42 @@ def _average_steps(
     return out
 
 
-def _add_sample_means(out: xr.Dataset, values: np.ndarray, masks: dict[str, np.ndarray], minimum: int) -> str:
+def _add_sample_means(
+    out: xr.Dataset, values: np.ndarray, masks: dict[str, np.ndarray], minimum: int, sets: np.ndarray
+) -> str:
     """Add the means of values [sample, measure, layer] and their comparison; return its note."""
-    _add_measures(out, MEASURES, values, masks)
+    _add_measures(out, MEASURES, values, masks, sets)
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     out["n_faithful"] = ((), int(masks["faithful"].sum()))
     out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
-    variables, note = compare_labels(values, masks, ("measure", "layer"), minimum)
+    variables, note = compare_labels(values, masks, ("measure", "layer"), minimum, sets=sets)
     out.update(variables)
     return note
 
 
-def _add_equivalence(out: xr.Dataset, masks: dict[str, np.ndarray], minimum: int, margin: float) -> None:
+def _add_equivalence(
+    out: xr.Dataset, masks: dict[str, np.ndarray], minimum: int, margin: float, sets: np.ndarray
+) -> None:
     """Add p of the equivalence of unfaithful and faithful samples, for each transition and layer."""
     out.coords["transition"] = list(TRANSITIONS)
     tests = [
-        p_equivalent(
-            out[name].values, masks["unfaithful"], masks["faithful"], margin, out["pictures"].values, minimum
-        )
+        p_equivalent(out[name].values, masks["unfaithful"], masks["faithful"], margin, sets, minimum)
         for name in TRANSITIONS
     ]
     out["p_equivalent"] = (("transition", "layer"), np.array(tests))
 
 
 def _add_measures(
-    out: xr.Dataset, names: tuple[str, ...], values: np.ndarray, masks: dict[str, np.ndarray]
+    out: xr.Dataset,
+    names: tuple[str, ...],
+    values: np.ndarray,
+    masks: dict[str, np.ndarray],
+    sets: np.ndarray,
 ) -> None:
     """Add each measure of values [sample, measure, layer], and its means by label."""
     for index, name in enumerate(names):
         out[name] = (("sample", "layer"), values[:, index])
-        out.update(means_by_label(f"{name}_by_label", values[:, index], masks, ("label", "layer")))
+        out.update(means_by_label(f"{name}_by_label", values[:, index], masks, ("label", "layer"), sets))
 
 
 def _measure_norms(trace: Trace) -> np.ndarray:

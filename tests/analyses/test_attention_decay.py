@@ -91,8 +91,9 @@ def test_early_suppression_by_hand(two_samples):
 
 def test_captions_give_early_suppression_where_it_is_defined(two_samples, tmp_path):
     captions = [panel.caption for panel in figures(mp.analyses.attention_decay(two_samples))]
-    assert "minus the rest: +0.100 [+0.100, +0.100]." in captions[3]
-    assert "minus the rest: faithful +0.100; unfaithful +0.100." in captions[5]
+    parts = "the images' part +0.100 [+0.100, +0.100], system prompt's part -0.075 [-0.075, -0.075]."
+    assert parts in captions[3]
+    assert "the images' part faithful +0.100; unfaithful +0.100, system prompt's part" in captions[5]
     one_layer = np.array([[[row(0.8)]], [[row(0.6)]]])
     ds = mp.analyses.attention_decay(write_run(tmp_path / "one", {"a": one_layer}, {"a": True}))
     assert not any("nan" in panel.caption or "minus the rest" in panel.caption for panel in figures(ds))
@@ -235,6 +236,29 @@ def test_against_a_slow_reference_on_many_samples(tmp_path):
 def test_slope_equals_polyfit():
     values = np.random.default_rng(1).normal(size=(17, 3))
     np.testing.assert_allclose(slope_over_steps(values), np.polyfit(np.arange(17), values, 1)[0])
+
+
+def test_questions_about_the_same_images_are_one_observation(tmp_path):
+    """Four answers about each of three images: the interval is that of three means."""
+    rng = np.random.default_rng(0)
+    by_image = [np.array([[row(v)] * 2 for v in rng.uniform(0.2, 0.8, 2)])[:, :, None] for _ in range(3)]
+    once = write_run(tmp_path / "once", {f"s{i}": mass for i, mass in enumerate(by_image)})
+    traces = {
+        f"s{i}-{copy}": {
+            "images": [f"{i}.png"],
+            "attention/mass": mass,
+            "attention/leading": mass[..., 0],
+            "tokens/group": [*PROMPT, 4, 4],
+        }
+        for i, mass in enumerate(by_image)
+        for copy in range(4)
+    }
+    often = mp.analyses.attention_decay(runs.write_run(tmp_path / "often", traces))
+    once = mp.analyses.attention_decay(once)
+    assert (often.attrs["samples"], often.attrs["sets"]) == (12, 3)
+    for name in ("slope", "visual_share", "slope_authors"):
+        np.testing.assert_allclose(often[f"{name}_low"], once[f"{name}_low"])
+        np.testing.assert_allclose(often[f"{name}_high"], once[f"{name}_high"])
 
 
 def test_an_empty_run_is_refused(tmp_path):

@@ -42,6 +42,7 @@ def test_each_mode_is_found(tmp_path):
     assert ds.share_faithful.sel(kind="grounded") == 1
     assert (int(ds.n_unfaithful), int(ds.n_faithful)) == (4, 1)
     assert (int(ds.n_claims_unfaithful), int(ds.n_claims_faithful)) == (4, 1)
+    assert ds.attrs["sets"] == 4 and 0 < ds.share_low[0] < 0.25 < ds.share_high[0] < 1
     assert ds.n_tokens.values.tolist() == [3] * 4
 
 

@@ -50,9 +50,7 @@ def test_metrics_of_a_run_by_hand(tmp_path):
     np.testing.assert_allclose(ds.obj_iou.sel(map="raw"), 1 / 4)  # four cells lit, one of them the region
     np.testing.assert_allclose(ds.func_iou.sel(map="raw"), 1)
     np.testing.assert_allclose(ds.f1_iou.sel(map="raw"), 2 * 0.25 / 1.25)
-    np.testing.assert_allclose(
-        ds.f1_iou_low.sel(map="raw"), ds.f1_iou.sel(map="raw")
-    )  # all samples are the same
+    assert 0 < ds.f1_iou_low.sel(map="raw") < ds.f1_iou.sel(map="raw") < ds.f1_iou_high.sel(map="raw") < 1
     full = token_activation(run["s000"]).tam.values[0].ravel()
     mask = np.arange(16) == 5
     np.testing.assert_allclose(ds.obj_iou.sel(map="tam"), obj_iou(full, mask))

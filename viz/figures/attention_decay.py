@@ -16,6 +16,12 @@ from mmprobe.viz.panel import (
     interval_band,
 )
 
+_FORM_NAMES = {
+    "_authors": "of three groups (the paper's form)",
+    "": "of all attention, generated tokens included",
+}
+_FORM_COLOURS = {"_authors": GROUP_COLOURS["visual"], "": LABEL_COLOURS["all"]}
+
 
 def panels(ds: xr.Dataset) -> list[Panel]:
     first_steps = ds.isel(step=_shared_steps(ds["n"]))
@@ -105,44 +111,66 @@ def _per_token_panel(ds: xr.Dataset) -> Panel:
 
 
 def _layer_panel(ds: xr.Dataset) -> Panel:
-    titles = ("visual share", "decay slope, per step")
+    titles = ("the images' part", "its slope, per step")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
-    layers, colour = ds["layer"].values, GROUP_COLOURS["visual"]
-    for column, name in enumerate(("visual_share", "slope"), 1):
-        line = go.Scatter(
-            x=layers,
-            y=ds[name].values,
-            mode="lines+markers",
-            line={"color": colour},
-            showlegend=False,
-            hovertemplate="layer %{x}: %{y:.4f}<extra></extra>",
-        )
-        band = interval_band(layers, ds[f"{name}_low"].values, ds[f"{name}_high"].values, colour)
-        figure.add_traces([*band, line], rows=1, cols=column)
-        figure.update_xaxes(title="layer", row=1, col=column)
+    layers = ds["layer"].values
+    for form in _forms(ds):
+        name, colour = _FORM_NAMES[form], _FORM_COLOURS[form]
+        for column, kind in enumerate(("visual_share", "slope"), 1):
+            line = go.Scatter(
+                x=layers,
+                y=ds[kind + form].values,
+                mode="lines+markers",
+                line={"color": colour, "dash": "solid" if form else "dot"},
+                name=name,
+                showlegend=column == 1,
+                hovertemplate=f"{name}<br>layer %{{x}}: %{{y:.4f}}<extra></extra>",
+            )
+            band = interval_band(
+                layers, ds[f"{kind}{form}_low"].values, ds[f"{kind}{form}_high"].values, colour
+            )
+            figure.add_traces([*band, line], rows=1, cols=column)
+    figure.update_xaxes(title="layer")
     figure.add_hline(y=0, line=REFERENCE_LINE, row=1, col=2)
     return Panel(
-        "Visual share and its decay by layer",
-        apply_layout(figure),
-        "Left: attention to the images. Right: its slope over the steps; below 0 is decay. Means over samples with "
-        f"95 % bootstrap intervals (share: n = {int(ds['n_share'].sel(label='all'))}, slope: "
-        f"n = {int(ds['n_slope'].sel(label='all'))} answers of two tokens or more)."
-        f"{_early_suppression(ds, ['all'])}",
+        "Attention to the images and its decay by layer",
+        apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
+        "Left: attention to the images. Right: its slope over the steps; below 0 is decay. In the paper's form, attention "
+        "to generated tokens is left out. In the share of all attention, it takes a larger part with each step, so "
+        "that share falls whatever the model does (dilution). Means over samples with 95 % intervals over sets of "
+        "images (share: "
+        f"n = {int(ds['n_share'].sel(label='all'))}, slope: n = {int(ds['n_slope'].sel(label='all'))} answers of two "
+        f"tokens or more).{_early_suppression(ds, ['all'])}",
     )
+
+
+def _forms(ds: xr.Dataset) -> list[str]:
+    """Return the ends of the variables' names: the paper's form, if it was captured, and all attention."""
+    return [form for form in _FORM_NAMES if not form or ds[f"visual_share{form}"].notnull().any()]
 
 
 def _early_suppression(ds: xr.Dataset, labels: list[str]) -> str:
     """Return early suppression in words, or nothing if it is undefined, for example for a single layer."""
-    values = []
-    for label in labels:
-        value, low, high = (
-            float(ds[f"early_suppression{end}"].sel(label=label)) for end in ("", "_low", "_high")
-        )
-        if not np.isnan(value):
-            name = "" if label == "all" else f"{label} "
-            values.append(f"{name}{value:+.3f}" + ("" if np.isnan(low) else f" [{low:+.3f}, {high:+.3f}]"))
-    definition = "Early suppression is the visual share of the first third of the layers minus the rest"
-    return f" {definition}: {'; '.join(values)}." if values else ""
+    form = _forms(ds)[0]
+    texts = []
+    for variable, what in (
+        (f"early_suppression{form}", "the images' part"),
+        ("system_excess", "system prompt's part"),
+    ):
+        values = []
+        for label in labels:
+            value, low, high = (
+                float(ds[f"{variable}{end}"].sel(label=label)) for end in ("", "_low", "_high")
+            )
+            if not np.isnan(value):
+                name = "" if label == "all" else f"{label} "
+                values.append(
+                    f"{name}{value:+.3f}" + ("" if np.isnan(low) else f" [{low:+.3f}, {high:+.3f}]")
+                )
+        if values:
+            texts.append(f"{what} {'; '.join(values)}")
+    definition = "Early suppression, first third of the layers minus the rest"
+    return f" {definition}: {', '.join(texts)}." if texts else ""
 
 
 def _paper_groups_panel(ds: xr.Dataset) -> Panel:
@@ -151,21 +179,23 @@ def _paper_groups_panel(ds: xr.Dataset) -> Panel:
         "Attention in the three groups of SPD-Faith Bench",
         _draw_steps(ds, values, "authors_group", "attention (three groups sum to 1)"),
         "The paper's groups: system (everything before the first image), visual, and user (the rest of the prompt). "
-        "They are renormalised, so attention to generated tokens is excluded. Samples with an image only.",
+        "Averaged over heads, then renormalised, so attention to generated tokens is excluded. Samples with an image only.",
     )
 
 
 def _label_panel(ds: xr.Dataset) -> Panel:
+    form = _forms(ds)[0]
     titles = ("attention to the images, over steps", "decay slope by layer, per step")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
-    present = [label for label in ("faithful", "unfaithful") if int(ds["n_share"].sel(label=label))]
+    n_share = ds[f"n_share{form}"]
+    present = [label for label in ("faithful", "unfaithful") if int(n_share.sel(label=label))]
     layers = ds["layer"].values
     for label in present:
         of_label, colour = ds.sel(label=label), LABEL_COLOURS[label]
         figure.add_scatter(
             x=ds["step"].values,
-            y=of_label["visual_by_label"].mean("layer").values,
-            name=f"{label} (n = {int(of_label['n_share'])})",
+            y=of_label[f"visual{form}_by_label"].mean("layer").values,
+            name=f"{label} (n = {int(n_share.sel(label=label))})",
             mode=_line_mode(ds),
             line={"color": colour, "width": 2.2},
             customdata=of_label["n_by_label"].values,
@@ -175,13 +205,13 @@ def _label_panel(ds: xr.Dataset) -> Panel:
         )
         slope = go.Scatter(
             x=layers,
-            y=of_label["slope_by_label"].values,
+            y=of_label[f"slope{form}_by_label"].values,
             mode="lines+markers",
             line={"color": colour},
             showlegend=False,
             hovertemplate=f"{label}, layer %{{x}}: %{{y:.4f}}<extra></extra>",
         )
-        low, high = of_label["slope_by_label_low"].values, of_label["slope_by_label_high"].values
+        low, high = (of_label[f"slope{form}_by_label_{end}"].values for end in ("low", "high"))
         figure.add_traces([*interval_band(layers, low, high, colour), slope], rows=1, cols=2)
     figure.update_xaxes(title="step (generated token)", row=1, col=1)
     figure.update_xaxes(title="layer", row=1, col=2)
@@ -190,7 +220,7 @@ def _label_panel(ds: xr.Dataset) -> Panel:
     return Panel(
         "Faithful and unfaithful answers",
         apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
-        "Left: attention to all visual tokens, mean over layers, heads and the samples of each label. Right: its slope "
-        f"with 95 % bootstrap intervals.{_early_suppression(ds, present)} The two groups may differ in questions and "
-        "length; this is a description, not a test.",
+        f"Left: attention to the images, {_FORM_NAMES[form]}, mean over layers, heads and the samples of each label. "
+        "Right: its slope with 95 % intervals over sets of images."
+        f"{_early_suppression(ds, present)} The two groups may differ in questions and length; this is a description, not a test.",
     )

@@ -52,7 +52,7 @@ def _share_panel(ds: xr.Dataset) -> Panel:
         "attention nor token activation is on the regions. Dissociation: only attention is. Grounded: both are. "
         "Undecided: only activation is. A map is on the regions if its share there is larger than on "
         f"{1 - ds.attrs['alpha']:.0%} of {ds.attrs['draws']} random regions of the same size "
-        f"(attention of layers: {ds.attrs['layers']}). {ds.attrs['false_alarms']} 95 % bootstrap intervals. "
+        f"(attention of layers: {ds.attrs['layers']}). {ds.attrs['false_alarms']} 95 % intervals over sets of images. "
         f"{_silent(ds)}{format_notes(ds)}".strip(),
     )
 

@@ -41,7 +41,8 @@ def _mean_panel(ds: xr.Dataset) -> Panel:
         "Similarity of the answers to opposite questions",
         apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
         f"Cosine between the residual streams ({ds.attrs['stream']} of each layer) of the answers to 'same?' and "
-        "'different?' about the same images; 1 means the same direction. Means over pairs with 95 % bootstrap intervals: "
+        "'different?' about the same images; 1 means the same direction. Means over pairs with 95 % intervals over sets "
+        "of images: "
         f"{format_counts(ds['n'], 'pair')}, {ds.attrs['model']}. A pair is unfaithful if either answer is. Left: cosine "
         f"of the means over steps. Right: mean over the {_format_range(ds['n_steps'].values)} steps that both answers "
         f"have. {_format_contradictions(ds)} {format_notes(ds)}".strip(),
@@ -69,7 +70,7 @@ def _contradiction_panel(ds: xr.Dataset) -> Panel:
         apply_layout(figure),
         "The grouping of the paper's figure 8a. Answers to 'same?' and 'different?' contradict each other if both are yes "
         f"or both are no. {_format_contradictions(ds)} Cosine of the means over steps, mean over pairs, with 95 % "
-        f"intervals. {_format_test(ds)}".strip(),
+        f"intervals over sets of images. {_format_test(ds)}".strip(),
     )
 
 

@@ -51,7 +51,7 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
         _draw_lines(ds, _TITLES),
         "Cosine between the residual stream before and after each sublayer; 1 means no change of direction. Conflict: KL "
         "divergence of the softmax of the attention update from the softmax of the FFN update. Mean over each answer's "
-        f"steps, then over samples, with 95 % bootstrap intervals: {format_counts(ds['n_label'], 'sample')}, "
+        f"steps, then over samples, with 95 % intervals over sets of images: {format_counts(ds['n_label'], 'sample')}, "
         f"{ds.attrs['model']}. {format_notes(ds)}".strip(),
     )
 
@@ -61,7 +61,7 @@ def _norm_panel(ds: xr.Dataset) -> Panel:
     return Panel(
         "Length of each sublayer's update",
         figure.update_yaxes(title="length of the update", col=1),
-        "Norm of the update, mean over each answer's steps, then over samples, with 95 % bootstrap intervals: "
+        "Norm of the update, mean over each answer's steps, then over samples, with 95 % intervals over sets of images: "
         f"{format_counts(ds['n_label'], 'sample')}. Computed from the stored streams, which are in half precision by "
         "default.",
     )
