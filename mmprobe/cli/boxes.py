@@ -38,7 +38,8 @@ def number_boxes(
     """Make the boxes of MagiC's questions by algorithm 1 of the paper, and draw them with their numbers.
 
     Relevant boxes come from `objects` and from maps of where people looked (`saliency`), the others from
-    `distractors` or at random. The result is data of bench magic.
+    `distractors` or at random. Questions without a relevant box, or without room for the others, are left
+    out and counted. The result is data of bench magic.
 
     \b
     Examples:
@@ -51,7 +52,12 @@ def number_boxes(
     check_out(out, [data])
     rules = {"threshold": threshold, "minimum_area": minimum_area, "clean": clean, "overlap": overlap}
     rules |= {"rule": rule, "count": count, "areas": areas}
+    left_out: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         questions = unpack("magic", data, Path(folder), limit)
-        samples = number_regions(questions, out, seed, limit, **rules)
-    say({"samples": str(samples)}, f"Numbered: {samples}", as_json)
+        samples = number_regions(questions, out, seed, limit, left_out, **rules)
+    text = f"Numbered: {samples}"
+    if left_out:
+        name, reason = next(iter(left_out.items()))
+        text += f"\n{len(left_out)} left out, such as {name}: {reason}"
+    say({"samples": str(samples), "left_out": left_out}, text, as_json)

@@ -17,7 +17,12 @@ from mmprobe.samples import open_image
 
 
 def number_regions(
-    path: str | Path, out: str | Path, seed: int = 0, limit: int | None = None, **rules: Any
+    path: str | Path,
+    out: str | Path,
+    seed: int = 0,
+    limit: int | None = None,
+    left_out: dict[str, str] | None = None,
+    **rules: Any,
 ) -> Path:
     """Make the boxes of each question of a file, and draw them with numbers on a copy of its image.
 
@@ -30,6 +35,7 @@ def number_regions(
         seed: seed of the adversarial boxes and of the numbers. Each question depends only on the seed and its
             id.
         limit: only the first so many questions.
+        left_out: gets the ids of questions whose boxes cannot be made, and why. None refuses them.
         rules: fields of `BoxRules`, such as `threshold=0.4`.
 
     Returns:
@@ -37,7 +43,7 @@ def number_regions(
 
     Raises:
         InputError: as `load_questions`, or a question has no relevant box, or its image has no room for the
-            others.
+            others, or no question is left.
 
     Example:
         >>> number_regions("gqa/questions.jsonl", "gqa/numbered", rule="iou")   # doctest: +SKIP
@@ -56,10 +62,15 @@ def number_regions(
             try:
                 question = make_boxes(question, image.size, seed, box_rules)
             except InputError as error:
-                raise InputError(f"{path}: question {question.id}: {error}") from None
+                if left_out is None:
+                    raise InputError(f"{path}: question {question.id}: {error}") from None
+                left_out[question.id] = str(error)
+                continue
             image = draw_regions(image, [box.box for box in question.boxes])
         image.save(out / "images" / f"{question.id}.png")
         numbered.append(question)
+    if not numbered:
+        raise InputError(f"{path}: boxes can be made for none of its {len(questions)} questions")
     return write_questions(numbered, out)
 
 

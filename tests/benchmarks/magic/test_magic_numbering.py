@@ -120,6 +120,16 @@ def test_questions_without_possible_boxes_are_named(line, message, tmp_path):
     assert not (tmp_path / "out" / "samples.jsonl").exists()
 
 
+def test_questions_without_possible_boxes_are_left_out_where_that_is_wanted(tmp_path):
+    full, good = {"id": "full", "objects": [[0, 0, 200, 100]]}, {"id": "good", "objects": [[0, 0, 9, 9]]}
+    left_out: dict[str, str] = {}
+    file = number_regions(write_questions(tmp_path, full, good), tmp_path / "out", left_out=left_out)
+    assert [question.id for question in load_questions(file)] == ["good"]
+    assert list(left_out) == ["full"] and left_out["full"].startswith("no room")
+    with pytest.raises(InputError, match="for none of its 1 questions"):
+        number_regions(write_questions(tmp_path, full), tmp_path / "none", left_out={})
+
+
 def test_the_questions_are_not_overwritten(tmp_path):
     source = write_questions(tmp_path, {"id": "q", "objects": [[0, 0, 9, 9]]})
     with pytest.raises(InputError, match="another folder"):
