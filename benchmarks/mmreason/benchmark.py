@@ -31,9 +31,7 @@ from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
 # Ours; the paper encourages answers in several steps, but does not print its words.
-INSTRUCTION = (
-    "Work it out step by step. End with a line that says 'The answer is', and then the answer alone."
-)
+INSTRUCTION = "Work it out step by step. End with a line that says 'The answer is', and then {}."
 
 
 class MMReasonTruth(NamedTuple):
@@ -121,10 +119,11 @@ def ask_questions(truth: MMReasonTruth) -> list[Sample]:
 
 
 def _make_sample(question: ReasonQuestion) -> Sample:
+    instruction = INSTRUCTION.format("the letter of one option" if question.choices else "the answer alone")
     return Sample(
         id=question.id,
         images=question.images,
-        question=question.question if question.system else f"{question.question}\n\n{INSTRUCTION}",
+        question=question.question if question.system else f"{question.question}\n\n{instruction}",
         system=question.system,
         answer=question.answer,
         metadata={"discipline": question.discipline, "source": question.source},

@@ -142,7 +142,8 @@ def test_table_2_compares_the_same_questions_with_and_without_options(tmp_path):
     assert ids == ["gain", "same", "unread", "open", "gain--choices", "same--choices", "unread--choices"]
     asked = {sample.id: sample.question for sample in benchmark.ask_questions(truth)}
     assert asked["same--choices"].startswith("What is y?\nA. 5\nB. 8\n\n")
-    assert asked["same"].startswith("What is y?\n\n")
+    assert asked["same--choices"].endswith("and then the letter of one option.")
+    assert asked["same"].startswith("What is y?\n\n") and asked["same"].endswith("the answer alone.")
     answers = {"gain": "The answer is 6", "gain--choices": "The answer is B", "open": "The answer is 7"}
     answers |= {"same": "The answer is 8", "same--choices": "(B)", "unread": "The answer is 9"}
     answers |= {"unread--choices": "A and B are both fine by me."}

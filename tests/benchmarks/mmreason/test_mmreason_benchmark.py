@@ -40,7 +40,7 @@ def test_open_questions_are_asked_with_and_without_images(file):
     samples = {sample.id: sample for sample in BENCHMARK.ask_questions(truth)}
     assert list(samples) == ["open", "closed", "blind", "open--text", "closed--text"]
     assert (
-        samples["closed"].question == f"How long is AB?\n\n{INSTRUCTION}"
+        samples["closed"].question == f"How long is AB?\n\n{INSTRUCTION.format('the answer alone')}"
         and len(samples["closed"].images) == 1
     )
     assert (
