@@ -1,4 +1,4 @@
-"""Check that a trace's views, its tokens and its images agree with each other."""
+"""Check that a trace's tokens, views and images agree with each other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import numpy as np
 from h5py import h5s
 
 from mmprobe.cache.check import CheckedGroup
+from mmprobe.cache.schema import GROUP_NAMES
 
-VIEW_PATHS = ("images/grid", "images/source", "tokens/image")
+VIEW_PATHS = ("images/grid", "images/source", "tokens/image", "tokens/group")
 
 
 def check_views(root: CheckedGroup) -> None:
-    """Check what `images` and `tokens/image` say about the same visual tokens.
+    """Check the groups of the tokens, and what `images` and `tokens/image` say about the same visual tokens.
 
     The visual tokens of a prompt show the cells of all views, view by view. Tokens that end a row or a tile show
     no cell. In families with cross-attention no token does, and `visual` still counts the cells of all views.
@@ -36,6 +37,9 @@ def check_views(root: CheckedGroup) -> None:
             and np.array_equal(visual, np.repeat(np.arange(len(cells)), cells.astype("i8")))
         ):
             raise root.error("tokens/image", "does not count the cells of images/grid")
+    group = _read(root, "tokens/group")
+    if group is not None and (group >= len(GROUP_NAMES)).any():
+        raise root.error("tokens/group", f"holds a number over {len(GROUP_NAMES) - 1}")
     source = _read(root, "images/source")
     if source is not None and source.size:
         n_images = _count_images(root)

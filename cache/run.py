@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,19 @@ from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
 from mmprobe.json_files import JsonRecord, Text, parse_record
 from mmprobe.samples import Id, Sample, regular_file
+
+HASHED_KEYS = ("model", "capture", "generate", "engine", "batch_size")  # of run.json
+
+
+def hash_config(config: Mapping[str, Any]) -> str:
+    """Return a hash of everything in `run.json` that decides what a trace holds.
+
+    Example:
+        >>> len(hash_config({"model": {"name": "tiny-spd"}}))
+        64
+    """
+    content = {key: config.get(key) for key in HASHED_KEYS}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -128,6 +129,8 @@ class Trace:
         with self._open() as root:
             root.check_all()
             check_views(root)
+        if "ffn/active" in self.captured:
+            self._count_neurons()
         self.sample, self.answer  # noqa: B018  # raise if they are missing
 
     def damage_error(self, error: Exception) -> InputError:
@@ -212,9 +215,31 @@ class Trace:
         return sample
 
     @property
+    def run_hash(self) -> str | None:
+        """`hash_config` of the run that it was traced in; None in traces of earlier versions."""
+        with self._open() as root:
+            return root.text("run_hash")
+
+    @property
     def answer(self) -> str:
         """The generated text, without special tokens."""
         return self._text("answer")
+
+    @cached_property
+    def method_reports(self) -> dict[str, Any]:
+        """What each decoding-time method at work reports, by its name. Empty without methods.
+
+        Example:
+            >>> open_run("runs/sage")["0001"].method_reports["sage"]["suppressed_layers"]      # doctest: +SKIP
+            [[], [4], [3, 4]]
+        """
+        if "methods/report" not in self.captured:
+            return {}
+        try:
+            texts = self.array("methods/report").values
+            return {each["method"]: each["report"] for each in map(json.loads, texts)}
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
+            raise self.damage_error(error) from None
 
     @property
     def tokens(self) -> xr.Dataset:
@@ -235,12 +260,15 @@ class Trace:
     def ffn_active(self) -> xr.DataArray:
         """bool (step, layer, neuron): SiLU(gate) > 0. It is read at once, since it is stored as bits."""
         packed = self.array("ffn/active")
-        neurons = self._text("neurons")
-        n_bytes = packed.shape[-1]
+        bits = np.unpackbits(packed.values, axis=-1, count=self._count_neurons()).astype(bool)
+        return xr.DataArray(bits, dims=("step", "layer", "neuron"), coords={"layer": packed["layer"]})
+
+    def _count_neurons(self) -> int:
+        """Return the number of neurons, which the bytes of `ffn/active` do not tell exactly."""
+        n_bytes, neurons = self.array("ffn/active").shape[-1], self._text("neurons")
         if not neurons.isdecimal() or not n_bytes - 1 < int(neurons[:20]) / 8 <= n_bytes:
             raise self.damage_error(ValueError(f"{n_bytes} bytes for {neurons[:20]!r} neurons"))
-        bits = np.unpackbits(packed.values, axis=-1, count=int(neurons)).astype(bool)
-        return xr.DataArray(bits, dims=("step", "layer", "neuron"), coords={"layer": packed["layer"]})
+        return int(neurons)
 
     def to_activation_cache(self, model: Any | None = None) -> Any:
         """Return the residual stream as a TransformerLens `ActivationCache`.

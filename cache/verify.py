@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mmprobe.cache.checksums import checksums_match
-from mmprobe.cache.run import Run, open_run
+from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
 
@@ -20,7 +20,7 @@ def verify(path: str | Path) -> list[str]:
     """Read every byte of a run's traces and return the problems, one line each.
 
     It compares the checksums of each file, checks it against the trace format, and then reads every data set.
-    Attention rows must sum to 1, a trace must belong to its sample, and each sample must have a trace or be
+    The model, capture and settings of `run.json` must be those that the traces were made with. Attention rows must sum to 1, a trace must belong to its sample, and each sample must have a trace or be
     listed as a failure.
 
     Raises:
@@ -34,10 +34,10 @@ def verify(path: str | Path) -> list[str]:
     if path.is_file() and h5py.is_hdf5(path) and not checksums_match(path):
         return [f"{path}: damaged (its checksums differ); pack it again"]
     run = open_run(path)
-    problems = _missing_samples(run)
+    problems, run_hash = _missing_samples(run), hash_config(run.config)
     for name in tqdm(run.ids, desc="verify", unit="trace", disable=None):
         try:
-            problems += [f"{name}: {problem}" for problem in check_trace(run[name])]
+            problems += [f"{name}: {problem}" for problem in check_trace(run[name], run_hash)]
         except InputError as error:
             problems.append(f"{name}: {error}")
     return problems
@@ -65,8 +65,11 @@ def check_checksums(path: Path) -> None:
         )
 
 
-def check_trace(trace: Trace) -> list[str]:
+def check_trace(trace: Trace, run_hash: str) -> list[str]:
     """Return the problems of one trace.
+
+    Args:
+        run_hash: `hash_config` of the run that it must belong to.
 
     Raises:
         InputError: the trace cannot be read.
@@ -75,6 +78,8 @@ def check_trace(trace: Trace) -> list[str]:
         check_checksums(trace.file)
     problems = []
     trace.check()
+    if trace.run_hash not in (None, run_hash):
+        problems.append("was traced with another model, capture or settings than run.json says")
     with h5py.File(trace.file, "r") as file:
         root = file[trace.group]
         for name in trace.captured:

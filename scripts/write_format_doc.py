@@ -67,11 +67,16 @@ Before a data set is read:
 - Its shape needs no more memory than the file can hold: at most four times what is stored (rows that grow leave
   parts unwritten), or a thousand times if it is compressed.
 
+Before tokens or images are read: each token's group is one of the five. Either no token shows a view (as in
+families with cross-attention), or the tokens of each view count the cells of its grid, view by view. `visual` counts
+the cells of all grids. Each view is of an image of the sample.
+
 Before an attribute is read: it is one text in UTF-8. No attribute of a data set is read.
 
 `mmprobe verify` and `mmprobe pack` check every data set, scale and attribute in this way, and refuse names that
 are not in the format. `run.json`, `failures.jsonl` and `labels.jsonl` must have the right types; unknown entries
-are kept. What does not pass ends in one line that names the file and the entry.
+are kept. `mmprobe verify` compares `run.json` with the hash that each trace has of it. What does not pass ends in
+one line that names the file and the entry.
 
 This does not tell whether the numbers are true. It does not protect from errors in the HDF5 library, which reads
 the file's headers: open files of unknown origin where a crash does no harm.

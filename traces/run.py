@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from mmprobe.cache import Run, open_run
 from mmprobe.cache.hdf5 import compression_filters
+from mmprobe.cache.run import hash_config
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.parameters import unknown_name
@@ -35,7 +36,6 @@ from mmprobe.traces.interrupt import finish_batch_on_interrupt
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.run_folder import (
     check_space,
-    hash_config,
     open_folder,
     remove_partial_files,
     run_config,

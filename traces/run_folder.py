@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import filecmp
-import hashlib
 import json
 import logging
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
@@ -19,7 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.cache import Trace, open_run
-from mmprobe.cache.checksums import open_checked
+from mmprobe.cache.run import HASHED_KEYS, hash_config
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError
@@ -33,7 +32,7 @@ from mmprobe.whole_files import write_whole, writing_error
 
 log = logging.getLogger("mmprobe")
 
-_RESUME_KEYS = ("model", "capture", "generate", "engine", "batch_size", "order")  # what must be the same
+_RESUME_KEYS = (*HASHED_KEYS, "order")  # what must be the same
 
 
 def run_config(
@@ -79,17 +78,6 @@ def _settings_in_force(model: Model, generation: Mapping[str, Any]) -> dict[str,
     """Return the settings of `generate` that act: the checkpoint's, such as its repetition penalty, and ours."""
     with use_repetition_penalty(model, generation.get("repetition_penalty")):
         return settings_in_force(model, generation["temperature"])
-
-
-def hash_config(config: Mapping[str, Any]) -> str:
-    """Return a hash of everything in `run.json` that decides what a trace holds.
-
-    Example:
-        >>> len(hash_config({"model": {"name": "tiny-spd"}}))
-        64
-    """
-    content = {key: config.get(key) for key in _RESUME_KEYS if key != "order"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def open_folder(
@@ -168,9 +156,7 @@ def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set
 def _is_sound(trace: Trace, sample: Sample, run_hash: str) -> bool:
     """Return whether a trace is undamaged and of this sample and run."""
     try:
-        with open_checked(trace.file) as file:
-            stored_hash = file.attrs.get("run_hash", run_hash)  # traces of earlier versions have none
-        return stored_hash == run_hash and _is_same(trace.sample, sample) and not check_trace(trace)
+        return not check_trace(trace, run_hash) and _is_same(trace.sample, sample)
     except (InputError, OSError, KeyError, ValueError):
         return False
 

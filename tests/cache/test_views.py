@@ -63,6 +63,7 @@ def test_views_that_agree_are_read(tmp_path, changed):
         ({"tokens__image": np.array([*SHOWN[:9], 0, 1, -1, -1], "i2")}, "tokens/image does not count"),
         ({"tokens__image": np.array([*SHOWN[:9], 2, 2, -1, -1], "i2")}, "tokens/image does not count"),
         ({"tokens__image": np.array([*SHOWN[:9], 1, 1, 1, -1], "i2")}, "tokens/image does not count"),
+        ({"tokens__group": np.array([0, *[2] * 10, 3, 5], "u1")}, "tokens/group holds a number over 4"),
         ({"images__source": np.array([0, 2], "i4")}, "images/source names an image"),
         ({"images__source": np.array([-1, 1], "i4")}, "images/source names an image"),
     ],
