@@ -10,6 +10,14 @@ from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.layouts import unpack
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
+from mmprobe.json_files import JsonRecord, read_record
+
+
+class _Drawn(JsonRecord):
+    """The content of drawn.json."""
+
+    n: int
+    seed: int
 
 
 def load_truth(
@@ -51,10 +59,9 @@ def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int) -> 
             # also if the benchmark can ask nothing about the set, such as pope about few pairs
             if samples.exists():
                 write_atomic(note, json.dumps({"n": n, "seed": seed}) + "\n")
-    earlier = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
-    if earlier not in ({}, {"n": n, "seed": seed}):
+    earlier = read_record(note, _Drawn) if note.exists() else _Drawn(n=n, seed=seed)
+    if (earlier.n, earlier.seed) != (n, seed):
         raise InputError(
-            f"{folder}: was drawn with n {earlier['n']} and seed {earlier['seed']}; give the same, or choose another "
-            "folder"
+            f"{folder}: was drawn with n {earlier.n} and seed {earlier.seed}; give the same, or choose another folder"
         )
     return benchmark.read_data(samples)

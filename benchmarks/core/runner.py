@@ -31,6 +31,7 @@ from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch, load_methods
 from mmprobe.interventions.base import Method
+from mmprobe.json_files import JsonRecord, read_record
 from mmprobe.models import Model
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample, check_image
@@ -166,8 +167,8 @@ def _check_same_call(
         write_atomic(file, json.dumps(call, indent=1) + "\n")
         return
     try:
-        earlier = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        earlier = read_record(file, JsonRecord).model_dump()
+    except (OSError, InputError):
         raise InputError(
             f"{out}: does not say whose answers it holds (asked.json); choose another folder"
         ) from None

@@ -82,7 +82,7 @@ class ReplyCache:
             raise self._describe(error) from None
         try:
             self._prepare_file()
-        except (InputError, sqlite3.Error) as error:
+        except (InputError, sqlite3.Error, UnicodeError) as error:
             self._connection.close()
             raise self._describe(error) from None
 
@@ -116,7 +116,7 @@ class ReplyCache:
     def get(self, key: str) -> Reply | None:
         """Return the reply under a key, or None."""
         rows = self._run("SELECT text, stop FROM replies WHERE key = ?", (key,))
-        return Reply(*rows[0]) if rows else None
+        return Reply(*rows[0]) if rows and all(isinstance(value, str) for value in rows[0]) else None
 
     def put(self, key: str, reply: Reply) -> None:
         """Store an understood reply. It replaces an earlier reply under the same key, which was useless."""
@@ -142,7 +142,7 @@ class ReplyCache:
         try:
             with self._lock:
                 return self._connection.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise self._describe(error) from None
 
     def _describe(self, error: Exception) -> InputError | OSError:
@@ -151,6 +151,8 @@ class ReplyCache:
             return error
         code = _DISK_ERRORS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF) or getattr(error, "errno", None)
         if code in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            reason = f"{os.strerror(code)}; replies that were understood are kept, call again when there is space"
+            reason = (
+                f"{os.strerror(code)}; replies that were understood are kept, call again when there is space"
+            )
             return OSError(code, reason, str(self.path))
         return InputError(f"{self.path}: cannot be used as a reply cache ({error}); choose another file")

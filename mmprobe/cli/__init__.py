@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Annotated
 
@@ -84,6 +85,8 @@ def _let_threads_sleep() -> None:
 def main() -> None:
     """Run the command line: exit 0, 1 for a failed job, 2 for bad usage or input, with one line on stderr."""
     _let_threads_sleep()
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # libraries warn developers: of a large image, of a tag in a TIFF file
     logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
     try:
         sys.exit(app(standalone_mode=False))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,11 @@ def test_a_sample_that_fails_is_noted_and_the_run_goes_on(pairs, tmp_path):
     assert run.ids == ["a", "c"]
     assert run.failures[0]["id"] == "b"
     assert "torn.png" in run.failures[0]["message"]
+
+
+def test_warnings_of_libraries_are_not_printed(monkeypatch):
+    """Pillow warns of images over 89 megapixels, and of tags in TIFF files."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        monkeypatch.setattr("mmprobe.cli.app", lambda **options: warnings.warn("a tag", stacklevel=1))
+        assert run_in_process("models") == (0, "", "")
