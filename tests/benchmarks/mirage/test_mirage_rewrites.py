@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
 from mmprobe.benchmarks.judges.parsing import UnusableReply
@@ -21,7 +22,6 @@ from mmprobe.benchmarks.mirage.chains.rewrites import (
 )
 from mmprobe.benchmarks.mirage.data import load_questions
 from mmprobe.benchmarks.mirage.hints import TOPIC_HINTS
-from tests.helpers.command_line import assert_fails, read_result, run_in_process
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 FENCED = re.compile(r"<data (\w{8})>\n(.*)\n</data \1>")

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers.command_line import assert_fails, read_result, run_in_process
 from PIL import Image
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark, sampling_of, with_options
@@ -13,7 +14,6 @@ from mmprobe.benchmarks.core.results import mean_metric, write_results
 from mmprobe.benchmarks.mirage_effect.mean_scores import mean_mirage_scores
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES
 from mmprobe.errors import InputError
-from tests.helpers.command_line import assert_fails, read_result, run_in_process
 
 BENCHMARK = find_benchmark("mirage-effect")
 
