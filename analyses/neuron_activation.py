@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
@@ -19,7 +20,7 @@ from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
 
-RULES = ("sum", "any", "mean")
+RULES = ("sum", "tokens", "any", "mean")
 THIRDS = ("early", "middle", "deep")
 
 
@@ -29,11 +30,17 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     Neuron i of layer l is active in an answer if the sum of its gate SiLU(w_i h_t) over the generated tokens
     is above 0 (equation 20). The ratio r^l is the share of a layer's neurons that are active (equation 21).
     The difference is the mean of r^l over unfaithful samples minus the mean over faithful ones (equation 22).
-    SiLU goes down to -0.278, so a neuron whose gate is above 0 at some token may have a negative sum. Two
-    other rules for `active` count the steps with a gate above 0.
+
+    The sum is over the positions that produce the answer: from the last prompt token, which predicts the
+    first generated token, to the last but one generated token. Equation 20 read word for word begins one
+    position later, at the first generated token, and ends at the last one, which a model never reads. The
+    rule `tokens` is that reading: it leaves out the last prompt token. SiLU goes down to -0.278, so a neuron
+    whose gate is above 0 at some token may have a negative sum. Two other rules, `any` and `mean`, count the
+    steps with a gate above 0.
 
     Args:
-        run: traces with `ffn/gate_sum`; `ffn/active` for the rules `any` and `mean`.
+        run: traces with `ffn/gate_sum`; `ffn/gate_first` for the rule `tokens`, `ffn/active` for `any` and
+            `mean`.
         threshold: a neuron is active by the rule `mean` if its gate is above 0 in more than this share of the
             steps; the default 0.5 is our choice.
         top: number of neurons to list; the default 20 is our choice.
@@ -43,12 +50,12 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         A data set with dimensions `sample`, `layer`, `label` (all, faithful, unfaithful), `third`, `rank`.
         Ratios are shares of a layer's neurons, 0 to 1; attrs["neurons"] is the number of neurons.
 
-        - ratio (sample, layer): equation 21; ratio_any, ratio_mean: by the other rules, if `ffn/active` was
-          captured
+        - ratio (sample, layer): equation 21; ratio_tokens, ratio_any, ratio_mean: by the other rules, if
+          their data set was captured
         - ratio_by_label (label, layer), with _low, _high; the same for each rule; n_label (label)
-        - difference (layer), with _low, _high, effect, p, p_holm: equation 22 (`compare_groups`); with `_any`
-          and `_mean` for the other rules; n_faithful, n_unfaithful. They are NaN if a group has fewer than
-          `minimum` samples, and attrs["note"] says so.
+        - difference (layer), with _low, _high, effect, p, p_holm: equation 22 (`compare_groups`); with
+          `_tokens`, `_any` and `_mean` for the other rules; n_faithful, n_unfaithful. They are NaN if a
+          group has fewer than `minimum` samples, and attrs["note"] says so.
         - ratio_third (sample, third): mean ratio over the first, second and last third of the captured
           layers; ratio_third_by_label (label, third); difference_third (third) with its interval and test.
           Only for three layers or more
@@ -58,8 +65,9 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
           group is too small. They are the largest of many, so new samples would show smaller differences.
           They carry no test.
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with a sum that is not finite are left
-        out: attrs["left_out"] names them and n_left_out counts them.
+        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        number. Samples with a sum that is not finite are left out: attrs["left_out"] names them and
+        n_left_out counts them.
 
     Raises:
         InputError: the run is empty, no sample has finite values, or threshold or top is out of range.
@@ -76,7 +84,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
     layers = run[run.ids[0]].array("ffn/gate_sum")["layer"].values
-    rows, names, labels, left_out = [], [], [], []
+    rows, names, labels, samples, left_out = [], [], [], [], []
     n_active: dict[bool, np.ndarray] = {}  # samples [layer, neuron] with the neuron active, by `faithful`
     for name, trace in run.stream("neuron_activation"):
         faithful = run.faithful(name)
@@ -84,10 +92,11 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         if not np.isfinite(gate_sum).all():
             left_out.append(name)
             continue
-        active = {"sum": gate_sum > 0} | _apply_step_rules(trace, gate_sum.shape[1], threshold)
+        active = {"sum": gate_sum > 0} | _apply_other_rules(trace, gate_sum, threshold)
         rows.append({rule: neurons.mean(1) for rule, neurons in active.items()})
         names.append(name)
         labels.append(faithful)
+        samples.append(trace.sample)
         if faithful is not None:
             n_active[faithful] = n_active.get(faithful, 0) + active["sum"]
     if not rows:
@@ -97,7 +106,8 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     out["n_faithful"] = ((), int(masks["faithful"].sum()))
     out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
-    note = _add_ratios(out, rows, masks, minimum)
+    sets = image_groups(samples)
+    note = _add_ratios(out, rows, masks, minimum, sets)
     if not note:
         faithful_share = n_active[True] / int(out["n_faithful"])
         unfaithful_share = n_active[False] / int(out["n_unfaithful"])
@@ -106,6 +116,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         "analysis": "neuron_activation",
         "run": str(run.path),
         "samples": len(rows),
+        "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "neurons": gate_sum.shape[1],
         "threshold": threshold,
@@ -115,23 +126,28 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     return out
 
 
-def _apply_step_rules(trace: Trace, neurons: int, threshold: float) -> dict[str, np.ndarray]:
-    """Return the neurons that are active by the rules `any` and `mean`, bool [layer, neuron].
-
-    Return nothing if `ffn/active` was not captured.
-    """
+def _apply_other_rules(trace: Trace, gate_sum: np.ndarray, threshold: float) -> dict[str, np.ndarray]:
+    """Return the neurons that are active by the rules whose data set was captured, bool [layer, neuron]."""
+    active = {}
+    if "ffn/gate_first" in trace.captured:
+        active["tokens"] = gate_sum - trace.array("ffn/gate_first").values > 0
     if "ffn/active" not in trace.captured:
-        return {}
+        return active
+    neurons = gate_sum.shape[1]
     packed = trace.array("ffn/active")
     n_steps = np.zeros((packed.shape[1], neurons), int)
     for start in range(0, len(packed), BLOCK_STEPS):
         block = packed[start : start + BLOCK_STEPS].values
         n_steps += np.unpackbits(block, axis=-1, count=neurons).sum(0, dtype=int)
-    return {"any": n_steps > 0, "mean": n_steps > threshold * len(packed)}
+    return active | {"any": n_steps > 0, "mean": n_steps > threshold * len(packed)}
 
 
 def _add_ratios(
-    out: xr.Dataset, rows: list[dict[str, np.ndarray]], masks: dict[str, np.ndarray], minimum: int
+    out: xr.Dataset,
+    rows: list[dict[str, np.ndarray]],
+    masks: dict[str, np.ndarray],
+    minimum: int,
+    sets: np.ndarray,
 ) -> str:
     """Add the ratios of every rule that all samples have; return the note of the comparison."""
     note = ""
@@ -139,12 +155,12 @@ def _add_ratios(
         if not all(rule in row for row in rows):
             continue
         suffix = "" if rule == "sum" else f"_{rule}"
-        note = _add_ratio(out, np.array([row[rule] for row in rows]), "layer", suffix, masks, minimum)
+        note = _add_ratio(out, np.array([row[rule] for row in rows]), "layer", suffix, masks, minimum, sets)
     if out.sizes["layer"] >= len(THIRDS):
         out.coords["third"] = list(THIRDS)
         splits = np.array_split(out["ratio"].values, len(THIRDS), axis=1)
         thirds = np.stack([split.mean(1) for split in splits], 1)
-        _add_ratio(out, thirds, "third", "_third", masks, minimum)
+        _add_ratio(out, thirds, "third", "_third", masks, minimum, sets)
     return note
 
 
@@ -155,11 +171,12 @@ def _add_ratio(
     suffix: str,
     masks: dict[str, np.ndarray],
     minimum: int,
+    sets: np.ndarray,
 ) -> str:
     """Add the ratios [sample, dim] of one rule and their comparison; return its note."""
     out[f"ratio{suffix}"] = (("sample", dim), values)
-    out.update(means_by_label(f"ratio{suffix}_by_label", values, masks, ("label", dim)))
-    variables, note = compare_labels(values, masks, (dim,), minimum, suffix)
+    out.update(means_by_label(f"ratio{suffix}_by_label", values, masks, ("label", dim), sets))
+    variables, note = compare_labels(values, masks, (dim,), minimum, suffix, sets)
     out.update(variables)
     return note
 

@@ -52,6 +52,7 @@ VARIABLES: dict[str, Variable] = {
     "update/cos_ffn": Variable("f4", ("step", "layer"), "cosine of resid_mid and resid_post"),
     "update/kl": Variable("f4", ("step", "layer"), "KL of the softmaxed attention update from the FFN update", "nat"),
     "ffn/gate_sum": Variable("f4", ("layer", "neuron"), "sum over steps of SiLU(gate) at the query"),
+    "ffn/gate_first": Variable("f4", ("layer", "neuron"), "SiLU(gate) at the first query, which is the last prompt token"),
     "ffn/active": Variable("u1", ("step", "layer", "neuron_byte"), "SiLU(gate) > 0, eight neurons a byte, first in the highest bit"),
     "prompt/attention_mass": Variable("f4", ("position", "layer", "head", "group"), "attention of each prompt token by token group"),
     "prompt/attention_visual": Variable("f2", ("position", "layer", "visual"), "attention of each prompt token on each visual token, mean over heads"),
@@ -63,6 +64,7 @@ VARIABLES: dict[str, Variable] = {
     "vision/residual": Variable("f2", ("vision_layer", "patch", "vision_hidden"), "residual stream of the vision encoder after the layer"),
     "vision/attention": Variable("f4", ("vision_layer", "vision_head", "patch"), "attention that a patch receives, mean over the queries that can see it"),
     "vision/place": Variable("i4", ("patch", "place"), "image or tile in the encoder's order, row and column of the patch, -1 where none"),
+    "methods/report": Variable("str", ("method",), "name and own report of each decoding-time method, as JSON"),
     "tam/logit": Variable("f2", ("step", "token"), "logit of the step's token at every position up to its query"),
     "tam/prompt": Variable("f2", ("user_token", "visual"), "logit of each user token's own id at the visual positions"),
 }  # fmt: skip

@@ -191,6 +191,8 @@ class SampleRecorder:
 
     def write_gates(self, gates: Tensor) -> None:
         """Write which neurons are active, and add act(gate) [step, layer, neuron] to its sum."""
+        if self.gate_sum is None and "ffn/gate_first" in self.spec.stored:
+            self.writer.write("ffn/gate_first", gates[0].float())
         total = gates.float().sum(0)
         self.gate_sum = total if self.gate_sum is None else self.gate_sum + total
         self.write("ffn/active", gates > 0)

@@ -58,6 +58,21 @@ def test_the_three_rules_by_hand(by_hand):
     assert ds.attrs["neurons"] == 4
 
 
+def test_the_literal_reading_of_equation_20_leaves_out_the_last_prompt_token(tmp_path):
+    """Two samples, two layers: neuron 0 is active in the prompt's last token only, neuron 1 only after it."""
+    gates = np.tile(np.array([[1, -0.2, 1], [-0.2, 0.1, 1], [-0.2, 0.05, 1]])[:, None], (1, 2, 1))
+    gates[:, 1, 2] = -0.1
+    traces = {
+        name: {"ffn/gate_sum": values.sum(0), "ffn/gate_first": values[0]}
+        for name, values in (("a", gates), ("b", gates[:1]))
+    }
+    ds = neuron_activation(runs.write_run(tmp_path / "run", traces))
+    np.testing.assert_allclose(ds.ratio, [[2 / 3, 1 / 3], [2 / 3, 1 / 3]])
+    np.testing.assert_allclose(ds.ratio_tokens, [[2 / 3, 1 / 3], [0, 0]])  # an answer of one token has none
+    assert "ratio_any" not in ds
+    assert panels(ds)
+
+
 def test_without_bits_only_the_papers_rule(tmp_path):
     ds = neuron_activation(write_run(tmp_path / "run", {"a": np.ones((2, 2, 3))}, bits=False))
     assert ds.ratio.values.tolist() == [[1, 1]]

@@ -153,6 +153,7 @@ def test_gates_equal_eager(traced):
     assert (error / np.abs(expected).max(-1)).max() < 1e-5, (
         "of the layer's largest sum: float32 adds up in another order"
     )
+    np.testing.assert_allclose(trace.array("ffn/gate_first"), eager["gate"][0], atol=1e-5)
     clear = np.abs(eager["gate"]) > 1e-6  # closer to 0, signs depend on rounding
     np.testing.assert_array_equal(trace.ffn_active.values[clear], (eager["gate"] > 0)[clear])
 

@@ -15,7 +15,12 @@ from mmprobe.viz.label_comparison import (
 )
 from mmprobe.viz.panel import LABEL_COLOURS, Panel, apply_layout
 
-_RULE_TITLES = {"": "sum above 0", "_any": "active at any step", "_mean": "active at most steps"}
+_RULE_TITLES = {
+    "": "sum above 0",
+    "_tokens": "without the prompt's last token",
+    "_any": "active at any step",
+    "_mean": "active at most steps",
+}
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
