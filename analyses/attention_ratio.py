@@ -10,11 +10,11 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import mean_interval
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
-    bootstrap_mean,
     compare_labels,
     label_masks,
     means_by_label,
@@ -48,15 +48,17 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         - head_ratio (layer, head) with _low, _high: mean over samples; only with `attention/visual_head`
         - head_layer, head_number (rank): the heads in descending order of head_ratio
         - head_stability: Spearman's correlation of the heads' ratios between two halves of the data that
-          share no image, with _low, _high over twenty halvings
+          share no image, the mean of twenty halvings, with _low, _high: the
+          smallest and the largest
         - border_share (layer) with _low, _high: share of visual attention on the outermost cells of the
           views; border_area: share of the cells that are outermost
         - leading_share (layer) with _low, _high: share of all attention on the tokens before the first image,
           mean over heads; only with `attention/leading`
 
-        Intervals are 95 % percentile bootstraps over samples. Samples with values that are not finite, or
-        with no attention beside their regions, are left out: attrs["left_out"] names them and n_left_out
-        counts them. n_without_regions counts the samples without regions.
+        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        number. Samples with values that are not finite, or with no attention beside their regions, are left
+        out: attrs["left_out"] names them and n_left_out counts them. n_without_regions counts the samples
+        without regions.
 
     Raises:
         NotApplicable: no sample has regions on its images.
@@ -92,15 +94,17 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     out = xr.Dataset(
         coords={"sample": names, "layer": first.attention_visual["layer"].values, "label": list(LABELS)}
     )
-    note = _add_ratios(out, rows, label_masks([run.faithful(name) for name in names]), minimum)
-    _add_sinks(out, rows)
+    sets = image_groups(samples)
+    note = _add_ratios(out, rows, label_masks([run.faithful(name) for name in names]), minimum, sets)
+    _add_sinks(out, rows, sets)
     if "head_ratio" in rows[0]:
         out["head"] = ("head", first.attention_visual_head["head"].values)
-        _add_heads(out, np.array([row["head_ratio"] for row in rows]), image_groups(samples))
+        _add_heads(out, np.array([row["head_ratio"] for row in rows]), sets)
     out.attrs = {
         "analysis": "attention_ratio",
         "run": str(run.path),
         "samples": len(names),
+        "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "draws": draws,
         "left_out": ", ".join(left_out),
@@ -161,7 +165,11 @@ def _border(grid: tuple[int, int]) -> np.ndarray:
 
 
 def _add_ratios(
-    out: xr.Dataset, rows: list[dict[str, np.ndarray]], masks: dict[str, np.ndarray], minimum: int
+    out: xr.Dataset,
+    rows: list[dict[str, np.ndarray]],
+    masks: dict[str, np.ndarray],
+    minimum: int,
+    sets: np.ndarray,
 ) -> str:
     """Add the ratios and their comparison; return the note of the comparison."""
     ratio, random = (np.array([row[name] for row in rows]) for name in ("ratio", "ratio_random"))
@@ -170,19 +178,19 @@ def _add_ratios(
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     out["n_faithful"] = ((), int(masks["faithful"].sum()))
     out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
-    out.update(means_by_label("ratio_by_label", ratio, masks, ("label", "layer")))
-    out.update(means_by_label("random_by_label", random, masks, ("label", "layer")))
-    variables, note = compare_labels(ratio, masks, ("layer",), minimum)
+    out.update(means_by_label("ratio_by_label", ratio, masks, ("label", "layer"), sets))
+    out.update(means_by_label("random_by_label", random, masks, ("label", "layer"), sets))
+    variables, note = compare_labels(ratio, masks, ("layer",), minimum, sets=sets)
     out.update(variables)
     return note
 
 
-def _add_sinks(out: xr.Dataset, rows: list[dict[str, np.ndarray]]) -> None:
+def _add_sinks(out: xr.Dataset, rows: list[dict[str, np.ndarray]], sets: np.ndarray) -> None:
     """Add the shares of attention on border cells and before the first image."""
     for name in ("border_share", "leading_share"):
         if name in rows[0]:
             values = np.array([row[name] for row in rows])
-            low, high = bootstrap_mean(values)
+            low, high = mean_interval(values, sets)
             for suffix, array in (("", values.mean(0)), ("_low", low), ("_high", high)):
                 out[name + suffix] = ("layer", array)
     out["border_area"] = ((), float(np.mean([row["border_area"] for row in rows])))
@@ -195,7 +203,7 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
         ratio: [sample, layer, head].
         groups: int [sample], as `image_groups` returns them.
     """
-    low, high = bootstrap_mean(ratio)
+    low, high = mean_interval(ratio, groups)
     mean = ratio.mean(0)
     for suffix, values in (("", mean), ("_low", low), ("_high", high)):
         out[f"head_ratio{suffix}"] = (("layer", "head"), values)
@@ -205,10 +213,9 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
     out["head_layer"] = ("rank", out["layer"].values[layer])
     out["head_number"] = ("rank", out["head"].values[head])
     correlations = correlate_halves(ratio.reshape(len(ratio), -1), groups)
-    interval = np.percentile(correlations, [2.5, 97.5]) if correlations else (np.nan, np.nan)
     out["head_stability"] = ((), float(np.mean(correlations)) if correlations else np.nan)
-    out["head_stability_low"] = ((), float(interval[0]))
-    out["head_stability_high"] = ((), float(interval[1]))
+    out["head_stability_low"] = ((), min(correlations, default=np.nan))
+    out["head_stability_high"] = ((), max(correlations, default=np.nan))
 
 
 def correlate_halves(ratio: np.ndarray, groups: np.ndarray, halvings: int = 20) -> list[float]:

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
+from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -94,7 +95,7 @@ def attention_vs_activation(
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    names, labels, rows, left_out = [], [], [], []
+    names, labels, samples, rows, left_out = [], [], [], [], []
     n_imageless = 0
     for name, trace in run.stream("attention_vs_activation"):
         if not trace.images.sizes.get("image", 0):
@@ -109,15 +110,18 @@ def attention_vs_activation(
             continue
         names.append(name)
         labels.append(run.faithful(name))
+        samples.append(trace.sample)
         rows.append(_measure_sample(trace, attention, activation, top, draws, seed))
     if not rows:
         raise NotApplicable(f"{run.path}: no sample has images and finite values")
     out = _join_steps(names, rows)
-    note = _add_means(out, rows, labels, minimum)
+    sets = image_groups(samples)
+    note = _add_means(out, rows, labels, minimum, sets)
     out.attrs = {
         "analysis": "attention_vs_activation",
         "run": str(run.path),
         "samples": len(names),
+        "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "top": top,
         "draws": draws,
@@ -273,7 +277,11 @@ def _join_steps(names: list[str], rows: list[dict[str, np.ndarray]]) -> xr.Datas
 
 
 def _add_means(
-    out: xr.Dataset, rows: list[dict[str, np.ndarray]], labels: list[bool | None], minimum: int
+    out: xr.Dataset,
+    rows: list[dict[str, np.ndarray]],
+    labels: list[bool | None],
+    minimum: int,
+    sets: np.ndarray,
 ) -> str:
     """Add the means by label and the differences of each measure; return the note of the comparison."""
     columns: dict[str, list[np.ndarray]] = {}
@@ -284,8 +292,8 @@ def _add_means(
         masks = {label: mask & known for label, mask in label_masks(labels).items()}
         counts.append([int(mask.sum()) for mask in masks.values()])
         filled = np.where(known, means, 0.0)
-        label_means = means_by_label("mean", filled, masks, ("label",))
-        differences, note = compare_labels(filled, masks, (), minimum)
+        label_means = means_by_label("mean", filled, masks, ("label",), sets)
+        differences, note = compare_labels(filled, masks, (), minimum, sets=sets)
         notes.append(note)
         for name, (_, values) in (label_means | differences).items():
             columns.setdefault(name, []).append(np.asarray(values))

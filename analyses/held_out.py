@@ -19,7 +19,7 @@ def image_groups(samples: Sequence[Sample]) -> np.ndarray:
     """Return the number of each sample's group, int [sample].
 
     Samples that share an image or a `pair_id` are in one group. If a shares an image with b, and b with c,
-    then all three are in one group.
+    then all three are in one group. Where there are no image files, `metadata["image"]` names the image.
 
     Example:
         >>> pairs = [Sample(id=name, question="?", pair_id=pair) for name, pair in zip("abc", "xyx")]
@@ -33,6 +33,8 @@ def image_groups(samples: Sequence[Sample]) -> np.ndarray:
     edges = [(number, number) for number in range(len(samples))]
     for number, sample in enumerate(samples):
         keys = {("image", str(image)) for image in sample.images}
+        if not keys and "image" in sample.metadata:
+            keys = {("image", f"{sample.metadata.get('subtask')}/{sample.metadata['image']}")}
         keys |= {("pair", sample.pair_id)} if sample.pair_id is not None else set()
         edges += [(number, len(samples) + shared.setdefault(key, len(shared))) for key in keys]
     size = len(samples) + len(shared)

@@ -5,10 +5,10 @@ sample belongs to (`held_out.image_groups`). What is drawn is a set with all its
 
 - A share of 0 and 1 (`share_interval`): Wilson's interval on the effective number of samples.
 - Everything else: a studentised bootstrap over sets. The statistic is computed again without each set (the
-  jackknife), which says how far each set pulls it. These pulls are drawn with replacement 2000 times, and each
-  draw gives t = mean / standard error. The ends are value - t_high * se and value - t_low * se (bootstrap-t,
-  Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5; over clusters: Cameron, Gelbach
-  and Miller, 2008, doi:10.1162/rest.90.3.414).
+  jackknife), which says how far each set pulls it. These pulls are drawn with replacement 2000 times, and
+  each draw gives t = mean / standard error. The ends are value - t_high * se and value - t_low * se
+  (bootstrap-t, Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5; over clusters:
+  Cameron, Gelbach and Miller, 2008, doi:10.1162/rest.90.3.414).
 
 Two choices are ours, made by simulation (docs/intervals.md). Each end is at least as far away as Student's t
 with sets - 1 degrees of freedom puts it, so that the bootstrap moves an end out, never in. And no draw has a
@@ -75,8 +75,8 @@ def share_interval(successes: np.ndarray, trials: np.ndarray) -> Interval:
     The effective number is n / deff (Korn and Graubard, 1998). deff is the variance of the share over groups
     divided by its variance if all trials were independent, and 1 or more. Where deff is over 1, the number is
     also multiplied by (t of n - 1 / t of groups - 1)^2, since few groups show it badly. No group counts for
-    less than one trial: the number is at least n^2 / (sum of squared group sizes), as if all trials of a group
-    were the same. It is this number where all trials agree, which does not show what the groups have in common.
+    less than one trial: the number is at least n^2 / (sum of squared group sizes), as if all trials of a
+    group were the same. It is this number where all trials agree, which does not show what they share.
 
     Args:
         successes: [group, ...].
@@ -295,7 +295,7 @@ def _studentised(value: np.ndarray, pulls: np.ndarray, range: Range, freedom: in
 
 
 def _student_quantiles(pulls: np.ndarray, seed: int) -> Interval:
-    """Return two quantiles [statistic] of t over draws of groups; pulls [group, statistic] have mean 0, sd 1."""
+    """Return two quantiles [statistic] of t over draws of pulls [group, statistic] of mean 0 and sd 1."""
     k = len(pulls)
     single = pulls.T.astype(np.float32)
     squared = single**2

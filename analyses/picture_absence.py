@@ -13,10 +13,12 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.statistics import bootstrap_mean
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import Sample
 
 STREAM = "residual/post"
 MASS = "attention/mass"
@@ -65,10 +67,11 @@ def picture_absence(run: Run) -> xr.Dataset:
         - mass_difference (layer, group), entropy_difference: absent minus present, mean over pairs
         - n: number of pairs
 
-        Every mean over pairs has `_low` and `_high`: 95 % percentile bootstraps over pairs, NaN for a single
-        pair. Pairs with values that are not finite are left out: attrs["left_out"] names them and n_left_out
-        counts them. attrs["unpaired"] names the samples without images whose twin is not in the run;
-        n_unpaired counts them.
+        Every mean over pairs has `_low` and `_high`: 95 % intervals over sets of images
+        (`analyses.intervals`), NaN for a single one; attrs["sets"] is their number. Pairs with values that
+        are not finite are left out: attrs["left_out"] names them and n_left_out counts them.
+        attrs["unpaired"] names the samples without images whose twin is not in the run; n_unpaired counts
+        them.
 
     Raises:
         NotApplicable: the run has no such pair, or none with finite values.
@@ -84,6 +87,7 @@ def picture_absence(run: Run) -> xr.Dataset:
     pairs, unpaired = _find_pairs(run)
     answers: list[tuple[_Answer, _Answer]] = []
     names: list[str] = []
+    samples: list[Sample] = []
     left_out: list[str] = []
     coordinates: dict[str, np.ndarray] = {}
     for present, absent in tqdm(pairs.items(), desc="picture_absence", unit="pair", disable=None):
@@ -95,21 +99,24 @@ def picture_absence(run: Run) -> xr.Dataset:
         if one.is_finite() and two.is_finite():
             answers.append((one, two))
             names.append(present)
+            samples.append(traces[0].sample)
         else:
             left_out.append(present)
     if not answers:
         raise NotApplicable(f"{run.path}: every pair has values that are not finite in {STREAM}")
     out = xr.Dataset(coords={"pair": names, "picture": list(PICTURE), **coordinates})
-    _add_states(out, np.array([[answer.states for answer in pair] for pair in answers]))
-    _add_entropy(out, np.array([[answer.entropy for answer in pair] for pair in answers]))
+    sets = image_groups(samples)
+    _add_states(out, np.array([[answer.states for answer in pair] for pair in answers]), sets)
+    _add_entropy(out, np.array([[answer.entropy for answer in pair] for pair in answers]), sets)
     mass = [[answer.mass for answer in pair if answer.mass is not None] for pair in answers]
     if all(len(pair) == 2 for pair in mass):
-        _add_mass(out, np.array(mass))
+        _add_mass(out, np.array(mass), sets)
     out["n"] = ((), len(names))
     out.attrs = {
         "analysis": "picture_absence",
         "run": str(run.path),
         "pairs": len(names),
+        "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
@@ -166,20 +173,20 @@ def _read_answer(trace: Trace) -> _Answer:
     return _Answer(states, mass, float(entropy[0]) if len(entropy) else np.nan)
 
 
-def _add_states(out: xr.Dataset, states: np.ndarray) -> None:
+def _add_states(out: xr.Dataset, states: np.ndarray, sets: np.ndarray) -> None:
     """Add the distances and norms of states [pair, picture, span, layer, hidden]."""
     present, absent = states[:, 0], states[:, 1]
     lengths = np.linalg.norm(states, axis=-1)
     distance = _distance(present, absent)
     norm = lengths[:, 1] / lengths[:, 0] - 1
     for index, span in enumerate(SPANS):
-        _add_with_mean(out, f"distance_{span}", distance[:, index], ("pair", "layer"))
-        _add_with_mean(out, f"norm_{span}", norm[:, index], ("pair", "layer"))
+        _add_with_mean(out, f"distance_{span}", distance[:, index], ("pair", "layer"), sets)
+        _add_with_mean(out, f"norm_{span}", norm[:, index], ("pair", "layer"), sets)
     first = present[:, 0]
     others = _distance(first, np.roll(first, -(len(first) // 2), axis=0))
     if len(first) < 2:
         others = np.full_like(others, np.nan)
-    _add_with_mean(out, "distance_others", others, ("pair", "layer"))
+    _add_with_mean(out, "distance_others", others, ("pair", "layer"), sets)
 
 
 def _distance(one: np.ndarray, two: np.ndarray) -> np.ndarray:
@@ -187,26 +194,30 @@ def _distance(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     return 1 - (one * two).sum(-1) / (np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1))
 
 
-def _add_entropy(out: xr.Dataset, entropy: np.ndarray) -> None:
+def _add_entropy(out: xr.Dataset, entropy: np.ndarray, sets: np.ndarray) -> None:
     """Add the entropy [pair, picture] and its difference."""
-    _add_with_mean(out, "entropy", entropy, ("pair", "picture"))
-    _add_mean(out, "entropy_difference", entropy[:, 1] - entropy[:, 0], ())
+    _add_with_mean(out, "entropy", entropy, ("pair", "picture"), sets)
+    _add_mean(out, "entropy_difference", entropy[:, 1] - entropy[:, 0], (), sets)
 
 
-def _add_mass(out: xr.Dataset, mass: np.ndarray) -> None:
+def _add_mass(out: xr.Dataset, mass: np.ndarray, sets: np.ndarray) -> None:
     """Add the mean attention of mass [pair, picture, layer, group] and its difference."""
-    _add_mean(out, "mass", mass, ("picture", "layer", "group"))
-    _add_mean(out, "mass_difference", mass[:, 1] - mass[:, 0], ("layer", "group"))
+    _add_mean(out, "mass", mass, ("picture", "layer", "group"), sets)
+    _add_mean(out, "mass_difference", mass[:, 1] - mass[:, 0], ("layer", "group"), sets)
 
 
-def _add_with_mean(out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...]) -> None:
+def _add_with_mean(
+    out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...], sets: np.ndarray
+) -> None:
     """Add values by pair as NAME, and their mean over pairs as NAME_mean."""
     out[name] = (dims, values)
-    _add_mean(out, f"{name}_mean", values, dims[1:])
+    _add_mean(out, f"{name}_mean", values, dims[1:], sets)
 
 
-def _add_mean(out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...]) -> None:
+def _add_mean(
+    out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...], sets: np.ndarray
+) -> None:
     """Add the mean over pairs as NAME, and its interval as NAME_low and NAME_high."""
-    low, high = bootstrap_mean(values)
+    low, high = mean_interval(values, sets)
     out[name] = (dims, values.mean(0))
     out[f"{name}_low"], out[f"{name}_high"] = (dims, low), (dims, high)

@@ -1,7 +1,7 @@
 """Comparisons of groups of samples, and means by label, shared by the analyses.
 
-Intervals are those of `intervals`. Questions about the same images are one set (`held_out.image_groups`): sets are
-drawn whole, and labels are shuffled in sets.
+Intervals are those of `intervals`. Questions about the same images are one set (`held_out.image_groups`):
+sets are drawn whole, and labels are shuffled in sets.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def compare_groups(
     """Compare the means of two groups of samples.
 
     - difference: mean of the first group minus mean of the second, in the unit of the values.
-    - low, high: its interval (`intervals.jackknife_interval` over sets of images). Student's t has the smaller
-      number of sets of the two groups, less 1, degrees of freedom.
+    - low, high: its interval (`intervals.jackknife_interval` over sets of images). Student's t has as many
+      degrees of freedom as the group with fewer sets has sets, less 1.
     - effect: Hedges' g, NaN where no value differs from its group's mean (`hedges_g`).
     - p: two-sided permutation test of the difference, (k + 1) / (permutations + 1), where k counts the
       shuffles of the labels with a difference at least as large. All values of a sample share the shuffles.

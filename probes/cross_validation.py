@@ -10,12 +10,11 @@ import xarray as xr
 
 from mmprobe.analyses.held_out import (
     assign_folds,
-    bootstrap_interval,
     image_groups,
-    resample_groups,
     skip_checks,
     weighted_auc,
 )
+from mmprobe.analyses.intervals import statistic_interval
 from mmprobe.samples import Sample
 
 PENALTY_C = 0.01  # C of the logistic regression; small, as there are more dimensions than samples; our choice
@@ -30,14 +29,12 @@ class Split(NamedTuple):
         truth: [sample], index of the class.
         groups: [sample], index of the image set.
         fold: [sample], index of the fold.
-        resamples: [resample, group], bootstrap resamples of image sets.
     """
 
     rows: np.ndarray
     truth: np.ndarray
     groups: np.ndarray
     fold: np.ndarray
-    resamples: np.ndarray
 
 
 def split_samples(
@@ -58,7 +55,7 @@ def split_samples(
     truth = np.array([classes.index(labels[row]) for row in rows])
     groups = image_groups([samples[row] for row in rows])
     fold = assign_folds(truth, groups, folds, seed, source)
-    return Split(rows, truth, groups, fold, resample_groups(groups, seed))
+    return Split(rows, truth, groups, fold)
 
 
 def predict_held_out(vectors: np.ndarray, labellings: Sequence[np.ndarray], fold: np.ndarray) -> np.ndarray:
@@ -111,9 +108,11 @@ def compute_measures(
 
 def measures_with_interval(probabilities: np.ndarray, split: Split) -> np.ndarray:
     """Return `MEASURES` with their intervals, [value-low-high, measure]."""
-    ends = bootstrap_interval(
-        lambda weights: compute_measures(probabilities, split.truth, weights), split.resamples, split.groups
-    )
+
+    def measure(weights: np.ndarray) -> np.ndarray:
+        return compute_measures(probabilities, split.truth, weights)
+
+    ends = statistic_interval(measure, split.groups, len(split.truth), (0.0, 1.0))
     return np.stack([compute_measures(probabilities, split.truth)[:, 0], *ends])
 
 

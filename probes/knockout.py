@@ -10,6 +10,7 @@ import xarray as xr
 from torch import Tensor
 from tqdm import tqdm
 
+from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
@@ -151,9 +152,9 @@ def attention_knockout_run(
           (`compare_groups`); n_faithful, n_unfaithful. NaN if a group has fewer than `minimum` samples, with
           the reason in attrs["note"]
 
-        Intervals are 95 % percentile bootstraps over samples. attrs["left_out"] names samples with non-finite
-        changes. attrs["without_group"] names samples without an answer or without tokens of the group.
-        n_left_out and n_without_group count them.
+        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        number. attrs["left_out"] names samples with non-finite changes. attrs["without_group"] names samples
+        without an answer or without tokens of the group. n_left_out and n_without_group count them.
 
     Raises:
         InputError: there are no samples, or an argument is out of range.
@@ -167,6 +168,7 @@ def attention_knockout_run(
     rows: list[np.ndarray] = []
     ids: list[str] = []
     labels: list[bool | None] = []
+    samples: list[Sample] = []
     left_out: list[str] = []
     without_group: list[str] = []
     for sample, answer, faithful in tqdm(_read_answers(source), desc="attention_knockout", disable=None):
@@ -188,18 +190,21 @@ def attention_knockout_run(
         rows.append(row)
         ids.append(sample.id)
         labels.append(faithful)
+        samples.append(sample)
     if not rows and not left_out and not without_group:
         raise InputError(f"{name}: has no samples")
     if not rows:
         raise NotApplicable(f"{name}: no sample has an answer, {group} tokens and finite changes")
     coords = {"sample": ids, "layer": resolve_layers(model, layers), "label": list(LABELS)}
     out = xr.Dataset({"change_per_token": (("sample", "layer"), np.array(rows))}, coords=coords)
-    note = _add_means(out, label_masks(labels), minimum)
+    sets = image_groups(samples)
+    note = _add_means(out, label_masks(labels), minimum, sets)
     out.attrs = {
         "analysis": "attention_knockout",
         "about": "Change of the answers' log-probability when some layers cannot attend to a group of tokens.",
         "run": name,
         "samples": len(rows),
+        "sets": len(np.unique(sets)),
         "model": model.name,
         "group": group,
         "window": window,
@@ -211,14 +216,14 @@ def attention_knockout_run(
     return out
 
 
-def _add_means(out: xr.Dataset, masks: dict[str, np.ndarray], minimum: int) -> str:
+def _add_means(out: xr.Dataset, masks: dict[str, np.ndarray], minimum: int, sets: np.ndarray) -> str:
     """Add means and differences by label; return why labels are not compared, or ""."""
     values = out["change_per_token"].values
-    out.update(means_by_label("change_by_label", values, masks, ("label", "layer")))
+    out.update(means_by_label("change_by_label", values, masks, ("label", "layer"), sets))
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     out["n_faithful"] = ((), int(out["n_label"][1]))
     out["n_unfaithful"] = ((), int(out["n_label"][2]))
-    compared, note = compare_labels(values, masks, ("layer",), minimum)
+    compared, note = compare_labels(values, masks, ("layer",), minimum, sets=sets)
     out.update(compared)
     return note
 

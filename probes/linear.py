@@ -72,8 +72,8 @@ def linear_probe(
           of layers (Westfall & Young 1993, single step)
         - n, n_pictures, n_class (class): numbers of samples, image sets, and samples of each class
 
-        Intervals are 95 % percentile bootstraps over image sets, each with all its samples. Models are not
-        refitted. attrs["left_out"] names samples with non-finite values, and n_left_out counts them.
+        Intervals are 95 % intervals over sets of images (`analyses.intervals`). Models are not refitted.
+        attrs["left_out"] names samples with non-finite values, and n_left_out counts them.
         attrs["classes_left_out"] names classes below the minimum.
 
     Raises:
@@ -113,7 +113,7 @@ def linear_probe(
     out["n_class"] = ("class", counts)
     out["majority"] = ((), counts.max() / counts.sum())
     out["n"] = ((), int(counts.sum()))
-    out["n_pictures"] = ((), split.resamples.shape[1])
+    out["n_pictures"] = ((), len(np.unique(split.groups)))
     out.attrs = _base_attrs(run, "linear_probe", target, stream, folds, seed) | {
         "samples": int(counts.sum()),
         "reduce": reduce,

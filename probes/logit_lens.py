@@ -9,6 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
@@ -22,6 +23,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.teacher_forcing import cast_to_float32, check_model
+from mmprobe.samples import Sample
 
 MEASURES = ("logprob", "entropy", "first_share")
 Lens = Callable[[Tensor], Tensor]
@@ -85,8 +87,9 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
           (`compare_groups`; Holm's correction over the layers of a measure); n_faithful, n_unfaithful. NaN if
           a group has fewer than `minimum` samples, with the reason in attrs["note"]
 
-        Intervals are 95 % percentile bootstraps over samples. Samples without steps or with non-finite
-        residuals are excluded. attrs["left_out"] names them, and n_left_out counts them.
+        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        number. Samples without steps or with non-finite residuals are excluded. attrs["left_out"] names them,
+        and n_left_out counts them.
 
     Raises:
         NotApplicable: as in `logit_lens`, or no sample has finite values.
@@ -103,6 +106,7 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
     rows: list[np.ndarray] = []
     names: list[str] = []
     labels: list[bool | None] = []
+    samples: list[Sample] = []
     left_out: list[str] = []
     for name, trace in run.stream("logit_lens"):
         residual = trace.array("residual/post")
@@ -115,16 +119,19 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
         rows.append(values.mean(0))
         names.append(name)
         labels.append(run.faithful(name))
+        samples.append(trace.sample)
     if not rows:
         raise NotApplicable(f"{run.path}: every sample has non-finite values in residual/post")
     coords = {"sample": names, "layer": residual["layer"].values}
     out = xr.Dataset(coords=coords | {"label": list(LABELS), "measure": list(MEASURES)})
-    note = _add_means(out, np.array(rows), label_masks(labels), minimum)
+    sets = image_groups(samples)
+    note = _add_means(out, np.array(rows), label_masks(labels), minimum, sets)
     out.attrs = {
         "analysis": "logit_lens",
         "about": "How well each layer predicts the generated tokens.",
         "run": str(run.path),
         "samples": len(rows),
+        "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
@@ -253,14 +260,16 @@ def _check_last_layer(model: Model, trace: Trace, layers: np.ndarray, logprob: n
         check_model(model, trace, logprob[:, -1])
 
 
-def _add_means(out: xr.Dataset, values: np.ndarray, masks: dict[str, np.ndarray], minimum: int) -> str:
+def _add_means(
+    out: xr.Dataset, values: np.ndarray, masks: dict[str, np.ndarray], minimum: int, sets: np.ndarray
+) -> str:
     """Add means and differences of values [sample, measure, layer]; return why labels are not compared."""
     for index, name in enumerate(MEASURES):
         out[name] = (("sample", "layer"), values[:, index])
-        out.update(means_by_label(f"{name}_by_label", values[:, index], masks, ("label", "layer")))
+        out.update(means_by_label(f"{name}_by_label", values[:, index], masks, ("label", "layer"), sets))
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     out["n_faithful"] = ((), int(out["n_label"][1]))
     out["n_unfaithful"] = ((), int(out["n_label"][2]))
-    compared, note = compare_labels(values, masks, ("measure", "layer"), minimum)
+    compared, note = compare_labels(values, masks, ("measure", "layer"), minimum, sets=sets)
     out.update(compared)
     return note

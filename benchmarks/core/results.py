@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,8 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmprobe.analyses.statistics import CONFIDENCE, RESAMPLES, bootstrap_mean
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import mean_interval, sums_interval
 from mmprobe.benchmarks.core.jsonl import write_atomic
+from mmprobe.samples import Sample
 
 Direction = Literal["higher", "lower", "neither"]
 """Which way a metric is better."""
@@ -31,12 +34,14 @@ class Parts:
         index: the row of each sample, [sample]. It is -1 for a sample that could not be scored.
         combine: computes the metric from summed counts.
         ids: ids of the samples. None until `with_ids` sets them.
+        groups: the set of images of each sample, [sample]. None until `with_groups` sets them.
     """
 
     rows: np.ndarray
     index: np.ndarray
     combine: Combine
     ids: tuple[str, ...] | None = None
+    groups: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -47,14 +52,15 @@ class Metric:
         value: the number. None where it is undefined: nothing was scored, or it divides by zero.
         n: number of samples behind it.
         coverage: share of the samples that it rests on. None if there are no samples.
-        low, high: 95 % bootstrap interval over samples. None for fewer than two samples.
+        low, high: 95 % interval over sets of images (`mmprobe.analyses.intervals`). None for fewer than two.
         direction: which way is better.
         range: smallest and largest possible value. None where there is no bound.
         parts: the counts behind it, for comparisons. They are not written to files.
+        n_groups: number of sets of images behind it. Questions about the same images are one set.
 
     Example:
-        >>> print(mean_metric([0.5, 0.5], "higher"))
-        0.500 [0.500, 0.500]
+        >>> print(mean_metric([1.0, 1.0, 1.0], "higher"))
+        1.000 [0.439, 1.000]
     """
 
     value: float | None
@@ -65,6 +71,7 @@ class Metric:
     direction: Direction
     range: tuple[float | None, float | None]
     parts: Parts | None = field(default=None, repr=False, compare=False)
+    n_groups: int | None = None
 
     def __str__(self) -> str:
         """Format the value with its interval."""
@@ -99,6 +106,58 @@ def with_ids(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Met
         if len(set(names)) == len(names):
             updated[name] = replace(metric, parts=replace(metric.parts, ids=names))
     return updated
+
+
+def with_groups(metrics: Mapping[str, Metric], groups: Mapping[str, int]) -> dict[str, Metric]:
+    """Return the metrics with intervals that draw whole sets of images.
+
+    Args:
+        metrics: metrics with ids (`with_ids`). Metrics without ids are left as they are.
+        groups: the number of the set of images, by id or by its part before a slash. A sample whose id is not
+            there is a set of its own.
+
+    Example:
+        >>> metric = with_ids({"accuracy": mean_metric([1.0, 1.0, 0.0, 0.0], "higher")}, "abcd")["accuracy"]
+        >>> grouped = with_groups({"accuracy": metric}, {"a": 0, "b": 0, "c": 1, "d": 1})["accuracy"]
+        >>> grouped.n, grouped.n_groups, grouped.low < metric.low
+        (4, 2, True)
+    """
+    return {name: _with_groups(metric, groups) for name, metric in metrics.items()}
+
+
+def group_by_images(metrics: Mapping[str, Metric], samples: Sequence[Sample]) -> dict[str, Metric]:
+    """Return `with_groups` of metrics, whose ids name samples, pairs or images.
+
+    Args:
+        metrics: metrics with ids.
+        samples: the questions that were asked. Questions about the same images or pair are one set.
+
+    Example:
+        >>> samples = [Sample(id=name, question="?", images=["1.png"]) for name in "ab"]
+        >>> metrics = with_ids({"accuracy": mean_metric([1.0, 0.0], "higher")}, "ab")
+        >>> group_by_images(metrics, samples)["accuracy"].n_groups
+        1
+    """
+    groups: dict[str, int] = {}
+    for sample, number in zip(samples, image_groups(samples).tolist(), strict=True):
+        image = f"{sample.metadata.get('subtask')}/{sample.metadata.get('image')}"  # as MME counts
+        names = (sample.id, sample.pair_id, image)
+        groups |= {str(name): number for name in names if name is not None and str(name) not in groups}
+    return with_groups(metrics, groups)
+
+
+def _with_groups(metric: Metric, groups: Mapping[str, int]) -> Metric:
+    if metric.parts is None or metric.parts.ids is None:
+        return metric
+    others = itertools.count(max(groups.values(), default=-1) + 1)
+    known = [groups.get(name, groups.get(name.partition("/")[0])) for name in metric.parts.ids]
+    numbers = np.array([next(others) if number is None else number for number in known], int)
+    parts = replace(metric.parts, groups=numbers)
+    n_groups = len(np.unique(numbers[parts.index >= 0]))
+    if n_groups == metric.n:
+        return replace(metric, parts=parts)
+    low, high = _interval(parts, metric.range)
+    return replace(metric, parts=parts, low=low, high=high, n_groups=n_groups)
 
 
 def make_parts(counts: np.ndarray, scored: np.ndarray, combine: Combine) -> Parts:
@@ -145,19 +204,8 @@ def mean_metric(
         >>> round(metric.value, 3), metric.n, metric.coverage
         (0.667, 3, 0.75)
     """
-    numbers = np.array([value for value in values if value is not None], float)
-    scored = np.array([value is not None for value in values], bool)
-    low, high = bootstrap_mean(numbers)
-    mean = float(numbers.mean()) if len(numbers) else math.nan
-    return Metric(
-        value=_finite(mean),
-        n=len(numbers),
-        coverage=len(numbers) / len(values) if len(values) else None,
-        low=_finite(float(low)),
-        high=_finite(float(high)),
-        direction=direction,
-        range=range,
-        parts=make_parts(np.stack([numbers, np.ones(len(numbers))], -1), scored, ratio),
+    return count_metric(
+        [None if value is None else (value, 1.0) for value in values], ratio, direction, range
     )
 
 
@@ -166,7 +214,6 @@ def count_metric(
     combine: Combine,
     direction: Direction,
     range: tuple[float | None, float | None] = (0.0, 1.0),
-    seed: int = 0,
 ) -> Metric:
     """Return a metric of counts that are summed over samples first, such as a micro F1.
 
@@ -176,48 +223,61 @@ def count_metric(
         combine: computes the metric [...] from summed counts [..., column]. NaN where it is undefined.
         direction: which way is better.
         range: smallest and largest possible value.
-        seed: seed of the bootstrap over samples. Resamples with an undefined metric are left out.
 
     Example:
         >>> precision = count_metric([(1, 2), (3, 3)], lambda sums: sums[..., 0] / sums[..., 1], "higher")
         >>> precision.value, precision.n
         (0.8, 2)
     """
-    numbers = np.array([row for row in counts if row is not None], float)
     scored = np.array([row is not None for row in counts], bool)
-    low = high = value = math.nan
-    parts = None
+    if not scored.any():
+        coverage = 0.0 if len(counts) else None
+        return Metric(None, 0, coverage, None, None, direction, range, n_groups=0)
+    numbers = np.array([row for row in counts if row is not None], float)
+    return summed_metric(numbers, scored, combine, direction, range)
+
+
+def summed_metric(
+    counts: np.ndarray,
+    scored: np.ndarray,
+    combine: Combine,
+    direction: Direction,
+    range: tuple[float | None, float | None] = (0.0, 1.0),
+) -> Metric:
+    """Return `count_metric` of an array.
+
+    Args:
+        counts: counts of the scored samples, [scored sample, column].
+        scored: whether each sample was scored, [sample].
+        combine, direction, range: as in `count_metric`.
+
+    Example:
+        >>> summed_metric(np.array([[1.0, 2.0]]), np.array([False, True]), ratio, "higher").coverage
+        0.5
+    """
+    parts = make_parts(counts, scored, combine)
     with np.errstate(invalid="ignore", divide="ignore"):
-        if len(numbers):
-            value = float(combine(numbers.sum(0)))
-            parts = make_parts(numbers, scored, combine)
-        if parts is not None and len(numbers) > 1:
-            low, high = _bootstrap_interval(parts, seed)
-    return Metric(
-        value=_finite(value),
-        n=len(numbers),
-        coverage=len(numbers) / len(counts) if len(counts) else None,
-        low=_finite(low),
-        high=_finite(high),
-        direction=direction,
-        range=range,
-        parts=parts,
-    )
+        value = float(combine(counts.sum(0)))
+    low, high = _interval(parts, range)
+    n = len(counts)
+    return Metric(_finite(value), n, n / len(scored), low, high, direction, range, parts, n)
 
 
-def _bootstrap_interval(parts: Parts, seed: int) -> tuple[float, float]:
-    """Return the percentile bootstrap interval over samples; NaN where every resample is undefined."""
-    # Samples with the same counts are drawn together: the distribution is the same, and it is quicker.
-    times = np.bincount(parts.index[parts.index >= 0])
-    n = int(times.sum())
-    resamples = np.random.default_rng(seed).multinomial(n, times / n, size=RESAMPLES)
-    values = np.asarray(parts.combine(resamples @ parts.rows), float)
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return math.nan, math.nan
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(values, [tail, 100 - tail])
-    return float(low), float(high)
+def _interval(parts: Parts, range: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+    """Return the interval over groups. The share of samples with some property gets that of a share."""
+    scored = parts.index >= 0
+    groups = None if parts.groups is None else parts.groups[scored]
+    counts = parts.rows[parts.index[scored]]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = np.asarray(parts.combine(parts.rows), float)[parts.index[scored]]
+        total = parts.combine(counts.sum(0))
+    known = np.isfinite(values)
+    binary = np.isin(values[known], (0, 1)).all()
+    if known.any() and binary and math.isclose(total, values[known].mean(), abs_tol=1e-12):
+        low, high = mean_interval(values[known], None if groups is None else groups[known])
+    else:
+        low, high = sums_interval(parts.combine, counts, groups, range)
+    return _finite(float(low)), _finite(float(high))
 
 
 def f1(counts: np.ndarray) -> np.ndarray:

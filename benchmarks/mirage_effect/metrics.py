@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from mmprobe.analyses.intervals import sums_interval
 from mmprobe.analyses.statistics import PERMUTATIONS
 from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
@@ -37,9 +39,14 @@ def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
         (0.667, 0.333)
     """
     mirages = [None if label is None else float(not label.notices) for label in labels]
-    descriptions = [None if label is None else float(label.describes) for label in labels]
+    descriptions = [
+        None if label is None or label.describes is None else float(label.describes) for label in labels
+    ]
     described_mirages = [
-        None if label is None else float(label.describes and not label.notices) for label in labels
+        None
+        if label is None or (label.describes is None and not label.notices)
+        else float(bool(label.describes) and not label.notices)
+        for label in labels
     ]
     return {
         "mirage_rate": mean_metric(mirages, "lower"),
@@ -185,24 +192,22 @@ def answer_similarity(
     present_counts = np.bincount([index[answer] for answer in present], minlength=len(answers))
     absent_counts = np.bincount([index[answer] for answer in absent], minlength=len(answers))
 
-    def similarity(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        distance = np.abs(first / n[0] - second / n[1]).sum(-1) / 2
-        return np.round(1 - distance, 12)  # so that disjoint answers give exactly 0
+    def similarity(counts: np.ndarray) -> np.ndarray:
+        first, second = np.split(counts, 2, axis=-1)
+        shares = first / first.sum(-1, keepdims=True) - second / second.sum(-1, keepdims=True)
+        return np.round(1 - np.abs(shares).sum(-1) / 2, 12)  # so that disjoint answers give exactly 0
 
     rng = np.random.default_rng(seed)
-    value = float(similarity(present_counts, absent_counts))
+    value = float(similarity(np.concatenate([present_counts, absent_counts])))
     total_counts = present_counts + absent_counts
     shuffled = rng.multivariate_hypergeometric(total_counts, n[0], size=permutations)
-    by_chance = similarity(shuffled, total_counts - shuffled)
+    by_chance = similarity(np.concatenate([shuffled, total_counts - shuffled], axis=1))
     p = (int((by_chance <= value + 1e-12).sum()) + 1) / (permutations + 1)
-    resampled = similarity(
-        rng.multinomial(n[0], present_counts / n[0], 2000), rng.multinomial(n[1], absent_counts / n[1], 2000)
-    )
-    low: float | None = None
-    high: float | None = None
-    if min(n) > 1:
-        low, high = (float(bound) for bound in np.percentile(resampled, [2.5, 97.5]))
-    metric = Metric(value, sum(n), 1.0, low, high, "lower", (0.0, 1.0))
+    rows = np.eye(2 * len(answers))
+    places = [index[answer] for answer in present] + [len(answers) + index[answer] for answer in absent]
+    low, high = (float(end) for end in sums_interval(similarity, rows[places], None, (0.0, 1.0)))
+    ends = (low, high) if math.isfinite(low) else (None, None)
+    metric = Metric(value, sum(n), 1.0, *ends, "lower", (0.0, 1.0))
     return Similarity(metric, float(by_chance.mean()), p)
 
 

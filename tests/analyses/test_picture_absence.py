@@ -25,7 +25,7 @@ def make_trace(states: Any, entropy: Any = None, mass: Any = None) -> dict[str, 
 
 
 def with_image(name: str, *arrays: Any) -> dict[str, dict[str, Any]]:
-    return {name: make_trace(*arrays) | {"images": ["a.png"]}}
+    return {name: make_trace(*arrays) | {"images": [f"{name}.png"]}}
 
 
 def without_image(name: str, *arrays: Any) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
-from mmprobe.analyses.statistics import CONFIDENCE, RESAMPLES
+from mmprobe.analyses.intervals import percentile_interval
 from mmprobe.benchmarks.core.results import Metric, mean_metric
 
 
@@ -42,8 +42,6 @@ def rank_changes(
     ids: Sequence[str],
     correct_with: Mapping[str, Sequence[bool | None]],
     kept: Collection[str],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> dict[str, RankChange]:
     """Return the accuracies and ranks of the models on the whole set and on the cleaned one.
 
@@ -51,7 +49,6 @@ def rank_changes(
         ids: ids of the questions.
         correct_with: by model, whether it answered each question rightly with its image; None if not scored.
         kept: ids that B-Clean kept.
-        resamples, seed: of the bootstrap over questions.
 
     Example:
         >>> correct = {"m": [True, True, False], "n": [False, False, True]}
@@ -62,9 +59,9 @@ def rank_changes(
     is_kept = np.array([name in kept for name in ids], bool)
     rows = [[np.nan if v is None else float(v) for v in correct] for correct in correct_with.values()]
     table = np.array(rows, float).reshape(len(correct_with), len(ids))
-    ranks_before = _rank_models(table, resamples, seed)
-    ranks_after = _rank_models(table[:, is_kept], resamples, seed)
-    change_intervals = _change_intervals(table, is_kept, resamples, seed)
+    ranks_before = _rank_models(table)
+    ranks_after = _rank_models(table[:, is_kept])
+    change_intervals = _change_intervals(table, is_kept)
     changes = {}
     for index, model in enumerate(correct_with):
         before, before_interval = ranks_before[index]
@@ -88,51 +85,40 @@ def _accuracy(correct: np.ndarray) -> Metric:
     return mean_metric([None if np.isnan(value) else float(value) for value in correct], "higher")
 
 
-def _rank_models(
-    table: np.ndarray, resamples: int, seed: int
-) -> list[tuple[float | None, tuple[float, float] | None]]:
+def _rank_models(table: np.ndarray) -> list[tuple[float | None, tuple[float, float] | None]]:
     """Return the rank of each model and its interval, from [model, question] with NaN if not scored."""
-    scored = np.isfinite(table)
-    if not scored.any(1).all():
+    if not np.isfinite(table).any(1).all():
         return [(None, None)] * len(table)
-    values = np.where(scored, table, 0)
-    ranks = rankdata(-np.round(values.sum(1) / scored.sum(1), 12))
     count = table.shape[1]
+    ranks = _weighted_ranks(table, np.ones((1, count)))[:, 0]
     if count < 2:
         return [(float(rank), None) for rank in ranks]
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
-    with np.errstate(invalid="ignore"):
-        means = (draws @ values.T) / (draws @ scored.T)
-    means = means[np.isfinite(means).all(1)]
-    resampled_ranks = rankdata(-np.round(means, 12), axis=1)
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = ranks, ranks
-    if len(resampled_ranks):
-        low, high = np.percentile(resampled_ranks, [tail, 100 - tail], axis=0)
+    low, high = percentile_interval(lambda weights: _weighted_ranks(table, weights), None, count)
     return [(float(r), (float(lo), float(hi))) for r, lo, hi in zip(ranks, low, high, strict=True)]
 
 
-def _change_intervals(
-    table: np.ndarray, is_kept: np.ndarray, resamples: int, seed: int
-) -> list[tuple[float, float] | None]:
-    """Return the interval of each model's rank change, from [model, question] with NaN if not scored.
+def _change_intervals(table: np.ndarray, is_kept: np.ndarray) -> list[tuple[float, float] | None]:
+    """Return the interval of each model's rank change, from [model, question] with NaN if not scored."""
+    if table.shape[1] < 2:
+        return [None] * len(table)
 
-    Draws in which a model has no scored question are left out.
+    def changes(weights: np.ndarray) -> np.ndarray:
+        return _weighted_ranks(table[:, is_kept], weights[:, is_kept]) - _weighted_ranks(table, weights)
+
+    low, high = percentile_interval(changes, None, table.shape[1])
+    ends = zip(low.tolist(), high.tolist(), strict=True)
+    return [(lo, hi) if np.isfinite(lo) else None for lo, hi in ends]
+
+
+def _weighted_ranks(table: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the ranks [model, resample]; NaN where a model has no scored question.
+
+    Args:
+        table: [model, question], NaN if not scored.
+        weights: [resample, question].
     """
-    count = table.shape[1]
-    if count < 2:
-        return [None] * len(table)
     scored = np.isfinite(table)
-    values = np.where(scored, table, 0)
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
-    means = []
     with np.errstate(invalid="ignore"):
-        for part in (np.ones(count, bool), is_kept):
-            means.append((draws[:, part] @ values[:, part].T) / (draws[:, part] @ scored[:, part].T))
-    usable = np.isfinite(means).all((0, 2))
-    if not usable.any():
-        return [None] * len(table)
-    before, after = (rankdata(-np.round(mean[usable], 12), axis=1) for mean in means)
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(after - before, [tail, 100 - tail], axis=0)
-    return [(float(lo), float(hi)) for lo, hi in zip(low, high, strict=True)]
+        means = (np.where(scored, table, 0) @ weights.T) / (scored @ weights.T)
+    ranks = rankdata(-np.round(means, 12), axis=0)
+    return np.where(np.isfinite(means).all(0), ranks, np.nan)

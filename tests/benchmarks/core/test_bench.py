@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark, read_responses
+from mmprobe.benchmarks.core.results import group_by_images
 from mmprobe.benchmarks.core.runner import local_answerer, run_benchmark
 from mmprobe.benchmarks.spd_faith.benchmark import build_published_truth
 from mmprobe.benchmarks.spd_faith.data import Difference, Pair
@@ -16,7 +17,7 @@ from mmprobe.cache import open_run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 
-FIELDS = {"value", "n", "coverage", "low", "high", "direction", "range"}
+FIELDS = {"value", "n", "coverage", "low", "high", "direction", "range", "n_groups"}
 
 
 def invoke(*arguments: object) -> str:
@@ -151,7 +152,8 @@ def test_kept_answers_are_not_asked_again(tmp_path):
         run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
     metrics, _ = run_benchmark(benchmark, truth, answer, tmp_path / "out", {}, resume=True)
     assert sorted(asked) == sorted(sample.id for sample in truth)
-    assert metrics == benchmark.score_answers(truth, {sample.id: "Yes." for sample in truth})[0]
+    expected, _ = benchmark.score_answers(truth, {sample.id: "Yes." for sample in truth})
+    assert metrics == group_by_images(expected, truth)
 
 
 def test_a_folder_is_resumed_only_by_the_same_call(tmp_path):
