@@ -48,18 +48,10 @@ class JudgeComparison(NamedTuple):
 
 
 def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
-    """Read the labels of two judges from their result folders.
-
-    Args:
-        first, second: result folders of the same answers.
+    """Read the labels of two judges of the same answers from their result folders.
 
     Raises:
         InputError: a folder holds no results of a benchmark that judges label, or the answers differ.
-
-    Example:
-        >>> folders = Path("results/lexical"), Path("results/gpt-4o")
-        >>> compare_result_folders(*folders).judges                                  # doctest: +SKIP
-        ('lexical', 'model:openai/gpt-4o')
     """
     benchmark, first_judge, first_records = _read_folder(first)
     second_benchmark, second_judge, second_records = _read_folder(second)
@@ -264,8 +256,7 @@ def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict
     bootstrap draws samples, because the items of one sample are not independent.
 
     Args:
-        first, second: the labels of each sample by the first and by the second judge, one label per item.
-            None if a judge left the sample unscored, which lowers the coverage.
+        first, second: the labels of each sample by both judges, one per item; None lowers the coverage.
 
     Returns:
         `kappa`: 1 is perfect agreement, 0 is agreement by chance. It is undefined if both judges give the

@@ -31,11 +31,6 @@ class Reply(NamedTuple):
 def cache_key(model: str, messages: Sequence[tuple[str, str]], sampling: Mapping[str, Any]) -> str:
     """Return the SHA-256 of everything that a reply depends on.
 
-    Args:
-        model: the name of the model.
-        messages: role and content of each message.
-        sampling: the sampling parameters, such as temperature and seed.
-
     Example:
         >>> cache_key("a/b", [("user", "Hi")], {"seed": 0})[:12]
         'cef11c6c7123'

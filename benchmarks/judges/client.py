@@ -44,11 +44,6 @@ class ModelClient:
 
     Raises:
         InputError: as `open_model`.
-
-    Example:
-        >>> client = ModelClient("openai/gpt-4o", {"seed": 0})                      # doctest: +SKIP
-        >>> asyncio.run(client.call([("user", "Hi")]))                               # doctest: +SKIP
-        Reply(text='Hello!', stop='stop')
     """
 
     def __init__(
@@ -154,10 +149,6 @@ def open_model(model: Any) -> Any:
 
     Raises:
         InputError: inspect-ai, the provider, its package or its API key is missing.
-
-    Example:
-        >>> open_model("openai/gpt-4o")                                             # doctest: +SKIP
-        openai/gpt-4o
     """
     try:
         from inspect_ai.model import Model, get_model

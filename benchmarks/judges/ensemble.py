@@ -33,9 +33,6 @@ class EnsembleJudge:
 
     Raises:
         InputError: fewer than two judges.
-
-    Example:
-        >>> judge = EnsembleJudge([ModelJudge(name) for name in names])              # doctest: +SKIP
     """
 
     def __init__(self, judges: Sequence[Judge]) -> None:

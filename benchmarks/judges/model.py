@@ -71,11 +71,6 @@ class ModelJudge:
     Raises:
         InputError: inspect-ai or the provider's package is missing, the provider or its API key is unknown,
             or a number is out of range.
-
-    Example:
-        >>> judge = ModelJudge("openai/gpt-4o", cache="judge.sqlite")               # doctest: +SKIP
-        >>> asyncio.run(judge.extract(["The chair is red now."]))[0].items           # doctest: +SKIP
-        (JudgedClaim(type='color', category='chair', text='The chair is red now.'),)
     """
 
     def __init__(

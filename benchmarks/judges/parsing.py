@@ -90,10 +90,6 @@ def read_labels(reply: str, count: int) -> tuple[PairLabel, ...]:
 def read_matches(reply: str, claims: int, truths: int) -> tuple[Match, ...]:
     """Return the matches of a reply, one per claim. Truths count from 1 in the reply, from 0 in the result.
 
-    Args:
-        reply: the text of the reply.
-        claims, truths: number of claims and of true differences.
-
     Raises:
         UnusableReply: the form, the number of labels or the number of a truth is wrong.
 

@@ -91,10 +91,6 @@ def with_judge(
 
     Raises:
         InputError: as `open_judge`, or the benchmark needs no judge.
-
-    Example:
-        >>> benchmark = find_benchmark("spd-faith")                                    # doctest: +SKIP
-        >>> benchmark, counts = with_judge(benchmark, "model:openai/gpt-4o")         # doctest: +SKIP
     """
     if name == LEXICAL:
         return benchmark, {}

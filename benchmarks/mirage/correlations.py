@@ -47,17 +47,10 @@ class Correlations:
 
 
 def correlate_models(folders: Sequence[str | Path], metrics: Sequence[str] = MODEL_METRICS) -> Correlations:
-    """Correlate metrics over models (table 5). Each result folder is one case.
-
-    Args:
-        folders: result folders of `mmprobe bench mirage` or `mmprobe score mirage`, one per model.
-        metrics: names of metrics in `results.json`. A metric that a folder does not define is None there.
+    """Correlate metrics of results.json over models (table 5). Each result folder is one case.
 
     Raises:
         InputError: a folder holds no results of MIRAGE, a folder is given twice, or no folder has a metric.
-
-    Example:
-        >>> correlate_models(["results/one", "results/two", "results/three"]).r           # doctest: +SKIP
     """
     rows = [_read_folder(Path(folder))[0] for folder in _check_distinct(folders)]
     for name in metrics:
@@ -83,10 +76,6 @@ def correlate_kinds_over_topics(
 
     Raises:
         InputError: a folder holds no results of MIRAGE or is given twice, or no judge labelled kinds.
-
-    Example:
-        >>> correlate_kinds_over_topics(["results/judged"]).n[0][1]                       # doctest: +SKIP
-        7
     """
     tables = [_topic_rates(Path(folder)) for folder in _check_distinct(folders)]
     if cases == "topics":
@@ -107,14 +96,8 @@ def correlate_kinds_over_topics(
 def correlate_kinds_over_questions(folder: str | Path) -> Correlations:
     """Correlate the kinds of hallucination over the questions of one model, ours. The paper correlates topics.
 
-    Args:
-        folder: result folder of MIRAGE, judged by a model.
-
     Raises:
         InputError: as `correlate_kinds_over_topics`.
-
-    Example:
-        >>> correlate_kinds_over_questions("results/judged").p_holm                       # doctest: +SKIP
     """
     verdicts = [verdict for _, verdict in _kind_verdicts(Path(folder))]
     return correlate({kind: [verdict.get(kind) for verdict in verdicts] for kind in KINDS})
@@ -160,8 +143,7 @@ def correlate(
     """Return the Pearson correlations of all pairs of columns, as in table 5 and figures 5 and 7.
 
     Args:
-        columns: values by name, one value per case; None if unknown. A case is for example a model, a topic
-            or a question.
+        columns: values by name, one per case; None if unknown.
         blocks: the block of each case; the permutation test shuffles within blocks. Empty for a single block.
 
     Raises:

@@ -15,13 +15,8 @@ from mmprobe.errors import InputError
 def accuracy(correct: Sequence[bool | None], scored: Sequence[bool] | None = None) -> dict[str, Metric]:
     """Return the share of right answers (section 4.1).
 
-    Args:
-        correct: whether each answer is right; None if the response states no answer.
-        scored: False for a question without a response or without a verdict; all are scored by default.
-
-    Returns:
-        - accuracy: over all scored questions; a response without an answer is wrong
-        - accuracy_answered: over the questions with an answer
+    `accuracy` is over all scored questions (by default all); a response without an answer (None) is wrong.
+    `accuracy_answered` is over the questions with an answer.
 
     Example:
         >>> metrics = accuracy([True, False, None, None])
@@ -49,7 +44,7 @@ def factuality(
     the response states. F is their harmonic mean, or 0 if no item matches.
 
     Args:
-        matches: the labels of each question; None if the response or the judge gave no usable lists.
+        matches: of each question; None if the response or the judge gave no usable lists.
         name: `f_step` or `f_claim`.
         reasonable: the weight of REASONABLE as a match, 0 to 1. The matches of the paper are binary; ours is
             0.
@@ -107,9 +102,6 @@ def _f_score(counts: np.ndarray) -> np.ndarray:
 
 def hallucination_rates(verdicts: Sequence[Mapping[Kind, bool] | None]) -> dict[str, Metric]:
     """Return the share of reasoning chains with each kind of hallucination (table 3), and with any kind.
-
-    Args:
-        verdicts: for each question, whether its chain has each kind; None without a verdict.
 
     Example:
         >>> rates = hallucination_rates([dict.fromkeys(KINDS, False) | {"spatial": True}, None])

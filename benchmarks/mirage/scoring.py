@@ -28,10 +28,6 @@ def compute_metrics(
           scored them
         - `NAME[topic=…]` and `NAME[type=…]` if the questions have several topics or types. Of the judge's
           metrics, `lhs` and the rates are split.
-
-    Example:
-        >>> compute_metrics(questions, labels)["accuracy"].value                    # doctest: +SKIP
-        0.75
     """
     metrics = _answer_metrics(questions, labels)
     metrics |= _factuality_metrics(questions, labels, reasonable)

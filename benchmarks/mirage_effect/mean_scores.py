@@ -43,10 +43,6 @@ def mean_mirage_scores(folders: Sequence[str | Path]) -> MeanScores:
 
     Raises:
         InputError: a folder holds other results, or two folders hold the same model and data set.
-
-    Example:
-        >>> mean_mirage_scores(["one-vqarad", "one-microvqa"]).metrics["mirage_score"].n      # doctest: +SKIP
-        2
     """
     records = [_read_folder(Path(folder)) for folder in folders]
     earlier: dict[tuple[str, str], str] = {}

@@ -17,16 +17,7 @@ class _Labels(StrictReply):
 
 
 def label_by_judge(answers: Mapping[str, tuple[str, str]], judge: Judge) -> dict[str, JudgedAnswer]:
-    """Return both labels of each answer. An empty answer has none and needs no request.
-
-    Args:
-        answers: question and response, by id.
-        judge: the judge.
-
-    Example:
-        >>> label_by_judge({"1": ("Who is this?", "A man in red.")}, judge)["1"].labels    # doctest: +SKIP
-        ImagelessLabels(notices=False, describes=True)
-    """
+    """Return both labels of each answer, from question and response by id. An empty answer needs no request."""
     requests = {
         name: JudgeRequest(LABELS, {"question": question, "response": response}, read_labels)
         for name, (question, response) in answers.items()
@@ -40,14 +31,6 @@ def label_by_judge(answers: Mapping[str, tuple[str, str]], judge: Judge) -> dict
 
 
 def read_labels(reply: str) -> tuple[bool, bool]:
-    """Return whether an answer notices and whether it describes, from a reply to `LABELS`.
-
-    Raises:
-        UnusableReply: the form is wrong.
-
-    Example:
-        >>> read_labels('{"notices": true, "describes": false}')
-        (True, False)
-    """
+    """Return whether an answer notices and whether it describes. Raises UnusableReply for another form."""
     labels = read_reply(reply, _Labels)
     return labels.notices, labels.describes

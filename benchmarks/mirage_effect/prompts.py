@@ -90,12 +90,6 @@ def build_prompt(
     - benchmark: the system prompt begins with the name of the data set
     - guess: the system prompt says that the image was removed, and asks for a guess
 
-    Args:
-        question: the question.
-        variant: the way of asking.
-        system: the system prompt that the variant adds to.
-        data_set: name of the data set, for `benchmark`.
-
     Raises:
         InputError: `benchmark` without a data set, or an unknown variant.
 

@@ -195,23 +195,12 @@ def _make_imageless_sample(question: ImagelessQuestion, variant: Variant, data_s
 
 
 def imageless_id(question_id: str, variant: Variant) -> str:
-    """Return the id of a question in one of the ways of asking.
-
-    Example:
-        >>> imageless_id("scene-people-01", "guess"), imageless_id("scene-people-01", "plain")
-        ('scene-people-01--guess', 'scene-people-01')
-    """
+    """Return the id of a question in one of the ways of asking."""
     return question_id if variant == "plain" else f"{question_id}--{variant}"
 
 
 def select_varied(questions: Sequence[ImagelessQuestion]) -> list[ImagelessQuestion]:
-    """Return the first questions of each category. They are asked in every variant.
-
-    Example:
-        >>> questions = [ImagelessQuestion(f"x-{number}", "art/x", "?") for number in range(5)]
-        >>> [question.id for question in select_varied(questions)]
-        ['x-0', 'x-1']
-    """
+    """Return the first questions of each category. They are asked in every variant."""
     by_category: dict[str, list[ImagelessQuestion]] = {}
     for question in questions:
         by_category.setdefault(question.category, []).append(question)
@@ -219,12 +208,7 @@ def select_varied(questions: Sequence[ImagelessQuestion]) -> list[ImagelessQuest
 
 
 def diagnosis_prompts(modality: str) -> dict[str, str]:
-    """Return the requests for a diagnosis of one modality, in several wordings, by id.
-
-    Example:
-        >>> list(diagnosis_prompts("ECG"))[0]
-        'diagnosis-ecg-1'
-    """
+    """Return the requests for a diagnosis of one modality, in several wordings, by id (`diagnosis-ecg-1`)."""
     slug = re.sub(r"\W+", "-", modality.lower())
     return {
         f"diagnosis-{slug}-{number}": text.format(modality=modality)
@@ -233,18 +217,10 @@ def diagnosis_prompts(modality: str) -> dict[str, str]:
 
 
 def check_ids(truth: MirageEffectTruth, source: str) -> None:
-    """Check the ids of all samples.
-
-    Args:
-        truth: the questions.
-        source: name of their file, for messages.
+    """Check the ids of all samples. `source` names their file in messages.
 
     Raises:
         InputError: an id is used twice, is too long, or ends as the id of a seed.
-
-    Example:
-        >>> questions = [ImagelessQuestion("1", "art/x", "Who painted this?")]
-        >>> check_ids(MirageEffectTruth(questions, []), "questions.jsonl")
     """
     used: set[str] = set()
     for sample_id in _sample_ids(truth):

@@ -50,10 +50,6 @@ def correction_metrics(
           question; correction_gain_own_chain: minus that after the model's own chain
         - correction_repairs: share of the wrong first answers that are right after the corrected chain
         - correction_harms: share of the right first answers that are wrong after it
-
-    Example:
-        >>> correction_metrics(questions, labels)["correction_gain"].value                 # doctest: +SKIP
-        0.5
     """
     pairs = [(question.id, label) for question, label in zip(questions, labels, strict=True) if label.again]
     if not pairs:

@@ -108,10 +108,6 @@ def rewrite_questions(
         writer: the model; an ensemble is of no use here.
         parts: some of `PARTS`.
         references: number of chains, the true one included.
-
-    Example:
-        >>> rewrite_questions(questions, ModelJudge("openai/gpt-4o")).written              # doctest: +SKIP
-        Counter({'references': 12, 'hints': 12, 'topics': 12})
     """
     requests: dict[tuple[str, str], JudgeRequest[str]] = {}
     for question in questions:

@@ -83,12 +83,7 @@ def clean_questions(
 def chance_share(options: Sequence[int | None], n_models: int) -> float | None:
     """Return the share of questions that at least one of n models guesses: the mean of 1 - (1 - 1/k)^n.
 
-    Args:
-        options: number of options k of each question; None for an open question, which nobody guesses.
-        n_models: number of models.
-
-    Returns:
-        None without questions.
+    An open question has no number of options (None); nobody guesses it.
 
     Example:
         >>> round(chance_share([4], 3), 4)

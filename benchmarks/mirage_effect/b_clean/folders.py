@@ -73,11 +73,6 @@ def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = 
 
     Raises:
         InputError: a folder is given twice, is missing, holds other results, or answers other questions.
-
-    Example:
-        >>> cleaned = clean_folders(["results/one", "results/two"])                 # doctest: +SKIP
-        >>> cleaned.metrics["removed"].value, len(cleaned.kept)                       # doctest: +SKIP
-        (0.753, 428)
     """
     if not folders:
         raise InputError("B-Clean needs the results of at least one model; give their folders")
