@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -98,10 +99,12 @@ class BatchTracer:
             with torch.inference_mode(), methods as intervention:
                 options = self.options | intervention.options
                 output = self.record(self.model, batch, recorders, self.spec, options)
-            for recorder, writer, ids in zip(recorders, writers, output.cpu().numpy(), strict=True):
+            rows = zip(recorders, writers, output.cpu().numpy(), strict=True)
+            for row, (recorder, writer, ids) in enumerate(rows):
                 start = recorder.prompt.padding + len(recorder.prompt.ids)
                 answer_ids = ids[start : start + recorder.n_steps]
-                self.thread.submit(_finish_trace, self.model, recorder.prompt, answer_ids, writer)
+                report = intervention.report(row, recorder.n_steps)
+                self.thread.submit(_finish_trace, self.model, recorder.prompt, answer_ids, report, writer)
         except BaseException:
             self.thread.wait()
             for writer in writers:
@@ -126,7 +129,9 @@ class BatchTracer:
         return TraceWriter(path, coordinates, attributes, spec.dtype == "float16", spec.compression)
 
 
-def _finish_trace(model: Model, prompt: Prompt, answer_ids: np.ndarray, writer: TraceWriter) -> None:
+def _finish_trace(
+    model: Model, prompt: Prompt, answer_ids: np.ndarray, report: dict[str, Any], writer: TraceWriter
+) -> None:
     """Write the tokens, the images and the answer, and give the trace its name."""
     ids = np.concatenate([prompt.ids, answer_ids])
     sizes = [prompt.sizes[source] for source in prompt.sources]
@@ -140,6 +145,9 @@ def _finish_trace(model: Model, prompt: Prompt, answer_ids: np.ndarray, writer: 
     writer.write("images/size", np.reshape(sizes, (-1, 2)))
     writer.write("images/source", np.array(prompt.sources, np.int32))
     writer.write("images/box", np.reshape([view.box for view in prompt.views], (-1, 4)))
+    if report:
+        texts = [json.dumps({"method": name, "report": own}) for name, own in report.items()]
+        writer.write("methods/report", np.array(texts, dtype=object))
     answer = model.tokenizer.decode(answer_ids, skip_special_tokens=True)
     writer.set_attributes({"answer": _replace_nul(answer)})
     writer.commit()

@@ -167,7 +167,7 @@ class _SageState(MethodState):
         self.map = AttentionMap(context)
         self.prompt_states: Tensor | None = None  # what the unembedding reads, [batch, position, hidden]
         self.is_occluded = torch.empty(0, dtype=torch.bool)  # rows with an occluded patch, [batch, 1]
-        self.occluded: list[tuple[int, list[int]]] = []  # step, and number of occluded tokens of each row
+        self.occluded: list[tuple[int, list[list[int]]]] = []  # step, and occluded tokens of each row
         self.changed: list[Tensor] = []  # bool [batch] for each step: the most likely token became another
 
     def attention_layers(self) -> Sequence[int]:
@@ -235,8 +235,7 @@ class _SageState(MethodState):
         ffn_update = changed - mid
         log_p = (mid - pre).float().log_softmax(-1)
         log_q = ffn_update.float().log_softmax(-1)
-        # torch's kl_div takes twice as long
-        conflict = log_p.exp().mul_(log_p - log_q).sum(-1, keepdim=True)  # [batch, position, 1]
+        conflict = log_p.exp().mul_(log_p - log_q).sum(-1, keepdim=True)  # half the time of torch's kl_div
         self.step_conflicts.append(conflict)
         suppressed = torch.add(mid, ffn_update, alpha=self.method.beta)
         changed = torch.where(conflict > self.taus[-1], suppressed, changed)
@@ -290,20 +289,18 @@ class _SageState(MethodState):
         return logits
 
     def _is_occlusion_due(self) -> bool:
-        """Return whether the occlusion is computed at this step."""
         refresh = self.method.refresh
         return self.method.generates and (self.step == 0 or (refresh > 0 and self.step % refresh == 0))
 
     def _build_occluded_path(self, tokens: Tensor) -> ContrastPath | None:
-        """Return a contrast path with occluded images (equation 6); None if no row has an occluded patch.
+        """Return a contrast path with occluded images (equation 6), for each row's most likely token, [batch].
 
-        Args:
-            tokens: the most likely token of each row, [batch].
+        Return None if no row has an occluded patch.
         """
         model, method, prompts = self.context.model, self.method, self.context.batch.prompts
         assert self.prompt_states is not None
         unembedding = model.hf.get_output_embeddings().weight[tokens]
-        chats, counts = [], []
+        chats, tokens_of = [], []
         for row, (chat, prompt) in enumerate(zip(self.context.chats, prompts, strict=True)):
             states = self.prompt_states[row, torch.from_numpy(prompt.visual_positions + prompt.padding)]
             activation = (states @ unembedding[row]).float()  # equation 18
@@ -315,35 +312,39 @@ class _SageState(MethodState):
                 for image, pixels in zip(chat.images, masks, strict=True)
             ]
             chats.append(with_images(chat, images))
-            counts.append(int(occluded.sum()))
+            tokens_of.append(np.flatnonzero(occluded).tolist())
         self.map = AttentionMap(self.context)
-        self.occluded.append((self.step, counts))
-        self.is_occluded = torch.tensor(counts, device=tokens.device)[:, None] > 0
-        return ContrastPath(model, build_batch(model, chats).inputs) if any(counts) else None
+        self.occluded.append((self.step, tokens_of))
+        self.is_occluded = torch.tensor([len(row) > 0 for row in tokens_of], device=tokens.device)[:, None]
+        return ContrastPath(model, build_batch(model, chats).inputs) if any(tokens_of) else None
 
     def report(self, row: int, n_steps: int) -> dict[str, Any]:
-        """Return what each stage did at each step.
+        """Return what each stage did, with one item a step.
 
-        Returns:
-            `visual_attention` and `alpha`: attention to visual tokens and alpha_t, mean over deep layers.
-            `conflict`: mean over layers, in nats.
-            `suppressed`: share of the layers whose conflict exceeds tau.
-            `changed`: the steps at which the most likely token became another.
-            `occluded`: number of occluded visual tokens, by the step from which they are.
+        - visual_attention, alpha: attention to visual tokens and alpha_t, mean over deep layers; alphas: by layer
+        - conflict: mean over layers, nats; suppressed, suppressed_layers: share and indices of layers above tau
+        - changed: the steps at which the most likely token became another
+        - occluded, occluded_tokens: number and indices of occluded visual tokens, by the step from which
         """
         report: dict[str, Any] = {}
         if self.attention:
-            attention, alpha = (
-                torch.cat(values, 1)[row].view(-1, len(self.inverse_reference))[:n_steps].mean(1)
+            attention, alphas = (
+                torch.cat(values, 1)[row].view(-1, len(self.inverse_reference))[:n_steps]
                 for values in (self.attention, self.alphas)
             )
-            report |= {"visual_attention": (attention / self.n_heads).tolist(), "alpha": alpha.tolist()}
+            report["visual_attention"] = (attention.mean(1) / self.n_heads).tolist()
+            report |= {"alpha": alphas.mean(1).tolist(), "alphas": alphas.tolist()}
         if self.conflicts:
             conflicts = torch.stack([conflict[row] for conflict in self.conflicts[:n_steps]])  # [step, layer]
             taus = torch.stack([tau[row, 0] for tau in self.taus[: len(conflicts)]])
             report["conflict"] = conflicts.mean(1).tolist()
             report["suppressed"] = (conflicts > taus).float().mean(1).tolist()
+            report["suppressed_layers"] = [layers.nonzero()[:, 0].tolist() for layers in conflicts > taus]
         if self.method.generates:
             report["changed"] = list_changed_steps(self.changed[:n_steps], row)
-            report["occluded"] = {step: counts[row] for step, counts in self.occluded if step < n_steps}
+            tokens = {step: rows[row] for step, rows in self.occluded if step < n_steps}
+            report |= {
+                "occluded": {step: len(each) for step, each in tokens.items()},
+                "occluded_tokens": tokens,
+            }
         return report

@@ -10,6 +10,7 @@ import pytest
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
+from mmprobe.interventions import generate_batch, load_method
 
 TOKENS = 24
 
@@ -78,3 +79,27 @@ def test_a_method_that_cannot_be_traced_is_refused_before_the_run(
     with pytest.raises(InputError, match=message):
         mp.trace(tiny_spd, samples, tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_trace_keeps_the_methods_own_reports(tiny_spd, samples, tmp_path):
+    """Two methods act together on a batch of two; each trace has the reports that `generate` gives."""
+    methods = [load_method("sage", alpha=0.5, tau=0.5, refresh=4), load_method("pai", alpha=0.1)]
+    same = [sample for sample in samples if sample.metadata["type"] == "same"]
+    run = mp.trace(tiny_spd, same, tmp_path / "run", max_new_tokens=8, method=methods, batch_size=2)
+    answers = generate_batch(tiny_spd, same, methods, max_new_tokens=8)
+    for sample, answer in zip(same, answers, strict=True):
+        reports = run[sample.id].method_reports
+        assert reports == json.loads(json.dumps(answer.diagnostics))
+        sage, n_steps = reports["sage"], len(answer.token_ids)
+        n_deep = tiny_spd.n_layers - round(tiny_spd.n_layers / 3)
+        assert np.shape(sage["alphas"]) == (n_steps, n_deep)
+        np.testing.assert_allclose(np.mean(sage["alphas"], 1), sage["alpha"], rtol=1e-5)
+        assert [len(layers) / tiny_spd.n_layers for layers in sage["suppressed_layers"]] == pytest.approx(
+            sage["suppressed"]
+        )
+        assert {step: len(tokens) for step, tokens in sage["occluded_tokens"].items()} == sage["occluded"]
+        n_visual = int((run[sample.id].tokens["group"] == 2).sum())
+        assert all(0 <= token < n_visual for tokens in sage["occluded_tokens"].values() for token in tokens)
+        run[sample.id].check()
+    plain = mp.trace(tiny_spd, same[:1], tmp_path / "plain", max_new_tokens=4)
+    assert plain[same[0].id].method_reports == {}

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from inspect_ai import eval as inspect_eval
-from inspect_ai.model import ChatMessageUser, ModelOutput, ModelUsage, get_model
+from inspect_ai.model import ChatMessageUser, GenerateConfig, ModelOutput, ModelUsage, get_model
 
 from mmprobe.benchmarks.core import inspect_tasks
-from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, is_api
+from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, is_api, messages_of
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
+from mmprobe.interventions import generate
 
 SEED = 5
 
@@ -80,9 +82,47 @@ def test_the_embedded_model_answers_and_is_traced_under_the_questions_ids(tmp_pa
         display="none",
     )
     assert read_values(log)["chair_i"] < 0.2
+    run = open_run(tmp_path / "runs" / "chair")
+    assert sorted(run.ids) == sorted(str(sample.id) for sample in log.samples) and len(run.ids) == 2
     for sample in log.samples:
-        trace = open_run(tmp_path / "runs" / sample.id)[sample.id]
-        assert trace.answer == sample.output.completion
+        assert run[sample.id].answer == sample.output.completion
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"chair", "chair-images"}
+
+
+def ask_local(tmp_path, sample, *configs, **model_args):
+    """Return the answers of the embedded model, as a provider, to one question with each configuration."""
+    args = {"device": "cpu", "trace_to": str(tmp_path / "runs"), **model_args}
+    client = get_model("mmprobe/tiny-spd", memoize=False, **args)
+
+    async def ask():
+        return [await client.generate(messages_of(sample), config=config) for config in configs]
+
+    return asyncio.run(ask())
+
+
+def test_the_provider_honours_temperature_seed_and_length(tmp_path, tiny_spd):
+    truth = find_benchmark("spd-faith").draw_data(tmp_path / "pairs", 1, SEED)
+    sample = next(sample for sample in truth.samples if sample.metadata["type"] == "steps")
+    hot = {"temperature": 50.0, "max_tokens": 12}
+    configs = [GenerateConfig(max_tokens=12), *(GenerateConfig(seed=seed, **hot) for seed in (1, 1, 2))]
+    outputs = ask_local(tmp_path, sample, *configs, trace_to=None)
+    expected = [
+        generate(tiny_spd, sample, max_new_tokens=12, temperature=temperature, seed=seed).text.strip()
+        for temperature, seed in ((0.0, 0), (50.0, 1), (50.0, 1), (50.0, 2))
+    ]
+    assert [output.completion for output in outputs] == expected and len(set(expected)) == 3
+    assert [output.stop_reason for output in outputs] == ["max_tokens"] * 4
+
+
+def test_a_method_is_traced_where_a_trace_is_asked_for(tmp_path, tiny_spd):
+    truth = find_benchmark("spd-faith").draw_data(tmp_path / "pairs", 1, SEED)
+    sample = next(sample for sample in truth.samples if sample.metadata["type"] == "same")
+    (output,) = ask_local(tmp_path, sample, GenerateConfig(max_tokens=8), method="sage")
+    run = open_run(tmp_path / "runs")
+    assert run.config["generate"]["methods"].keys() == {"sage"} and run[sample.id].method_reports
+    assert output.completion == run[sample.id].answer
+    with pytest.raises(InputError, match="holds a run with other settings"):
+        ask_local(tmp_path, sample, GenerateConfig(max_tokens=9), method="sage")
 
 
 def test_inspect_finds_the_tasks():
