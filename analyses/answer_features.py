@@ -8,9 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mmprobe.analyses.attention_decay import slope_over_steps
+from mmprobe.analyses.attention_vs_activation import TOP, rank_correlation, read_maps, top_iou
 from mmprobe.analyses.regions import find_patches, mask_patches
 from mmprobe.cache import Trace
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES
+from mmprobe.errors import InputError, NotApplicable
 
 
 class Feature(NamedTuple):
@@ -38,6 +40,9 @@ FEATURES: dict[str, Feature] = {
     "visual_slope": Feature("attention/mass", lambda share: slope_over_steps(share.mean(1)).item()),
     "visual_entropy": Feature("attention/visual", np.mean),
     "region_ratio": Feature("regions", np.mean),
+    "overlap_iou": Feature("maps", lambda overlap: overlap[:, 0].mean()),
+    "overlap_rank": Feature("maps", lambda overlap: overlap[:, 1].mean()),
+    "residual_drift": Feature("residual/pair", lambda cosine: cosine[-1]),
     "cos_mha": Feature("update/cos_mha", np.mean),
     "cos_ffn_late": Feature("update/cos_ffn", lambda cosine: _late(cosine).mean()),
     "kl": Feature("update/kl", np.mean),
@@ -50,8 +55,12 @@ FEATURES: dict[str, Feature] = {
 """Every feature, by name."""
 
 
-def read_series(trace: Trace) -> dict[str, np.ndarray]:
-    """Return the series [step, ...] for the features, and ffn/gate_sum, as far as they were captured."""
+def read_series(trace: Trace, partner: Trace | None = None) -> dict[str, np.ndarray]:
+    """Return the series [step, ...] for the features, and ffn/gate_sum, as far as they were captured.
+
+    Args:
+        partner: the answer to the opposite question of the sample's pair.
+    """
     captured = set(trace.captured)
     names = (
         "update/cos_mha",
@@ -73,7 +82,51 @@ def read_series(trace: Trace) -> dict[str, np.ndarray]:
         series["attention/visual"] = entropy
         if inside.any():
             series["regions"] = share / inside.mean()
+    overlap = _measure_overlap(trace)
+    if overlap is not None:
+        series["maps"] = overlap
+    if partner is not None and all("residual/post" in one.captured for one in (trace, partner)):
+        series["residual/pair"] = _measure_drift(trace, partner)
     return series
+
+
+def _measure_overlap(trace: Trace) -> np.ndarray | None:
+    """Return IoU and rank correlation of the maps of attention and token activation, [step, 2].
+
+    They are 0 where a map is 0 everywhere or constant. They are NaN if a value is not finite, and None if the
+    trace has no maps.
+    """
+    needed = {"attention/visual", "tam/logit", "tam/prompt"}
+    if not needed <= set(trace.captured) or not trace.images.sizes.get("image", 0):
+        return None
+    try:
+        maps = read_maps(trace)
+    except NotApplicable:
+        return None
+    except InputError:
+        return np.full((1, 2), np.nan)
+    return np.nan_to_num(np.stack([top_iou(*maps, TOP), rank_correlation(*maps)], -1))
+
+
+def _measure_drift(trace: Trace, partner: Trace) -> np.ndarray:
+    """Return the cosine of two answers' mean residual streams so far, mean over the last third of the layers.
+
+    Number t is of the first t + 1 steps of each answer, or all steps of the shorter one. So the last number
+    is the one of `residual_drift`.
+    """
+    streams = [one.array("residual/post") for one in (trace, partner)]
+    steps, layers = max(map(len, streams)), streams[0].shape[1]
+    late = range(layers - max(1, round(layers / 3)), layers)
+    total = np.zeros(steps)
+    for layer in late:
+        sums = []
+        for stream in streams:
+            so_far = stream[:, layer].values.astype(float).cumsum(0)
+            sums.append(so_far[np.minimum(np.arange(steps), len(so_far) - 1)])
+        lengths = np.linalg.norm(sums[0], axis=-1) * np.linalg.norm(sums[1], axis=-1)
+        with np.errstate(invalid="ignore"):
+            total += (sums[0] * sums[1]).sum(-1) / lengths
+    return total / len(late)
 
 
 def _measure_visual(trace: Trace, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -43,6 +43,10 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     - visual_entropy: entropy (nat) of attention over the visual tokens, in layers that attend to them
     - region_ratio: share of that attention on the sample's regions over their share of the visual tokens; 1
       is as much as elsewhere. Only if every labelled sample has regions
+    - overlap_iou, overlap_rank: IoU and rank correlation of the maps of attention and token activation, as in
+      `attention_vs_activation`; 0 where a map is 0 everywhere
+    - residual_drift: cosine of the mean residual stream with that of the pair's other answer, last third of
+      the layers, as in `residual_drift`. Only if every labelled sample has its pair
     - cos_mha, cos_ffn_late (last third of the layers), kl: as in `sublayer_transitions`
     - active_neurons: share of the neurons with a gate sum above 0
     - logprob, logprob_min, entropy (nat): of the generated tokens
@@ -96,8 +100,9 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     labels = {name: int(not label) for name, label in faithful.items() if label is not None}
     _check_classes(run, list(labels.values()), max(minimum, folds))
     rows, samples, missing = [], [], set()
-    for _, trace in run.stream("predict_unfaithful", labels):
-        series = read_series(trace)
+    partners = _find_partners(run)
+    for name, trace in run.stream("predict_unfaithful", labels):
+        series = read_series(trace, run[partners[name]] if name in partners else None)
         missing |= {name for name, feature in FEATURES.items() if feature.series not in series}
         rows.append(compute_features(series))
         samples.append(trace.sample)
@@ -137,6 +142,17 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         "n_left_out": len(left_out),
     }
     return out
+
+
+def _find_partners(run: Run) -> dict[str, str]:
+    """Return the id of the pair's other sample for each sample of a complete pair."""
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for name in run.ids:
+        sample = run.sample(name)
+        if sample.pair_id is not None and sample.polarity is not None:
+            pairs.setdefault(sample.pair_id, []).append((sample.polarity, name))
+    both = [list(dict(pair).values()) for pair in pairs.values() if len(pair) == len(dict(pair)) == 2]
+    return {one: other for first, second in both for one, other in ((first, second), (second, first))}
 
 
 def _check_classes(run: Run, unfaithful: Iterable[int], needed: int, left_out: Sequence[str] = ()) -> None:

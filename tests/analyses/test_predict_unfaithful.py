@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.planted import SIDE, planted_trace
 from helpers.runs import write_run
 from sklearn.metrics import roc_auc_score
 
@@ -31,6 +32,7 @@ module = importlib.import_module("mmprobe.analyses.predict_unfaithful")
 
 warnings.simplefilter("error")
 LAYERS, HEADS, NEURONS = 3, 2, 8
+OF_MAPS_AND_PAIRS = ("overlap_iou", "overlap_rank", "residual_drift")
 REGIONS = [{"image": 0, "box": [0, 0, 10, 10]}]
 
 
@@ -100,8 +102,9 @@ def test_a_planted_feature_is_found(prediction):
         20,
         20,
     )
-    assert list(prediction.feature.values) == [name for name in FEATURES if name != "region_ratio"]
-    assert prediction.attrs["features_left_out"] == "region_ratio"
+    lacking = ["region_ratio", *OF_MAPS_AND_PAIRS]
+    assert list(prediction.feature.values) == [name for name in FEATURES if name not in lacking]
+    assert prediction.attrs["features_left_out"] == ", ".join(lacking)
 
 
 def test_auc_is_that_of_the_held_out_scores(prediction):
@@ -212,8 +215,64 @@ def test_features_by_hand(tmp_path):
             "logprob_min": values["steps/logprob"][:upto].min(),
             "entropy": values["steps/entropy"][:upto].mean(),
             "steps": 2 if is_end else np.nan,
-        }
+        } | dict.fromkeys(OF_MAPS_AND_PAIRS, np.nan)
         np.testing.assert_allclose(row, [expected[name] for name in FEATURES], rtol=1e-5, err_msg=str(upto))
+
+
+@pytest.fixture
+def pairs(tmp_path) -> mp.Run:
+    """Two pairs of answers of three and five steps, with maps and residual streams of four layers."""
+    rng, traces = np.random.default_rng(4), {}
+    for number, (pair, polarity, steps) in enumerate(
+        (("p", "same", 3), ("p", "different", 5), ("q", "same", 5), ("q", "different", 3))
+    ):
+        maps = rng.random((2, steps, SIDE * SIDE))
+        maps[1, 1] = 0  # nothing is read from the image
+        traces[f"{pair}-{polarity}"] = planted_trace(*maps, pair_id=pair, polarity=polarity) | {
+            "images": [f"{pair}.png"],
+            "attention/visual": rng.random((steps, 4, SIDE * SIDE)).astype("f2"),
+            "residual/post": rng.normal(size=(steps, 4, 6)).astype("f2"),
+            "steps/logprob": -rng.random(steps),
+            "steps/entropy": rng.random(steps),
+            "faithful": number % 2 == 0,
+        }
+    return write_run(tmp_path / "run", traces)
+
+
+def test_drift_and_overlap_are_those_of_their_analyses(pairs):
+    partners = {
+        "p-same": "p-different",
+        "p-different": "p-same",
+        "q-same": "q-different",
+        "q-different": "q-same",
+    }
+    assert module._find_partners(pairs) == partners
+    drift = mp.analyses.residual_drift(pairs)
+    overlap = mp.analyses.attention_vs_activation(pairs)
+    names = list(FEATURES)
+    for name, partner in partners.items():
+        rows = compute_features(read_series(pairs[name], pairs[partner]))
+        whole = dict(zip(names, rows[-1], strict=True))
+        expected = drift.cosine.sel(pair=name[0]).isel(layer=slice(3, None)).mean().item()
+        assert whole["residual_drift"] == pytest.approx(expected)
+        iou, rank = (np.nan_to_num(overlap[kind].sel(sample=name)) for kind in ("iou", "rank_correlation"))
+        steps = pairs[name].steps.sizes["step"]
+        assert whole["overlap_iou"] == pytest.approx(iou[:steps].mean())
+        assert whole["overlap_rank"] == pytest.approx(rank[:steps].mean())
+        first = [
+            pairs[one].array("residual/post").values[:2, 3].astype(float).mean(0) for one in (name, partner)
+        ]
+        cosine = first[0] @ first[1] / np.linalg.norm(first[0]) / np.linalg.norm(first[1])
+        assert rows[1][names.index("residual_drift")] == pytest.approx(cosine), "of the first two steps"
+
+
+def test_answers_without_a_pair_have_no_drift_and_half_pairs_no_partner(tmp_path, pairs):
+    shutil.copytree(pairs.path, tmp_path / "half")
+    (tmp_path / "half" / "samples" / "q-same.h5").unlink()
+    half = mp.open_run(tmp_path / "half")
+    assert set(module._find_partners(half)) == {"p-same", "p-different"}
+    assert "residual/pair" not in read_series(half["q-different"])
+    assert "maps" in read_series(half["q-different"])
 
 
 def test_layers_without_attention_to_images_have_no_entropy(tmp_path):
@@ -248,12 +307,13 @@ def test_missing_features_are_left_out_and_named(tmp_path):
         trace |= arrays(rng, steps=1)
         del trace["ffn/gate_sum"]
     ds = predict_unfaithful(write_run(tmp_path / "all", traces), minimum=5)
-    assert ds.attrs["features_left_out"] == "visual_slope, active_neurons"
+    others = ", ".join(OF_MAPS_AND_PAIRS)
+    assert ds.attrs["features_left_out"] == f"visual_slope, {others}, active_neurons"
     assert "region_ratio" in ds.feature
     assert ds.upto.values.tolist() == [1]
     traces["s003"]["regions"] = []
     ds = predict_unfaithful(write_run(tmp_path / "but-one", traces), minimum=5)
-    assert ds.attrs["features_left_out"] == "visual_slope, region_ratio, active_neurons"
+    assert ds.attrs["features_left_out"] == f"visual_slope, region_ratio, {others}, active_neurons"
     assert ds.n == 16
 
 
@@ -300,9 +360,9 @@ def test_on_a_model(tiny_spd, tmp_path):
     samples = mp.load_samples(make_pairs(tmp_path / "pairs", n=6, seed=3, differences=(1, 3)))
     chosen = [sample for sample in samples if sample.metadata["type"] in ("same", "different")]
     chosen = [sample.model_copy(update={"faithful": number % 2 == 0}) for number, sample in enumerate(chosen)]
-    run = mp.trace(tiny_spd, chosen, tmp_path / "run", max_new_tokens=8)
+    run = mp.trace(tiny_spd, chosen, tmp_path / "run", capture="full", max_new_tokens=8)
     ds = predict_unfaithful(run, minimum=5)
-    assert ds.attrs["features_left_out"] == "", "the default capture has the data of every feature"
+    assert ds.attrs["features_left_out"] == "", "the full capture has the data of every feature"
     assert (ds.n, ds.n_pictures, ds.attrs["n_left_out"]) == (12, 6, 0)
     assert ds.n_by_step[0] == 12
     assert np.isfinite(ds.value).all()
