@@ -71,13 +71,17 @@ def ask_questions(truth: MagicTruth) -> list[Sample]:
 
 
 def make_sample(question: MagicQuestion) -> Sample:
-    """Return the sample that asks a question. Its regions are the relevant boxes."""
+    """Return the sample that asks a question. Its regions are the relevant boxes.
+
+    Questions about one image share a `pair_id`, since each has its own numbered copy of the image.
+    """
     return Sample(
         id=question.id,
         images=[question.image],
         question=_build_prompt(question, heal=""),
         system=question.system,
         answer=question.full_answer or question.answer,
+        pair_id=question.metadata.get("source_image"),
         regions=[Region(image=0, box=box.box) for box in question.boxes if box.relevant],
         metadata={"type": question.type, "boxes": [list(box.box) for box in question.boxes]},
     )
@@ -157,7 +161,7 @@ def make_record(
                 "injected": case.injected,
                 "corrections": case.corrections,
                 "continuation": text,
-                "right_answer": None if text is None else is_correct(text, question.answer),
+                "right_answer": None if text is None else is_correct(text, question.answer, question.full_answer),
                 "healed": labels.healed[index] if labels.healed else None,
                 "healed_explicit": labels.healed_explicit[index] if labels.healed_explicit else None,
             }

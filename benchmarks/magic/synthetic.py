@@ -124,7 +124,10 @@ def _make_question(
         steps=steps,
         prompt=text,
         system=SYSTEM,
-        metadata={"objects": [f"{item.colour} {item.shape} {item.cell}" for item in scene.objects]},
+        metadata={
+            "objects": [f"{item.colour} {item.shape} {item.cell}" for item in scene.objects],
+            "source_image": question_id.partition("-")[0],
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from pathlib import Path
@@ -27,6 +28,7 @@ def number_regions(
     """Make the boxes of each question of a file, and draw them with numbers on a copy of its image.
 
     A question with boxes keeps them. Its image is copied as it is, because the boxes are already drawn on it.
+    The metadata of the others get `source_image`, a hash: intervals draw questions about one image together.
 
     Args:
         path: file of questions with `objects` and `distractors` (boxes in pixels) or `saliency` (grey
@@ -67,6 +69,9 @@ def number_regions(
                 left_out[question.id] = str(error)
                 continue
             image = draw_regions(image, [box.box for box in question.boxes])
+            digest = hashlib.sha256(question.image.read_bytes()).hexdigest()[:16]
+            metadata = {"source_image": digest} | question.metadata
+            question = question.model_copy(update={"metadata": metadata})
         image.save(out / "images" / f"{question.id}.png")
         numbered.append(question)
     if not numbered:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.benchmarks.magic.benchmark import BENCHMARK
 from mmprobe.benchmarks.magic.boxes.numbering import number_regions
 from mmprobe.benchmarks.magic.boxes.regions import draw_regions, intersection
 from mmprobe.benchmarks.magic.data import load_questions
@@ -40,7 +42,7 @@ def test_a_saliency_map_becomes_numbered_boxes(tmp_path):
     others = [other for other in question.boxes if not other.relevant]
     assert sorted(other.source for other in others) == ["distractor", "random", "random"]
     assert not any(intersection(other.box, HOT) for other in others)
-    assert question.image == tmp_path / "out" / "images" / "q.png" and question.metadata == {"from": "me"}
+    assert question.image == tmp_path / "out" / "images" / "q.png" and question.metadata["from"] == "me"
     with Image.open(question.image) as drawn, Image.open(tmp_path / "a.png") as plain:
         expected = draw_regions(plain, [other.box for other in question.boxes])
         assert drawn.tobytes() == expected.tobytes() != plain.convert("RGB").tobytes()
@@ -59,6 +61,17 @@ def test_boxes_depend_on_the_seed_and_the_questions_own_id(tmp_path):
     assert boxes(source, "other", 1)["q1"] != first["q1"]
     source.write_text(source.read_text().split("\n")[1])
     assert boxes(source, "alone", 0) == {"q2": first["q2"]}
+
+
+def test_questions_about_one_image_are_one_set_of_images(tmp_path):
+    lines = [{"id": name, "objects": [[10, 10, 30, 30]]} for name in ("q1", "q2", "q3")]
+    source = write_questions(tmp_path, *lines[:2], lines[2] | {"image": "b.png"})
+    Image.new("RGB", (200, 100), (9, 9, 9)).save(tmp_path / "b.png")
+    truth = BENCHMARK.read_data(number_regions(source, tmp_path / "out"))
+    first, second, other = image_groups(BENCHMARK.ask_questions(truth)).tolist()
+    assert first == second != other
+    drawn = BENCHMARK.draw_data(tmp_path / "drawn", 2, 0)
+    assert image_groups(BENCHMARK.ask_questions(drawn)).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_existing_boxes_are_kept(tmp_path):
