@@ -92,7 +92,8 @@ def evaluate(
         trace: trace the answers into `out/run`.
         capture: with `trace`: `default`, `full` or a YAML file.
         method: a method of `mmprobe.interventions`, or a YAML file.
-        perturbation: a kind of `mmprobe.benchmarks.core.perturbations` that disturbs each question.
+        perturbation: a kind of `mmprobe.benchmarks.core.perturbations` that disturbs each question. Each is
+            also asked as it is, into `out/plain`, and `NAME_change` is the paired change of each metric.
         batch_size: questions answered together.
         max_new_tokens: longest answer. None takes the benchmark's own length, which may depend on the question.
         repetition_penalty: of a model loaded here. None for the checkpoint's own.
@@ -112,7 +113,7 @@ def evaluate(
         0.935 [0.880, 0.979]
     """
     from mmprobe.benchmarks.core.api_models import api_answerer, is_api
-    from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
+    from mmprobe.benchmarks.core.perturbations import check_kind, paired_changes, perturb_answerer
 
     out = Path(out)
     benchmark = with_options(find_benchmark(name), options)
@@ -151,8 +152,6 @@ def evaluate(
                 loaded, lengths, batch_size, run, capture, method, parameters, repetition_penalty
             )
             generation = describe_generation(loaded, repetition_penalty)
-        if perturbation is not None:
-            answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
         about = {
             "model": model if isinstance(model, str) else model.name,
             "method": method,
@@ -168,7 +167,20 @@ def evaluate(
             "generation": generation,
             "temperature": 0.0,
         }
+        usual: dict[str, Metric] = {}
+        if perturbation is not None:
+            plain_answerer = answerer
+            if trace:
+                plain_answerer = local_answerer(
+                    *(loaded, lengths, batch_size, None, capture, method, parameters, repetition_penalty)
+                )
+            note = about | {"perturbation": None}
+            usual, _ = run_benchmark(benchmark, truth, plain_answerer, out / "plain", note, resume=resume)
+            answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
         metrics, records = run_benchmark(benchmark, truth, answerer, out, about, resume=resume, traced=trace)
+        if usual:
+            metrics |= paired_changes(metrics, usual)
+            write_results(out, benchmark.name, metrics, records, about)
         evaluation = Evaluation(benchmark.name, metrics, records, out, judging, {})
         return _add_internals(benchmark, truth, evaluation, about) if trace else evaluation
 

@@ -5,15 +5,18 @@ SPD-Faith Bench (arXiv:2602.07833), appendix C.2.
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
+from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
+from mmprobe.benchmarks.core.results import Metric
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, open_image
 
@@ -97,6 +100,35 @@ def _mask_images(paths: Sequence[Path], share: float, folder: Path, seed: int) -
         Image.fromarray(pixels).save(part, format="png")
         os.replace(part, out)
     return outs
+
+
+def paired_changes(metrics: Mapping[str, Metric], usual: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Return `NAME_change` for each metric: its paired difference to that of the usual questions.
+
+    Metrics of groups of samples, `NAME[…]`, have none.
+
+    Example:
+        >>> from mmprobe.benchmarks.core.results import mean_metric, with_ids
+        >>> masked, usual = (
+        ...     with_ids({"accuracy": mean_metric(values, "higher")}, "abc") for values in ([0, 1, None], [1, 1, 0])
+        ... )
+        >>> paired_changes(masked, usual)["accuracy_change"].value
+        -0.5
+    """
+    changes = {}
+    for name, metric in metrics.items():
+        change = paired_difference(metric, usual.get(name))
+        if "[" in name or not change.n:
+            continue
+        value, low, high = (number if math.isfinite(number) else None for number in change[:3])
+        smallest, largest = metric.range
+        width = None if smallest is None or largest is None else largest - smallest
+        limits = (None if width is None else -width, width)
+        coverage = change.n / len(metric.parts.index) if metric.parts is not None else None
+        changes[f"{name}_change"] = Metric(
+            value, change.n, coverage, low, high, metric.direction, limits, n_groups=metric.n_groups
+        )
+    return changes
 
 
 def perturb_answerer(answerer: Answerer, kind: str, folder: Path, seed: int = 0) -> Answerer:

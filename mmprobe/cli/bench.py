@@ -120,7 +120,8 @@ def bench(
     max_new_tokens: LongestAnswer = None,
     repetition_penalty: RepetitionPenalty = None,
     perturb: Annotated[
-        str | None, typer.Option(help="Disturb each question: explicit, implicit, mask-25, …, mask-100.")
+        str | None,
+        typer.Option(help="Disturb each question, too: explicit, implicit, mask-25, …, mask-100."),
     ] = None,
     judge: JudgeName = "lexical",
     device: Device = "auto",
@@ -132,8 +133,9 @@ def bench(
     """Ask a model a benchmark's questions and score its answers.
 
     The result folder gets results.json, samples.jsonl and responses.jsonl. With --trace it also gets a run,
-    whose answers are labelled faithful or not: mmprobe report OUT/run shows their internals. A benchmark's
-    own options follow its name; its page in docs/benchmarks lists them.
+    whose answers are labelled faithful or not: mmprobe report OUT/run shows their internals. With --perturb the
+    questions are also asked as they are, and each metric gets its paired change. A benchmark's own options
+    follow its name; its page in docs/benchmarks lists them.
 
     \b
     Examples:
@@ -296,10 +298,7 @@ def _print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
     headline = mmprobe.benchmarks.find_benchmark(evaluation.benchmark).headline
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
-    lines = [
-        f"{name:24} {metrics[name]}, n = {metrics[name].n}"
-        for name in (*headline, "truncated")
-        if name in metrics
-    ]
+    names = [each for name in (*headline, "unread", "truncated") for each in (name, f"{name}_change")]
+    lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in names if name in metrics]
     lines.append(f"All metrics: {file}")
     say({"results": str(file), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import mmprobe as mp
+from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.core.compare import make_contenders
 from mmprobe.benchmarks.core.perturbations import BLOCKS, perturb, perturb_answerer
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
@@ -126,3 +130,36 @@ def test_perturbations_are_compared_with_plain():
         "plain",
         "plain, explicit",
     ]
+
+
+def test_bench_reports_the_paired_change_of_a_model_behind_an_api(tmp_path, monkeypatch):
+    """The model says yes to every question, and no where the question is tagged."""
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+    import mmprobe.benchmarks.core.api_models as api_models
+
+    def outputs(input, tools, tool_choice, config):
+        output = ModelOutput.from_content(
+            "mockllm/model", "No." if "<question>" in input[-1].text else "Yes."
+        )
+        output.usage = ModelUsage()
+        return output
+
+    client = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+    monkeypatch.setattr(api_models, "_open_client", lambda *_: client)
+    data = make_pairs(tmp_path / "pairs", 12, 5)
+    out = tmp_path / "out"
+    made = mp.benchmarks.evaluate("pope", "mockllm/model", out, data=data, perturbation="implicit")
+    plain, stored = (
+        json.loads((folder / "results.json").read_text())["metrics"] for folder in (out / "plain", out)
+    )
+    change = made.metrics["accuracy_change"]
+    is_yes = [sample.answer == "yes" for sample in find_benchmark("pope").read_data(data)]
+    assert plain["accuracy"]["value"] == pytest.approx(np.mean(is_yes))
+    assert change.value == pytest.approx(1 - 2 * np.mean(is_yes)), (
+        "right answers become wrong, and wrong right"
+    )
+    assert change.n == len(is_yes) and change.low <= change.value <= change.high
+    assert change.high - change.low > 0 and change.range == (-1, 1)
+    assert stored["accuracy_change"]["low"] == change.low and "accuracy_change" not in plain
+    assert not [name for name in made.metrics if "[" in name and name.endswith("_change")]
