@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import t
 
-from mmprobe.analyses.statistics import CONFIDENCE, MINIMUM
+from mmprobe.analyses.intervals import CONFIDENCE
+from mmprobe.analyses.statistics import MINIMUM
 
 
 def p_equivalent(

@@ -1,25 +1,22 @@
-"""Cross-validation for classifiers of labels: folds over images, bootstrap over images, AUC."""
+"""Sets of images, and cross-validation for classifiers of labels: folds over images, AUC."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
 
-from mmprobe.analyses.statistics import CONFIDENCE, RESAMPLES
 from mmprobe.errors import NotApplicable
 from mmprobe.samples import Sample
-
-_BLOCK = 100  # resamples in memory at a time
 
 
 def image_groups(samples: Sequence[Sample]) -> np.ndarray:
     """Return the number of each sample's group, int [sample].
 
     Samples that share an image or a `pair_id` are in one group. If a shares an image with b, and b with c,
-    then all three are in one group. Where there are no image files, `metadata["image"]` names the image.
+    then all three are in one group. Where there are no image files, `metadata["image"]` names the image. A
+    question without its images is in the group of the question with them (`metadata["with_picture"]`).
 
     Example:
         >>> pairs = [Sample(id=name, question="?", pair_id=pair) for name, pair in zip("abc", "xyx")]
@@ -35,6 +32,7 @@ def image_groups(samples: Sequence[Sample]) -> np.ndarray:
         keys = {("image", str(image)) for image in sample.images}
         if not keys and "image" in sample.metadata:
             keys = {("image", f"{sample.metadata.get('subtask')}/{sample.metadata['image']}")}
+        keys.add(("sample", str(sample.metadata.get("with_picture", sample.id))))
         keys |= {("pair", sample.pair_id)} if sample.pair_id is not None else set()
         edges += [(number, len(samples) + shared.setdefault(key, len(shared))) for key in keys]
     size = len(samples) + len(shared)
@@ -102,37 +100,6 @@ def shuffle_within_folds(
         drawn = members[np.lexsort((rng.random(len(members)), place))]
         shuffled[members[np.argsort(groups[members], kind="stable")]] = labels[drawn]
     return shuffled
-
-
-def resample_groups(groups: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
-    """Draw groups with replacement and return how often each is drawn, int [resample, group]."""
-    count = int(groups.max()) + 1
-    rng = np.random.default_rng(seed)
-    even = np.full(count, 1 / count)
-    drawn = np.empty((resamples, count), np.uint16)
-    for start in range(0, resamples, _BLOCK):
-        block = drawn[start : start + _BLOCK]
-        block[:] = rng.multinomial(count, even, size=len(block))
-    return drawn
-
-
-def bootstrap_interval(
-    statistic: Callable[[np.ndarray], np.ndarray], drawn: np.ndarray, groups: np.ndarray
-) -> np.ndarray:
-    """Return the percentile interval [end, ...] of a statistic over resamples of groups.
-
-    Resamples for which the statistic is NaN, such as those without a class, are left out.
-
-    Args:
-        statistic: from weights [resample, sample] to values [..., resample].
-        drawn: as `resample_groups` returns it.
-        groups: int [sample].
-    """
-    blocks = np.array_split(drawn, max(1, len(drawn) // _BLOCK))
-    values = np.concatenate([statistic(block[:, groups].astype(float)) for block in blocks], -1)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "All-NaN slice", RuntimeWarning)
-        return np.nanpercentile(values, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=-1)
 
 
 def weighted_auc(score: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:

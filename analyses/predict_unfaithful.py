@@ -12,20 +12,20 @@ import xarray as xr
 from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
 from mmprobe.analyses.held_out import (
     assign_folds,
-    bootstrap_interval,
     image_groups,
-    resample_groups,
     shuffle_within_folds,
     skip_checks,
     weighted_auc,
 )
-from mmprobe.analyses.statistics import CONFIDENCE
+from mmprobe.analyses.intervals import central_range, statistic_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 
 MINIMUM = 20  # samples that each class needs; our choice
 SHUFFLES = 100  # of the labels, for the chance level; our choice
-REFITS = 200  # of the model, for the intervals of its weights; our choice
+REFITS = (
+    200  # of the model, each without a part of the sets of images, for its weights' intervals; our choice
+)
 
 
 def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: int = 0) -> xr.Dataset:
@@ -56,7 +56,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         run: traces with labels, of any capture; attrs["features_left_out"] names the features that it lacks.
         minimum: samples that each class needs, at least `folds`; the default 20 is our choice.
         folds: of the cross-validation, stratified by label; the default 5 is our choice.
-        seed: of the folds, resamples and shuffles.
+        seed: of the folds and shuffles.
 
     Returns:
         A data set with dimensions `sample` (labelled samples, sorted), `feature`, `upto`.
@@ -76,9 +76,8 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         - score (sample): held-out score in log odds; unfaithful (sample): 0 or 1; fold (sample): number of
           the fold; pictures (sample): number of the set of images; value (sample, feature)
 
-        Intervals are 95 % percentile bootstraps over sets of images, each drawn with all its samples. Models
-        are not fitted again, except for the weights (200 times). The interval of an AUC of 1 has no width.
-        The best of many features or steps looks better than it is. Labelled samples with a value that is not
+        Intervals are 95 % intervals over sets of images (`analyses.intervals`). Models are not fitted again,
+        except for the weights (200 times). The best of many features or steps looks better than it is. Labelled samples with a value that is not
         finite are left out (a slope needs two steps): attrs["left_out"] names them and n_left_out counts
         them. attrs["features_left_out"] names the features that no sample has, or that a trace was not
         captured for.
@@ -121,18 +120,18 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     out["fold"] = ("sample", assign_folds(unfaithful, groups, folds, seed, str(run.path)))
     out["pictures"] = ("sample", groups)
     out["value"] = (("sample", "feature"), values[np.ix_(kept, usable)])
-    drawn = resample_groups(groups, seed)
-    _add_auc(out, drawn, seed)
-    _add_features(out, drawn)
-    _add_by_step(out, [rows[index] for index in kept], usable, drawn)
+    _add_auc(out, seed)
+    _add_features(out)
+    _add_by_step(out, [rows[index] for index in kept], usable)
     out["n"] = ((), len(names))
-    out["n_pictures"] = ((), drawn.shape[1])
+    out["n_pictures"] = ((), len(np.unique(groups)))
     out["n_unfaithful"] = ((), int(unfaithful.sum()))
     out["n_faithful"] = ((), int((1 - unfaithful).sum()))
     out.attrs = {
         "analysis": "predict_unfaithful",
         "run": str(run.path),
         "samples": len(names),
+        "sets": len(np.unique(groups)),
         "model": run.config["model"]["name"],
         "folds": folds,
         "seed": seed,
@@ -167,17 +166,17 @@ def _check_classes(run: Run, unfaithful: Iterable[int], needed: int, left_out: S
         )
 
 
-def _add_auc(out: xr.Dataset, drawn: np.ndarray, seed: int) -> None:
+def _add_auc(out: xr.Dataset, seed: int) -> None:
     """Add the held-out scores, their AUC, and the AUC of shuffled labels."""
     values, labels, groups, fold = (out[name].values for name in ("value", "unfaithful", "pictures", "fold"))
     out["score"] = ("sample", held_out_scores(values, labels, fold))
-    out.update(_make_auc("auc", [out["score"].values], labels, groups, drawn, ()))
+    out.update(_make_auc("auc", [out["score"].values], labels, groups, ()))
     rng = np.random.default_rng(seed)
     chance = []
     for _ in range(SHUFFLES):
         shuffled = shuffle_within_folds(labels, groups, fold, rng)
         chance.append(weighted_auc(held_out_scores(values, shuffled, fold), shuffled == 1).item())
-    low, high = np.percentile(chance, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
+    low, high = central_range(np.array(chance))
     out["auc_shuffled"] = ((), np.mean(chance))
     out["auc_shuffled_low"] = ((), low)
     out["auc_shuffled_high"] = ((), high)
@@ -217,7 +216,6 @@ def _make_auc(
     scores: Sequence[np.ndarray],
     labels: np.ndarray,
     groups: np.ndarray,
-    drawn: np.ndarray,
     dims: tuple[str, ...],
 ) -> dict[str, Any]:
     """Return the variables `name`, `name_low`, `name_high`: the AUC of each score, with its interval.
@@ -226,29 +224,33 @@ def _make_auc(
         scores: [sample] each; a single one if `dims` is empty.
     """
     auc = [weighted_auc(score, labels == 1).item() for score in scores]
-    ends = np.array(
-        [bootstrap_interval(partial(weighted_auc, score, labels == 1), drawn, groups) for score in scores]
-    )
+    measures = [partial(weighted_auc, score, labels == 1) for score in scores]
+    ends = np.array([statistic_interval(measure, groups, len(labels), (0.0, 1.0)) for measure in measures])
     values = {"": np.array(auc), "_low": ends[:, 0], "_high": ends[:, 1]}
     return {name + end: (dims, array if dims else array[0]) for end, array in values.items()}
 
 
-def _add_features(out: xr.Dataset, drawn: np.ndarray) -> None:
+def _add_features(out: xr.Dataset) -> None:
     """Add the AUC of each feature alone, and the weights of the fit on all samples."""
     values, labels, groups = (out[name].values for name in ("value", "unfaithful", "pictures"))
-    out.update(_make_auc("auc_feature", list(values.T), labels, groups, drawn, ("feature",)))
-    weights = []
-    for counts in np.concatenate([np.ones((1, drawn.shape[1]), int), drawn[:REFITS]]):
-        rows = np.repeat(np.arange(len(labels)), counts[groups])
-        if len(np.unique(labels[rows])) == 2:
-            with skip_checks():
-                weights.append(_make_model().fit(values[rows], labels[rows])[-1].coef_[0])
-    ends = np.percentile(weights[1:], [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=0)
-    for end, array in zip(("", "_low", "_high"), (weights[0], *ends), strict=True):
+    out.update(_make_auc("auc_feature", list(values.T), labels, groups, ("feature",)))
+
+    def fit(weights: np.ndarray) -> np.ndarray:
+        """Return the model's weights [feature, row] on the samples of each row [row, sample]."""
+        fitted = np.full((values.shape[1], len(weights)), np.nan)
+        for column, chosen in enumerate(weights > 0):
+            if len(np.unique(labels[chosen])) == 2:
+                with skip_checks():
+                    fitted[:, column] = _make_model().fit(values[chosen], labels[chosen])[-1].coef_[0]
+        return fitted
+
+    ends = statistic_interval(fit, groups % REFITS, len(labels))
+    weight = fit(np.ones((1, len(labels))))[:, 0]
+    for end, array in zip(("", "_low", "_high"), (weight, *ends), strict=True):
         out["weight" + end] = ("feature", array)
 
 
-def _add_by_step(out: xr.Dataset, rows: list[np.ndarray], usable: np.ndarray, drawn: np.ndarray) -> None:
+def _add_by_step(out: xr.Dataset, rows: list[np.ndarray], usable: np.ndarray) -> None:
     """Add the AUC of the first steps alone.
 
     Args:
@@ -264,5 +266,5 @@ def _add_by_step(out: xr.Dataset, rows: list[np.ndarray], usable: np.ndarray, dr
         columns = usable_early & np.isfinite(values).all(0)
         scores.append(held_out_scores(values[:, columns], labels, fold))
     out.coords["upto"] = [2**end for end in range(n_ends)]
-    out.update(_make_auc("auc_by_step", scores, labels, out["pictures"].values, drawn, ("upto",)))
+    out.update(_make_auc("auc_by_step", scores, labels, out["pictures"].values, ("upto",)))
     out["n_by_step"] = ("upto", [sum(len(row) > end + 1 for row in rows) for end in range(n_ends)])

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.analyses.intervals import CONFIDENCE as CONFIDENCE
-from mmprobe.analyses.intervals import RESAMPLES as RESAMPLES
 from mmprobe.analyses.intervals import jackknife_interval, mean_interval, sum_groups
 from mmprobe.errors import InputError
 
@@ -21,18 +19,6 @@ PERMUTATIONS = 9999
 MINIMUM = 5  # samples that each group of a comparison needs; our choice
 LABELS = ("all", "faithful", "unfaithful")
 _BLOCK = 100  # permutations in memory at a time
-
-
-def bootstrap_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return `intervals.mean_interval` of samples that are independent."""
-    return mean_interval(values, None)
-
-
-def resample_means(values: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw samples with replacement and return the mean of each draw, [resample, ...]."""
-    count = len(values)
-    times = rng.multinomial(count, np.full(count, 1 / count), size=resamples)
-    return np.tensordot(times / count, values, axes=1)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ def linear_probe(
     out["n_pictures"] = ((), len(np.unique(split.groups)))
     out.attrs = _base_attrs(run, "linear_probe", target, stream, folds, seed) | {
         "samples": int(counts.sum()),
+        "sets": len(np.unique(split.groups)),
         "reduce": reduce,
         "shuffles": SHUFFLES,
         "classes_left_out": ", ".join(sorted(all_classes - set(out["class"].values.tolist()))),

@@ -28,7 +28,8 @@ from answer_interventions import (
 )
 
 import mmprobe as mp
-from mmprobe.analyses.statistics import bootstrap_mean
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import mean_interval
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
 from mmprobe.interventions import load_method, method_names
 from mmprobe.models import Model
@@ -164,8 +165,9 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
             text = f"{np.nanmean(values):.4f}"
             if name != "plain":
                 differences = values - plain[measure]
-                differences = differences[np.isfinite(differences)]
-                low, high = bootstrap_mean(differences)
+                known = np.isfinite(differences)
+                differences = differences[known]
+                low, high = mean_interval(differences, image_groups(samples)[known])
                 text += f"<br>{_write_difference(differences.mean(), low, high, 4)}"
             cells.append(text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -200,7 +202,7 @@ pairs are of the hardest kind and have up to three differences.
 The parameters were chosen on {n_validation} other pairs. The candidates were a method's default parameters, and the default
 parameters with one of them changed. The best by `drf`, then by `cf1`, was chosen; the defaults if nothing was better.
 
-Under each value stands the paired difference to plain, with its 95 % bootstrap interval over pairs. It is bold if the interval
+Under each value stands the paired difference to plain, with its 95 % interval over sets of images. It is bold if the interval
 excludes 0. With {n_methods} methods and {n_metrics} metrics, a few such differences are expected by chance alone. A value
 counts the answers that can be read. A difference counts the samples for which both answers can be read. So if a method makes
 answers unreadable, its difference covers fewer samples than its value, and it is not the difference of the two values.

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import pearsonr
 
-from mmprobe.analyses.statistics import CONFIDENCE, PERMUTATIONS, holm
+from mmprobe.analyses.intervals import CONFIDENCE
+from mmprobe.analyses.statistics import PERMUTATIONS, holm
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.mirage.data import TOPICS
 from mmprobe.benchmarks.mirage.labels import KINDS
