@@ -140,9 +140,20 @@ def measure_attributions(model: Model, run: Run) -> dict[str, np.ndarray]:
     return {method: np.array(method_lifts) for method, method_lifts in lifts.items()}
 
 
+# analyses that a claim is tested by; others run where a figure shows them
+CLAIMED = {
+    "attention_decay",
+    "attention_vs_activation",
+    "residual_drift",
+    "sublayer_transitions",
+    "neuron_activation",
+    "attention_ratio",
+    "predict_unfaithful",
+}
 FIGURES = (
     ("steps", "attention_decay", 0),
-    ("steps", "attention_decay", 1),
+    ("steps", "attention_decay", 4),
+    ("steps", "attention_decay", 3),
     ("verdicts", "residual_drift", -1),
     ("steps", "sublayer_transitions", -1),
     ("steps", "neuron_activation", 1),
@@ -210,9 +221,19 @@ questions about each pair gave {verdicts} answers ({bad_verdicts} unfaithful), t
 answers ({bad_steps} unfaithful). An answer is unfaithful if it makes a false statement about its images.
 
 The claims are those of SPD-Faith Bench (arXiv:2602.07833). **holds**: the 95 % interval lies on the side of 0 that the claim
-predicts. **does not hold**: it lies on the other side. **undecided**: it includes 0. Differences are unfaithful minus faithful
-answers to one type of question. A small model of a drawn world may differ from the large models of the paper. This page shows
-that the analyses can support a claim and can contradict it.
+predicts. **does not hold**: it lies on the other side. **undecided**: it includes 0. **no such pairs**: the run has no pair of
+the kind that the claim is about. The claim that something stays the same holds if the whole interval lies within its margin.
+Differences are unfaithful minus faithful answers to one type of question. A small model of a drawn world may differ from the
+large models of the paper. This page shows that the analyses can support a claim and can contradict it.
+
+## Dilution
+
+The attention of a token is shared out: its parts sum to 1. Each token that the model writes is one more place to attend to, and
+it takes a part. So the images' share of all attention falls as the answer grows, even if the model looks at them as much as
+before. This is dilution. The paper's authors leave the attention to generated tokens out: they divide the attention to the
+prompt between the images, everything before them and everything after them. All verdicts on attention here use that form. The
+rows named "share of all attention on the images, generated tokens included" show the other form beside it. Where the two
+disagree, the fall is dilution.
 
 ## Claims of SPD-Faith Bench
 
@@ -230,9 +251,9 @@ The value by chance is subtracted, so 0 means no effect.
 
 {beyond}
 
-Questions about the same images are not independent. The intervals of `predict_unfaithful` and of the linear probes resample
-images, the other intervals resample answers. Unfaithful answers come more often from harder pairs (more objects, more
-differences, longer answers). So a difference between unfaithful and faithful answers is not always a cause of unfaithfulness.
+Questions about the same images are not independent, so all intervals are over sets of images ([how](intervals.md)).
+Unfaithful answers come more often from harder pairs (more objects, more differences, longer answers). So a difference between
+unfaithful and faithful answers is not always a cause of unfaithfulness.
 
 ## Figures
 
@@ -251,7 +272,9 @@ def main() -> None:
     datasets: Datasets = {}
     for name, run in runs.items():
         probes = run_probes(model if name == "steps" else None, slow=True)
-        results, left_out = analyze_all(run, mp.analyses.ANALYSES | probes)
+        shown = CLAIMED | {figure for folder, figure, _ in FIGURES if folder == name}
+        functions = mp.analyses.ANALYSES | probes
+        results, left_out = analyze_all(run, {key: functions[key] for key in functions if key in shown})
         print(*left_out, sep="\n")
         datasets[name] = {dataset.attrs["analysis"]: dataset for dataset in results}
     attributed = measure_attributions(model, runs["steps"])

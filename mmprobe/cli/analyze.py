@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -29,25 +30,61 @@ def _load_functions(model: str | None, slow: bool = False) -> dict[str, Callable
     return ANALYSES | run_probes(None if model is None else mmprobe.load_model(model), slow)
 
 
+def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
+    """Return the parameters of an analysis from texts such as `alpha=0.05`.
+
+    Raises:
+        InputError: the analysis has no such parameter, or the value is of another type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from mmprobe.analyses import ANALYSES
+    from mmprobe.interventions.parameters import parse_settings
+
+    types = {
+        key: hint
+        for key, hint in get_type_hints(ANALYSES[name]).items()
+        if key not in ("return", "run", "source") and get_origin(hint) is not Callable
+    }
+    parameters = parse_settings(settings)
+    for key, value in parameters.items():
+        if key not in types:
+            raise InputError(
+                f"--set {key}: {name.replace('_', '-')} has no such parameter; known: {', '.join(types)}"
+            )
+        try:
+            parameters[key] = TypeAdapter(types[key]).validate_python(value)
+        except ValidationError as error:
+            raise InputError(f"--set {key}={value}: {error.errors()[0]['msg']}") from None
+    return parameters
+
+
 def analyze(
     run: RunPath,
     only: Annotated[
         str | None, typer.Option(help="Names with commas between, such as attention-decay; default: all.")
     ] = None,
     model: TracedModel = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="A parameter of the analysis that --only names, as alpha=0.05; repeatable."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default: RUN/analyses.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run.
 
-    Each analysis is written as NetCDF, CSV and JSON. The attention knockout runs only if --only names it,
-    since it reads every answer once a layer.
+    Each analysis is written as NetCDF, CSV and JSON. Two of them run only if --only names them: the image
+    interchange reads every answer about ten times, and the attention knockout once a layer.
 
     \b
     Examples:
       mmprobe analyze runs/first
       mmprobe analyze runs/first --only attention-decay --out results
-      mmprobe analyze runs/first --only logit-lens,attention-knockout --model tiny-spd
+      mmprobe analyze runs/first --only failure-modes --set alpha=0.05 --set layers=[20,21]
+      mmprobe analyze runs/first --only image-interchange,logit-lens --model tiny-spd
     """
     from mmprobe.analyses import ANALYSES, analyze_all, export
     from mmprobe.cache import open_run
@@ -65,6 +102,10 @@ def analyze(
     for name in names:
         if name not in functions:
             raise InputError(f"--only {name.replace('_', '-')}: needs the model; give it with --model")
+    if settings:
+        if len(names) != 1 or names[0] not in ANALYSES:
+            raise InputError("--set: names a parameter of one analysis; name the analysis with --only")
+        functions = {names[0]: partial(ANALYSES[names[0]], **_check_settings(names[0], settings))}
     if out is None:
         out = run.with_suffix("") / "analyses" if opened.packed else run / "analyses"
     with lock_folder(out, "analysing into it"):

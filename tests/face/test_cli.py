@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -169,6 +170,19 @@ def test_a_report_leaves_out_what_was_not_captured(pairs, tmp_path):
     assert_fails(finished, "attention/mass was not captured")
 
 
+def test_parameters_of_an_analysis(run, tmp_path):
+    arguments = ("analyze", run, "--only", "neuron-activation", "--out", tmp_path, "--json")
+    files = read_result(run_in_process(*arguments, "--set", "top=3", "--set", "threshold=0.7"))["files"]
+    assert json.loads(Path(files[2]).read_text())["attrs"]["threshold"] == 0.7
+    for settings, message in (
+        ("alpha=0.7", "--set alpha: neuron-activation has no such parameter; known: threshold, top, minimum"),
+        ("top=many", "--set top=many: Input should be a valid integer"),
+        ("top=0", "top 0: must be 1 or more"),
+    ):
+        assert_fails(run_in_process(*arguments, "--set", settings), message)
+    assert_fails(run_in_process("analyze", run, "--set", "top=3"), "name the analysis with --only")
+
+
 def test_unknown_analysis(run):
     finished = run_in_process("analyze", run, "--only", "tea-leaves")
     assert_fails(finished, "no such analysis; known: attention-decay")
@@ -190,6 +204,16 @@ def test_a_sample_that_fails_is_noted_and_the_run_goes_on(pairs, tmp_path):
     assert run.ids == ["a", "c"]
     assert run.failures[0]["id"] == "b"
     assert "torn.png" in run.failures[0]["message"]
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_one_line(pairs, tmp_path):
+    """As a process of its own, since transformers prints a table of weights if it was imported before."""
+    model = Path(shutil.copytree(Path(mp.models.__file__).parent / "tiny_spd", tmp_path / "model"))
+    content = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(content.replace(b"layers.1.mlp", b"layers.1.nlp", 1))
+    finished = run_subprocess(*trace(pairs, tmp_path / "run", "--limit", 1, "--model", model))
+    assert_fails(finished, "its checkpoint lacks weights (model.language_model.layers.1.mlp")
 
 
 def test_warnings_of_libraries_are_not_printed(monkeypatch):
