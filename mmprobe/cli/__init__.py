@@ -82,11 +82,21 @@ def _let_threads_sleep() -> None:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
+def _silence_libraries() -> None:
+    """Keep libraries' notes to developers off stderr, unless the user asked for them.
+
+    Pillow warns of tags in TIFF files, and transformers prints a table of a damaged checkpoint's weights. It reads
+    the variable when it is imported.
+    """
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
 def main() -> None:
     """Run the command line: exit 0, 1 for a failed job, 2 for bad usage or input, with one line on stderr."""
     _let_threads_sleep()
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")  # libraries warn developers: of a large image, of a tag in a TIFF file
+    _silence_libraries()
     logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
     try:
         sys.exit(app(standalone_mode=False))

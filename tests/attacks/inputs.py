@@ -182,6 +182,45 @@ def attack_yaml(rng: random.Random, world: World, folder: Path) -> None:
     _trace(rng, world, folder, world.data, "--limit", 1, "--method" if as_method else "--capture", file)
 
 
+def attack_model(rng: random.Random, world: World, folder: Path) -> None:
+    """A checkpoint whose files are hostile, damaged or missing."""
+    source, model = resources.files("mmprobe.models") / "tiny_spd", folder / "model"
+    model.mkdir()
+    for entry in source.iterdir():
+        (model / entry.name).write_bytes(entry.read_bytes())
+    file = rng.choice(sorted(model.iterdir()))
+    if (
+        file.suffix == ".json" and file.name != "preprocessor_config.json"
+    ):  # which may ask for any size of images
+        file.write_bytes(mutate_json(rng, file.read_text()).encode("utf-8", "surrogatepass"))
+    elif file.suffix == ".jinja":
+        file.write_bytes(mutate_text(rng, file.read_text()).encode("utf-8", "surrogatepass"))
+    elif rng.random() < 0.3:
+        file.unlink()
+    else:
+        content = bytearray(file.read_bytes())
+        content[rng.randrange(5000)] ^= 1 << rng.randrange(8)
+        file.write_bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
+    out = folder / "out"
+    call = [
+        "trace",
+        "--model",
+        model,
+        "--data",
+        world.data,
+        "--out",
+        out,
+        "--limit",
+        1,
+        "--max-new-tokens",
+        2,
+    ]
+    if check(run_command(*call)).code == 2:
+        assert not out.exists(), "bad input left a folder"
+    else:
+        assert not [line for line in mp.verify(out) if "not traced" not in line]
+
+
 def attack_run_file(rng: random.Random, world: World, folder: Path) -> None:
     """Hostile run.json, labels.jsonl and failures.jsonl."""
     run = world.copy_run(folder)
@@ -320,4 +359,5 @@ KINDS: dict[str, Callable[[random.Random, World, Path], None]] = {
     "more scores": attack_score,
     "results": attack_results,
     "options": attack_options,
+    "models": attack_model,
 }
