@@ -6,7 +6,8 @@ import hashlib
 import json
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -39,9 +40,11 @@ from mmprobe.benchmarks.photo_pairs.planner import (
     rate_difficulty,
 )
 from mmprobe.benchmarks.photo_pairs.review import write_review
+from mmprobe.benchmarks.synthetic.mix import LEVELS, Mix, count_levels, draw_count
 from mmprobe.benchmarks.synthetic.pairs import check_options
 from mmprobe.benchmarks.synthetic.scene import Difficulty
 from mmprobe.errors import InputError
+from mmprobe.lock import LOCK_NAMES, lock_folder
 
 _FORMAT = 1
 _BATCH_SIZE = 8  # photographs in one call of a model planner, ours
@@ -69,6 +72,9 @@ class _PlannedPair(NamedTuple):
     planner: str
 
 
+CountEdits = Callable[[str], tuple[int, int]]
+"""Returns the smallest and largest number of edits of an image, by its name."""
+
 PlanPhotos = Callable[[list[Photo]], list[_PlannedPair | Rejection]]
 
 
@@ -84,6 +90,7 @@ def make_photo_pairs(
     inpainter: str | Inpainter = "opencv",
     rules: Rules | None = None,
     limit: int | None = None,
+    mix: Mix = "even",
 ) -> PhotoPairsResult:
     """Make pairs until there are `n`, or no images are left. Each image gives at most one pair.
 
@@ -103,6 +110,8 @@ def make_photo_pairs(
         inpainter: `opencv`, `lama`, or a function from pixels and hole to pixels.
         rules: limits of the planner; None for the defaults.
         limit: use only the first images of the instances file; None for all.
+        mix: `paper` draws the number of edits, and keeps as many pairs of each difficulty, as in SPD-Faith
+            Bench (`mmprobe.benchmarks.synthetic.mix`).
 
     Raises:
         InputError: a file or an argument is wrong, `out` holds something else, or no image gave a pair.
@@ -119,30 +128,42 @@ def make_photo_pairs(
     entries = read_entries(annotations)[:limit]
     model = _open_planner_model(planner)
     fill = get_inpainter(inpainter) if isinstance(inpainter, str) else inpainter
-    _open_folder(
-        out,
-        {
-            "format": _FORMAT,
-            "annotations": hashlib.sha256(annotations.read_bytes()).hexdigest(),
-            "seed": seed,
-            "differences": list(differences),
-            "difficulty": difficulty,
-            "planner": "rules" if model is None else f"model:{model}",
-            "inpainter": inpainter if isinstance(inpainter, str) else inpainter.__qualname__,
-            "rules": asdict(rules),
-        },
-    )
-    plan_photos = _make_planner(model, out, seed, differences, rules)
-    try:
-        _make_pairs(entries, images, out, n, seed, difficulty, plan_photos, fill, rules)
-    finally:
-        samples, review = write_lists(out), write_review(out)
-    n_rejected = len(read_rejections(out))
-    if samples is None or review is None:
-        raise InputError(
-            f"{annotations}: none of its {len(entries)} images gave a pair; see {out / 'rejected.jsonl'}"
+    with lock_folder(out, "making pairs in it"):
+        _open_folder(
+            out,
+            {
+                "format": _FORMAT,
+                "annotations": hashlib.sha256(annotations.read_bytes()).hexdigest(),
+                "seed": seed,
+                "differences": list(differences),
+                "difficulty": difficulty,
+                "planner": "rules" if model is None else f"model:{model}",
+                "inpainter": inpainter if isinstance(inpainter, str) else inpainter.__qualname__,
+                "rules": asdict(rules),
+                "mix": mix if mix == "paper" else None,
+            },
         )
-    return PhotoPairsResult(len(find_pair_folders(out)), n_rejected, samples, review)
+
+        def count_edits(name: str) -> tuple[int, int]:
+            if mix == "even":
+                return differences
+            count = draw_count(_make_rng(seed, f"{name} mix"), MAX_EDITS)
+            return count, count
+
+        plan_photos = _make_planner(model, out, seed, count_edits, rules)
+        quotas = (
+            count_levels(n) if mix == "paper" else {difficulty: n} if difficulty else dict.fromkeys(LEVELS, n)
+        )
+        try:
+            _make_pairs(entries, images, out, n, seed, quotas, plan_photos, fill, rules)
+        finally:
+            samples, review = write_lists(out), write_review(out)
+        n_rejected = len(read_rejections(out))
+        if samples is None or review is None:
+            raise InputError(
+                f"{annotations}: none of its {len(entries)} images gave a pair; see {out / 'rejected.jsonl'}"
+            )
+        return PhotoPairsResult(len(find_pair_folders(out)), n_rejected, samples, review)
 
 
 def _open_folder(out: Path, options: dict[str, Any]) -> None:
@@ -160,7 +181,7 @@ def _open_folder(out: Path, options: dict[str, Any]) -> None:
             raise InputError(
                 f"{out}: holds pairs made with other {', '.join(changed)}; choose another folder"
             )
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or any(path.name not in LOCK_NAMES for path in out.iterdir())):
         raise InputError(f"{out}: exists and holds no pairs of photographs; choose another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -189,12 +210,12 @@ def _make_rng(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def _make_planner(model: Any, out: Path, seed: int, differences: tuple[int, int], rules: Rules) -> PlanPhotos:
+def _make_planner(model: Any, out: Path, seed: int, count_edits: CountEdits, rules: Rules) -> PlanPhotos:
     """Return a function that plans photographs by rules, or by a model with the rules as a fallback."""
 
     def plan_one_by_rules(photo: Photo, planner: str = "rules") -> _PlannedPair | Rejection:
         try:
-            edits = plan_by_rules(photo, differences, _make_rng(seed, photo.name), rules)
+            edits = plan_by_rules(photo, count_edits(photo.name), _make_rng(seed, photo.name), rules)
         except Rejection as rejection:
             return rejection
         return _PlannedPair(photo, edits, planner)
@@ -208,7 +229,7 @@ def _make_planner(model: Any, out: Path, seed: int, differences: tuple[int, int]
 
     def plan_all_by_model(photos: list[Photo]) -> list[_PlannedPair | Rejection]:
         photos_with_rngs = [(photo, partial(_make_rng, seed, photo.name)) for photo in photos]
-        plans = plan_by_model(judge, photos_with_rngs, differences, rules)
+        plans = plan_by_model(judge, photos_with_rngs, count_edits, rules)
         planned: list[_PlannedPair | Rejection] = []
         for photo, plan in zip(photos, plans, strict=True):
             if isinstance(plan, list):
@@ -227,12 +248,12 @@ def _make_pairs(
     out: Path,
     n: int,
     seed: int,
-    difficulty: Difficulty | None,
+    quotas: Mapping[Difficulty, int],
     plan_photos: PlanPhotos,
     fill: Inpainter,
     rules: Rules,
 ) -> None:
-    """Make pairs in random order until there are `n`."""
+    """Make pairs in random order until there are `n`, and of each difficulty no more than its quota."""
     finished = set(find_pair_folders(out))
     rejected = {row["image_id"] for row in read_rejections(out)}
     for name in finished & rejected:  # a review was interrupted before it deleted the rejected pair
@@ -242,10 +263,13 @@ def _make_pairs(
     remaining = iter([entries[index] for index in order if entries[index].name not in finished | rejected])
     with tqdm(total=n, initial=min(len(finished), n), desc="pairs", unit="pair", disable=None) as bar:
         n_pairs = len(finished)
+        folders = find_pair_folders(out).values()
+        left = Counter(quotas)
+        left.subtract(folder.parent.name for folder in folders)
         while n_pairs < n and (batch := list(islice(remaining, min(_BATCH_SIZE, n - n_pairs)))):
             for planned in _plan_batch(batch, images, out, plan_photos):
                 try:
-                    _make_pair(planned, out, difficulty, fill, rules)
+                    left[_make_pair(planned, out, left, fill, rules)] -= 1
                 except Rejection as rejection:
                     append_rejection(out, planned.photo.name, rejection)
                     continue
@@ -270,19 +294,20 @@ def _plan_batch(
 
 
 def _make_pair(
-    planned: _PlannedPair, out: Path, difficulty: Difficulty | None, fill: Inpainter, rules: Rules
-) -> None:
-    """Edit, check and write one pair.
+    planned: _PlannedPair, out: Path, left: Mapping[str, int], fill: Inpainter, rules: Rules
+) -> Difficulty:
+    """Edit, check and write one pair, and return its difficulty.
 
     Raises:
-        Rejection: a check fails, or the pair has another difficulty.
+        Rejection: a check fails, or no more pairs of its difficulty are wanted.
     """
     photo, edits, planner = planned
     changed = apply_edits(photo, edits, fill, rules.margin)
     changed_share = float(check_pixels(photo, edits, changed, rules.margin).mean())
     level = rate_difficulty(photo.n_objects, changed_share, rules)
-    if difficulty not in (None, level):
-        raise Rejection("difficulty", f"the pair is {level}, {difficulty} is wanted")
+    if left.get(level, 0) < 1:
+        wanted = " or ".join(name for name, number in left.items() if number > 0)
+        raise Rejection("difficulty", f"the pair is {level}, {wanted} is wanted")
     folder = out / ".part" / "pair" / photo.name
     folder.mkdir(parents=True, exist_ok=True)
     properties = {
@@ -298,3 +323,4 @@ def _make_pair(
     check_files(photo, edits, first, second, rules.margin)
     write_metadata(folder, row)
     move_pair(folder, out, level, photo.name)
+    return level

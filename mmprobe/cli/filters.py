@@ -22,6 +22,7 @@ from mmprobe.cli.options import (
     split_names,
 )
 from mmprobe.errors import InputError
+from mmprobe.lock import lock_folder
 
 
 def filter_by_votes(
@@ -72,16 +73,17 @@ def filter_by_votes(
         raise InputError(f"{out}: holds votes already; use --resume to go on, or choose another --out")
     check_out(out, [data])
     names = split_names(voters)
-    truth = load_truth(find_benchmark("mmreason"), data, out / "data", limit=limit)
+    with lock_folder(out, "voting into it"):
+        truth = load_truth(find_benchmark("mmreason"), data, out / "data", limit=limit)
 
-    from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters
+        from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters
 
-    check_voters(names)
-    opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
-    ask = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype)
-    settings = {"temperature": temperature, "seed": seed, "max_new_tokens": max_new_tokens}
-    about = {"data": str(data), "judge": judge}
-    metrics, filtered = filter_questions(truth, names, ask, out, settings, rounds, about, opened_judge)
+        check_voters(names)
+        opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
+        ask = ask_voters(truth, max_new_tokens, temperature, seed, batch_size, device, dtype)
+        settings = {"temperature": temperature, "seed": seed, "max_new_tokens": max_new_tokens}
+        about = {"data": str(data), "judge": judge}
+        metrics, filtered = filter_questions(truth, names, ask, out, settings, rounds, about, opened_judge)
     lines = [
         f"{len(filtered.kept)} kept, {len(filtered.removed)} removed of {len(truth.questions)} questions"
     ]

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.filters import filter_by_votes
 from mmprobe.errors import InputError
+from mmprobe.lock import lock_folder
 
 APP = typer.Typer()
 APP.command("filter")(filter_by_votes)
@@ -73,3 +74,12 @@ def test_bad_requests_fail_before_a_model_is_loaded(arguments, message, data, tm
 
 def test_help_has_examples():
     assert "mmprobe filter --data" in invoke("--help")
+
+
+def test_one_process_votes_in_a_folder(data, tmp_path):
+    """Two would write each vote twice into votes.jsonl."""
+    with (
+        lock_folder(tmp_path / "out", "voting into it"),
+        pytest.raises(InputError, match="out: process .* is voting into it"),
+    ):
+        invoke("--data", data, "--voters", "tiny-spd", "--out", tmp_path / "out", "--resume")

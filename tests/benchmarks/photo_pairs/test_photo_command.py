@@ -7,6 +7,8 @@ import json
 import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 
+from mmprobe.lock import lock_folder
+
 pytest.importorskip("cv2", reason="the extra photos is not installed")
 
 
@@ -46,3 +48,12 @@ def test_pairs_are_made_and_reviewed(coco, tmp_path):
 def test_bad_calls_are_one_line(tmp_path, options, message):
     assert_fails(run_in_process("make-pairs", "--out", "out", "--n", 2, *options), message)
     assert not (tmp_path / "out").exists()
+
+
+def test_one_process_makes_pairs_in_a_folder(coco, tmp_path):
+    coco(1)
+    options = ("--source", "coco", "--images", "coco", "--annotations", "instances.json", "--out", "out")
+    with lock_folder(tmp_path / "out", "making pairs in it"):
+        assert_fails(run_in_process("make-pairs", *options, "--n", 1), "out: process")
+    assert run_in_process("make-pairs", *options, "--n", 1).code == 0
+    assert not list((tmp_path / "out").glob(".lock*"))
