@@ -38,7 +38,7 @@ def _craft_structure(world: World, folder: Path, seed: float, packed: bool) -> N
     label, edit = rng.choice(list(edits))
     run = folder / "run.h5" if packed else world.copy_run(folder)
     crafted.craft(source, run if packed else run / "samples" / f"{name}.h5", edit, group)
-    done = read_run(rng, run, folder, *([] if packed else ["pack"]))
+    done = read_run(rng, run, folder, packs=not packed)
     seen = done["verify"].code == 1 or packed and label == "attribute mmprobe_format missing"
     assert seen or label.startswith(HARMLESS), f"verify accepts {label}"
 
@@ -49,7 +49,7 @@ def _craft_values(world: World, folder: Path, seed: float) -> None:
     for file in rng.sample(sorted((run / "samples").iterdir()), rng.choice([1, 1, 4])):
         name = file.stem
         crafted.craft(world.run / "samples" / f"{name}.h5", file, lambda root: _spoil(rng, root))
-    read_run(rng, run, folder, "pack")
+    read_run(rng, run, folder, packs=True)
     if rng.random() < 0.1:
         shutil.copy(world.results / "results.json", folder)
         shutil.copy(world.results / "samples.jsonl", folder)

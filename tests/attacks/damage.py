@@ -45,9 +45,9 @@ def _swap(world: World, folder: Path, kind: str, seed: float) -> None:
 
 def _check_found(world: World, rng: random.Random, folder: Path, run: Path, damaged: bool) -> None:
     """Damage is named by every command that reads all, and --resume makes the run whole again."""
-    done = read_run(rng, run, folder, "pack")
-    if damaged:
-        assert done["verify"].code == 1, "verify did not see the damage"
+    done = read_run(rng, run, folder, packs=True)
+    assert not damaged or done["verify"].code == 1, "verify did not see the damage"
+    if damaged and "pack" in done:
         assert done["pack"].code == 2 or "not traced" in done["verify"].stdout, "a damaged trace was packed"
         assert (folder / "packed.h5").exists() == (done["pack"].code == 0)
     check(run_command(*world.trace(run, "--resume")), 0)
@@ -69,11 +69,12 @@ def _damage_text(world: World, folder: Path, change: str, seed: float) -> None:
     if not file.exists():
         file.write_text('{"id": "0000-same", "faithful": true, "error": "E", "message": "m"}\n' * 3)
     CHANGES[change](random.Random(seed), file)
-    read_run(random.Random(seed), run, folder, "pack")
+    read_run(random.Random(seed), run, folder, packs=True)
     if check(run_command(*world.trace(run, "--resume"))).code == 0:
         check_same_run(world, run)
-    check(run_command(*world.trace(run, "--overwrite")), 0)
-    check_same_run(world, run)
+    if seed < 0.3:
+        check(run_command(*world.trace(run, "--overwrite")), 0)
+        check_same_run(world, run)
 
 
 def _flip(rng: random.Random, file: Path, count: int) -> None:

@@ -231,7 +231,7 @@ def attack_run_file(rng: random.Random, world: World, folder: Path) -> None:
         line = {"id": rng.choice(sorted(world.contents)), "faithful": True, "error": "E", "message": "m"}
         text = mutate_lines(rng, "\n".join([json.dumps(line)] * 3))
     (run / name).write_bytes(text.encode("utf-8", "surrogatepass"))
-    read_run(rng, run, folder, "pack")
+    read_run(rng, run, folder, packs=True)
 
 
 def attack_score(rng: random.Random, world: World, folder: Path) -> None:

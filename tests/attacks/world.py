@@ -148,8 +148,8 @@ def check_same_run(world: World, run: Path) -> None:
     assert read_contents(run) == world.contents, "the run differs from an undisturbed one"
 
 
-def read_run(rng: random.Random, path: Path, folder: Path, *more: str) -> dict[str, Finished]:
-    """Verify a run, and run one more command that reads it, or those that are named. Check each."""
+def read_run(rng: random.Random, path: Path, folder: Path, packs: bool = False) -> dict[str, Finished]:
+    """Verify a run and run one more command that reads it, now and then also `pack`. Check each."""
     analysis = rng.choice([*ANALYSES, *ANALYSES, *ANALYSES, "all", "report", "report"])
     calls: dict[str, list[object]] = {"verify": ["verify", path]}
     if analysis == "report":
@@ -158,6 +158,6 @@ def read_run(rng: random.Random, path: Path, folder: Path, *more: str) -> dict[s
         calls["read"] = ["analyze", path, "--out", folder / "out"]
     else:
         calls["read"] = ["analyze", path, "--only", analysis.replace("_", "-"), "--out", folder / "out"]
-    if "pack" in more:
+    if packs and rng.random() < 0.3:
         calls["pack"] = ["pack", path, "--out", folder / "packed.h5"]
     return {name: check(run_command(*call)) for name, call in calls.items()}
