@@ -100,8 +100,8 @@ def make_samples(
         for image in set(images) - checked:
             check_image(image, where)
             checked.add(image)
-        fields = {"question": row.text, "system": system, "answer": row.label}
-        fields["metadata"] = {"setting": setting, "image": row.image}
+        metadata = {"setting": setting, "image": row.image}
+        fields = {"question": row.text, "system": system, "answer": row.label, "metadata": metadata}
         samples[name] = validate_record(fields | {"id": name, "images": images}, Sample, where)
     return list(samples.values())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -50,7 +50,12 @@ def number_boxes(
     from mmprobe.benchmarks.magic.boxes.numbering import number_regions
 
     check_out(out, [data])
-    rules = {"threshold": threshold, "minimum_area": minimum_area, "clean": clean, "overlap": overlap}
+    rules: dict[str, Any] = {
+        "threshold": threshold,
+        "minimum_area": minimum_area,
+        "clean": clean,
+        "overlap": overlap,
+    }
     rules |= {"rule": rule, "count": count, "areas": areas}
     left_out: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ _RANDOM_SIDES = (0.1, 0.3)  # sides of a random box, as shares of the image's si
 _SMALLEST_SIDE = 4  # pixels
 
 
-class BoxRules(NamedTuple):
+@dataclass(frozen=True)
+class BoxRules:
     """The rules by which boxes are made (algorithm 1). The paper names them without their values.
 
     Attributes:
@@ -26,7 +28,8 @@ class BoxRules(NamedTuple):
         minimum_area: smallest share of the image that a salient component must fill; ours is 0.002.
         clean: iterations of closing and then of opening a map with a 3 x 3 square; ours is 1. 0 does not clean.
         overlap: largest overlap of two relevant boxes; ours is 0.5. Of two, the earlier one stays, ours.
-        rule: `coverage`, as in the algorithm, divides the overlap by the smaller box, `iou` by the union.
+        rule: `coverage`, as in the algorithm, divides the overlap by the smaller box, `iou` by the union. The
+            paper also names a temporal rule, without saying what it is.
         count: number of adversarial boxes; 3 in the paper.
         areas: smallest and largest share of the image that a distractor may fill; ours.
     """
