@@ -60,7 +60,8 @@ def _make_lama_inpainter() -> Inpainter:
         from simple_lama_inpainting import SimpleLama
     except ImportError:
         raise InputError(
-            "inpainter 'lama': needs the package simple-lama-inpainting; see docs/benchmarks/photo-pairs.md"
+            "inpainter 'lama': needs pip install --no-deps simple-lama-inpainting; see 'Choices of ours' in "
+            "docs/benchmarks/photo-pairs.md"
         ) from None
     model = SimpleLama()
 

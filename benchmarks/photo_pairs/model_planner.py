@@ -69,15 +69,18 @@ MakeRng = Callable[[], np.random.Generator]
 
 
 def plan_by_model(
-    judge: Judge, photos: Sequence[tuple[Photo, MakeRng]], differences: tuple[int, int], rules: Rules
+    judge: Judge,
+    photos: Sequence[tuple[Photo, MakeRng]],
+    count_edits: Callable[[str], tuple[int, int]],
+    rules: Rules,
 ) -> list[list[Edit] | Unscored | None]:
     """Ask a model for the edits of several photographs.
 
     Args:
         judge: asks the model, asks for a repair up to three times, and remembers replies.
         photos: the photographs with their generators.
-        differences: smallest and largest number of edits. The number is drawn, and lowered if fewer objects
-            can be edited.
+        count_edits: returns the smallest and largest number of edits of an image. The number is drawn, and
+            lowered if fewer objects can be edited.
         rules: limits of the planner.
 
     Returns:
@@ -87,8 +90,9 @@ def plan_by_model(
     requests: dict[int, JudgeRequest[Edit]] = {}
     for index, (photo, make_rng) in enumerate(photos):
         objects = _describe_objects(photo, make_rng(), rules)
-        n_edits = min(int(make_rng().integers(differences[0], differences[1] + 1)), len(objects))
-        if n_edits >= max(differences[0], 1):
+        fewest, most = count_edits(photo.name)
+        n_edits = min(int(make_rng().integers(fewest, most + 1)), len(objects))
+        if n_edits >= max(fewest, 1):
             height, width = photo.pixels.shape[:2]
             data = {"width": width, "height": height, "differences": n_edits, "objects": objects}
             read = partial(

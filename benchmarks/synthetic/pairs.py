@@ -14,6 +14,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from mmprobe.benchmarks.core.jsonl import json_lines
+from mmprobe.benchmarks.synthetic.mix import Mix, draw_count, draw_level
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_questions
 from mmprobe.benchmarks.synthetic.render import edit_boxes, render
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, MAX_DIFFERENCES, Difficulty, ScenePair, draw_pair
@@ -27,6 +28,7 @@ def make_pairs(
     seed: int,
     differences: tuple[int, int] = (0, MAX_DIFFERENCES),
     difficulty: Difficulty | None = None,
+    mix: Mix = "even",
 ) -> Path:
     """Draw `n` pairs and write every question about every pair.
 
@@ -39,6 +41,8 @@ def make_pairs(
         seed: source of all randomness.
         differences: smallest and largest number of differences. All numbers in this range are equally likely.
         difficulty: easy, medium or hard; None for all three in turn.
+        mix: `paper` draws both as in SPD-Faith Bench (`mmprobe.benchmarks.synthetic.mix`), with up to 3
+            differences.
 
     Returns:
         The samples file, `out/samples.jsonl`.
@@ -58,8 +62,13 @@ def make_pairs(
         (folder / "scenes").mkdir()
         for index in tqdm(range(n), desc="pairs", unit="pair", disable=None):
             rng = np.random.default_rng([seed, index])
-            level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
-            pair = draw_pair(rng, level, int(rng.integers(differences[0], differences[1] + 1)))
+            if mix == "paper":
+                own = np.random.default_rng([seed, index, 1])
+                level, count = draw_level(own), draw_count(own, MAX_DIFFERENCES)
+            else:
+                level = difficulty or DIFFICULTIES[index % len(DIFFICULTIES)]
+                count = int(rng.integers(differences[0], differences[1] + 1))
+            pair = draw_pair(rng, level, count)
             lines += _write_pair(folder, f"{index:04d}", pair, draw_questions(rng, pair))
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / "samples.jsonl").write_text(text, encoding="utf-8")

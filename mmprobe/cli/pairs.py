@@ -26,6 +26,13 @@ def make_pairs(
         Literal["easy", "medium", "hard"] | None,
         typer.Option(help="Default: all three in turn if drawn, any if of photographs."),
     ] = None,
+    mix: Annotated[
+        Literal["even", "paper"],
+        typer.Option(help="paper: numbers of differences and difficulties as in SPD-Faith Bench."),
+    ] = "even",
+    statistics: Annotated[
+        Path | None, typer.Option(help="An HTML file for figures of what the pairs hold.")
+    ] = None,
     images: Annotated[Path | None, typer.Option(help="coco: folder of the images.")] = None,
     annotations: Annotated[Path | None, typer.Option(help="coco: the instances file.")] = None,
     limit: Annotated[
@@ -52,6 +59,7 @@ def make_pairs(
     Examples:
       mmprobe make-pairs --source synthetic --out pairs --n 30 --seed 7
       mmprobe make-pairs --source synthetic --out hard --n 30 --seed 7 --differences 2-3 --difficulty hard
+      mmprobe make-pairs --mix paper --out mixed --n 300 --statistics mixed.html
       mmprobe make-pairs --source coco --images val2017 --annotations instances_val2017.json --out photos --n
       100 mmprobe make-pairs --source coco --out photos --n 100 --reviews reviews.json
     """
@@ -67,6 +75,8 @@ def make_pairs(
         for option, value in coco_options.items():
             if value:
                 raise InputError(f"{option}: goes with --source coco")
+    if mix == "paper" and (differences or difficulty):
+        raise InputError("--mix paper: draws differences and difficulty; leave out those options")
     if reviews is not None:
         _apply_reviews(out, reviews, as_json)
     elif source == "coco":
@@ -85,17 +95,30 @@ def make_pairs(
             planner or "rules",
             inpainter or "opencv",
             limit=limit,
+            mix=mix,
         )
+        if statistics:
+            _write_statistics(statistics, made.samples)
         text = f"{made.pairs} pairs, {made.rejected} images rejected: {made.samples}; review: {made.review}"
         say({**made._asdict(), "samples": str(made.samples), "review": str(made.review)}, text, as_json)
     else:
         from mmprobe.benchmarks.synthetic.pairs import make_pairs as draw_pairs
 
-        file = draw_pairs(out, n, seed, _parse_range(differences or "0-3"), difficulty)
+        file = draw_pairs(out, n, seed, _parse_range(differences or "0-3"), difficulty, mix)
+        if statistics:
+            _write_statistics(statistics, file)
         with file.open(encoding="utf-8") as lines:
             n_questions = sum(1 for _ in lines)
         result = {"samples": str(file), "pairs": n, "questions": n_questions}
         say(result, f"{n} pairs, {n_questions} questions: {file}", as_json)
+
+
+def _write_statistics(file: Path, samples: Path) -> None:
+    from mmprobe.benchmarks.spd_faith.benchmark import read_data
+    from mmprobe.benchmarks.spd_faith.statistics import pair_statistics
+    from mmprobe.viz import write_figures
+
+    write_figures(pair_statistics(read_data(samples).pairs), file, (samples.parent.name, "pairs of images"))
 
 
 def _apply_reviews(out: Path, reviews: Path, as_json: bool) -> None:

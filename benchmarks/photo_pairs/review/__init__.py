@@ -22,6 +22,7 @@ from mmprobe.benchmarks.photo_pairs.layout import (
     write_metadata,
 )
 from mmprobe.benchmarks.photo_pairs.photos import Rejection
+from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, EditType
 from mmprobe.errors import InputError
 from mmprobe.samples import regular_file
 
@@ -42,6 +43,8 @@ class _Review(_StrictModel):
     id: str
     decision: Literal["accept", "reject"]
     descriptions: list[Annotated[str, Field(min_length=1, max_length=1000)]]
+    types: list[EditType] = []
+    categories: list[Annotated[str, Field(min_length=1, max_length=100)]] = []
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
@@ -71,6 +74,7 @@ def write_review(out: Path) -> Path | None:
                     {key: difference[key] for key in ("type", "category", "description")}
                     for difference in row["differences"]
                 ],
+                "types": list(EDIT_TYPES),
                 "reviewed": row["reviewed"],
             }
         )
@@ -96,7 +100,8 @@ def _make_storage_key(out: Path) -> str:
 
 
 def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:
-    """Apply a person's decisions: accepted pairs get their descriptions, rejected pairs are deleted.
+    """Apply a person's decisions: accepted pairs get their descriptions, types and categories, rejected pairs
+    are deleted.
 
     The reasons of rejections are written to `rejected.jsonl`. If the file has an error, nothing is changed.
     The same file may be applied again: pairs that were rejected before are skipped.
@@ -132,8 +137,14 @@ def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:
             shutil.rmtree(folder)
             continue
         row = read_row(folder)
-        for difference, text in zip(row["differences"], review.descriptions, strict=True):
-            difference["description"] = " ".join(text.split())
+        corrected = {
+            "description": review.descriptions,
+            "type": review.types,
+            "category": [category.lower() for category in review.categories],
+        }
+        for key, values in corrected.items():
+            for difference, value in zip(row["differences"], values, strict=False):
+                difference[key] = " ".join(value.split())
         write_metadata(folder, {**row, "reviewed": True})
     write_lists(out)
     write_review(out)
@@ -171,5 +182,10 @@ def _check_review(review: _Review, folders: dict[str, Path], rejected_ids: set[s
         raise InputError(
             f"{path}: pair {review.id!r} has {n_differences} differences, {n_descriptions} descriptions"
         )
-    if not all(text.strip() for text in review.descriptions):
-        raise InputError(f"{path}: pair {review.id!r} has an empty description")
+    for name, values in (("types", review.types), ("categories", review.categories)):
+        if review.decision == "accept" and values and len(values) != n_differences:
+            raise InputError(
+                f"{path}: pair {review.id!r} has {n_differences} differences, {len(values)} {name}"
+            )
+    if not all(text.strip() for text in (*review.descriptions, *review.categories)):
+        raise InputError(f"{path}: pair {review.id!r} has an empty description or category")

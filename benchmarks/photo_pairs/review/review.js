@@ -1,7 +1,7 @@
 "use strict";
 const { key, pairs } = JSON.parse(document.getElementById("data").textContent);
 const storageKey = `mmprobe-reviews-${key}`;
-let decisions = {}; // pair id -> { decision, descriptions, reason }
+let decisions = {}; // pair id -> { decision, descriptions, types, categories, reason }
 try {
   decisions = JSON.parse(localStorage.getItem(storageKey)) || {};
 } catch {
@@ -52,9 +52,11 @@ function createFigure(pair, index) {
 
 function createArticle(pair) {
   const saved = decisions[pair.id];
-  const isCurrent = saved && saved.descriptions.length === pair.differences.length;
-  const descriptions = pair.differences.map((difference) => difference.description);
-  const state = isCurrent ? saved : { decision: null, descriptions, reason: "" };
+  const isCurrent = saved && [saved.descriptions, saved.types, saved.categories].every(
+    (values) => values && values.length === pair.differences.length);
+  const collect = (key) => pair.differences.map((difference) => difference[key]);
+  const fresh = { decision: null, descriptions: collect("description"), types: collect("type"), categories: collect("category"), reason: "" };
+  const state = isCurrent ? saved : fresh;
   const note = pair.reviewed ? ", already accepted" : "";
   const subtitle = createElement("small", { textContent: pair.properties + note });
   const article = createElement("article", {}, createElement("h2", { textContent: pair.id }, subtitle));
@@ -69,7 +71,22 @@ function createArticle(pair) {
       state.descriptions[index] = text.value;
       saveState();
     });
-    article.append(createElement("label", { textContent: `${index + 1}. ${difference.type}, ${difference.category}` }, text));
+    const options = pair.types.map((name) => createElement("option", { value: name, textContent: name }));
+    const type = createElement("select", {}, ...options);
+    type.value = state.types[index];
+    type.setAttribute("aria-label", `type of difference ${index + 1}`);
+    type.addEventListener("change", () => {
+      state.types[index] = type.value;
+      saveState();
+    });
+    const category = createElement("input", { type: "text", maxLength: 100, value: state.categories[index] });
+    category.setAttribute("aria-label", `category of difference ${index + 1}`);
+    category.addEventListener("input", () => {
+      state.categories[index] = category.value;
+      saveState();
+    });
+    const title = `${index + 1}. ${difference.type}, ${difference.category}`;
+    article.append(createElement("label", { textContent: title }, text), createElement("div", { className: "correct" }, type, category));
   });
   const yes = createElement("button", { type: "button", className: "yes", textContent: "Accept" });
   const no = createElement("button", { type: "button", className: "no", textContent: "Reject" });
@@ -105,13 +122,13 @@ document.getElementById("save").addEventListener("click", () => {
   const reviews = pairs
     .filter((pair) => (decisions[pair.id] || {}).decision)
     .map((pair) => {
-      const { decision, descriptions, reason } = decisions[pair.id];
-      const texts = decision === "accept" ? descriptions.map((text) => text.trim()) : [];
-      return { id: pair.id, decision, descriptions: texts, reason };
+      const { decision, descriptions, types = [], categories = [], reason } = decisions[pair.id];
+      const keep = (texts) => (decision === "accept" ? texts.map((text) => text.trim()) : []);
+      return { id: pair.id, decision, descriptions: keep(descriptions), types: keep(types), categories: keep(categories), reason };
     });
-  const incomplete = reviews.find((review) => review.descriptions.some((text) => !text));
+  const incomplete = reviews.find((review) => [...review.descriptions, ...review.categories].some((text) => !text));
   if (incomplete) {
-    alert(`${incomplete.id}: a description is empty`);
+    alert(`${incomplete.id}: a description or category is empty`);
     return;
   }
   const file = new Blob([JSON.stringify({ format: 1, reviews }, null, 1)], { type: "application/json" });

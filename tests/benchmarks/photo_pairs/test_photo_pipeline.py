@@ -170,3 +170,14 @@ def test_images_in_grey_and_with_run_lengths_work(coco, tmp_path):
     make_photo_pairs(images, annotations, tmp_path / "out", 1)
     (pair,) = read_pairs(tmp_path / "out")
     assert pair.differences[0].box == (145, 155, 50, 40)
+
+
+def test_the_papers_mix_keeps_so_many_of_each_difficulty(coco, tmp_path):
+    """All drawn photographs are easy, so of ten pairs one is kept."""
+    images, annotations = coco(4)
+    made = make_photo_pairs(images, annotations, tmp_path / "out", 10, mix="paper")
+    assert (made.pairs, made.rejected) == (1, 3)
+    rejected = (tmp_path / "out" / "rejected.jsonl").read_text()
+    assert "the pair is easy, medium or hard is wanted" in rejected
+    with pytest.raises(InputError, match="other mix"):
+        make_photo_pairs(images, annotations, tmp_path / "out", 10)

@@ -140,3 +140,18 @@ def test_a_person_reviews_in_a_browser(out, tmp_path, browser):
         before,
     ]
     assert json.loads((out / "rejected.jsonl").read_text())["reason"] == "a <b>smear</b>"
+
+
+def test_types_and_categories_are_corrected(out):
+    before = read_pairs(out)[0]
+    corrected = accept(1, "The bowl vanished.", "The car turned blue.")
+    corrected |= {"types": ["remove", "color"], "categories": ["Bowl", "car"]}
+    apply_reviews(out, decide(out, corrected))
+    first, second = read_pairs(out)[0].differences
+    assert (first.type, first.category, second.type, second.category) == ("remove", "bowl", "color", "car")
+    assert [first.box, second.box] == [each.box for each in before.differences]
+    metadata = load_samples(out / "samples.jsonl")[0].metadata
+    assert [each["category"] for each in metadata["differences"]] == ["bowl", "car"]
+    for wrong in ({"types": ["remove"]}, {"categories": ["bowl", " "]}, {"types": ["remove", "grow"]}):
+        with pytest.raises(InputError):
+            apply_reviews(out, decide(out, corrected | wrong))
