@@ -28,7 +28,7 @@ class Reply(NamedTuple):
     stop: str
 
 
-def cache_key(model: str, messages: Sequence[tuple[str, str]], sampling: Mapping[str, Any]) -> str:
+def cache_key(model: str, messages: Sequence[Sequence[Any]], sampling: Mapping[str, Any]) -> str:
     """Return the SHA-256 of everything that a reply depends on.
 
     Example:

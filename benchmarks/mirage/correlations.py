@@ -90,7 +90,7 @@ def correlate_kinds_over_topics(
         ]
         return correlate({kind: [row[kind] for row in rows] for kind in KINDS})
     cells = [(model, rates) for model, table in enumerate(tables) for rates in table.values()]
-    columns = {kind: [rates[kind] for _, rates in cells] for kind in KINDS}
+    columns: dict[str, list[float]] = {kind: [rates[kind] for _, rates in cells] for kind in KINDS}
     return correlate(columns, [model for model, _ in cells])
 
 

@@ -58,11 +58,11 @@ class MirageEffectOptions(BenchmarkOptions):
         temperature: of the diagnoses with seeds. The paper gives none; ours is 1.
     """
 
-    data_set: str | None = Field(None, min_length=1)
+    data_set: str | None = Field(default=None, min_length=1)
     examples: Path | None = None
-    shots: int = Field(8, ge=1)
-    seeds: int = Field(0, ge=0)
-    temperature: float = Field(1.0, gt=0, allow_inf_nan=False)
+    shots: int = Field(default=8, ge=1)
+    seeds: int = Field(default=0, ge=0)
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _check_use(self) -> MirageEffectOptions:
