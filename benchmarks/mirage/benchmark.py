@@ -57,8 +57,8 @@ class MirageOptions(BenchmarkOptions):
             could not read (`unread`), or `all`, as in the paper.
     """
 
-    threshold: float = Field(THRESHOLD, gt=0, allow_inf_nan=False)
-    reasonable: float = Field(0.0, ge=0, le=1)
+    threshold: float = Field(default=THRESHOLD, gt=0, allow_inf_nan=False)
+    reasonable: float = Field(default=0.0, ge=0, le=1)
     judge_decides: Literal["unread", "all"] = "unread"
     corrected: bool = False
 
@@ -88,10 +88,6 @@ def read_data(path: Path) -> MirageTruth:
     Raises:
         InputError: an invalid line, or the id of a hinted question is taken or too long. The message names
             line and field.
-
-    Example:
-        >>> read_data(Path("mirage/questions.jsonl")).synthetic                   # doctest: +SKIP
-        False
     """
     synthetic = is_synthetic(path)
     questions = synthetic_questions(load_samples(path)) if synthetic else load_questions(path)
@@ -123,7 +119,7 @@ def ask_questions(truth: MirageTruth) -> list[Sample]:
         >>> [sample.id for sample in ask_questions(MirageTruth(questions))]
         ['1', '1--topic']
     """
-    classified = [] if truth.synthetic else [question for question in truth.questions if has_hints(question)]
+    classified = [question for question in truth.questions if _asks_topic(truth, question)]
     return [_make_sample(question, _build_prompt(question)) for question in truth.questions] + [
         _make_sample(question, build_topic_prompt(_question_with_options(question)), TOPIC)
         for question in classified
@@ -166,7 +162,8 @@ def follow_up(truth: MirageTruth, responses: Mapping[str, str], corrected: bool 
     samples = []
     for question in truth.questions:
         prompt = _build_prompt(question)
-        if has_hints(question) and (question.id if truth.synthetic else question.id + TOPIC) in responses:
+        needed = question.id + TOPIC if _asks_topic(truth, question) else question.id
+        if has_hints(question) and needed in responses:
             topic, _ = _find_topic(truth, question, responses)
             samples.append(_make_sample(question, add_hints(question, prompt, topic), HINTED))
         again = corrected_prompts(question, prompt, responses.get(question.id)) if corrected else {}
@@ -174,10 +171,17 @@ def follow_up(truth: MirageTruth, responses: Mapping[str, str], corrected: bool 
     return samples
 
 
+def _asks_topic(truth: MirageTruth, question: MirageQuestion) -> bool:
+    """Return whether the model is asked for the topic of a question."""
+    return has_hints(question) and question.named_topic is None and not truth.synthetic
+
+
 def _find_topic(
     truth: MirageTruth, question: MirageQuestion, responses: Mapping[str, str]
 ) -> tuple[Topic | None, bool]:
-    """Return the topic of a question, and whether a model was asked for it."""
+    """Return the topic that was named for a question, and whether a model named it."""
+    if question.named_topic is not None:
+        return question.named_topic, True
     if truth.synthetic:
         return find_topic_by_rules(question.question), False
     response = responses.get(question.id + TOPIC)
@@ -230,7 +234,7 @@ def _label_by_rules(
         for question in truth.questions
     ]
     pairs = zip(truth.questions, labels, strict=True)
-    return answers, [_add_verdicts(question, label, answers, threshold) for question, label in pairs]
+    return answers, [_add_verdicts(*pair, answers, threshold) for pair in pairs]
 
 
 def _add_verdicts(
@@ -260,9 +264,8 @@ def _add_verdicts(
 def _make_records(
     truth: MirageTruth, answers: Mapping[str, str], labels: Sequence[MirageLabels]
 ) -> list[dict[str, Any]]:
-    return [
-        make_record(question, label, answers) for question, label in zip(truth.questions, labels, strict=True)
-    ]
+    pairs = zip(truth.questions, labels, strict=True)
+    return [make_record(question, label, answers) for question, label in pairs]
 
 
 def make_record(question: MirageQuestion, labels: MirageLabels, answers: Mapping[str, str]) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class MirageQuestion(BaseModel):
         references: the true reasoning chain and its rewrites, for the LHS.
         topic_hint, question_hint: the hints of collaborative hint inference. A question with either is asked
             a second time with hints.
+        named_topic: the topic that a classifier named, from `mmprobe rewrite`. Without it, the model that is
+            asked names the topic itself.
         system: the system prompt. A question with its own system prompt is asked without our instructions.
 
     Example:
@@ -57,6 +59,7 @@ class MirageQuestion(BaseModel):
     references: list[str] = []
     topic_hint: str | None = None
     question_hint: str | None = None
+    named_topic: Topic | None = None
     system: str | None = None
     metadata: dict[str, Any] = {}
 

@@ -26,7 +26,7 @@ statistical. "Is the lamp behind the chair?" is spatial. "Which figure comes nex
 ---
 {question}
 ---"""
-_TOPIC_DESCRIPTIONS: dict[Topic, str] = {
+TOPIC_DESCRIPTIONS: dict[Topic, str] = {
     "algebra": "equations, unknowns, functions",
     "arithmetic": "counting and calculating with numbers that are given",
     "geometry": "lengths, angles, areas of figures",
@@ -49,7 +49,7 @@ def build_topic_prompt(question: str) -> str:
         >>> build_topic_prompt("How long is AB?").splitlines()[-2]
         'How long is AB?'
     """
-    topics = "\n".join(f"- {topic}: {_TOPIC_DESCRIPTIONS[topic]}" for topic in TOPICS)
+    topics = "\n".join(f"- {topic}: {TOPIC_DESCRIPTIONS[topic]}" for topic in TOPICS)
     return _CLASSIFY_PROMPT.format(topics=topics, question=question)
 
 
