@@ -47,7 +47,7 @@ def _ratio_panel(ds: xr.Dataset) -> Panel:
         "Attention on the changed regions against the rest of the images",
         apply_layout(figure),
         "Mean attention per visual token on the changed regions, divided by the mean elsewhere in the images, over an "
-        "answer's steps. A ratio of 1 means no preference. Means over samples with 95 % bootstrap intervals: "
+        "answer's steps. A ratio of 1 means no preference. Means over samples with 95 % intervals over sets of images: "
         f"{format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}. Dotted: {ds.attrs['draws']} random regions "
         f"of the same size. {format_notes(ds)}".strip(),
     )
@@ -116,5 +116,5 @@ def _sink_panel(ds: xr.Dataset) -> Panel:
         apply_layout(figure),
         "Share of the attention on images that falls on their border patches. Dotted: the share of patches on the "
         f"border, {float(ds['border_area']):.0%}. Also the share of all attention that falls on tokens before the "
-        f"first image. Means over {ds.sizes['sample']} samples with 95 % bootstrap intervals.",
+        f"first image. Means over {ds.sizes['sample']} samples with 95 % intervals over sets of images.",
     )

@@ -75,7 +75,7 @@ def _mean_panel(ds: xr.Dataset) -> Panel:
         apply_layout(figure, height=560).update_layout(margin={"t": 84}, legend={"y": 1.06}),
         "Agreement of each step's attention map (mean over heads and layers) with its token activation map, and the "
         f"share of each map on the changed regions. Baseline: {ds.attrs['draws']} random regions of the same size. "
-        f"Top cells: the largest {ds.attrs['top']:.0%}. Means with 95 % bootstrap intervals over samples: "
+        f"Top cells: the largest {ds.attrs['top']:.0%}. Means with 95 % intervals over sets of images: "
         f"{format_counts(n, 'sample')}, {ds.attrs['model']}. Fewer samples have regions; hover for n. "
         f"{format_notes(ds)}".strip(),
     )
@@ -108,7 +108,7 @@ def _difference_panel(ds: xr.Dataset) -> Panel:
     return Panel(
         "Unfaithful minus faithful: attention and token activation",
         apply_layout(figure, height=340),
-        "Difference of the means with 95 % bootstrap intervals. Filled: p < 0.05 in a two-sided permutation test, with "
-        "Holm's correction over the measures. Hover for Hedges' g. Lift is the share on the regions minus the share "
-        "on random regions. Samples of the same images are not independent.",
+        "Difference of the means with 95 % intervals over sets of images. Filled: p < 0.05 in a two-sided "
+        "permutation test, with Holm's correction over the measures. Hover for Hedges' g. Lift is the share on the regions minus the share "
+        "on random regions.",
     )

@@ -38,7 +38,7 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
         apply_layout(figure),
         f"Attention knockout, {_format_window(ds)}: the queries of the answer cannot attend to {group} tokens in these "
         "layers, and the model reads its own answer again. Mean over each answer's tokens, then over samples, with "
-        f"95 % bootstrap intervals: {format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}."
+        f"95 % intervals over sets of images: {format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}."
         f"{f' Samples without such tokens: {without}.' if without else ''} {format_notes(ds)}".strip(),
     )
 

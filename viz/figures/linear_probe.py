@@ -27,7 +27,7 @@ def _auc_panel(ds: xr.Dataset) -> Panel:
         f"Linear probe: {ds.attrs['target']}",
         apply_layout(figure),
         f"Logistic regression on the residual stream ({_format_stream(ds)}), cross-validated over image sets "
-        f"({ds.attrs['folds']} folds){_format_classes(ds)}. 95 % bootstrap intervals over image sets. "
+        f"({ds.attrs['folds']} folds){_format_classes(ds)}. 95 % intervals over sets of images. "
         f"{_format_counts(ds)}, {ds.attrs['model']}. Filled: p < 0.05 against {ds.attrs['shuffles']} shuffles of the "
         "labels, corrected for the number of layers. Grey: mean of the shuffles. Dotted: 0.5. The model need not use "
         f"what a probe can read. {format_notes(ds)}".strip(),
@@ -51,7 +51,7 @@ def _accuracy_panel(ds: xr.Dataset) -> Panel:
     return Panel(
         f"Accuracy of the linear probe: {ds.attrs['target']}",
         apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1}),
-        "Balanced accuracy is the mean accuracy over classes. 95 % bootstrap intervals over image sets. "
+        "Balanced accuracy is the mean accuracy over classes. 95 % intervals over sets of images. "
         f"{_format_counts(ds)}. Dotted: accuracy of always predicting the largest class "
         f"({float(ds['majority']):.2f}, left) and 1 / classes (right). Filled: p < 0.05 against "
         f"{ds.attrs['shuffles']} shuffles of the labels, for each layer alone."
@@ -87,7 +87,7 @@ def _step_panel(ds: xr.Dataset) -> Panel:
         f"Linear probe by step: {ds.attrs['target']}",
         apply_layout(figure),
         f"Logistic regression on the residual stream ({ds.attrs['stream']}) of single steps, cross-validated over image "
-        f"sets{_format_classes(ds)}. {intervals} 95 % bootstrap intervals over image sets. Samples that reach a step: "
+        f"sets{_format_classes(ds)}. {intervals} 95 % intervals over sets of images. Samples that reach a step: "
         f"{counts}. A step has no value if a class has too few samples or image sets. Dotted: chance. "
         f"{ds.attrs['model']}. {format_notes(ds)}".strip(),
     )

@@ -44,7 +44,7 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
         apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
         "The residual stream after each layer, read through the final norm and the unembedding: log-probability of the "
         "generated token, entropy of the distribution, and how often the generated token is the most likely one. "
-        "Mean over each answer's steps, then over samples, with 95 % bootstrap intervals: "
+        "Mean over each answer's steps, then over samples, with 95 % intervals over sets of images: "
         f"{format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}. {format_notes(ds)}".strip(),
     )
 

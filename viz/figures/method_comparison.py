@@ -48,8 +48,8 @@ def _difference_panel(ds: xr.Dataset) -> Panel:
     return Panel(
         f"Methods against {baseline}",
         apply_layout(figure, height=min(round(height), 6000)),
-        f"Each metric minus the metric of {baseline}, over the samples that both have, with 95 % paired bootstrap "
-        f"intervals. Hover for values and n. {ds.attrs['model']}.",
+        f"Each metric minus the metric of {baseline}, over the samples that both have, with 95 % paired "
+        f"intervals over sets of images. Hover for values and n. {ds.attrs['model']}.",
     )
 
 

@@ -53,7 +53,7 @@ def _ratio_panel(ds: xr.Dataset) -> Panel:
         apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
         f"Share of a layer's {ds.attrs['neurons']} neurons that are active during the answer. In SPD-Faith Bench a "
         "neuron is active if the sum of its gate over the generated tokens is above 0. Means over samples with 95 % "
-        f"bootstrap intervals: {format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}. "
+        f"intervals over sets of images: {format_counts(ds['n_label'], 'sample')}, {ds.attrs['model']}. "
         f"{format_notes(ds)}".strip(),
     )
 
@@ -102,7 +102,7 @@ def _third_panel(ds: xr.Dataset) -> Panel:
         "Active neurons by thirds of the layers",
         apply_layout(figure),
         "Share of active neurons (sum above 0), mean over the layers of each third, then over samples, with 95 % "
-        f"bootstrap intervals: {format_counts(ds['n_label'], 'sample')}.{_format_third_differences(ds)}",
+        f"intervals over sets of images: {format_counts(ds['n_label'], 'sample')}.{_format_third_differences(ds)}",
     )
 
 

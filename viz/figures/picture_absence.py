@@ -57,7 +57,7 @@ def _state_panel(ds: xr.Dataset) -> Panel:
         "Change of the residual stream without images",
         apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
         "The residual stream after each layer, for the same question without and with its images. Right: norm without "
-        f"images divided by the norm with images, minus 1. Means over pairs with 95 % bootstrap intervals, "
+        f"images divided by the norm with images, minus 1. Means over pairs with 95 % intervals over sets of images, "
         f"{_format_counts(ds)}. Dotted: distance between two questions that each have their images. Below it, removing "
         f"the images changes less than asking another question. {_format_notes(ds)}".strip(),
     )
@@ -104,8 +104,8 @@ def _attention_panel(ds: xr.Dataset) -> Panel:
     return Panel(
         "Attention by token group, with and without images",
         apply_layout(figure).update_layout(margin={"t": 72}, legend={"y": 1.1, "traceorder": "normal"}),
-        f"Mean over heads, steps and pairs with 95 % bootstrap intervals, {_format_counts(ds)}. Without images there "
-        "are no visual tokens, and their attention goes to the other groups.",
+        f"Mean over heads, steps and pairs with 95 % intervals over sets of images, {_format_counts(ds)}. Without "
+        "images there are no visual tokens, and their attention goes to the other groups.",
     )
 
 
@@ -139,8 +139,8 @@ def _entropy_panel(ds: xr.Dataset) -> Panel:
         "Entropy of the first token, with and without images",
         apply_layout(figure),
         "Entropy of the distribution of the first token, one line for each question, and the mean with its 95 % "
-        f"bootstrap interval, {_format_counts(ds)}. Without minus with images: {change:+.3f}{interval} nat. A model that "
-        "notices the missing images should be less certain.",
+        f"interval over sets of images, {_format_counts(ds)}. Without minus with images: {change:+.3f}{interval} nat. A "
+        "model that notices the missing images should be less certain.",
     )
 
 

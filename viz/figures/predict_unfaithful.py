@@ -43,8 +43,8 @@ def _roc_panel(ds: xr.Dataset) -> Panel:
         "Prediction of unfaithful answers from internals",
         apply_layout(figure),
         f"ROC curve of a logistic regression on {ds.sizes['feature']} features of each answer, cross-validated over image "
-        f"sets ({ds.attrs['folds']} folds). Area under the curve: {_format_interval(ds, 'auc')} (95 % bootstrap interval "
-        f"over image sets); {_format_counts(ds)}, {ds.attrs['model']}. With shuffled labels: "
+        f"sets ({ds.attrs['folds']} folds). Area under the curve: {_format_interval(ds, 'auc')} (95 % interval "
+        f"over sets of images); {_format_counts(ds)}, {ds.attrs['model']}. With shuffled labels: "
         f"{_format_interval(ds, 'auc_shuffled')} (middle 95 % of {ds.attrs['shuffles']} shuffles), "
         f"p = {float(ds['p']):.3f}. {format_notes(ds)}".strip(),
     )
@@ -81,8 +81,8 @@ def _step_panel(ds: xr.Dataset) -> Panel:
     return Panel(
         "Prediction from the first steps of an answer",
         apply_layout(figure),
-        "The same model on the first steps alone, without features that need the end of the answer, with 95 % bootstrap "
-        f"intervals over image sets; {_format_counts(ds)}. Answers with at least so many steps: {counts}. Shorter "
+        "The same model on the first steps alone, without features that need the end of the answer, with 95 % "
+        f"intervals over sets of images; {_format_counts(ds)}. Answers with at least so many steps: {counts}. Shorter "
         "answers are used whole. Dotted: chance. Grey: middle 95 % for whole answers with shuffled labels.",
     )
 
@@ -115,8 +115,8 @@ def _feature_panel(ds: xr.Dataset) -> Panel:
         "Features that predict unfaithful answers",
         apply_layout(figure, height=150 + 26 * len(features)).update_layout(margin={"l": 150}),
         "Left: above 0.5 the feature is larger in unfaithful answers, below 0.5 smaller. Right: coefficients of the "
-        "logistic regression on all samples; correlated features share their weight. 95 % bootstrap intervals over image "
-        f"sets; {_format_counts(ds)}. The best of many features looks better than it is."
+        "logistic regression on all samples; correlated features share their weight. 95 % intervals over sets of "
+        f"images; {_format_counts(ds)}. The best of many features looks better than it is."
         f"{f' Not available from this run: {missing}.' if missing else ''}",
     )
 

@@ -1,0 +1,1 @@
+"""Was the verdict decided before it was reasoned? Changed chains, and verdicts that can be read early."""
