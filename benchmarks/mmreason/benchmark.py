@@ -179,7 +179,11 @@ def _score(
     with_choices = [name for name in correct if name in truth.choices]
     if with_choices:
         tested = [(correct[name], right_choices.get(name)) for name in with_choices]
-        metrics |= with_ids(choice_metrics(tested), with_choices)
+        unread = [
+            float(right_choices[name] is None) if name in right_choices else None for name in with_choices
+        ]
+        choice_table = choice_metrics(tested) | {"unread_choices": mean_metric(unread, "lower")}
+        metrics |= with_ids(choice_table, with_choices)
     left_out = mean_metric([0.0] * len(truth.questions) + [1.0] * len(truth.left_out), "neither")
     all_ids = [question.id for question in truth.questions] + truth.left_out
     metrics |= with_ids({"left_out": left_out}, all_ids)
