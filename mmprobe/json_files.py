@@ -110,6 +110,7 @@ class MetricEntry(JsonRecord):
     high: Number = None
     coverage: Number = None
     n: Number = None
+    n_groups: Number = None
     range: list[Number] | None = Field(None, min_length=2, max_length=2)
 
 

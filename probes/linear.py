@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import shuffle_within_folds
+from mmprobe.analyses.held_out import image_groups, shuffle_within_folds
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes.cross_validation import (
@@ -200,6 +200,7 @@ def linear_probe_by_step(
     out["n_class"] = (("step", "class"), counts)
     out.attrs = _base_attrs(run, "linear_probe_by_step", target, stream, folds, seed) | {
         "samples": int(counts.sum(1).max()),
+        "sets": len(np.unique(image_groups([run.sample(name) for name in labels]))),
         "left_out": ", ".join(sorted(left_out)),
         "n_left_out": len(left_out),
     }

@@ -93,10 +93,9 @@ def comparison_panel(
     return Panel(
         f"Unfaithful minus faithful: {quantity}",
         apply_layout(figure),
-        f"Difference of the means with 95 % bootstrap intervals, {int(ds['n_unfaithful'])} unfaithful and "
+        f"Difference of the means with 95 % intervals over sets of images, {int(ds['n_unfaithful'])} unfaithful and "
         f"{int(ds['n_faithful'])} faithful {unit}. Filled: p < 0.05 in a two-sided permutation test, with Holm's "
-        f"correction over layers. Hover for Hedges' g. The two groups may differ in questions and length, and {unit} "
-        "of the same images are not independent.",
+        "correction over layers. Hover for Hedges' g. The two groups may differ in questions and length.",
     )
 
 
@@ -108,8 +107,10 @@ def format_counts(n: xr.DataArray, unit: str) -> str:
 
 
 def format_notes(ds: xr.Dataset) -> str:
-    """Return the caption's last sentences: excluded samples, and why labels are not compared."""
+    """Return the caption's last sentences: sets of images, excluded samples, and why labels are not compared."""
     notes = []
+    if "sets" in ds.attrs:
+        notes.append(f"Sets of images: {int(ds.attrs['sets'])}.")
     if ds.attrs.get("n_left_out"):
         notes.append(f"Excluded because of non-finite values: {shorten_list(ds.attrs['left_out'])}.")
     if ds.attrs.get("n_unpaired"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +222,29 @@ def test_ranks_are_percentiles_over_draws_of_sets():
     pairs = np.repeat(np.arange(6), 2)
     again = percentile_interval(lambda w: stats.rankdata(-(twice @ w.T), axis=0), pairs, 12)
     np.testing.assert_array_equal(again, (low, high))
+
+
+def test_intervals_are_made_in_one_place():
+    """No other file takes quantiles of draws."""
+    folders = ("analyses", "benchmarks", "probes", "viz", "mmprobe", "training", "interventions", "scripts")
+    found = {
+        str(file.relative_to(ROOT))
+        for folder in folders
+        for file in (ROOT / folder).rglob("*.py")
+        if re.search(r"\b(np|numpy)\.(nan)?(percentile|quantile)\(|\.quantile\(", file.read_text("utf-8"))
+    }
+    assert found == {"analyses/intervals.py", "scripts/write_intervals.py"}
+
+
+def test_every_interval_is_given_the_sets_of_images():
+    """Left out, each sample would be a set of its own. These functions take the sets as an argument of that name
+    or at that place."""
+    places = {"means_by_label": 4, "compare_labels": 5, "compare_groups": 5, "mean_interval": 1}
+    for folder in ("analyses", "probes"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                name = getattr(getattr(node, "func", None), "id", None)
+                if name in places and file.name != "statistics.py":
+                    named = any(keyword.arg in ("sets", "groups") for keyword in node.keywords)
+                    starred = any(isinstance(argument, ast.Starred) for argument in node.args)
+                    assert named or starred or len(node.args) > places[name], f"{file}, line {node.lineno}"

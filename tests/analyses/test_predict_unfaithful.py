@@ -345,7 +345,7 @@ def test_figures_and_files(prediction, tmp_path):
         titles.append(panel.title)
         json.loads(panel.figure.to_json())
         assert "n = 40 samples, 20 unfaithful and 20 faithful, over 20 image sets" in panel.caption
-        assert "95 % bootstrap interval" in panel.caption
+        assert "over sets of images" in panel.caption
         assert panel.figure.layout.xaxis.title.text
     assert len(titles) == 3
     curve = panels(prediction)[0].figure.data[1]

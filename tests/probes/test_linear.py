@@ -360,7 +360,7 @@ def test_figures_and_files(dataset, tmp_path):
     for panel in panels(dataset):
         json.loads(panel.figure.to_json())
         assert "n = 48 samples (24 faithful, 24 unfaithful), over 24 image sets" in panel.caption
-        assert "95 % bootstrap interval" in panel.caption
+        assert "over sets of images" in panel.caption
     filled = panels(dataset)[0].figure.data[2].marker.symbol
     assert list(filled) == ["circle-open", "circle-open", "circle-open"] or filled[1] == "circle"
     netcdf, _, _ = export(dataset, tmp_path / "out")

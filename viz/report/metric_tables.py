@@ -61,7 +61,7 @@ def _metric_table(metrics: Metrics) -> str:
             "Value": f"<strong>{_format_number(metric.get('value'))}</strong>",
             "95 % interval": _format_interval(metric),
             _BAR_HEAD: _bar(metric),
-            "n": _format_number(metric.get("n")),
+            "n": _format_n(metric),
             "Coverage": "–" if coverage is None else f"{coverage:.0%}",
             "Better": _BETTER.get(str(metric.get("direction")), "–"),
             "Range": f"{_format_limit(low)} to {_format_limit(high)}",
@@ -102,7 +102,7 @@ def _column_class(head: str) -> str:
 def _group_cell(metric: Mapping[str, Any]) -> str:
     return (
         f"<strong>{_format_number(metric.get('value'))}</strong> <span class='muted'>{_format_interval(metric)}, "
-        f"n {_format_number(metric.get('n'))}</span>"
+        f"n {_format_n(metric)}</span>"
     )
 
 
@@ -113,6 +113,12 @@ def _format_number(value: float | None) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"
+
+
+def _format_n(metric: Mapping[str, Any]) -> str:
+    """Return the number of samples, and of sets of images where several samples are over the same images."""
+    n, sets = metric.get("n"), metric.get("n_groups")
+    return _format_number(n) + ("" if sets in (None, n) else f" ({_format_number(sets)} sets)")
 
 
 def _format_limit(value: float | None) -> str:
