@@ -32,9 +32,9 @@ from mmprobe.benchmarks.core.benchmark import (
     longest,
     truncated_share,
 )
-from mmprobe.benchmarks.core.inspect_model import LocalModel  # noqa: F401  # registers the provider
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.runner import check_questions
+from mmprobe.benchmarks.inspect.provider import LocalModel  # noqa: F401  # registers the provider
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.samples import Sample

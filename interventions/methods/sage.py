@@ -208,14 +208,13 @@ class _SageState(MethodState):
         return self.shallow_bias[1]
 
     def _compute_alpha(self, layer: int, visual_weight: Tensor) -> Tensor:
-        """Return a deep layer's alpha_t (equation 4), [batch, 1, 1, 1], from its heads' visual weight."""
+        """Return a deep layer's alpha_t, alpha f(1 - a / a_ref) but at least alpha f(0), [batch, 1, 1, 1]."""
         attention = visual_weight.sum(1, keepdim=True)
         if layer not in self.inverse_reference:
             self.n_heads = visual_weight.shape[1]
             share = self.method.attention_reference
             reference = attention if share is None else torch.full_like(attention, share * self.n_heads)
             self.inverse_reference[layer] = 1 / reference.clamp_min(1e-9)
-        # alpha f(1 - a / a_ref), and no less than alpha f(0)
         alpha = torch.addcmul(
             self.max_alpha, attention, self.inverse_reference[layer], value=-self.method.alpha
         )

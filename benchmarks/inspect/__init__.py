@@ -1,0 +1,1 @@
+"""A provider of inspect-ai that answers with models loaded here."""
