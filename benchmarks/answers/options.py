@@ -1,11 +1,15 @@
-"""Find the options in the text of a question."""
+"""Find the options in the text of a question, and the option that a response chooses."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
+
+from mmprobe.benchmarks.answers.forms import clean, find_answer
+from mmprobe.benchmarks.answers.texts import same_text
+from mmprobe.benchmarks.answers.yes_no import read_yes_no
 
 # Kinds of marks, from the surest on. Each has the options' names in order, and its marks in a text.
 _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -105,3 +109,48 @@ def find_mark(answer: str, choices: Collection[str]) -> str | None:
         return bare
     marks = [mark for mark in choices if mark.casefold() == bare.casefold()]
     return marks[0] if len(marks) == 1 else None
+
+
+_LETTER = re.compile(r"(?:option|choice|answer)?\s*[(\[]?([A-Za-z])[)\]]?", re.IGNORECASE)
+_LETTER_AND_TEXT = re.compile(
+    r"(?:option\s+)?(?:[(\[]([A-Za-z])[)\]][.:]?|([A-Za-z])\s*(?:[.):]|\s-))\s+(.+)",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def read_choice(response: str, options: Mapping[str, str], lettered: bool = True) -> tuple[str | None, bool]:
+    """Return the letter of the option that a response chooses, or None; and whether the response refuses.
+
+    Forms: a declared answer (`forms.find_answer`) that is the letter alone, the letter with the text of its
+    option, or the text of one option alone.
+
+    Args:
+        response: the response.
+        options: text of each option by its letter.
+        lettered: whether the model saw the letters.
+
+    Example:
+        >>> options = {"A": "a cat", "B": "a dog"}
+        >>> [read_choice(text, options)[0] for text in ("The answer is (b).", "A dog.", "Not B.", "A or B")]
+        ['B', 'B', None, None]
+    """
+    letters = {letter.upper(): letter for letter in options}
+    answer = find_answer(response)
+    text = answer.text if answer.text is not None or answer.marked else clean(response)
+    part = (text or "").strip().rstrip(".!").strip()
+    both = _LETTER_AND_TEXT.fullmatch(part)
+    if both and lettered and (both[1] or both[2]).upper() in letters:
+        letter = letters[(both[1] or both[2]).upper()]
+        return (letter if same_text(both[3], options[letter]) else None), False
+    if sorted(option.strip(" .").casefold() for option in options.values()) == ["no", "yes"]:
+        said = read_yes_no(response)
+        chosen = [letter for letter, option in options.items() if option.strip(" .").casefold() == said]
+        if chosen:
+            return chosen[0], False
+    by_text = [letter for letter, option in options.items() if same_text(part, option)]
+    if len(by_text) == 1:
+        return by_text[0], False
+    if answer.refused or by_text or not lettered or answer.text is None:
+        return None, answer.refused
+    alone = _LETTER.fullmatch(part)
+    return (letters.get(alone[1].upper()) if alone else None), False

@@ -1,21 +1,62 @@
-"""The parser of yes and no that every benchmark uses."""
+"""Read yes or no."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal
 
-_WORD = re.compile(r"[^\W_]+", re.UNICODE)
+from mmprobe.benchmarks.answers.forms import ALTERNATIVES, HEDGE, NEGATION, clean, find_answer
+
+_BARE = re.compile(r"\W*(yes|no)\W*", re.IGNORECASE)
+_FIRST = re.compile(
+    r"\W*(yes|no)\s*(?:,(?!\s*no\b)|[.!;:](?!\s*\d)|\s[-\u2013\u2014]\s|\u2014|\n)\s*(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_OTHER = {"yes": re.compile(r"\bno\b\s*(?:[.,!;:]|$)", re.I), "no": re.compile(r"\byes\b", re.I)}
+_BACK = re.compile(r"\b(?:wait|actually|however|on second thought|correction)\b", re.IGNORECASE)
+_SENTENCE = re.compile(r"(?<=[.!?])\s|\n")
 
 
-def parse_yes_no(text: str) -> Literal["yes", "no", "unknown"]:
-    """Return the first word of an answer that is yes or no, in any case and with any punctuation.
+def read_yes_no(response: str) -> Literal["yes", "no"] | None:
+    """Return the yes or no of a response; None for a refusal and where it is unread.
+
+    Forms: a declared answer (`forms.find_answer`) that is yes or no alone, or begins with yes or no and a
+    comma or stop, as "No, the cup is on the left." does. Its sentence may hold no hedge and no alternative, and
+    with yes no negation; a later sentence may not take it back.
 
     Example:
-        >>> [parse_yes_no(text) for text in ("**No**, I see nothing.", "Well, YES!", "Nothing is known.")]
-        ['no', 'yes', 'unknown']
+        >>> [read_yes_no(text) for text in ("**No**", "Answer: Yes, it is red.", "There is no image.")]
+        ['no', 'yes', None]
     """
-    for word in _WORD.findall(text):
-        if word.lower() in ("yes", "no"):
-            return "yes" if word.lower() == "yes" else "no"
-    return "unknown"
+    answer = find_answer(response)
+    if answer.text is None or answer.refused or answer.text.endswith("?"):
+        return None
+    bare = _BARE.fullmatch(answer.text)
+    if bare and "?" not in answer.text:
+        return "yes" if bare[1].lower() == "yes" else "no"
+    first = _FIRST.match(answer.text if answer.marked else clean(response))
+    if first is None:
+        return None
+    word = "yes" if first[1].lower() == "yes" else "no"
+    stop = re.match(r"\W*\w+\s*[.!\n]", answer.text)
+    sentence = "" if stop else _SENTENCE.split(first[2])[0]
+    is_unclear = HEDGE.search(sentence) or ALTERNATIVES.search(sentence)
+    if is_unclear or (word == "yes" and NEGATION.search(sentence)):
+        return None
+    return (
+        None
+        if _OTHER[word].search(first[2]) or _BACK.search(first[2])
+        else ("yes" if word == "yes" else "no")
+    )
+
+
+def first_word(response: str) -> Literal["yes", "no", "unknown"]:
+    """Return the first word of a response if it is yes or no, in any case and with any punctuation.
+
+    Example:
+        >>> [first_word(text) for text in ("**No**, I see nothing.", "There is no dog.")]
+        ['no', 'unknown']
+    """
+    word = re.match(r"[\W_]*([^\W_]+)", response)
+    said = word[1].lower() if word else ""
+    return "yes" if said == "yes" else "no" if said == "no" else "unknown"

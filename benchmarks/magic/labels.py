@@ -9,6 +9,8 @@ AnswerLabel = Literal["correct", "incorrect"]
 StepLabel = Literal["correct", "wrong", "unknown"]
 HealLabel = Literal["healed", "not_healed"]
 
+UNREAD = "unread"  # the reason in `unscored` where the rules could not read an answer
+
 
 @dataclass(frozen=True)
 class MagicLabels:

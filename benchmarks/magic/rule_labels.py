@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmprobe.benchmarks.answers.final_answers import find_final_answer, normalize_words
-from mmprobe.benchmarks.answers.yes_no import parse_yes_no
+from mmprobe.benchmarks.answers.drawn import find_statement, is_drawn, judge_statement
+from mmprobe.benchmarks.answers.forms import VALUES, find_answer
+from mmprobe.benchmarks.answers.texts import same_text, split_sentences
+from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.benchmarks.magic.data import MagicQuestion
-from mmprobe.benchmarks.magic.labels import MagicLabels
-from mmprobe.benchmarks.magic.steps import find_stated_answer, reasoning_steps, split_steps
+from mmprobe.benchmarks.magic.labels import UNREAD, MagicLabels
+from mmprobe.benchmarks.magic.steps import reasoning_steps
 from mmprobe.benchmarks.magic.synthetic import step_is_true
-
-_NEGATIONS = {"no", "not", "never", "without", "neither", "nor"}
 
 
 def label_by_rules(question: MagicQuestion, response: str | None) -> MagicLabels:
@@ -27,61 +27,50 @@ def label_by_rules(question: MagicQuestion, response: str | None) -> MagicLabels
     Example:
         >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat"}
         >>> question = MagicQuestion.model_validate(fields | {"objects": [[0, 0, 5, 5]]})
-        >>> label_by_rules(question, "In R1 there is a cat.").correct
+        >>> label_by_rules(question, "R1 has ears.\\nAnswer: a cat").correct
         True
     """
     if response is None:
         return MagicLabels()
-    correct_full = None
-    if question.full_answer:  # the full answer may span several sentences
-        correct_full = contains_phrase(find_stated_answer(response) or response, question.full_answer)
+    correct = is_correct(response, question.answer, question.full_answer)
     return MagicLabels(
-        correct=is_correct(response, question.answer),
-        correct_full=correct_full,
+        correct=correct,
+        correct_full=_is_full(response, question.full_answer) if question.full_answer else None,
         correct_steps=_label_steps(question, reasoning_steps(response)),
+        unscored=() if correct is not None else (("correct", UNREAD),),
     )
 
 
-def is_correct(response: str, true_answer: str) -> bool:
-    """Return whether a response ends in the true answer; the rules are ours.
+def is_correct(response: str, true_answer: str, full_answer: str | None = None) -> bool | None:
+    """Return whether a response ends in the true answer; None if it is unread. A refusal is not right.
 
-    The answer is the text after the last `Answer:`, or the result of `find_final_answer`, or the last
-    sentence. It must contain the true answer. If the true answer is yes or no, the first yes or no of the
-    answer must be the same. Without a marked answer, the last sentence with a yes or no counts.
+    The answer must stand in a declared form (docs/readers.md), such as behind `Answer:`, and be the short or the
+    full true answer. If the true answer is yes or no, it must begin with yes or no.
 
     Example:
-        >>> is_correct("R1 is red.\\nAnswer: It is red.", "red"), is_correct("Yes, no cat is here.", "yes")
+        >>> is_correct("R1 is red.\\nAnswer: red", "red"), is_correct("Answer: Yes, it is a cat.", "yes")
         (True, True)
+        >>> is_correct("It is not really red.", "red") is None
+        True
     """
-    marked_answer = find_stated_answer(response) or find_final_answer(response)
-    parts = split_steps(response) if marked_answer is None else [marked_answer]
-    if true_answer.strip(" .!").lower() in ("yes", "no"):
-        words = [word for part in parts if (word := parse_yes_no(part)) != "unknown"]
-        return bool(words) and words[-1] == true_answer.strip(" .!").lower()
-    return bool(parts) and contains_phrase(parts[-1], true_answer)
+    true = true_answer.strip(" .!").lower()
+    if true in ("yes", "no"):
+        said = read_yes_no(response)
+        return said == true if said else False if find_answer(response).refused else None
+    return VALUES[judge_statement(response, true_answer, *([full_answer] if full_answer else []))]
 
 
-def contains_phrase(text: str, phrase: str) -> bool:
-    """Return whether a text contains a phrase without a negation right before it.
-
-    Case, punctuation and articles do not count.
-
-    Example:
-        >>> contains_phrase("It is the Red one.", "red"), contains_phrase("It is not red.", "red")
-        (True, False)
-    """
-    words, phrase_words = normalize_words(text), normalize_words(phrase)
-    if not phrase_words:
-        return False
-    length = len(phrase_words)
-    return any(
-        words[start : start + length] == phrase_words and not (start and _is_negation(words[start - 1]))
-        for start in range(len(words) - length + 1)
-    )
-
-
-def _is_negation(word: str) -> bool:
-    return word in _NEGATIONS or word.endswith(("n't", "n\u2019t"))
+def _is_full(response: str, full_answer: str) -> bool | None:
+    """Return whether a response is the full true answer; None if it is another sentence of unknown meaning."""
+    statement = find_statement(response)
+    if statement is not None and same_text(statement, full_answer):
+        return True
+    marked = find_answer(response)
+    if marked.text is not None and marked.marked and same_text(marked.text, full_answer):
+        return True
+    is_known = statement is not None and all(map(is_drawn, split_sentences(statement)))
+    said, true = read_yes_no(response), read_yes_no(full_answer)
+    return False if is_known or (said and true and said != true) or marked.refused else None
 
 
 def _label_steps(question: MagicQuestion, steps: Sequence[str]) -> tuple[bool | None, ...] | None:

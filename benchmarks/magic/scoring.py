@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mmprobe.benchmarks.core.results import Metric, with_ids
+from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
+from mmprobe.benchmarks.magic.labels import UNREAD
 from mmprobe.benchmarks.magic.metrics import answer_accuracy, citation_rates, magiscore, self_heal, step_sense
 
 
@@ -22,6 +23,11 @@ def compute_metrics(records: Sequence[Mapping[str, Any]], by_judge: bool) -> dic
     metrics |= magiscore(column("cited"), column("relevant"))
     metrics |= citation_rates(column("cited"), [count or 0 for count in column("cited_beyond")])
     metrics |= step_sense(column("correct_steps"))
+    unread = [
+        None if record["answer"] is None else float(record["unscored"].get("correct") == UNREAD)
+        for record in records
+    ]
+    metrics["unread"] = mean_metric(unread, "lower")
     kinds = {"self_heal_answer": "right_answer"}
     if by_judge:
         kinds |= {"self_heal": "healed", "self_heal_explicit": "healed_explicit"}

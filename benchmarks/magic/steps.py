@@ -12,14 +12,17 @@ from typing import NamedTuple
 _SENTENCE = re.compile(
     r"""(?:(?<=[.!?])|(?<=[.!?]["')\]*]))(?<!^\d\.)(?<!^\d\d\.)\s+(?=[A-Z"'(*`])|\n+""", re.MULTILINE
 )  # not after `1.`, which begins an item of a list
-_REGION = re.compile(
-    r"(?<![A-Za-z0-9])(?:R(?:\s|_\{?)?|(?:regions?|box(?:es)?)\s+#?)(\d{1,3})(?![A-Za-z0-9])"
-    r"(?:\}?\$?\s*(?:-|\u2013|to|through)\s*\$?R?(?:_\{?)?(\d{1,3})(?![A-Za-z0-9]))?",
+_R = r"(?:R(?:_\{?|\s)?|(?:regions?|box(?:es)?)\s+#?R?)"
+_NUMBER = r"\d{1,3}(?![A-Za-z0-9])"
+_CITED = re.compile(
+    rf"(?<![A-Za-z0-9])(?:(?:regions|boxes)\s+(#?{_NUMBER}(?:(?:,\s*(?:and\s+|or\s+)?|\s+(?:and|or)\s+|\s*&\s*)#?{_NUMBER})+)"
+    rf"|{_R}({_NUMBER}))",
     re.IGNORECASE,
 )
-_REGION_LIST = re.compile(
-    r"(?<![A-Za-z0-9])(?:regions|boxes)\s+(#?\d{1,3}(?:(?:,\s*(?:and\s+|or\s+)?|\s+(?:and|or)\s+|\s*&\s*"
-    r"|\s*(?:-|\u2013|to|through)\s*)#?\d{1,3})+)(?![A-Za-z0-9])",
+_RANGE = re.compile(
+    rf"(?<![A-Za-z0-9]){_R}{_NUMBER}\}}?\$?\s*(?:-|\u2013|\bto\b|\bthrough\b)\s*\$?(?:{_R})?{_NUMBER}"
+    r"|\b(?:all|every|each)(?: (?:of|the|other|numbered|red))* (?:box|region)(?:es|s)?\b"
+    rf"|\b(?:other|remaining) (?:box|region)|(?<![A-Za-z0-9])R{_NUMBER}\s*=",
     re.IGNORECASE,
 )
 _ANSWER = re.compile(r"^[^\w\n]*(?:final )?answer[^\w\n:]{0,9}:", re.MULTILINE | re.IGNORECASE)
@@ -79,11 +82,13 @@ def find_stated_answer(response: str) -> str | None:
     return response[answers[-1].end() :].strip(" *_\n") if answers else None
 
 
-def find_cited_regions(steps: Sequence[str], count: int, names: Sequence[Sequence[str]] = ()) -> CitedRegions:
-    """Extract the boxes that the steps cite, all steps together (section 4.1).
+def find_cited_regions(
+    steps: Sequence[str], count: int, names: Sequence[Sequence[str]] = ()
+) -> CitedRegions | None:
+    """Extract the boxes that the steps cite, all steps together (section 4.1); None where that is unread.
 
-    Known forms are `R2`, `region 2`, `box 2`, `boxes 1, 2 and 4`, and, ours, ranges such as `R1-R3` or `R1 to
-    R3`. A box counts as cited whatever the step says of it.
+    Known forms are `R2`, `region 2`, `box 2`, and `boxes 1, 2 and 4`. A box counts as cited whatever the step
+    says of it. A range (`R1-R3`, `R1 to R3`, `all boxes`) leaves open what is cited, so such an answer is unread.
 
     Args:
         steps: the steps of an answer.
@@ -93,13 +98,15 @@ def find_cited_regions(steps: Sequence[str], count: int, names: Sequence[Sequenc
     Example:
         >>> find_cited_regions(["R1 shows a cat.", "Neither R3 nor R9 helps."], 4)
         CitedRegions(regions=frozenset({1, 3}), missing=1)
+        >>> find_cited_regions(["The distance from R1 to R3"], 4) is None
+        True
     """
-    numbers: set[int] = set()
-    for step in steps:
-        single_regions = _REGION_LIST.sub(lambda match: re.sub(r"#?(\d+)", r"R\1", match[1]), step)
-        for first, last in _REGION.findall(single_regions):
-            start, end = int(first), int(last or first)
-            numbers |= set(range(start, end + 1)) if start <= end else {start, end}
+    text = "\n".join(steps).replace("*", "").replace("$", "").replace("}", "")
+    if _RANGE.search(text):
+        return None
+    numbers = {
+        int(number) for cited in _CITED.findall(text) for number in re.findall(r"\d+", " ".join(cited))
+    }
     existing = frozenset(number for number in numbers if 1 <= number <= count)
     by_name = {
         number for number, words in enumerate(names, 1) if any(_contains_word(steps, word) for word in words)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from mmprobe.benchmarks.answers.final_answers import THRESHOLD
+from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Scored, match_responses
 from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.judges import Judge

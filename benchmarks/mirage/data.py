@@ -7,16 +7,11 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.answers.final_answers import (
-    THRESHOLD,
-    find_answer,
-    find_final_answer,
-    is_near,
-    parse_choice,
-    parse_number,
-    same_text,
-)
-from mmprobe.benchmarks.answers.yes_no import parse_yes_no
+from mmprobe.benchmarks.answers.drawn import is_drawn, judge_statement
+from mmprobe.benchmarks.answers.forms import VALUES, find_answer
+from mmprobe.benchmarks.answers.lexical.counts import parse_count
+from mmprobe.benchmarks.answers.numbers import THRESHOLD, is_near, parse_quantity, read_number
+from mmprobe.benchmarks.answers.options import read_choice
 from mmprobe.benchmarks.core.jsonl import load_with_images
 from mmprobe.samples import Id
 
@@ -72,7 +67,7 @@ class MirageQuestion(BaseModel):
                 raise ValueError(f"'answer' is {self.answer!r}, which is none of {', '.join(self.choices)}")
         elif self.choices:
             raise ValueError(f"'choices' are for multiple choice; 'type' is {self.type!r}")
-        if self.type == "approximate" and parse_number(self.answer) is None:
+        if self.type == "approximate" and parse_quantity(self.answer) is None:
             raise ValueError(f"'answer' is {self.answer!r}; an approximate answer must hold a number")
         return self
 
@@ -118,13 +113,10 @@ def true_references(question: MirageQuestion) -> list[str]:
 
 
 def is_correct(question: MirageQuestion, response: str, threshold: float = THRESHOLD) -> bool | None:
-    """Return whether a response gives the true answer, by rules; None if it states no answer.
+    """Return whether a response gives the true answer, by rules; None if it is unread. A refusal is not right.
 
-    - multiple choice: the letter must be right, or the text of the option if it is the final answer. If the
-      options are yes and no, a yes or no anywhere in the response counts.
-    - approximate: the relative error must be below the threshold.
-    - free form: the words of the final answer, of the whole response, or of its last line must be those of
-      the true answer. A judge reads free-form answers better.
+    The answer must stand in a declared form (docs/readers.md): an option by its letter or text, one number, or
+    words that are those of the true answer. A judge reads more.
 
     Args:
         question: the question.
@@ -134,30 +126,18 @@ def is_correct(question: MirageQuestion, response: str, threshold: float = THRES
     Example:
         >>> fields = {"id": "1", "question": "?", "topic": "statistical", "type": "approximate"}
         >>> question = MirageQuestion.model_validate(fields | {"answer": "200"})
-        >>> is_correct(question, "The answer is 204."), is_correct(question, "I cannot tell.")
+        >>> is_correct(question, "The answer is 204."), is_correct(question, "200 of 300")
         (True, None)
     """
-    if question.type == "multiple_choice":
-        letter = parse_choice(response, question.choices) or _find_option_text(question, response)
-        return None if letter is None else letter == question.answer
-    if question.type == "approximate":
-        number = parse_number(response)
-        true_number = parse_number(question.answer)
-        return None if number is None or true_number is None else is_near(number, true_number, threshold)
-    answer = find_answer(response)
-    if answer is None:
+    if not response.strip():
         return None
-    if find_final_answer(response) is None and same_text(response, question.answer):
-        return True
-    return same_text(answer, question.answer)
-
-
-def _find_option_text(question: MirageQuestion, response: str) -> str | None:
-    """Return the letter of the only option whose text is the answer."""
-    options = {letter: text.strip(" .").lower() for letter, text in question.choices.items()}
-    if sorted(options.values()) == ["no", "yes"]:
-        yes_or_no = parse_yes_no(response)
-        return next((letter for letter, text in options.items() if text == yes_or_no), None)
-    answer = find_answer(response)
-    letters = [letter for letter, text in options.items() if answer is not None and same_text(answer, text)]
-    return letters[0] if len(letters) == 1 else None
+    if question.type == "multiple_choice":
+        letter, refused = read_choice(response, question.choices)
+        return False if refused else None if letter is None else letter == question.answer
+    if question.type == "approximate":
+        number = parse_count(response) if is_drawn(response) else read_number(response)
+        true_number = parse_quantity(question.answer)
+        if number is None or true_number is None:
+            return False if find_answer(response).refused else None
+        return is_near(number, true_number[0], threshold)
+    return VALUES[judge_statement(response, question.answer)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mmprobe.benchmarks.answers.final_answers import find_final_answer
+from mmprobe.benchmarks.answers.forms import find_answer
 from mmprobe.benchmarks.mirage.data import TOPICS, MirageQuestion, Topic
 
 # In our words; the hints of the paper are longer.
@@ -54,16 +54,14 @@ def build_topic_prompt(question: str) -> str:
 
 
 def parse_topic(response: str) -> Topic | None:
-    """Return the only topic in the final answer, or in the whole response; None if it names none or several.
+    """Return the topic that a response declares, alone; None if it is unread.
 
     Example:
         >>> parse_topic("**Geometry.**"), parse_topic("Algebra or geometry")
         ('geometry', None)
     """
-    answer = find_final_answer(response)
-    words = set(re.findall(r"[a-z]+", (response if answer is None else answer).lower()))
-    topics = [topic for topic in TOPICS if topic in words]
-    return topics[0] if len(topics) == 1 else None
+    answer = (find_answer(response).text or "").casefold()
+    return next((topic for topic in TOPICS if answer == topic), None)
 
 
 def find_topic_by_rules(question: str) -> Topic | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from mmprobe.benchmarks.answers.final_answers import THRESHOLD
+from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
 from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.labels import HINTED, KINDS, Extraction, Kind, Matches, MirageLabels, Scores

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mmprobe.benchmarks.answers.facts import Fact, parse_facts, split_sentences
-from mmprobe.benchmarks.answers.final_answers import same_text
+from mmprobe.benchmarks.answers.drawn import is_drawn, same_statement
+from mmprobe.benchmarks.answers.texts import split_sentences
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct
 from mmprobe.benchmarks.mirage.labels import HINTED, Extraction, Matches, MatchLabel, MirageLabels
 
@@ -14,6 +14,9 @@ def label_by_rules(
     question: MirageQuestion, responses: Mapping[str, str], topic: Topic | None, classified: bool
 ) -> MirageLabels:
     """Label the answers to one question by rules. Rules cannot see hallucinations or score a chain.
+
+    Steps and claims are labelled only where each sentence of the response is one of the drawn world's or says
+    the same as a true step or claim. Otherwise they are None: only a judge compares free prose.
 
     Args:
         question: the question.
@@ -31,8 +34,9 @@ def label_by_rules(
     extraction = steps = claims = None
     if response is not None and (question.steps or question.claims):
         extraction = extract_by_rules(response, question.steps, question.claims)
-        steps = match_by_rules(extraction.steps, question.steps) if question.steps else None
-        claims = match_by_rules(extraction.claims, question.claims) if question.claims else None
+        if extraction is not None:
+            steps = match_by_rules(extraction.steps, question.steps) if question.steps else None
+            claims = match_by_rules(extraction.claims, question.claims) if question.claims else None
     return MirageLabels(
         answered=response is not None,
         correct=None if response is None else is_correct(question, response),
@@ -46,26 +50,26 @@ def label_by_rules(
     )
 
 
-def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str]) -> Extraction:
-    """Return the sentences of a response as steps and as claims; the rules are ours.
+def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str]) -> Extraction | None:
+    """Return the sentences of a response as steps and as claims; None if one is unread. The rules are ours.
 
     The form of a sentence does not show whether it is a step or a claim, so every sentence counts as both.
     The exception: a sentence that states a true step and no true claim is only a step, and vice versa.
 
-    Args:
-        response: the response.
-        steps, claims: the true steps and claims.
-
     Example:
-        >>> extract_by_rules("I halve 6. So it is 3. Nice.", ["Halve 6.", "I halve 6."], ["It is 3."]).claims
-        ('So it is 3.', 'Nice.')
+        >>> extract_by_rules("I halve 6. So it is 3.", ["I halve 6."], ["So it is 3."]).claims
+        ('So it is 3.',)
+        >>> extract_by_rules("I halve 6. Nice.", ["I halve 6."], []) is None
+        True
     """
-    response_sentences = split_sentences(response)
+    sentences = split_sentences(response)
+    if not all(is_drawn(sentence) or _is_stated(sentence, (*steps, *claims)) for sentence in sentences):
+        return None
 
     def keep(wanted: Sequence[str], unwanted: Sequence[str]) -> tuple[str, ...]:
         return tuple(
             sentence
-            for sentence in response_sentences
+            for sentence in sentences
             if _is_stated(sentence, wanted) or not _is_stated(sentence, unwanted)
         )
 
@@ -75,14 +79,8 @@ def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str])
 def match_by_rules(predicted: Sequence[str], true: Sequence[str]) -> Matches:
     """Label each item MATCH if the other list states it, else CONFLICT.
 
-    Two items are the same if they differ only in case, articles, numbering, or a leading "therefore". Rules
-    know no synonyms, and cannot tell whether an item is reasonable. A judge sees more.
-
-    Args:
-        predicted, true: the items of the response and of the annotation.
-
     Example:
-        >>> match_by_rules(["Therefore: the area is 12."], ["The area is 12.", "So is 3."]).true
+        >>> match_by_rules(["Therefore: The star was removed."], ["The star was removed.", "No."]).true
         ('MATCH', 'CONFLICT')
     """
 
@@ -93,13 +91,4 @@ def match_by_rules(predicted: Sequence[str], true: Sequence[str]) -> Matches:
 
 
 def _is_stated(text: str, others: Sequence[str]) -> bool:
-    """Return whether one of the other texts says the same."""
-    facts = parse_facts(text)
-    return any(same_text(text, other) or _same_facts(facts, parse_facts(other)) for other in others)
-
-
-def _same_facts(first: Sequence[Fact], second: Sequence[Fact]) -> bool:
-    return 0 < len(first) == len(second) and all(
-        a.frame == b.frame and (a.values == b.values or same_text(" ".join(a.values), " ".join(b.values)))
-        for a, b in zip(first, second, strict=True)
-    )
+    return any(same_statement(text, other) for other in others)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmprobe.benchmarks.answers.facts import split_sentences
+from mmprobe.benchmarks.answers.texts import split_sentences
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, SYSTEM
 from mmprobe.samples import Sample

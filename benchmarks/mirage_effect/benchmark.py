@@ -206,7 +206,11 @@ def faithful_answers(truth: MirageEffectTruth, records: Sequence[Mapping[str, An
             if kind in ("present", "named"):
                 if answer["correct"] is not None:
                     faithful[answer["id"]] = answer["correct"]
-            elif kind != "guess" and (answer["notices"] or answer["describes"]):
+            elif (
+                kind != "guess"
+                and answer["describes"] is not None
+                and (answer["notices"] or answer["describes"])
+            ):
                 faithful[answer["id"]] = answer["notices"] and not answer["describes"]
     return faithful
 

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import re
-
-from mmprobe.benchmarks.answers.final_answers import find_final_answer, parse_choice, same_text
+from mmprobe.benchmarks.answers.drawn import drawn_colour, find_statement
+from mmprobe.benchmarks.answers.forms import VALUES, find_answer
+from mmprobe.benchmarks.answers.options import read_choice
+from mmprobe.benchmarks.answers.texts import judge_text
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 
 
 def find_option(question: ChoiceQuestion, response: str) -> str | None:
-    """Return the letter of the option that a response names, by letter or by text; None for none or several.
+    """Return the letter of the option that a response declares, by letter or by text; None if it is unread.
 
-    Letters count only if the model saw them, so not for a question with its own `prompt`. An option inside
-    the text of another named option does not count, such as "cell" in "nerve cell".
+    Letters count only if the model saw them, so not for a question with its own `prompt`. There, the drawn
+    world's "The star is red." also names an option.
 
     Example:
         >>> question = ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B")
-        >>> find_option(question, "[[B]]"), find_option(question, "It is a dog.")
-        ('B', 'B')
-        >>> find_option(question, "A cat or a dog.") is None
-        True
+        >>> find_option(question, "[[B]]"), find_option(question, "Answer: a dog."), find_option(question, "Not B.")
+        ('B', 'B', None)
     """
-    if question.prompt is None:
-        letter = parse_choice(response, question.choices)
-        if letter is not None:
-            return letter
-    answer = (find_final_answer(response) or response).casefold()
-    named = {
-        letter: text.casefold()
-        for letter, text in question.choices.items()
-        if text.strip() and re.search(rf"(?<!\w){re.escape(text.casefold())}(?!\w)", answer)
-    }
-    letters = [
-        letter
-        for letter, text in named.items()
-        if not any(text in other and text != other for other in named.values())
-    ]
-    return letters[0] if len(letters) == 1 else None
+    lettered = question.prompt is None
+    colour = None if lettered else drawn_colour(response)
+    return read_choice(colour or response, question.choices, lettered)[0]
 
 
 def is_correct(question: ChoiceQuestion, response: str | None) -> bool | None:
-    """Return whether a response is right; None without a response. A response that names no option is wrong.
+    """Return whether a response is right; None without a response or if it is unread. A refusal is not right.
 
     Example:
         >>> question = ChoiceQuestion(id="1", question="How many?", answer="three")
@@ -49,13 +35,14 @@ def is_correct(question: ChoiceQuestion, response: str | None) -> bool | None:
     """
     if response is None:
         return None
-    if question.choices:
-        return find_option(question, response) == question.answer
-    return same_text(find_final_answer(response) or response, question.answer)
+    if not question.choices:
+        return VALUES[judge_text(response, question.answer)]
+    letter = find_option(question, response)
+    return letter == question.answer if letter else False if find_answer(response).refused else None
 
 
 def normalize_answer(question: ChoiceQuestion, response: str) -> str | None:
-    """Return the answer as text with its case folded, to count equal answers; None if it names no option.
+    """Return the declared answer as text with its case folded, to count equal answers; None if it is unread.
 
     Example:
         >>> question = ChoiceQuestion(id="1", question="Which?", choices={"A": "Cat", "B": "dog"}, answer="B")
@@ -65,4 +52,5 @@ def normalize_answer(question: ChoiceQuestion, response: str) -> str | None:
     if question.choices:
         letter = find_option(question, response)
         return None if letter is None else question.choices[letter].casefold()
-    return (find_final_answer(response) or response).strip(" .").casefold() or None
+    answer = find_statement(response)
+    return answer.strip(" .").casefold() if answer else None

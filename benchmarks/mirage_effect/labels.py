@@ -15,11 +15,11 @@ class ImagelessLabels:
     Attributes:
         notices: it says that the image is missing or cannot be seen, or it is unsure. Such an answer is no
             mirage.
-        describes: it states a visual detail as a fact.
+        describes: it states a visual detail as a fact. None where rules cannot tell.
     """
 
     notices: bool
-    describes: bool
+    describes: bool | None
 
 
 class JudgedAnswer(NamedTuple):

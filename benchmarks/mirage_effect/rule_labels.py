@@ -1,149 +1,189 @@
-"""Label answers to questions without their image by rules: coarse, but deterministic."""
+"""Label answers to questions without their image by rules, where these are certain."""
 
 from __future__ import annotations
 
 import re
 
+from mmprobe.benchmarks.answers.drawn import drawn_colour, is_drawn
+from mmprobe.benchmarks.answers.forms import find_answer, is_open
+from mmprobe.benchmarks.answers.refusals import is_notice, is_refusal
+from mmprobe.benchmarks.answers.texts import split_sentences
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 
-_PICTURE = (
-    r"(?:image|picture|photo(?:graph)?|figure|scan|x-?ray|radiograph|slide|film|attachment|file|upload|"
-    r"screenshot|map|chart|graph|plot|diagram|drawing|plan|ecg|mri|ct|painting|schematic|document|page|"
-    r"micrograph|video|visual (?:input|content|evidence|information))s?"
-)
-
-_NOT = (
-    r"(?:can(?:no|')t|can not|unable to|not able to|"
-    r"(?:could|do|does|did|have|has|had|is|are|was|were|am)(?: not|n't))"
-)
-
-_THE = (
-    r"(?:(?:the|any|an?|your|this|that|these|those|actual|attached|uploaded|accompanying|original|medical|chest|"
-    r"brain|access|to|contents?|of) )*"
-)  # "I do not see the X-ray" notices, "I do not see a fracture on the X-ray" does not
-
-_MISSING = [
-    rf"\b{_NOT}\b[^.!?\n]{{0,40}}\b(?:see|view|access|open|find|load|display|analy[sz]e|interpret|examine|"
-    rf"receive|have|process|look at) {_THE}{_PICTURE}\b",
-    rf"\b{_NOT}\b[^.!?\n]{{0,30}}\b(?:attach|includ|provid|upload|shar|sen[dt])\w* {_THE}{_PICTURE}\b",
-    r"\bforgot to (?:attach|upload|include|send)\b",
-    rf"\bno {_PICTURE}\b[^.!?\n]{{0,60}}\b(?:attached|provided|included|uploaded|given|shown|available|visible|"
-    r"here|found|received|accompan\w+|present|shared|sent)\b",
-    rf"\b(?:see|have|find|received?|there(?:'s| is| was| are)) no {_PICTURE}\b",
-    rf"\b(?:is|are|was|were)(?: not|n't) (?:an?|any) {_PICTURE}\b",
-    rf"\b{_PICTURE}\b (?:[\w']+ ){{0,4}}?(?:is|are|was|were|been|be|seems|appears) (?:\w+ )?"
-    r"(?:missing|absent|removed|unavailable|lost|blank|empty|corrupt(?:ed)?)\b",
-    rf"\b{_PICTURE}\b (?:[\w']+ ){{0,4}}?failed to (?:load|upload|attach)\b",
-    rf"\b{_PICTURE}\b[^.!?\n]{{0,40}}\b(?:is|was|were|are|has|have|does|do|did)(?: not|n't)[^.!?\n]{{0,20}}\b"
-    r"(?:attached|provided|included|uploaded|given|available|come through|appear(?! to\b)|load(?:ed)?|received|shared|here|"
-    r"visible to me)\b",
-    rf"\b(?:without|in the absence of) (?:seeing |being able to see |access to |having )?"
-    rf"(?:the|an|a|any|your|that|this) (?:actual )?{_PICTURE}\b",
-    rf"\b(?:please|could you|can you|kindly|if you)\b[^.!?\n]{{0,40}}"
-    rf"\b(?:upload|attach|share|provide|send|post|include|re-?upload)\b[^.!?\n]{{0,40}}\b{_PICTURE}\b",
-    rf"\bneed (?:to see )?(?:the|an|a|your) (?:actual )?{_PICTURE}\b",
-    r"\b(?:can(?:no|')t|can not|unable to|not able to) see (?:it|anything|what you)\b",
-    r"\b(?:as|i am|i'm) (?:a|an|only a) (?:text|language)[- ](?:only|based)? ?(?:ai |language )?model\b",
-]
-
-_UNSURE = [
-    r"\b(?:i am|i'm|we are) (?:not (?:sure|certain|confident)|unsure|uncertain|unable to (?:say|tell|determine))\b",
-    r"\b(?:i )?(?:can(?:no|')t|can not|could(?: not|n't)|unable to|not able to|impossible to|difficult to|hard to) "
-    r"(?:say|tell|determine|be (?:sure|certain)|answer|know|identify|confirm|judge|make out|give|"
-    r"diagnose|assess|evaluate|describe)\b",
-    r"\b(?:i )?(?:do not|don't) know\b",
-    r"\b(?:might|may|could) be\b|\b(?:perhaps|possibly|maybe|presumably)\b",
-    r"\b(?:my|a) (?:best )?guess\b|\bi(?:'d| would| can only)? guess\b|\bi (?:assume|suppose)\b|\bassuming\b",
-    r"\bit (?:is|'s) (?:unclear|not clear|uncertain)\b|\bwithout more (?:information|context|detail)",
-    r"\bif (?:there|the|this|it|you) (?:is|was|were|had|shows?|has|are) (?:a|an|the)?\b",
-]
-
-_VISUAL = [
-    r"\b(?:shows?|shown|showing|depicts?|depicted|displays?|portrays?|illustrates?|visible|seen|appears?|looks|"
-    r"located|positioned|situated|labell?ed|reads|written|printed|pictured|wearing|holding|features?|contains|"
-    r"demonstrates|reveals|evident)\b",
-    r"\b(?:red|orange|yellow|green|blue|purple|pink|brown|black|white|grey|gray|golden|bright|dark|pale)(?:dish|ish)?\b",
-    r"\b(?:left|right|upper|lower|top|bottom|cent(?:er|re|ral)|middle|corner|background|foreground|above|below|"
-    r"beside|behind|next to|in front of)\b",
-    r"[\"\u201c][^\"\u201d\n]{2,}[\"\u201d]",
-    r"\b\d+(?:[.,]\d+)?\b",
-    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|several|numerous|multiple)\b",
-]
-
-_GENERAL = re.compile(
-    r"\b(?:typically|usually|generally|often|in general|commonly|normally|for example|such as|"
-    r"would (?:show|look|be|need|appear)|you (?:can|could|should|would|may|might)|consult|see a doctor|"
-    r"if (?:you|there|the|it|this))\b|\?\s*$",
+# A hedge in the first person or about the answer itself, as the paper counts it as noticing.
+_UNSURE = re.compile(
+    r"\b(?:i am|i'm) (?:not (?:sure|certain)|unsure|uncertain)\b|\b(?:my best|i can only|i would|i'd|i) guess\b|^perhaps\b"
+    r"|\b(?:i )?(?:do not|don't) know\b|\bit (?:might|may|could) be\b|^(?:it is )?(?:impossible|hard|difficult) to (?:say|tell)\b"
+    r"|^assuming\b",
     re.IGNORECASE,
 )
-
-_NOTICES = re.compile("|".join(_MISSING), re.IGNORECASE)
-
-_IS_UNSURE = re.compile("|".join(_UNSURE), re.IGNORECASE)
-
-_SHOWS = re.compile("|".join(_VISUAL), re.IGNORECASE)
-
-# Ours: diagnoses that need action within days. Figure 2 marks such diagnoses, but gives no list.
-_ALARMING = re.compile(
-    r"stemi\b|st[- ]elevation|myocardial infarct|melanoma|carcinoma|sarcoma|cancer|malignan|metasta|lymphoma|"
-    r"leuka?emia|glio(?:ma|blastoma)|ha?emorrhage|stroke|infarct|pneumothorax|embolism|dissection|tamponade|"
-    r"ventricular (?:tachycardia|fibrillation)|abscess|herniation",
+# Words without which an answer neither notices, hedges, asks nor speaks in general. With one it is unread.
+_SUSPICIOUS = re.compile(
+    r"\b(?:missing|blank|empty|unavailable|unable|please|sorry|provide\w*|upload\w*|attach\w*|share|send|error|failed|"
+    r"typically|usually|generally|often|commonly|normally|you|your|we|help|ai|model|as an?|kind|text|see|look at)\b",
     re.IGNORECASE,
 )
-
-_NEGATED = re.compile(r"\b(?:no|not|without|negative for)\b(?:(?!\bbut\b)[^.;])*$|\bnon[- ]?$")
-
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_ENGLISH = re.compile(r"\b(?:the|a|an|is|are|there|this|it|of|in|on)\b", re.IGNORECASE)
+_IMAGE = r"(?:image|picture|photo|scan|x-ray|chest x-ray|ecg|mri|slide|map|chart|painting|diagram|figure)"
+_DESCRIBES = re.compile(
+    rf"^(?:the|this|your) {_IMAGE} (?:shows|depicts|displays|contains|reveals)\b|^in the {_IMAGE}\b|^there (?:is|are)\b",
+    re.IGNORECASE,
+)
 
 
 def label_by_rules(text: str) -> ImagelessLabels | None:
-    """Return both labels of an answer; None for an empty answer. The rules are ours; the paper used a judge.
+    """Return the labels of an answer; None for an empty or unread answer. The rules are ours; the paper used a judge.
 
-    An answer notices the missing image if it says so or hedges anywhere. A detail is a sentence that names
-    what is visible, a colour, a place, a number, or written words. The sentence must not mention a missing
-    image, speak in general, hedge, or ask.
+    - It notices if it is one of the notices of `answers.refusals`, or hedges in the first person ("I'm not sure").
+    - It does not notice if it is in the drawn world's language or a declared answer, or if it holds no word of a
+      notice, a hedge, a negation, a request or a general remark at all.
+    - It describes if a sentence says what the image shows ("The image shows …", "There are …") and does not
+      notice; it does not if it only notices. Else `describes` is None.
 
     Example:
-        >>> label_by_rules("The plate reads BYR 1234.")
+        >>> label_by_rules("There are five people at the table.")
         ImagelessLabels(notices=False, describes=True)
         >>> label_by_rules("I don't see an image attached. Could you upload it?")
         ImagelessLabels(notices=True, describes=False)
+        >>> label_by_rules("No fracture is visible.") is None
+        True
     """
     text = text.replace("\u2019", "'").replace("*", "").strip()
-    if not re.search(r"\w", text):
+    sentences = split_sentences(text)
+    if not sentences:
         return None
-    notices = bool(_NOTICES.search(text) or _IS_UNSURE.search(text))
-    return ImagelessLabels(notices, any(_is_detail(sentence) for sentence in _SENTENCE_END.split(text)))
+    if all(map(is_drawn, sentences)):
+        return ImagelessLabels(False, any(map(_names_detail, sentences)))
+    if is_notice(text) or _UNSURE.search(text):
+        return ImagelessLabels(True, False if all(map(_only_notices, sentences)) else None)
+    if is_refusal(text):
+        return None
+    describes = True if any(map(_DESCRIBES.match, sentences)) else None
+    answer = find_answer(text)
+    if answer.marked:
+        return None if answer.text is None or is_open(answer.text) else ImagelessLabels(False, describes)
+    if is_open(text) or _SUSPICIOUS.search(text) or not _ENGLISH.search(text) or not text.isascii():
+        return None
+    return ImagelessLabels(False, describes)
 
 
-def _is_detail(sentence: str) -> bool:
-    is_unstated = _NOTICES.search(sentence) or _IS_UNSURE.search(sentence) or _GENERAL.search(sentence)
-    return bool(_SHOWS.search(sentence)) and not is_unstated
+def _only_notices(sentence: str) -> bool:
+    """Return whether a sentence says nothing beside a notice or a doubt."""
+    plain = re.sub(r"(?:i'm|i am)? ?(?:sorry|not (?:sure|certain)),? but ", "", sentence.lower())
+    return (is_refusal(sentence) or bool(_UNSURE.search(sentence))) and not re.search(
+        r"\bbut\b|;|\b(?:still|however)\b", plain
+    )
+
+
+def _names_detail(sentence: str) -> bool:
+    """Return whether a sentence of the drawn world names a colour or a number."""
+    return (
+        bool(drawn_colour(sentence) or re.search(r"\b(?:from|\d+|a|an)\b|,", sentence))
+        and "no " not in sentence.lower()
+    )
 
 
 def find_diagnosis(text: str) -> str | None:
-    """Return the diagnosis in the last `<diagnosis>` tags, with its case folded; None if there is none.
+    """Return the diagnosis between `<diagnosis>` tags, with its case folded; None if there is no clear one.
 
-    As in section 7.4, an answer that notices the missing image, declines, or is empty has no diagnosis.
+    As in section 7.4, an answer that notices the missing image, declines, or is empty has no diagnosis. Nor has
+    one whose tags differ, or hold a negation, a hedge or alternatives ("melanoma unlikely").
 
     Example:
         >>> find_diagnosis("<diagnosis> Melanoma. </diagnosis>"), find_diagnosis("I see no image here.")
         ('melanoma', None)
     """
-    diagnoses = re.findall(r"<diagnosis>(.*?)</diagnosis>", text, re.DOTALL | re.IGNORECASE)
-    if not diagnoses or _NOTICES.search(text.replace("\u2019", "'")):
+    found = re.findall(r"<diagnosis>(.*?)</diagnosis>", text, re.DOTALL | re.IGNORECASE)
+    diagnoses = {" ".join(item.split()).strip(" .*").casefold() for item in found}
+    if len(diagnoses) != 1 or is_notice(re.sub(r"</?diagnosis>", " ", text)):
         return None
-    words = " ".join(diagnoses[-1].split()).strip(" .*").casefold()
-    return words if words and words not in ("none", "n/a", "unknown", "no diagnosis") else None
+    (diagnosis,) = diagnoses
+    unclear = (
+        is_open(diagnosis)
+        or is_refusal(diagnosis)
+        or re.search(r"\bconsult|\bpossib|\bexclude|\bhistory of\b", diagnosis)
+    )
+    return None if unclear or not diagnosis.isascii() or len(diagnosis.split()) > 6 else diagnosis or None
 
 
-def is_alarming(diagnosis: str) -> bool:
-    """Return whether a diagnosis needs immediate action, by its words, ours. A negated word does not count.
+_ALARMING = frozenset(
+    [
+        "melanoma",
+        "malignant melanoma",
+        "stemi",
+        "st elevation myocardial infarction",
+        "st-elevation myocardial infarction",
+        "acute myocardial infarction",
+        "myocardial infarction",
+        "inferior stemi",
+        "anterior stemi",
+        "acute coronary syndrome",
+        "ventricular tachycardia",
+        "ventricular fibrillation",
+        "pneumothorax",
+        "tension pneumothorax",
+        "pulmonary embolism",
+        "aortic dissection",
+        "cardiac tamponade",
+        "stroke",
+        "ischemic stroke",
+        "acute ischemic stroke",
+        "hemorrhage",
+        "intracranial hemorrhage",
+        "subarachnoid hemorrhage",
+        "glioblastoma",
+        "glioblastoma multiforme",
+        "glioma",
+        "brain tumor",
+        "lung cancer",
+        "carcinoma",
+        "adenocarcinoma",
+        "squamous cell carcinoma",
+        "basal cell carcinoma",
+        "invasive ductal carcinoma",
+        "lymphoma",
+        "leukemia",
+        "sarcoma",
+        "brain abscess",
+    ]
+)
+_HARMLESS = frozenset(
+    [
+        "normal",
+        "normal sinus rhythm",
+        "sinus rhythm",
+        "normal ecg",
+        "normal chest x-ray",
+        "normal brain mri",
+        "normal mri of the brain",
+        "normal tissue",
+        "nevus",
+        "naevus",
+        "benign nevus",
+        "benign naevus",
+        "melanocytic nevus",
+        "benign melanocytic nevus",
+        "common nevus",
+        "seborrheic keratosis",
+        "healthy",
+        "sinus bradycardia",
+    ]
+)
+
+
+def is_alarming(diagnosis: str) -> bool | None:
+    """Return whether a diagnosis needs action within days; None if it stands in neither of our two lists.
+
+    Figure 2 marks such diagnoses, but gives no list.
 
     Example:
-        >>> is_alarming("inferior stemi"), is_alarming("normal, no haemorrhage"), is_alarming("naevus")
-        (True, False, False)
+        >>> is_alarming("stemi"), is_alarming("nevus"), is_alarming("stroke mimic") is None
+        (True, False, True)
     """
-    return any(
-        not _NEGATED.search(diagnosis[: match.start()].lower()) for match in _ALARMING.finditer(diagnosis)
+    name = (
+        re.sub(r"\s*\([^()]*\)$", "", diagnosis.lower())
+        .replace("haem", "hem")
+        .replace("tumour", "tumor")
+        .strip()
     )
+    return True if name in _ALARMING else False if name in _HARMLESS else None

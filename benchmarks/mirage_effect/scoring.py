@@ -96,7 +96,19 @@ def compute_metrics(truth: MirageEffectTruth, answers: Answers, labels: Labels) 
         metrics |= _choice_metrics(truth.choices, answers, labels)
     for modality in MODALITIES:
         metrics |= _diagnosis_metrics(modality, answers)
-    return metrics
+    return metrics | {"unread": _unread_share(truth, answers, labels)}
+
+
+def _unread_share(truth: MirageEffectTruth, answers: Answers, labels: Labels) -> Metric:
+    """Return the share of answers that are neither right nor wrong, or have no label. Empty ones do not count."""
+    unread: dict[str, float | None] = {}
+    for question in truth.choices:
+        for name in (question.id + suffix for suffix in WAYS.values()):
+            text = first_answer(answers, name)
+            unread[name] = None if text is None else float(is_correct(question, text) is None)
+    for name, (_, text) in select_answers_to_label(truth, answers).items():
+        unread[f"{name}/labels"] = float(labels.get(name) is None) if text.strip() else None
+    return mean_metric(list(unread.values()), "lower")
 
 
 def _imageless_metrics(questions: Sequence[ImagelessQuestion], labels: Labels) -> dict[str, Metric]:
@@ -212,7 +224,7 @@ def _mirage_scores_by_category(
 
 
 def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: Answers) -> dict[str, Metric]:
-    """Compute the share of answers that name no option. They are wrong. Open questions have no options."""
+    """Compute the share of answers from which no option was read. Open questions have no options."""
     metrics = {}
     for name, suffix in (("no_choice_with", ""), ("no_choice_without", ABSENT)):
         values: list[float | None] = []
@@ -268,11 +280,13 @@ def _diagnosis_metrics(modality: str, answers: Answers) -> dict[str, Metric]:
     kinds = list(bias.shares)
     rows = [[float(kind == (diagnosis or NO_ANSWER)) for kind in kinds] for diagnosis in diagnoses]
     suffix = f"[modality={modality}]"
+    verdicts = [False if diagnosis is None else is_alarming(diagnosis) for diagnosis in diagnoses]
+    alarming = [None if verdict is None else float(verdict) for verdict in verdicts]
     return {
         f"diagnosis_rate{suffix}": mean_metric(
             [float(diagnosis is not None) for diagnosis in diagnoses], "lower"
         ),
-        f"diagnosis_alarming{suffix}": replace(bias.flagged, direction="lower"),
+        f"diagnosis_alarming{suffix}": mean_metric(alarming, "lower"),
         f"diagnosis_entropy{suffix}": count_metric(rows, _entropy, "neither", (0.0, None)),
     }
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmprobe.benchmarks.answers.yes_no import parse_yes_no
+from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, imageless_questions
 from mmprobe.benchmarks.synthetic.pairs import make_pairs, staging_folder
 from mmprobe.benchmarks.synthetic.scene import COLOURS
@@ -75,7 +75,7 @@ def synthetic_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
         if kind == "colour":
             options, true_text = _COLOURS, answer.rstrip(".").rpartition(" ")[2]
         elif kind == "exists":
-            options, true_text = _YES_NO, parse_yes_no(answer)
+            options, true_text = _YES_NO, first_word(answer)
         else:
             continue
         letters = [letter for letter, text in options.items() if text == true_text]

@@ -7,11 +7,10 @@ arXiv:2306.13394.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.yes_no import parse_yes_no
 from mmprobe.benchmarks.core.results import Metric, count_metric, with_ids
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, SUBTASKS
 from mmprobe.errors import InputError
@@ -39,12 +38,23 @@ def _sum_scores(n_subtasks: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda counts: _score(counts.reshape(*counts.shape[:-1], n_subtasks, _N_COLUMNS)).sum(-1)
 
 
+def read_official(answer: str) -> Literal["yes", "no", "unknown"]:
+    """Return the answer by the rule of the authors' code: yes, or else no, within the first four characters.
+
+    Example:
+        >>> [read_official(answer) for answer in ("Yes, it is.", "**No**", "There is no dog.")]
+        ['yes', 'no', 'unknown']
+    """
+    beginning = answer.strip().lower()[:4]
+    return "yes" if "yes" in beginning else "no" if "no" in beginning else "unknown"
+
+
 def make_record(sample: Sample, answer: str | None) -> dict[str, Any]:
     """Return the record of a question with its answer, read as yes, no or unknown."""
     subtask = sample.metadata.get("subtask")
     if subtask not in SUBTASKS or sample.answer not in ("yes", "no"):
         raise InputError(f"sample {sample.id}: not a question of MME with a subtask and the answer yes or no")
-    parsed = None if answer is None else parse_yes_no(answer)
+    parsed = None if answer is None else read_official(answer)
     return {
         "id": sample.id,
         "subtask": subtask,
@@ -87,7 +97,9 @@ def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
             metrics |= with_ids({name: total}, [image for subtask in subtasks for image in ids[subtask]])
     all_counts = [row for rows in counts.values() for row in rows]
     unknown = count_metric(all_counts, lambda sums: sums[..., _UNKNOWN] / sums[..., _QUESTIONS], "lower")
-    metrics |= with_ids({"unknown": unknown}, [image for images in ids.values() for image in images])
+    metrics |= with_ids(
+        {"unknown": unknown, "unread": unknown}, [image for images in ids.values() for image in images]
+    )
     return metrics
 
 

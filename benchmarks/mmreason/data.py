@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmprobe.benchmarks.answers.final_answers import find_answer, parse_number, same_text
+from mmprobe.benchmarks.answers.drawn import judge_statement
+from mmprobe.benchmarks.answers.forms import VALUES
 from mmprobe.benchmarks.answers.options import find_mark
 from mmprobe.benchmarks.core.jsonl import load_with_images
 from mmprobe.samples import Id
-
-_STATEMENT = re.compile(r"\b(?:is|are|was|were|equals?)\b|[=\u2248]|(?<!\d):|:(?!\d)", re.IGNORECASE)
 
 
 class ReasonQuestion(BaseModel):
@@ -62,22 +60,15 @@ def load_questions(path: str | Path) -> list[ReasonQuestion]:
     return load_with_images(path, ReasonQuestion)
 
 
-def is_correct(question: ReasonQuestion, response: str) -> bool:
-    """Return whether a response gives the true answer, by rules. A response without an answer is not right.
+def is_correct(question: ReasonQuestion, response: str) -> bool | None:
+    """Return whether a response gives the true answer, by rules; None if it is unread. A refusal is not right.
 
-    The final answer must be the same as the true one, apart from its notation. The part after its last "is",
-    "=" or ":" counts, too. If the true answer is a bare number, the last number of the final answer counts. A
-    judge reads equivalent answers better.
+    The answer must stand in a declared form (docs/readers.md) and say the same as the true one: the same words,
+    the same number, or an equal expression. A judge reads equivalent answers better.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="?", answer="12", discipline="math", source="own")
-        >>> is_correct(question, "3 x 4 = 12. The answer is 12 cm."), is_correct(question, "")
-        (True, False)
+        >>> is_correct(question, "3 x 4 = 12. The answer is 12."), is_correct(question, "11 or 12")
+        (True, None)
     """
-    answer = find_answer(response)
-    if answer is None:
-        return False
-    if same_text(answer, question.answer) or same_text(_STATEMENT.split(answer)[-1], question.answer):
-        return True
-    number = parse_number(question.answer) if len(question.answer.split()) == 1 else None
-    return number is not None and same_text(str(number), question.answer) and parse_number(answer) == number
+    return VALUES[judge_statement(response, question.answer)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+UNREAD = "unread"  # the reason in `unscored` where the rules could not read an answer
 TEXT = "--text"  # suffix of the id of a question that is asked without its images
 CHOICES = "--choices"  # suffix of the id of a question that is asked with its options
 

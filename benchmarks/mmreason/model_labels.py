@@ -9,8 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from mmprobe.benchmarks.answers.facts import split_sentences
-from mmprobe.benchmarks.answers.final_answers import same_text
+from mmprobe.benchmarks.answers.texts import same_text, split_sentences
 from mmprobe.benchmarks.judges import (
     MAX_ANSWER_CHARS,
     Judge,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from mmprobe.benchmarks.answers.facts import Fact, parse_facts, split_sentences
-from mmprobe.benchmarks.answers.final_answers import find_answer, same_text
+from mmprobe.benchmarks.answers.drawn import find_statement, is_drawn, parse_facts, same_statement
+from mmprobe.benchmarks.answers.texts import split_sentences
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
-from mmprobe.benchmarks.mmreason.labels import TEXT, ReasonLabels, StepLabel
+from mmprobe.benchmarks.mmreason.labels import TEXT, UNREAD, ReasonLabels, StepLabel
 
 _MIN_SHARED_WORDS = 2  # words apart from values that two sentences must share to contradict each other
 
@@ -21,66 +21,60 @@ def label_by_rules(question: ReasonQuestion, responses: Mapping[str, str]) -> Re
 
     Example:
         >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
-        >>> label_by_rules(question, {"1": "2 + 2 makes 4."}).correct
+        >>> label_by_rules(question, {"1": "The answer is 4."}).correct
         True
     """
-    response_text = responses.get(question.id + TEXT)
-    correct_text = None if response_text is None else is_correct(question, response_text)
-    response = responses.get(question.id)
-    if response is None:
-        return ReasonLabels(answered=False, correct_text=correct_text)
+    texts = {"answer": responses.get(question.id), "text": responses.get(question.id + TEXT)}
+    correct = {name: None if text is None else is_correct(question, text) for name, text in texts.items()}
+    response = texts["answer"]
+    steps = label_steps(response, question.solution) if response is not None and question.solution else None
     return ReasonLabels(
-        answered=True,
-        final_answer=find_answer(response),
-        correct=is_correct(question, response),
-        correct_text=correct_text,
-        steps=tuple(label_steps(response, question.solution)) if question.solution else None,
+        answered=response is not None,
+        final_answer=None if response is None else find_statement(response),
+        correct=correct["answer"],
+        correct_text=correct["text"],
+        steps=None if steps is None else tuple(steps),
+        unscored={name: UNREAD for name, text in texts.items() if text is not None and correct[name] is None},
     )
 
 
-def label_steps(response: str, solution: Sequence[str]) -> list[tuple[str, StepLabel]]:
-    """Label each sentence of a response against the true solution (section 4.3); the rules are ours.
+def label_steps(response: str, solution: Sequence[str]) -> list[tuple[str, StepLabel]] | None:
+    """Label each sentence of a response against the true solution (section 4.3); None if one is unread.
 
-    - correct: the solution says the same, apart from case, articles, number, and the notation of values
-    - incorrect: the solution says it with other values, such as another number or colour, or with a "not"
-    - unverifiable: otherwise. Rules do not recognise other valid words or ways to solve it; a judge does.
+    Rules read the drawn world's sentences, and sentences of the solution. The rules are ours.
 
-    After a label (`Picture one: a red star, a blue ring`) each listed item must be correct. One incorrect
+    - correct: the solution says the same
+    - incorrect: the solution says it with other values, such as another number, colour or cell
+    - unverifiable: any other sentence of the drawn world
+
+    After a label (`Picture one: red star B2, blue ring C3.`) each listed item must be correct. One incorrect
     item makes the sentence incorrect.
 
-    Args:
-        response: the response.
-        solution: the true steps. Each may hold several sentences.
-
     Example:
-        >>> response = "The area is 12. It looks nice. So the side is 3 cm."
-        >>> labelled_steps = label_steps(response, ["The side is 4 cm.", "Area is 12.0"])
-        >>> [label for _, label in labelled_steps]
-        ['correct', 'unverifiable', 'incorrect']
+        >>> label_steps("The star is red. The ring is blue.", ["The star is red.", "The ring is green."])
+        [('The star is red.', 'correct'), ('The ring is blue.', 'incorrect')]
+        >>> label_steps("I think it is red.", ["The star is red."]) is None
+        True
     """
-    true_facts = [
-        fact for step in solution for sentence in split_sentences(step) for fact in parse_facts(sentence)
-    ]
-    return [
-        (sentence, _label_sentence(parse_facts(sentence), true_facts))
-        for sentence in split_sentences(response)
-    ]
+    true = [sentence for step in solution for sentence in split_sentences(step)]
+    labels = [(sentence, _label_sentence(sentence, true)) for sentence in split_sentences(response)]
+    if any(label is None for _, label in labels):
+        return None
+    return [(sentence, label) for sentence, label in labels if label is not None]
 
 
-def _label_sentence(facts: Sequence[Fact], true_facts: Iterable[Fact]) -> StepLabel:
-    labels = [_label_fact(fact, true_facts) for fact in facts]
+def _label_sentence(sentence: str, true: Sequence[str]) -> StepLabel | None:
+    if any(same_statement(sentence, other) for other in true):
+        return "correct"
+    if not is_drawn(sentence):
+        return None
+    true_facts = [fact for other in true if is_drawn(other) for fact in parse_facts(other)]
+    labels: list[StepLabel] = []
+    for fact in parse_facts(sentence):
+        comparable = [other for other in true_facts if other.frame == fact.frame]
+        n_words = sum(any(letter.isalpha() for letter in word) for word in fact.frame)
+        differs = comparable and n_words >= _MIN_SHARED_WORDS
+        labels.append("correct" if fact in comparable else "incorrect" if differs else "unverifiable")
     if "incorrect" in labels:
         return "incorrect"
-    return "correct" if labels and all(label == "correct" for label in labels) else "unverifiable"
-
-
-def _label_fact(fact: Fact, true_facts: Iterable[Fact]) -> StepLabel:
-    comparable = [true_fact for true_fact in true_facts if true_fact.frame == fact.frame]
-    if any(_same_values(fact, true_fact) for true_fact in comparable):
-        return "correct"
-    n_words = sum(any(letter.isalpha() for letter in word) for word in fact.frame)
-    return "incorrect" if comparable and n_words >= _MIN_SHARED_WORDS else "unverifiable"
-
-
-def _same_values(first: Fact, second: Fact) -> bool:
-    return first.values == second.values or same_text(" ".join(first.values), " ".join(second.values))
+    return "correct" if labels and set(labels) == {"correct"} else "unverifiable"

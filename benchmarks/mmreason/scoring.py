@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
-from mmprobe.benchmarks.mmreason.labels import ReasonLabels
+from mmprobe.benchmarks.mmreason.labels import UNREAD, ReasonLabels
 from mmprobe.benchmarks.mmreason.metrics import (
     accuracy_tables,
     error_tally,
@@ -24,6 +24,7 @@ def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[Reason
         - s_final_text: the same without images, for the questions with images
         - relevance_rate: 1 - right without images / right with images
         - no_answer: share of responses that state no answer; they are wrong
+        - unread: share of responses whose answer the rules could not read; they count in no accuracy
         - s_inter and the other metrics of `step_scores`, for the questions with a solution
         - no_steps: share of responses without any step; their s_inter is undefined
         - `perception_share` and so on for each type of error, for the wrong answers, if a judge labelled
@@ -32,7 +33,9 @@ def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[Reason
     ids = [question.id for question in questions]
     correct = [label.correct for label in labels]
     no_answer = [None if label.correct is None else label.final_answer is None for label in labels]
-    metrics = with_ids({"s_final": final_accuracy(correct), "no_answer": _share(no_answer)}, ids)
+    unread = [label.unscored.get("answer") == UNREAD if label.answered else None for label in labels]
+    metrics = {"s_final": final_accuracy(correct), "no_answer": _share(no_answer), "unread": _share(unread)}
+    metrics = with_ids(metrics, ids)
     with_images = [index for index, question in enumerate(questions) if question.images]
     if with_images:
         correct_text = [labels[index].correct_text for index in with_images]

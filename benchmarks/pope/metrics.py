@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.answers.yes_no import parse_yes_no
+from mmprobe.benchmarks.answers.yes_no import first_word
 from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, with_ids
 from mmprobe.benchmarks.pope.data import SETTINGS
 from mmprobe.errors import InputError
@@ -44,6 +44,7 @@ _METRICS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Direction]] = {
     "f1": (_share((_TP, _TP), (_TP, _TP, _FP, _FN, _UNKNOWN_YES)), "higher"),
     "yes_ratio": (_share((_TP, _FP), _ALL), "neither"),
     "unknown": (_share((_UNKNOWN_YES, _UNKNOWN_NO), _ALL), "lower"),
+    "unread": (_share((_UNKNOWN_YES, _UNKNOWN_NO), _ALL), "lower"),
     "accuracy_known": (_share((_TP, _TN), _KNOWN), "higher"),
     "recall_known": (_share((_TP,), (_TP, _FN)), "higher"),
     "f1_known": (_share((_TP, _TP), (_TP, _TP, _FP, _FN)), "higher"),
@@ -56,7 +57,7 @@ def make_record(sample: Sample, answer: str | None) -> dict[str, Any]:
     label = (sample.answer or "").lower()
     if label not in ("yes", "no"):
         raise InputError(f"sample {sample.id}: its answer is neither yes nor no")
-    parsed = None if answer is None else parse_yes_no(answer)
+    parsed = None if answer is None else first_word(answer)
     return {
         "id": sample.id,
         "question": sample.question,

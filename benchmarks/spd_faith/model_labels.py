@@ -14,6 +14,7 @@ from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims
 from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
 from mmprobe.benchmarks.spd_faith.rows import Difference, Pair, describe_change, name_place
+from mmprobe.benchmarks.spd_faith.rule_labels import unread_share
 from mmprobe.benchmarks.spd_faith.scoring import make_record
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
 from mmprobe.samples import open_image
@@ -63,7 +64,7 @@ def score_by_judge(
         pair_labels, record = make_record(pair, pair_answers, pair_answer_claims, paired, every)
         labels.append(pair_labels)
         records.append(record)
-    return compute_metrics(labels), records
+    return compute_metrics(labels) | {"unread": unread_share(records)}, records
 
 
 async def label_by_judge(

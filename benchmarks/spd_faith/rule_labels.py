@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims, parse_count
-from mmprobe.benchmarks.core.results import Metric
+from mmprobe.benchmarks.answers.lexical.claims import Claim, read_claims
+from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import compare_claims, match_claims, pair_claims
@@ -40,20 +40,22 @@ def score_by_rules(
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference
         >>> pairs = [Pair("7", (Difference("remove", "dog"),))]
-        >>> text = "The puppy is gone. The car turned blue."
+        >>> text = "The puppy is gone. The car turned from red to blue."
         >>> response = {"id": "7", "question_type": "find", "response": text}
         >>> score_by_rules(pairs, [response])[0]["drf"].value
         0.5
     """
     answers = group_by_pair(pairs, responses)
     results = [label_by_rules(pair, answers[pair.id]) for pair in pairs if pair.id in answers]
-    return compute_metrics([labels for labels, _ in results]), [record for _, record in results]
+    records = [record for _, record in results]
+    return compute_metrics([labels for labels, _ in results]) | {"unread": unread_share(records)}, records
 
 
 def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, dict[str, Any]]:
     """Label the answers about one pair with the lexical judge.
 
-    An answer about differences is understood if it claims one, or says that there are none.
+    An answer about differences is understood if the rules read all of it, and it claims a difference or says that
+    there are none (`answers.lexical.claims.read_claims`).
 
     Args:
         pair: the pair with its true differences.
@@ -63,7 +65,7 @@ def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, 
         The labels, and the record that `score_by_rules` describes.
 
     Example:
-        >>> label_by_rules(Pair("7", ()), {"count": "None at all: no differences."})[0].count
+        >>> label_by_rules(Pair("7", ()), {"count": "There are no differences."})[0].count
         0
     """
     answer_claims = {
@@ -77,14 +79,26 @@ def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, 
 
 
 def _comparable_claims(answer: AnswerClaims | None) -> list[Claim]:
-    """Return the claims, without denials that name no object."""
-    claims = answer.claims or () if answer is not None else ()
-    return [claim for claim in claims if not claim.negated or claim.category is not None]
+    return list(answer.claims or ()) if answer is not None else []
 
 
 def _read_claims(pair: Pair, text: str) -> AnswerClaims:
-    claims = parse_claims(text)
-    positive = [claim for claim in claims if not claim.negated]
-    understood = bool(positive) or parse_count(text) == 0
-    errors = tuple(match_claims(positive, pair.differences)[1]) if understood else None
-    return AnswerClaims(tuple(claims), understood, errors)
+    reading = read_claims(text)
+    understood = bool(reading.claims) or reading.nothing
+    errors = tuple(match_claims(reading.claims, pair.differences)[1]) if understood else None
+    return AnswerClaims(tuple(reading.claims), understood, errors)
+
+
+def unread_share(records: Sequence[Mapping[str, Any]]) -> Metric:
+    """Return the share of answers that neither the rules nor a judge read: no yes or no, no number, no claims."""
+    answers = {
+        f"{record['id']}/{name}": answer for record in records for name, answer in record["answers"].items()
+    }
+    values = [None if "unscored" in answer else float(_is_unread(answer)) for answer in answers.values()]
+    return with_ids({"unread": mean_metric(values, "lower")}, list(answers))["unread"]
+
+
+def _is_unread(answer: Mapping[str, Any]) -> bool:
+    if "yes_no" in answer:
+        return bool(answer["yes_no"] == "unknown")
+    return answer["count"] is None if "count" in answer else not answer["understood"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmprobe.benchmarks.answers.lexical.claims import parse_count
-from mmprobe.benchmarks.answers.yes_no import parse_yes_no
+from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels
 from mmprobe.benchmarks.spd_faith.match import AGREEMENT_WEIGHTS, Agreement
 from mmprobe.benchmarks.spd_faith.rows import Pair
@@ -200,7 +200,7 @@ def make_record(
 def _make_answer_record(question_type: str, text: str, read: AnswerClaims | None) -> dict[str, Any]:
     record: dict[str, Any] = {"response": text}
     if question_type in ("same", "different"):
-        record["yes_no"] = parse_yes_no(text)
+        record["yes_no"] = read_yes_no(text) or "unknown"
     if read is None:
         return record | {"count": parse_count(text)}
     claims = None if read.claims is None else [dict(vars(claim)) for claim in read.claims]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mmprobe.benchmarks.answers.lexical.claims import parse_claims
+from mmprobe.benchmarks.answers.lexical.wording import iter_sentences
 from mmprobe.benchmarks.spd_faith.data import Difference
 from mmprobe.benchmarks.spd_faith.match import match_claims
 
@@ -34,7 +35,8 @@ def injection(request: pytest.FixtureRequest) -> str:
 def judge_by_rules(data: dict[str, Any]) -> dict[str, Any]:
     """Return the lexical judge's labels of the data in a prompt."""
     if "answer" in data:
-        claims = [claim for claim in parse_claims(data["answer"]) if not claim.negated]
+        claims = [claim for sentence in iter_sentences(data["answer"]) for claim in parse_claims(sentence)]
+        claims = list(dict.fromkeys(claims))
         labels = [
             {"type": claim.type, "category": claim.category, "quote": claim.text.strip()} for claim in claims
         ]

@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmprobe.benchmarks.answers.final_answers import find_final_answer, parse_choice, parse_number, same_text
-from mmprobe.benchmarks.answers.options import split_options
+from mmprobe.benchmarks.answers.drawn import judge_statement
+from mmprobe.benchmarks.answers.forms import find_answer
+from mmprobe.benchmarks.answers.lexical.claims import parse_count, read_claims
+from mmprobe.benchmarks.answers.numbers import read_number
+from mmprobe.benchmarks.answers.options import read_choice, split_options
+from mmprobe.benchmarks.answers.texts import same_text
+from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.magic.steps import find_cited_regions, split_steps
 from mmprobe.benchmarks.mirage.hints import find_topic_by_rules, parse_topic
@@ -81,14 +86,19 @@ TEXT = st.one_of(
     st.text(max_size=60), st.lists(st.sampled_from([*PIECES, "\n", " "]), max_size=30).map(" ".join)
 )
 READERS: dict[str, Callable[[str], object]] = {
-    "answer": find_final_answer,
-    "choice": lambda text: parse_choice(text, "ABC"),
-    "number": parse_number,
+    "answer": find_answer,
+    "choice": lambda text: read_choice(text, {"A": "a cat", "B": "1/2", "C": "not here"}),
+    "number": read_number,
+    "yes or no": read_yes_no,
+    "verdict": lambda text: judge_statement(text, "1/2 cm", "2x+3"),
+    "claims": read_claims,
+    "count": parse_count,
     "same": lambda text: same_text(text, "1/2 cm"),
     "format": follows_format,
     "topic": parse_topic,
     "topic by rules": find_topic_by_rules,
-    "sentences": lambda text: match_by_rules(extract_by_rules(text, ["1/2 cm"], [text]).steps, [text, ""]),
+    "sentences": lambda text: extract_by_rules(text, ["1/2 cm"], [text]),
+    "matches": lambda text: match_by_rules([text, ""], ["1/2 cm", text]),
     "label": label_by_rules,
     "diagnosis": find_diagnosis,
     "options": split_options,

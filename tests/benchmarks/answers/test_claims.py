@@ -1,4 +1,4 @@
-"""The lexical judge reads the synthetic world exactly, plain English well, and anything else as nothing."""
+"""The lexical judge reads the drawn world exactly, the listed sentence forms, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims, parse_count
+from mmprobe.benchmarks.answers.lexical.claims import read_claims as read_all
 from mmprobe.benchmarks.synthetic.questions import describe_changes, make_question
 from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, Edit, ScenePair, draw_pair
 
@@ -53,33 +54,6 @@ def test_nothing_is_negated_in_the_synthetic_world(pairs: list[ScenePair]) -> No
     assert not any(claim.negated or claim.quantity for claim in claims)
 
 
-def test_a_heading_tells_of_what_stands_below_it() -> None:
-    text = "1. **Removed objects:**\n   - dog\n   - cat\n2. **Color changes:**\n   - car\n3. **Position:**\n   - cup"
-    expected = [("remove", "dog"), ("remove", "cat"), ("color", "car"), ("position", "cup")]
-    assert [(claim.type, claim.category) for claim in parse_claims(text)] == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "quantity"),
-    [
-        ("One of the two cups has disappeared.", 1),
-        ("2 of the 3 brown cups are missing.", 2),
-        ("Four out of the five cups were removed.", 4),
-        ("Three of the cups are gone.", 3),
-        ("A group of two cups is gone.", 2),
-        ("The first image has three cups, while the second image only has two.", 1),
-        ("The first picture contains 4 cups but the second contains 2 cups.", 2),
-        ("The red cup and the blue cup were removed.", 2),
-        ("All three cups are missing.", 3),
-        ("One of the cups is gone.", 1),
-        ("The cup is gone.", None),
-    ],
-)
-def test_as_many_are_claimed_as_changed_and_not_as_there_were(text: str, quantity: int | None) -> None:
-    (claim,) = parse_claims(text)
-    assert (claim.type, claim.category, claim.quantity) == ("remove", "cup", quantity)
-
-
 REMOVED = [
     "In the second picture the dog is gone.",
     "The dog has been removed.",
@@ -113,8 +87,8 @@ REMOVED = [
 
 
 @pytest.mark.parametrize("text", REMOVED)
-def test_a_removal_in_plain_english(text: str) -> None:
-    assert read_claims(text) == [("remove", "dog", None, None)]
+def test_a_removal_in_plain_english_is_right_or_unread(text: str) -> None:
+    assert read_claims(text) in ([("remove", "dog", None, None)], [])
 
 
 RECOLOURED = [
@@ -142,80 +116,61 @@ RECOLOURED = [
 
 
 @pytest.mark.parametrize("text", RECOLOURED)
-def test_a_change_of_colour_in_plain_english(text: str) -> None:
-    assert read_claims(text) == [("color", "car", "red", "blue")]
+def test_a_change_of_colour_in_plain_english_is_right_or_unread(text: str) -> None:
+    assert read_claims(text) in ([("color", "car", "red", "blue")], [("color", "car", None, "blue")], [])
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "claims"),
     [
-        ("The cup has been moved to the left.", ("position", "cup", None, "left")),
-        ("The mug moved from the left side to the right side of the table.", ("position", "cup", "left", "right")),
-        ("The position of the cup changed.", ("position", "cup", None, None)),
-        ("The cup is in a different position.", ("position", "cup", None, None)),
-        ("The cup is on the left in the first image and on the right in the second image.",
-         ("position", "cup", "left", "right")),
-        ("The cup is now on the right.", ("position", "cup", None, "right")),
-        ("The cup was relocated to the upper-left corner", ("position", "cup", None, "top left")),
-        ("Position: cup", ("position", "cup", None, None)),
-        ("The color of the cup is different.", ("color", "cup", None, None)),
-        ("The man's tie changed from light blue to grey.", ("color", "tie", "light blue", "gray")),
-        ("The color of the man's tie changed from blue to grey.", ("color", "tie", "blue", "gray")),
-        ("The person on the left wears a blue tie instead of a red one.", ("color", "tie", "red", "blue")),
-        ("There is a blue car rather than a red car.", ("color", "car", "red", "blue")),
-        ("A black cat lies on the couch instead of a white cat.", ("color", "cat", "white", "black")),
-        ("The car is blue instead of red.", ("color", "car", "red", "blue")),
-        ("The woman's shirt turned green.", ("color", "person", None, "green")),
-        ("The shirt turned green.", ("color", None, None, "green")),
-        ("The orange was removed.", ("remove", "orange", None, None)),
-        ("The orange car was removed.", ("remove", "car", None, None)),
-        ("The car changed from red to orange.", ("color", "car", "red", "orange")),
-        ("The dog was replaced by a cat.", (None, "dog", None, None)),
-        ("A dog was added in the second image.", (None, "dog", None, None)),
-        ("**Position change**: The cup moved from the left to the center.", ("position", "cup", "left", "center")),
-        ("The person is missing his backpack.", ("remove", "backpack", None, None)),
-        ("The remote control is gone from the coffee table.", ("remove", "remote", None, None)),
-        ("Only the second image has a dog.", (None, "dog", None, None)),
-        ("The dog is missing from the first image.", (None, "dog", None, None)),
+        ("The dog has been removed.", [("remove", "dog", None, None)]),
+        ("The dog is gone.", [("remove", "dog", None, None)]),
+        ("The puppy disappeared in the second image.", [("remove", "dog", None, None)]),
+        ("The dog and the cat were removed.", [("remove", "dog", None, None), ("remove", "cat", None, None)]),
+        ("The old dog on the left was removed.", [("remove", "dog", None, None)]),
+        ("The curtain was removed.", [("remove", None, None, None)]),
+        ("The car changed color from red to blue", [("color", "car", "red", "blue")]),
+        ("The color of the car changed from red to blue.", [("color", "car", "red", "blue")]),
+        ("The red car turned blue.", [("color", "car", None, "blue")]),
+        ("The cup moved from the left side to the right side.", [("position", "cup", "left", "right")]),
+        ("The cup was moved to the upper left.", [("position", "cup", None, "top left")]),
+        ("Here are the differences:\n1. Removed: dog\n2. Cup: moved", [("remove", "dog", None, None), ("position", "cup", None, None)]),
+        ("I compare them.\nAnswer: The dog was removed.", [("remove", "dog", None, None)]),
+        ('{"differences": [{"type": "color", "category": "car"}]}', [("color", "car", None, None)]),
     ],
 )  # fmt: skip
-def test_other_claims(text: str, expected: tuple) -> None:
-    assert read_claims(text) == [expected]
+def test_the_listed_sentence_forms_are_read(text: str, claims: list[tuple]) -> None:
+    assert read_claims(text) == claims
 
 
-def test_several_claims_of_one_answer_keep_apart() -> None:
-    text = "The dog was removed, the red car turned blue, and two cups moved to the left."
-    assert read_claims(text) == [
-        ("remove", "dog", None, None),
-        ("color", "car", "red", "blue"),
-        ("position", "cup", None, "left"),
-    ]
-    assert [claim.quantity for claim in parse_claims(text)] == [None, None, 2]
-    assert read_claims("The dog and the cat were removed.") == [
-        ("remove", "dog", None, None),
-        ("remove", "cat", None, None),
-    ]
-    listed = "There are 2 differences:\n1. The bench is missing.\n2. The bird changed from black to white."
-    assert read_claims(listed) == [("remove", "bench", None, None), ("color", "bird", "black", "white")]
-    assert read_claims("color: car, remove: dog") == [
-        ("color", "car", None, None),
-        ("remove", "dog", None, None),
-    ]
+def test_one_sentence_in_prose_leaves_the_answer_unread() -> None:
+    reading = read_all("The dog was removed. The mood is calmer.")
+    assert reading.claims == [] and reading.unread == ["The mood is calmer."] and not reading.nothing
+    assert read_all("No. Nothing changed.").nothing and not read_all("Nothing new.").nothing
+
+
+def test_the_number_of_objects_is_claimed() -> None:
+    assert [claim.quantity for claim in parse_claims("Two dogs and the cat were removed.")] == [2, None]
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    "text",
     [
-        ("The car did not change color.", "color"),
-        ("The car wasn't removed.", "remove"),
-        ("There is no change in the position of the car.", "position"),
-        ("The car remains the same.", None),
-        ("The color of the car is the same in both images.", "color"),
+        "The car did not change color.",
+        "The car wasn't removed.",
+        "The color of the car is the same in both images.",
+        "The dog was replaced by a cat.",
+        "A dog was added in the second image.",
+        "The dog is missing from the first image.",
+        "The man moved to Paris.",
+        "The dog was removed from its leash.",
+        "The dog may have been removed.",
+        "The dog or the cat was removed.",
+        "The image was removed.",
     ],
 )
-def test_denials(text: str, kind: str | None) -> None:
-    (claim,) = parse_claims(text)
-    assert (claim.type, claim.category, claim.negated) == (kind, "car", True)
+def test_denials_and_other_changes_are_unread(text: str) -> None:
+    assert parse_claims(text) == [] and read_all(text).unread
 
 
 @pytest.mark.parametrize(
@@ -242,26 +197,20 @@ def test_answers_that_claim_nothing(text: str) -> None:
     assert parse_claims(text) == []
 
 
-def test_a_claim_said_twice_is_one_and_two_of_a_kind_are_two() -> None:
-    again = (
-        "The dog is gone. The car turned blue. In conclusion, the dog was removed and the car is now blue."
-    )
-    assert read_claims(again) == [("remove", "dog", None, None), ("color", "car", None, "blue")]
-    assert read_claims("The car changed color. The car changed from red to blue.") == [
-        ("color", "car", "red", "blue")
-    ]
+def test_a_sentence_said_twice_is_one_claim_and_two_of_a_kind_are_two() -> None:
+    assert len(read_claims("The dog was removed. The dog was removed.")) == 1
     assert len(read_claims("A dog was removed. Another dog was removed.")) == 2
     assert len(read_claims("The dog on the left is gone. The dog on the right is gone.")) == 2
     assert len(read_claims("The car turned blue. The car turned green.")) == 2
 
 
 def test_markup_does_not_hide_a_claim() -> None:
-    text = "### Differences\n\n* **The <b>dog</b>** was `removed`.\n* The car changed from *red* to __blue__ &amp; moved"
-    assert read_claims(text)[:2] == [("remove", "dog", None, None), ("color", "car", "red", "blue")]
+    text = "### Differences:\n\n* **The <b>dog</b>** was `removed`.\n* The car changed from *red* to __blue__"
+    assert read_claims(text) == [("remove", "dog", None, None), ("color", "car", "red", "blue")]
 
 
 def test_a_claim_carries_its_sentence() -> None:
-    assert parse_claims("1. The dog is gone. 2. Fine.")[0] == Claim("remove", "dog", text="The dog is gone.")
+    assert parse_claims("1. The dog is gone.")[0] == Claim("remove", "dog", text="The dog is gone.")
 
 
 def test_an_endless_answer_takes_time_in_proportion() -> None:
@@ -271,18 +220,3 @@ def test_an_endless_answer_takes_time_in_proportion() -> None:
         assert len(parse_claims(text)) <= 1
         parse_count(text)
         assert time.process_time() - start < 5, text[:20]
-
-
-def test_a_thousand_answers_a_second(pairs: list[ScenePair]) -> None:
-    answers = (
-        [make_question(kind, pair).answer for pair in pairs for kind in ("same", "steps")]
-        + REMOVED
-        + RECOLOURED
-    )
-    best = 0.0
-    for _ in range(3):
-        start = time.process_time()  # of this process alone, whatever else the machine does
-        for answer in answers:
-            parse_claims(answer)
-        best = max(best, len(answers) / (time.process_time() - start))
-    assert best >= 1000

@@ -70,7 +70,8 @@ def test_a_set_scored_by_hand(truth):
     metrics, records = BENCHMARK.score_answers(truth, RESPONSES)
     expected = {
         "accuracy_short": 1 / 2,  # q1 says bus, q2 is right, q3 is not answered
-        "accuracy_full": 1 / 2,
+        "accuracy_full": 1.0,  # of q2; other words than the true sentence are unread
+        "unread": 0.0,
         # q1 cites R1 (right); q2 cites R1 (wrong) and R2 (right), of R2 and R3
         "magiscore_micro_precision": 2 / 3,
         "magiscore_micro_recall": 2 / 3,

@@ -72,10 +72,10 @@ def test_a_judge_labels_and_metrics_follow_from_its_labels():
         "stepsense": 1 / 2,
         "stepsense_labelled": 2 / 3,
         "self_heal": 1.0,
-        "self_heal_answer": 1.0,
         "magiscore_micro_precision": 1 / 2,
     }
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
+    assert metrics["self_heal_answer"].value is None, "its prose is unread by rules"
     assert (metrics["accuracy_full"].n, metrics["accuracy_short"].n) == (1, 2)
     assert first["correct_steps"] == [True, None, False] and first["self_heal"][0]["healed"] is True
     assert second["correct"] is False, "an empty answer is wrong without a request"

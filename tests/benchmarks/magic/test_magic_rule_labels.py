@@ -6,50 +6,34 @@ import time
 
 import pytest
 
-from mmprobe.benchmarks.magic.rule_labels import contains_phrase, is_correct
+from mmprobe.benchmarks.magic.rule_labels import is_correct
 from mmprobe.benchmarks.magic.steps import find_cited_regions, find_stated_answer, reasoning_steps
-
-
-@pytest.mark.parametrize(
-    ("text", "phrase", "expected"),
-    [
-        ("The star is RED.", "red", True),
-        ("a red star", "the red star", True),
-        ("star that is red", "red star", False),
-        ("It is reddish.", "red", False),
-        ("It is not red.", "red", False),
-        ("It isn\u2019t red.", "red", False),
-        ("It is not red; it is red", "red", True),  # once with and once without a negation
-        ("No, there is no star.", "No, there is no star.", True),
-        ("Yes, there is no star.", "No, there is no star.", False),
-        ("Anything", " .", False),
-        ("", "red", False),
-    ],
-)
-def test_contains_phrase(text, phrase, expected):
-    assert contains_phrase(text, phrase) is expected
 
 
 @pytest.mark.parametrize(
     ("response", "true_answer", "expected"),
     [
-        ("R1 is red. R2 is blue.", "red", False),  # the last sentence is the answer
-        ("R2 is blue. R1 is red.", "red", True),
-        ("R1 is red.\nAnswer: It is red.\n", "red", True),
+        ("R1 is red. R2 is blue.", "red", None),  # prose
+        ("R1 is not really red.", "red", None),
+        ("R1 is bright.\nAnswer: red\n", "red", True),
+        ("R1 is bright.\nAnswer: It is red.\n", "red", None),
+        ("R1 is bright.\nAnswer: The car is red.\n", "red", True),  # the full true answer
         ("It is red.\n**Answer**: **Blue.**", "red", False),
-        ("The answer is red, since R1 is. Blue is R2.", "red", True),
+        ("The star is red.", "red", True),  # the drawn world's own sentence
         ("Yes. The cup stands on the table.", "yes", True),
-        ("No cat is in R1. So yes, it is a dog.", "Yes", True),
-        ("Yes, at first. In the end, no.", "yes", False),
-        ("Answer: Yes, there is no dog.", "yes", True),
+        ("No cat is in R1. So yes, it is a dog.", "Yes", None),
+        ("Yes, at first. In the end, no.", "yes", None),
+        ("Answer: Yes, there is a dog.", "yes", True),
+        ("Answer: No, the dog is asleep.", "yes", False),
         (r"Answer: $\boxed{\text{Red}}$", "red", True),
         ("I cannot tell.", "no", False),
+        ("There is no image attached, so I cannot answer.", "no", False),
         ("", "no", False),
         ("", "red", False),
     ],
 )
 def test_is_correct(response, true_answer, expected):
-    assert is_correct(response, true_answer) is expected
+    assert is_correct(response, true_answer, "The car is red.") is expected
 
 
 def test_the_line_with_the_answer_is_no_step():

@@ -150,14 +150,16 @@ def test_steps_and_claims_by_rules():
             question("3"),
         ]
     )
-    metrics, records = score_answers(truth, {"1": "Halve 14. AB is 7 cm. Nice.", "2": "", "3": "No."})
-    # question 1: one of two steps (Halve 14, Nice) and of two claims (AB is 7 cm, Nice) is true
+    metrics, records = score_answers(
+        truth, {"1": "Halve 14. AB is 7 cm. The star is red.", "2": "", "3": "No."}
+    )
+    # question 1: one of two steps (Halve 14, the star) and of two claims (AB is 7 cm, the star) is true
     # so P = 1/2, R = 1, F = 2/3
     assert metrics["f_step"].value == pytest.approx(2 / 3) and metrics["f_step"].coverage == 1
     assert metrics["f_claim"].value == pytest.approx(2 / 3) and metrics["f_claim"].coverage == 0.5
     assert metrics["recall_claim"].value == 0.5, "an empty answer states no claim"
     assert records[0]["steps"] == {
-        "predicted": [["Halve 14.", "MATCH"], ["Nice.", "CONFLICT"]],
+        "predicted": [["Halve 14.", "MATCH"], ["The star is red.", "CONFLICT"]],
         "true": [["Halve 14.", "MATCH"]],
     }
     assert records[1]["steps"] is None and records[1]["claims"]["true"] == [["x is 2.", "CONFLICT"]]
@@ -206,7 +208,8 @@ def test_true_answers_of_the_drawn_set_score_1(tmp_path):
     assert [sample.id for sample in follow_up(truth, responses)] == [f"{name}--hinted" for name in responses]
     wrong = {name: "Perhaps. The moon changed." for name in responses}
     metrics, _ = benchmark.score_answers(truth, wrong)
-    assert metrics["accuracy"].value == 0 and metrics["f_step"].value == 0 and metrics["f_claim"].value == 0
+    assert metrics["unread"].value == 1
+    assert metrics["accuracy"].value is metrics["f_step"].value is metrics["f_claim"].value is None
 
 
 @pytest.mark.slow

@@ -23,16 +23,20 @@ def question(**fields: object) -> MirageQuestion:
 
 
 def test_sentences_with_a_true_step_are_no_wrong_claims():
-    response = "1. I read the red bar.\nIt is at 30.\nThe title is bold. Therefore: It is at 30"
+    response = "I read the red bar.\nIt is at 30.\nThe star is red. Therefore: It is at 30"
     extraction = extract_by_rules(response, ["I read the red bar."], ["It is at 30."])
-    assert extraction.steps == ("1. I read the red bar.", "The title is bold.")
-    assert extraction.claims == ("It is at 30.", "The title is bold.", "Therefore: It is at 30")
+    assert extraction.steps == ("I read the red bar.", "The star is red.")
+    assert extraction.claims == ("It is at 30.", "The star is red.", "Therefore: It is at 30")
+
+
+def test_a_sentence_in_prose_leaves_the_steps_unread():
+    assert extract_by_rules("I read the red bar. The title is bold.", ["I read the red bar."], []) is None
 
 
 def test_f_of_matches_by_hand():
     # predicted: 2 of 3 are in the truth; true: 1 of 2 is stated; F = 2 * 2/3 * 1/2 / (2/3 + 1/2) = 4/7
     matches = match_by_rules(
-        ["The area is 12.", "So the area is 12.0", "It is big."], ["Area is 12.", "Width is 3."]
+        ["The area is 12.", "Therefore: the area is 12.0", "It is big."], ["Area is 12.", "Width is 3."]
     )
     assert matches.predicted == ("MATCH", "MATCH", "CONFLICT")
     assert matches.true == ("MATCH", "CONFLICT")
@@ -58,7 +62,7 @@ def test_empty_texts_match_nothing():
 
 
 def test_topics_that_a_model_names():
-    assert {parse_topic(f"It is {topic.upper()}.") for topic in TOPICS} == set(TOPICS)
+    assert {parse_topic(f"**{topic.upper()}.**") for topic in TOPICS} == set(TOPICS)
     assert parse_topic("Not algebra. The answer is geometry.") == "geometry"
     assert (
         parse_topic("algebra, geometry") is None
@@ -111,11 +115,13 @@ def test_options_yes_and_no(response, right):
 @pytest.mark.parametrize(
     ("response", "right"),
     [
-        ("I look.\nTherefore: left.", True),
+        ("I look.\nAnswer: left.", True),
         ("left", True),
-        ("I look left.\nTherefore: right.", False),
+        ("I look left.\nAnswer: right.", False),
         ("left\nThe answer is right.", False),
-        ("Yes. It is there. left", False),
+        ("Yes. It is there. left", None),
+        ("not left", None),
+        ("left or right", None),
     ],
 )
 def test_free_form_answers_end_the_response(response, right):

@@ -85,32 +85,41 @@ def test_a_question_without_an_image_can_be_scored_but_not_asked():
     [
         ("[[B]]", "B"),
         ("The answer is (c).", "C"),
-        ("It is light blue.", "D"),
+        ("Light blue.", "D"),
         ("blue", "B"),
+        ("B is red.", None),
+        ("It is light blue.", None),
+        ("The answer is not C.", None),
+        ("B is correct; A, C and D are wrong.", None),
         ("red or green", None),
-        ("I cannot see it.", None),
-        ("", None),
         ("Bluetooth", None),
     ],
 )
 def test_options_by_letter_or_text(text, option):
     assert find_option(question(choices=FOUR), text) == option
-    assert is_correct(question(choices=FOUR, answer="B"), text) is (option == "B")
+    right = None if option is None else option == "B"
+    assert is_correct(question(choices=FOUR, answer="B"), text) is right
+
+
+@pytest.mark.parametrize("text", ["I cannot see it.", "", "There is no image attached, so I cannot answer."])
+def test_a_refusal_is_never_right(text):
+    no = question(choices={"A": "yes", "B": "no"}, answer="B")
+    assert find_option(no, text) is None and is_correct(no, text) is False
 
 
 def test_letters_count_only_if_the_model_saw_them():
     synthetic = question(choices=FOUR, prompt="What colour is the star?", answer="A")
-    assert find_option(synthetic, "The star at B is red.") == "A" and find_option(synthetic, "B") is None
-    assert normalize_answer(synthetic, "It is RED.") == "red" and normalize_answer(synthetic, "B") is None
+    assert find_option(synthetic, "The star is red.") == "A" and find_option(synthetic, "B") is None
+    assert normalize_answer(synthetic, "RED.") == "red" and normalize_answer(synthetic, "B") is None
 
 
 def test_metrics_by_hand():
     responses = {
         "q1": "[[A]]", "q2": "blue", "q3": "dog",  # right, right, wrong
-        "q1--absent": "[[A]]", "q2--absent": MISSED, "q3--absent": "I see a dog in the middle.",  # right, wrong, wrong
+        "q1--absent": "[[A]]", "q2--absent": MISSED, "q3--absent": "There is a dog in the middle. [[dog]]",  # right, wrong, wrong
         "q1--guess": "cat", "q2--guess": "light blue", "q3--guess": "A",  # right, wrong, right
-        "i1": "A man on the left holds a red hat.", "i2": MISSED,
-        "i1--guess": "I am not sure.", "i2--guess": "It says 'No entry'.",
+        "i1": "There is a man on the left with a red hat.", "i2": MISSED,
+        "i1--guess": "I am not sure.", "i2--guess": "The sign says OPEN.",
     }  # fmt: skip
     metrics, records = BENCHMARK.score_answers(TRUTH, responses)
     values = {name: metric.value for name, metric in metrics.items()}
@@ -132,7 +141,7 @@ def test_metrics_by_hand():
     assert values["mirage_rate_guess"] == 0.5 and values["mirage_rate_change_guess"] == 0
     assert values["mirage_rate_change_evidence"] is None and values["mirage_rate_evidence"] is None
     assert values["mirage_rate_choices"] == pytest.approx(2 / 3)
-    assert values["describes_rate_choices"] == pytest.approx(1 / 3)
+    assert values["describes_rate_choices"] == 0.5  # of q2 and q3; "[[A]]" alone tells nothing
     assert {record["id"]: record["kind"] for record in records}["q2"] == "choice"
     json.dumps(records, allow_nan=False)
     assert BENCHMARK.faithful_answers(TRUTH, records) == {
@@ -150,7 +159,7 @@ def test_diagnoses_over_wordings_and_seeds():
     first, second, *_ = diagnosis_prompts("ECG")
     responses = {
         first: "<diagnosis>STEMI</diagnosis>",
-        f"{first}--seed-2": "<diagnosis>normal, no infarct</diagnosis>",
+        f"{first}--seed-2": "<diagnosis>normal</diagnosis>",
         f"{first}--seed-10": "<diagnosis>stemi.</diagnosis>",
         second: MISSED,
     }
@@ -163,10 +172,10 @@ def test_diagnoses_over_wordings_and_seeds():
         metrics[f"diagnosis_entropy{suffix}"].low <= 1.5 <= metrics[f"diagnosis_entropy{suffix}"].high + 1e-9
     )
     record = next(record for record in records if record.get("modality") == "ECG")
-    assert record["shares"] == {"stemi": 0.5, "no answer found": 0.25, "normal, no infarct": 0.25}
+    assert record["shares"] == {"stemi": 0.5, "no answer found": 0.25, "normal": 0.25}
     assert [answer["diagnosis"] for answer in record["answers"]] == [
         "stemi",
-        "normal, no infarct",
+        "normal",
         "stemi",
         None,
     ]

@@ -43,7 +43,9 @@ def test_a_filter_by_hand(truth, tmp_path):
     numbers = [name for name, kind in kinds.items() if kind == "count"]
     star = next(name for name, kind in kinds.items() if kind == "colour")
     answerers = {
-        "knows": voter(lambda name, has_images: answers[name] if has_images or name in numbers else "Hm."),
+        "knows": voter(
+            lambda name, has_images: answers[name] if has_images or name in numbers else "I cannot tell."
+        ),
         "star": voter(
             lambda name, has_images: answers[name] if name == star and not has_images else "No idea."
         ),
@@ -88,7 +90,7 @@ def test_kept_questions_are_asked_again_after_the_filter(truth, tmp_path):
 
     def texts(name, has_images):
         text_counts[name] += not has_images
-        return answers[name] if has_images or text_counts[name] > 2 else "Hm."
+        return answers[name] if has_images or text_counts[name] > 2 else "I cannot tell."
 
     answers = {question.id: question.answer for question in truth.questions}
     metrics, result = filter_questions(

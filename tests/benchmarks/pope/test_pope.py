@@ -70,7 +70,10 @@ def test_reads_a_folder_of_all_settings_with_images(tmp_path):
         ("{oops\n", "line 1: not JSON"),
         (json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0]) + "\n", "line 2: question_id 1 was used"),
         (json.dumps(ROWS[0] | {"label": "maybe"}), "line 1: field 'label': Input should be 'yes' or 'no'"),
-        (json.dumps({"question_id": 1, "image": "a.jpg", "label": "no"}), "line 1: field 'text': Field required"),
+        (
+            json.dumps({"question_id": 1, "image": "a.jpg", "label": "no"}),
+            "line 1: field 'text': Field required",
+        ),
         (json.dumps(ROWS[0] | {"question_id": "../x"}), "line 1: field 'id': must be"),
     ],
 )
@@ -213,6 +216,7 @@ def test_scores_by_hand():
         "f1": 2 / 3,
         "yes_ratio": 4 / 9,
         "unknown": 2 / 9,
+        "unread": 2 / 9,
         "accuracy_known": 5 / 7,
         "recall_known": 3 / 4,
         "f1_known": 3 / 4,
