@@ -68,67 +68,40 @@ def _make_questions(scene: Scene, scene_id: str, rng: np.random.Generator) -> li
     wrong_colours = [colour for colour in COLOURS if colour != target.colour]
     wrong_colour = wrong_colours[int(rng.integers(len(COLOURS) - 1))]
     other = scene.objects[int(rng.integers(len(scene.objects)))]
-    true_colour = f"The {target.shape} is {target.colour}."
-    true_place = f"The {target.shape} is at {target.cell}."
-    true_absence = f"There is no {absent}."
-    return [
-        _make_question(
-            scene,
-            f"{scene_id}-colour",
-            f"What colour is the {target.shape}?",
-            (target.colour, true_colour),
-            [target],
-            _make_chain(true_place, f"The {target.shape} is {wrong_colour}.", true_colour, wrong_colour),
-        ),
-        _make_question(
-            scene,
-            f"{scene_id}-exists",
-            f"Is there a {target.shape}?",
-            ("yes", f"Yes, {_lower_first(true_place)}"),
-            [target],
-            _make_chain(true_colour, f"There is no {target.shape}.", true_place, "no"),
-        ),
-        _make_question(
-            scene,
-            f"{scene_id}-absent",
-            f"Is there a {absent}?",
-            ("no", f"No, {_lower_first(true_absence)}"),
-            list(scene.objects),
-            _make_chain(
-                f"The {other.shape} is {other.colour}.",
-                f"The {absent} is at {other.cell}.",
-                true_absence,
-                "yes",
-            ),
-        ),
-    ]
-
-
-def _make_question(
-    scene: Scene,
-    question_id: str,
-    text: str,
-    answers: tuple[str, str],
-    relevant: list[SceneObject],
-    steps: list[AnnotatedStep],
-) -> MagicQuestion:
-    return MagicQuestion(
-        id=question_id,
-        image=Path("drawn later"),
-        question=text,
-        answer=answers[0],
-        full_answer=answers[1],
-        type=question_id.partition("-")[2],
-        objects=[cell_box(item) for item in relevant],
-        distractors=[cell_box(item) for item in scene.objects if item not in relevant],
-        steps=steps,
-        prompt=text,
-        system=SYSTEM,
-        metadata={
-            "objects": [f"{item.colour} {item.shape} {item.cell}" for item in scene.objects],
-            "source_image": question_id.partition("-")[0],
-        },
+    has_colour = f"The {target.shape} is {target.colour}."
+    has_place = f"The {target.shape} is at {target.cell}."
+    is_absent = f"There is no {absent}."
+    # type, question, short and full answer, relevant objects; a true step, a wrong one, and what it leads to
+    rows = (
+        ("colour", f"What colour is the {target.shape}?", target.colour, has_colour, [target])
+        + (has_place, f"The {target.shape} is {wrong_colour}.", wrong_colour),
+        ("exists", f"Is there a {target.shape}?", "yes", has_place, [target])
+        + (has_colour, f"There is no {target.shape}.", "no"),
+        ("absent", f"Is there a {absent}?", "no", is_absent, scene.objects)
+        + (f"The {other.shape} is {other.colour}.", f"The {absent} is at {other.cell}.", "yes"),
     )
+    questions = []
+    for kind, text, answer, correction, relevant, first, wrong, conclusion in rows:
+        lead = f"{answer.capitalize()}, {correction[0].lower()}{correction[1:]}"
+        fields = {
+            "id": f"{scene_id}-{kind}",
+            "image": "drawn later",
+            "question": text,
+            "answer": answer,
+            "full_answer": correction if kind == "colour" else lead,
+            "type": kind,
+            "objects": [cell_box(item) for item in relevant],
+            "distractors": [cell_box(item) for item in scene.objects if item not in relevant],
+            "steps": _make_chain(first, wrong, correction, conclusion),
+            "prompt": text,
+            "system": SYSTEM,
+            "metadata": {
+                "objects": [f"{item.colour} {item.shape} {item.cell}" for item in scene.objects],
+                "source_image": scene_id,
+            },
+        }
+        questions.append(MagicQuestion.model_validate(fields))
+    return questions
 
 
 def _make_chain(first: str, wrong: str, correction: str, conclusion: str) -> list[AnnotatedStep]:
@@ -139,10 +112,6 @@ def _make_chain(first: str, wrong: str, correction: str, conclusion: str) -> lis
         AnnotatedStep(text="I have looked at the whole picture.", correct=True),
         AnnotatedStep(text=f"The answer is {conclusion}.", correct=False, correction=correction),
     ]
-
-
-def _lower_first(sentence: str) -> str:
-    return sentence[0].lower() + sentence[1:]
 
 
 def cell_box(item: SceneObject) -> Box:

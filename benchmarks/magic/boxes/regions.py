@@ -116,18 +116,16 @@ def saliency_boxes(
     minimum_area: float = RULES.minimum_area,
     clean: int = RULES.clean,
 ) -> list[Box]:
-    """Return boxes around the salient parts of an image (algorithm 1).
+    """Return boxes around the salient parts of an image (algorithm 1), from top to bottom.
 
-    The map is thresholded and cleaned. Each connected component gets a box.
+    The map is thresholded and cleaned. Each connected component gets a box. Pixels are connected by an edge
+    or a corner.
 
     Args:
         saliency: [y, x], 0 or more, of any resolution. It is scaled to the image's resolution by linear
             interpolation, and divided by its maximum.
         size: the image's width and height.
         threshold, minimum_area, clean: as in `BoxRules`.
-
-    Returns:
-        One box per component, from top to bottom. Pixels are connected by an edge or a corner.
 
     Raises:
         InputError: the map is empty, negative or not finite.
