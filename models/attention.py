@@ -52,12 +52,14 @@ class AttentionCall(NamedTuple):
 
 Observer = Callable[[AttentionCall], None]
 BiasFunction = Callable[[LastQuery], AttentionBias | None]
+HeadChange = Callable[[Tensor], Tensor]
 T = TypeVar("T")
 
 # By attention module, and then by the block that registered the entry.
 _observers: dict[nn.Module, dict[object, Observer]] = {}
 _bias_functions: dict[nn.Module, dict[object, BiasFunction]] = {}
 _blocked_keys: dict[nn.Module, dict[object, Tensor]] = {}
+_head_changes: dict[nn.Module, dict[object, HeadChange]] = {}
 
 
 def _sdpa(
@@ -68,7 +70,8 @@ def _sdpa(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    registered = any(module in entries for entries in (_observers, _bias_functions, _blocked_keys))
+    registries = (_observers, _bias_functions, _blocked_keys, _head_changes)
+    registered = any(module in entries for entries in registries)
     active = registered and not hooks_are_disabled()
     primary = current_primary_rows()
     if primary is None or not (active or any(primary.skips)):
@@ -112,6 +115,8 @@ def _attend(
         )
     else:
         output, _ = sdpa_attention_forward(module, query, key, value, mask, **options)
+    for change in _head_changes.get(module, {}).values():
+        output = change(output)
     if observers := _observers.get(module):
         total = sum_biases(biases)
         shared = sum_biases([bias for bias in biases if bias.all_queries])
@@ -196,6 +201,20 @@ def block_attention(
             must not see a key.
     """
     return _use_kernel(configs, _blocked_keys, blocked)
+
+
+def change_heads(
+    configs: Iterable[Any], changes: Mapping[nn.Module, HeadChange]
+) -> AbstractContextManager[None]:
+    """Within the block, apply a function to the heads' outputs of attention modules.
+
+    The function gets and returns [batch, position, head, dim], before the output projection.
+
+    Args:
+        configs: the configs whose `_attn_implementation` the modules read.
+        changes: by attention module.
+    """
+    return _use_kernel(configs, _head_changes, changes)
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def build_chat(sample: Sample) -> Chat:
     if sample.system is not None:
         messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
     name = f"sample {sample.id}"
-    images = [_read_image(path, name) for path in sample.images]
+    images = [read_image(path, name) for path in sample.images]
     return Chat(messages, images, name, (sample.prefill or "").rstrip())
 
 
@@ -114,7 +114,15 @@ def render_chat(model: Model, chat: Chat) -> RenderedChat:
     return rendered._replace(text=rendered.text + prefill, layout=rendered.layout + prefill)
 
 
-def _read_image(path: Path, name: str) -> Image.Image:
+def read_image(path: Path, name: str) -> Image.Image:
+    """Return an image as the chats of samples hold it, in RGB.
+
+    Args:
+        name: where the image is named, for messages.
+
+    Raises:
+        InputError: it cannot be decoded.
+    """
     check_image(path, name)
     try:
         with open_image(path) as image:

@@ -1,4 +1,4 @@
-"""Linear probes, logit lens, attribution, activation patching and attention knockout."""
+"""Linear probes, logit lens, attribution and attention knockout; image interchange and other causes."""
 
 import lazy_loader
 

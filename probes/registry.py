@@ -11,7 +11,7 @@ import xarray as xr
 if TYPE_CHECKING:
     from mmprobe.models import Model
 
-RUN_PROBES = ("linear_probe", "logit_lens", "attention_knockout")
+RUN_PROBES = ("linear_probe", "logit_lens", "image_interchange", "attention_knockout")
 """Probes that `mmprobe analyze` computes in addition to the analyses. All except the first need the model."""
 
 
@@ -34,7 +34,9 @@ def run_probes(model: Model | None = None, slow: bool = False) -> dict[str, Call
 
         probes["logit_lens"] = partial(logit_lens_run, model)
     if model is not None and slow:
+        from mmprobe.probes.causes.interchange_run import image_interchange_run
         from mmprobe.probes.knockout import attention_knockout_run
 
+        probes["image_interchange"] = partial(image_interchange_run, model)
         probes["attention_knockout"] = partial(attention_knockout_run, model)
     return probes

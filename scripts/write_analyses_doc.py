@@ -6,7 +6,7 @@ python scripts/write_analyses_doc.py
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,27 @@ embedded model are in [findings.md](findings.md).
 ## Probes: `mp.probes`
 
 `mmprobe analyze` and `mmprobe report` apply the probes of a whole run, too. The logit lens and the attention knockout need the
-model (`--model`). The knockout takes a forward pass for each layer and answer, so it is applied only if `--only` names it.
+model (`--model`). The image interchange takes about ten forward passes an answer and the knockout one for each layer, so they
+are applied only if `--only` names them.
 
 {run_probes}
 
 For one answer, in Python:
 
 {answer_probes}
+
+## When to use which cause, and when not
+
+{uses}
 """
 ANSWER_PROBES = (
     probes.logit_lens,
     probes.attribute,
     probes.compare_with_regions,
+    probes.image_interchange,
+    probes.patch_components,
+    probes.attribution_patching,
+    probes.direct_logit_attribution,
     probes.attention_knockout,
     probes.patch_residual,
     probes.linear_probe_by_step,
@@ -72,10 +81,21 @@ def read_needs(lines: list[str]) -> str:
     return " ".join(parts).rstrip(".")
 
 
+def list_uses(functions: Iterable[Callable[..., Any]]) -> str:
+    """Return one line for each function whose docstring has a paragraph that begins with `Use it`."""
+    lines = []
+    for function in functions:
+        for paragraph in (inspect.getdoc(function) or "").split("\n\n"):
+            if paragraph.startswith("Use it "):
+                lines.append(f"- `{function.__name__}`: {' '.join(paragraph.split())}")
+    return "\n".join(lines)
+
+
 def page() -> str:
     run_probes = {
         "linear_probe": probes.linear_probe,
         "logit_lens": probes.logit_lens_run,
+        "image_interchange": probes.image_interchange_run,
         "attention_knockout": probes.attention_knockout_run,
     }
     assert tuple(run_probes) == probes.RUN_PROBES
@@ -83,6 +103,7 @@ def page() -> str:
         analyses=table(ANALYSES),
         run_probes=table(run_probes),
         answer_probes=table({function.__name__: function for function in ANSWER_PROBES}),
+        uses=list_uses((*run_probes.values(), *ANSWER_PROBES)),
     )
 
 

@@ -1,0 +1,1 @@
+"""Probes that exchange a cause and measure what the answer loses: images, components, directions."""

@@ -1,0 +1,199 @@
+"""Image interchange over many answers: by counterfactual, step, class of token and region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import xarray as xr
+from tqdm import tqdm
+
+from mmprobe.cache import Run
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models import Model
+from mmprobe.models.chat import Chat, build_chat
+from mmprobe.probes.causes.answer_logprobs import read_logprobs
+from mmprobe.probes.causes.counterfactual_images import KINDS, CounterfactualImages, Images
+from mmprobe.probes.causes.interchange import cover_cells, exchange_regions
+from mmprobe.probes.causes.interchange_summary import MeasuredAnswer, summarise_answers
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, check_model, force_answer
+from mmprobe.samples import Sample
+
+
+def image_interchange_run(
+    model: Model,
+    source: Run | Sequence[Sample],
+    kinds: Sequence[str] = KINDS,
+    batch_size: int = 4,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+) -> xr.Dataset:
+    """Return how much each answer of a run depends on its images, by counterfactual, step, word and region.
+
+    The effect of a step is log p(token | own images) - log p(token | other images), as in
+    `image_interchange`. The kinds of other images are those of `CounterfactualImages`: `unrelated`,
+    `minimal`, `mean`, `blank`. The first of `kinds` that any sample has is the measure of the variables without
+    a kind; attrs["kind"] names it.
+
+    It takes one forward pass over each answer, one for each kind, one for each region and one for all regions
+    together.
+
+    Use it first, before any look at attention: an answer without an effect does not use its images, wherever
+    the model attends. It does not say by which way through the model; `patch_components` does.
+
+    Args:
+        source: a run of the model with its answers, or samples; their `answer` is read, or the model's own
+            greedy answer if they have none.
+        kinds: kinds of counterfactual images.
+        batch_size: answers that one forward pass reads; our choice, the default is 4.
+        max_new_tokens: maximum length of the model's own answers.
+
+    Returns:
+        A data set with dimensions `sample`, `kind`, `step`, `class` (thing, colour, place, verdict, other),
+        `region`, `label` (all, faithful, unfaithful). Values are in nat.
+
+        - effect_per_token (sample): mean over the answer's tokens
+        - mean, median, low, high, n: mean and median of it over samples, the interval of the mean, the number
+        - unused_share: share of answers under 0.1 nat a token
+        - effect_by_kind (sample, kind); mean_by_kind (kind), with _low, _high; n_kind (kind). NaN where a sample
+          has no such images
+        - effect_by_step (step), with _low, _high; n_step (step): mean over the answers that reach the step
+        - slope (sample): least-squares slope of the effect over steps; slope_mean, slope_low, slope_high,
+          n_slope. Below 0 if the later words depend less on the images (causal decay)
+        - effect_by_class (class), with _low, _high; n_class (class): mean over an answer's tokens of a class,
+          then over the answers that have one
+        - effect_by_region (sample, region): loss of the whole answer when the visual tokens that one
+          region touches are exchanged
+        - localisation, with _low, _high; n_localisation: loss with all regions exchanged over the loss with
+          the whole images exchanged (causal localisation); 1 if all of it comes from the regions
+        - effect_by_label (label), with _low, _high; n_label (label)
+
+        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        number. attrs["left_out"] names samples without an answer, without images, or without images of the
+        first kind; n_left_out counts them.
+
+    Raises:
+        InputError: there are no samples, or no such kind, or another model made the run.
+        NotApplicable: no sample has an answer, and images that could be exchanged.
+
+    Example:
+        >>> ds = image_interchange_run(model, run)                           # doctest: +SKIP
+        >>> float(ds["mean"]), float(ds["low"]), float(ds["high"])          # doctest: +SKIP
+        (4.84, 4.31, 5.4)
+    """
+    name = str(source.path) if isinstance(source, Run) else "samples"
+    for kind in kinds:
+        if kind not in KINDS:
+            raise InputError(f"kind {kind!r}: choose {', '.join(KINDS)}")
+    if not kinds or batch_size < 1:
+        raise InputError("kinds and batch_size: give at least one kind, and a batch of 1 or more")
+    samples = [trace.sample for trace in source] if isinstance(source, Run) else list(source)
+    if not samples:
+        raise InputError(f"{name}: has no samples")
+    images = CounterfactualImages(samples)
+    with_images = [sample for sample in samples if sample.images]
+    found = {kind: any(images.find(sample, kind) for sample in with_images) for kind in kinds}
+    kinds = sorted(kinds, key=lambda kind: not found[kind])
+    if not any(found.values()):
+        raise NotApplicable(f"{name}: no sample has images that could be exchanged for others")
+    rows: list[MeasuredAnswer] = []
+    left_out: list[str] = []
+    passes = 0
+    with tqdm(total=len(samples), desc="image_interchange", disable=None) as progress:
+        for start in range(0, len(samples), batch_size):
+            batch = samples[start : start + batch_size]
+            usable = []
+            for sample, ids, faithful in _read_answers(model, source, batch, max_new_tokens):
+                others = {kind: images.find(sample, kind) for kind in kinds} if ids and sample.images else {}
+                if others.get(kinds[0]) is None:
+                    left_out.append(sample.id)
+                else:
+                    usable.append((sample, ids, faithful, others))
+            if usable:
+                measured, count = _measure_batch(model, source, usable, kinds)
+                rows += measured
+                passes += count
+            progress.update(len(batch))
+    if not rows:
+        raise NotApplicable(f"{name}: no sample with {kinds[0]} images has an answer")
+    out = summarise_answers(model, rows, kinds)
+    out.attrs |= {
+        "analysis": "image_interchange",
+        "about": "What the answers lose when the model sees other images.",
+        "run": name,
+        "samples": len(rows),
+        "model": model.name,
+        "kind": kinds[0],
+        "left_out": ", ".join(left_out),
+        "n_left_out": len(left_out),
+        "forward_passes": passes,
+        "forward_passes_per_sample": passes / len(rows),
+    }
+    return out
+
+
+def _read_answers(
+    model: Model, source: Run | Sequence[Sample], samples: Sequence[Sample], max_new_tokens: int
+) -> Iterator[tuple[Sample, list[int], bool | None]]:
+    """Yield each sample with the token ids of its answer and its label."""
+    for sample in samples:
+        if isinstance(source, Run):
+            yield sample, source[sample.id].steps["id"].values.tolist(), source.faithful(sample.id)
+        elif sample.images:
+            ids = force_answer(model, sample, sample.answer, max_new_tokens).ids.tolist()
+            yield sample, ids, sample.faithful
+        else:
+            yield sample, [], sample.faithful
+
+
+def _measure_batch(
+    model: Model,
+    source: Run | Sequence[Sample],
+    batch: Sequence[tuple[Sample, list[int], bool | None, dict[str, Images | None]]],
+    kinds: Sequence[str],
+) -> tuple[list[MeasuredAnswer], int]:
+    """Return what each answer loses, and the number of rows that were read.
+
+    Where a sample has no images of a kind or no further region, its own images fill the batch, so that all
+    passes have the same shape.
+    """
+    chats = [build_chat(sample) for sample, *_ in batch]
+    answers = [ids for _, ids, *_ in batch]
+
+    def read(images: Sequence[Images | None]) -> list[np.ndarray]:
+        changed: list[Chat] = [
+            chat if other is None else chat._replace(images=other)
+            for chat, other in zip(chats, images, strict=True)
+        ]
+        return [row.numpy().astype(float) for row in read_logprobs(model, changed, answers)]
+
+    own = read([None] * len(batch))
+    if isinstance(source, Run):
+        for (sample, *_), row in zip(batch, own, strict=True):
+            check_model(model, source[sample.id], row)
+    effects: list[dict[str, np.ndarray]] = [{} for _ in batch]
+    shown = [kind for kind in kinds if any(others[kind] is not None for *_, others in batch)]
+    for kind in shown:
+        for index, row in enumerate(read([others[kind] for *_, others in batch])):
+            if batch[index][3][kind] is not None:
+                effects[index][kind] = own[index] - row
+    regions = [
+        cover_cells(model.prompt(sample), sample.regions) if sample.regions else [] for sample, *_ in batch
+    ]
+    most = max(map(len, regions))
+    sets = [[part[number : number + 1] for part in regions] for number in range(most)]
+    sets += [regions] if most else []
+    losses = np.full((len(sets), len(batch)), np.nan)
+    for number, parts in enumerate(sets):
+        images = [
+            exchange_regions(chat.images, others[kinds[0]] or [], part) if part else None
+            for chat, part, (*_, others) in zip(chats, parts, batch, strict=True)
+        ]
+        for index, row in enumerate(read(images)):
+            if parts[index]:
+                losses[number, index] = (own[index] - row).sum()
+    rows = [
+        MeasuredAnswer(sample, ids, faithful, effects[index], losses[: len(sample.regions), index].tolist(),
+                float(losses[-1, index]) if most else np.nan)
+        for index, (sample, ids, faithful, _) in enumerate(batch)
+    ]  # fmt: skip
+    return rows, (1 + len(shown) + len(sets)) * len(batch)

@@ -1,0 +1,128 @@
+"""What many answers lose with other images: means with intervals, by kind, step, class and region."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import Interval, sums_interval
+from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
+from mmprobe.models import Model
+from mmprobe.models.prompt import decode_tokens
+from mmprobe.probes.causes.token_classes import CLASSES, classify_tokens
+from mmprobe.samples import Sample
+
+UNUSED = 0.1  # nat a token; answers under it hardly depend on their images; our choice
+
+
+class MeasuredAnswer(NamedTuple):
+    """An answer of a run, and what it loses.
+
+    Attributes:
+        effects: nat [step] by kind of counterfactual, without kinds that the sample has no images for.
+        by_region: nat [region], of the whole answer, for the first kind.
+        all_regions: nat, of the whole answer with all regions exchanged; NaN without regions.
+    """
+
+    sample: Sample
+    ids: list[int]
+    faithful: bool | None
+    effects: dict[str, np.ndarray]
+    by_region: list[float]
+    all_regions: float
+
+
+def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Sequence[str]) -> xr.Dataset:
+    """Return the variables of `image_interchange_run`.
+
+    Args:
+        kinds: kinds of counterfactual images; the first is the measure of the variables without a kind.
+    """
+    first = [row.effects[kinds[0]] for row in rows]
+    per_token = np.array([effect.mean() for effect in first])
+    most_regions = max(len(row.by_region) for row in rows)
+    coords: dict[str, Any] = {
+        "sample": [row.sample.id for row in rows],
+        "kind": list(kinds),
+        "step": np.arange(max(map(len, first))),
+        "class": list(CLASSES),
+        "region": np.arange(most_regions),
+        "label": list(LABELS),
+    }
+    out = xr.Dataset({"effect_per_token": ("sample", per_token)}, coords=coords)
+    sets = image_groups([row.sample for row in rows])
+    low, high = _mean_interval(per_token, sets)
+    out.attrs["sets"] = len(np.unique(sets))
+    out["mean"], out["median"] = ((), per_token.mean()), ((), np.median(per_token))
+    out["low"], out["high"], out["n"] = ((), low), ((), high), ((), len(rows))
+    out["unused_share"] = ((), (per_token < UNUSED).mean())
+    by_kind = np.array(
+        [[row.effects[kind].mean() if kind in row.effects else np.nan for kind in kinds] for row in rows]
+    )
+    out["effect_by_kind"] = (("sample", "kind"), by_kind)
+    _add_means(out, "mean_by_kind", "kind", "n_kind", by_kind, sets)
+    steps = np.full((len(rows), out.sizes["step"]), np.nan)
+    classes = np.full((len(rows), len(CLASSES)), np.nan)
+    for index, (row, effect) in enumerate(zip(rows, first, strict=True)):
+        steps[index, : len(effect)] = effect
+        of_token = classify_tokens(decode_tokens(model, np.array(row.ids)), row.sample)
+        for number in np.unique(of_token):
+            classes[index, number] = effect[of_token == number].mean()
+    _add_means(out, "effect_by_step", "step", "n_step", steps, sets)
+    _add_means(out, "effect_by_class", "class", "n_class", classes, sets)
+    slopes = np.array([np.polyfit(np.arange(len(e)), e, 1)[0] if len(e) > 1 else np.nan for e in first])
+    out["slope"] = ("sample", slopes)
+    finite = slopes[np.isfinite(slopes)]
+    out["slope_mean"] = ((), finite.mean() if len(finite) else np.nan)
+    ends = _mean_interval(finite, sets[np.isfinite(slopes)])
+    out["slope_low"], out["slope_high"] = (((), end) for end in ends)
+    out["n_slope"] = ((), len(finite))
+    by_region = np.full((len(rows), most_regions), np.nan)
+    for index, row in enumerate(rows):
+        by_region[index, : len(row.by_region)] = row.by_region
+    out["effect_by_region"] = (("sample", "region"), by_region)
+    losses = np.array([[row.all_regions, e.sum()] for row, e in zip(rows, first, strict=True)])
+    _add_localisation(out, losses, sets)
+    masks = label_masks([row.faithful for row in rows])
+    out.update(means_by_label("effect_by_label", per_token, masks, ("label",), sets))
+    out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
+    return out
+
+
+def _add_means(
+    out: xr.Dataset, name: str, dim: str, count: str, values: np.ndarray, sets: np.ndarray
+) -> None:
+    """Add the mean over samples of each column [sample, column], and its interval, without NaN."""
+    measured = [np.isfinite(column) for column in values.T]
+    columns = [column[kept] for column, kept in zip(values.T, measured, strict=True)]
+    intervals = [_mean_interval(column, sets[kept]) for column, kept in zip(columns, measured, strict=True)]
+    ends = np.array(intervals).reshape(-1, 2)
+    out[name] = (dim, [column.mean() if len(column) else np.nan for column in columns])
+    out[f"{name}_low"], out[f"{name}_high"] = (dim, ends[:, 0]), (dim, ends[:, 1])
+    out[count] = (dim, [len(column) for column in columns])
+
+
+def _mean_interval(values: np.ndarray, sets: np.ndarray) -> Interval:
+    """Return the interval of a mean in nat, which is no share even where all values are 0."""
+    return _ratio_interval(np.stack([values, np.ones(len(values))], 1), sets)
+
+
+def _ratio_interval(sums: np.ndarray, sets: np.ndarray) -> Interval:
+    """Return the interval of the ratio of two sums over samples, [sample, 2]."""
+    if not len(sums):
+        return np.array(np.nan), np.array(np.nan)
+    return sums_interval(lambda total: total[..., 0] / total[..., 1], sums, sets)
+
+
+def _add_localisation(out: xr.Dataset, losses: np.ndarray, sets: np.ndarray) -> None:
+    """Add the ratio of the mean losses [sample, (regions, whole images)], with its interval."""
+    measured = np.isfinite(losses).all(1)
+    losses = losses[measured]
+    low, high = _ratio_interval(losses, sets[measured])
+    out["localisation"] = ((), losses[:, 0].sum() / losses[:, 1].sum() if losses[:, 1].any() else np.nan)
+    out["localisation_low"], out["localisation_high"] = ((), low), ((), high)
+    out["n_localisation"] = ((), len(losses))

@@ -1,0 +1,286 @@
+"""Direct logit attribution: what each component adds to the logit of each token of an answer."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models import Group, Model
+from mmprobe.models.attention import AttentionCall, observe_attention
+from mmprobe.models.attention_bias import mask_scores
+from mmprobe.models.hooks import observe
+from mmprobe.probes.causes.token_places import touched_cells
+from mmprobe.probes.teacher_forcing import (
+    MAX_NEW_TOKENS,
+    Answer,
+    TeacherForcing,
+    float32_logits,
+    force_answer,
+)
+from mmprobe.samples import Sample
+
+TOLERANCE = 1e-4  # of the sum, as a share of the largest logit
+_SOURCES = tuple(group.name.lower() for group in Group)
+
+
+def direct_logit_attribution(
+    model: Model,
+    sample: Sample,
+    contrast: str | None = None,
+    answer: Answer = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+) -> xr.Dataset:
+    """Return what each component adds to the logit of each token of an answer, straight through the unembedding.
+
+    The residual stream at a step's query is the sum of the embedding and of what heads and FFNs add. The
+    scale of the final norm is kept as it is ("frozen"), so the logit is a sum over components (Elhage et al.,
+    2021, "A mathematical framework for transformer circuits"; Wang et al., 2023). A head's part is again a
+    sum over the tokens that it attends to: attention times value vector, through the output projection.
+
+    It takes one forward pass.
+
+    Use it to see what is written into the answer, and straight from which image region. It does not see what
+    a component does for later components; `patch_components` does.
+
+    Args:
+        sample: the sample with the explained answer.
+        contrast: a word; then the logit is that of each step's token minus that of the word's first token.
+        answer: text or token ids; None for the sample's `answer`, or the model's own greedy answer if it has
+            none.
+        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
+
+    Returns:
+        A data set with dimensions `component`, `step`, `source` (template, system, visual, user, generated),
+        `region`. Values are logits.
+
+        - share (component, step): sums to `logit`. Components are `embedding`, `head L.H`, `ffn L`, and where
+          there are such, `bias L` (of the attention's output) and `between L` (added between layers)
+        - logit (step)
+        - by_source (component, source, step): for heads, the part from the tokens of each group; the sources
+          of a head sum to its share. 0 for other components
+        - by_region (region, step): the part of all heads from the visual tokens that a region touches
+        - kind (component), layer (component): embedding, head, ffn, bias or between; -1 for the embedding
+        - token (step): texts of the tokens
+
+        attrs: n, the number of components; forward_passes; largest_error of the sum.
+
+    Raises:
+        NotApplicable: the family scales or caps its logits, or its norms or projections are of another form.
+        InputError: the answer is empty.
+
+    Example:
+        >>> ds = direct_logit_attribution(model, samples[0])                # doctest: +SKIP
+        >>> ds.share.sum("component").values - ds.logit.values               # doctest: +SKIP
+        array([-1.9e-06,  9.5e-07])
+    """
+    if not model.has_plain_logits:
+        raise NotApplicable(
+            f"{model.name}: {model.family.name} scales or caps its logits, so they are no sum"
+        )
+    forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
+    record = _Record(forcing)
+    direction, logit = record.direction(contrast)
+    kinds, layers, names, shares = (
+        ["embedding"],
+        [-1],
+        ["embedding"],
+        [record.project(record.pre[0], direction)],
+    )
+    steps = len(forcing.ids)
+    sources: list[np.ndarray] = [np.zeros((len(_SOURCES), steps))]
+    regions = np.zeros((len(sample.regions), steps))
+    previous = record.pre[0]
+    for layer in sorted(record.pre):
+        parts: list[tuple[str, str, Tensor | np.ndarray, np.ndarray | None]] = []
+        if layer and not torch.equal(record.pre[layer], previous):
+            parts.append(("between", f"between {layer}", record.pre[layer] - previous, None))
+        by_key, bias = record.head_parts(layer, direction)  # [head, key, step]
+        for head, by_token in enumerate(by_key):
+            by_source, by_region = record.group_keys(layer, by_token, sample)
+            regions += by_region
+            parts.append(("head", f"head {layer}.{head}", by_token.sum(0), by_source))
+        if bias is not None:
+            parts.append(("bias", f"bias {layer}", bias, None))
+        parts.append(("ffn", f"ffn {layer}", record.post[layer] - record.mid[layer], None))
+        for kind, name, value, by_source in parts:
+            kinds.append(kind), layers.append(layer), names.append(name)
+            shares.append(value if isinstance(value, np.ndarray) else record.project(value, direction))
+            sources.append(np.zeros((len(_SOURCES), steps)) if by_source is None else by_source)
+        previous = record.post[layer]
+    share = np.array(shares)
+    error = float(np.abs(share.sum(0) - logit).max())
+    if error > TOLERANCE * max(1.0, float(np.abs(logit).max())):
+        raise NotApplicable(
+            f"{model.name}: the components of {model.family.name} sum to another logit (off by {error:.2g}); its norms "
+            "or projections are of a form that this probe does not know"
+        )
+    out = xr.Dataset(coords={"component": names, "step": np.arange(steps), "source": list(_SOURCES)})
+    out["share"], out["logit"] = (("component", "step"), share), ("step", logit)
+    out["by_source"] = (("component", "source", "step"), np.array(sources))
+    out["by_region"] = (("region", "step"), regions)
+    out["kind"], out["layer"] = ("component", kinds), ("component", layers)
+    out["token"] = ("step", forcing.texts())
+    out.attrs = {
+        "analysis": "direct_logit_attribution",
+        "model": model.name,
+        "sample": sample.id,
+        "contrast": contrast or "",
+        "answer": model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
+        "n": len(names),
+        "forward_passes": 1,
+        "largest_error": error,
+    }
+    return out
+
+
+class _Record:
+    """What one forward pass computes at the queries of an answer's steps.
+
+    Attributes:
+        pre, mid, post: residual streams by layer, [step, hidden].
+        updates: outputs of the attention sublayer by layer, [step, hidden].
+        calls: calls of the attention kernel by layer.
+    """
+
+    def __init__(self, forcing: TeacherForcing):
+        self.forcing, model = forcing, forcing.model
+        first = len(forcing.prompt.ids) - 1
+        self.rows = slice(first, first + len(forcing.ids))
+        self.pre: dict[int, Tensor] = {}
+        self.mid: dict[int, Tensor] = {}
+        self.post: dict[int, Tensor] = {}
+        self.updates: dict[int, Tensor] = {}
+        self.calls: dict[int, AttentionCall] = {}
+        self._normed: dict[str, Tensor] = {}
+        decoder = model.family.decoder(model.hf)
+        observers = {}
+        with ExitStack() as stack:
+            for layer, module in enumerate(decoder.layers):
+                parts = model.family.parts(module)
+                stack.enter_context(
+                    observe(module, self._keep(self.pre, layer), self._keep(self.post, layer))
+                )
+                stack.enter_context(observe(parts.mid, self._keep(self.mid, layer)))
+                stack.enter_context(observe(parts.update, outputs=self._keep(self.updates, layer)))
+                observers[parts.attention] = lambda call, layer=layer: self.calls.__setitem__(layer, call)
+            stack.enter_context(
+                observe(decoder.norm, self._keep(self._normed, "in"), self._keep(self._normed, "out"))
+            )
+            stack.enter_context(observe_attention([model.hf.config.get_text_config()], observers))
+            stack.enter_context(float32_logits(model))
+            forcing.logprobs()
+
+    def _keep(self, store: dict[Any, Tensor], key: Any) -> Any:
+        return lambda value: store.__setitem__(key, value[0, self.rows].detach().float())
+
+    def direction(self, contrast: str | None) -> tuple[Tensor, np.ndarray]:
+        """Return the direction of each step's logit in the stream, [step, hidden], and the logits [step]."""
+        model, ids = self.forcing.model, self.forcing.ids
+        unembedding = model.hf.get_output_embeddings().weight.detach().float()
+        rows = unembedding[ids]
+        if contrast is not None:
+            tokens = model.tokenizer(contrast, add_special_tokens=False)["input_ids"]
+            if not tokens:
+                raise InputError("contrast: give a word, not an empty text")
+            rows = rows - unembedding[tokens[0]]
+        logit = (self._normed["out"] * rows).sum(-1)
+        norm = model.family.decoder(model.hf).norm
+        factor = _frozen_factor(model, norm, self._normed["in"], self._normed["out"])
+        return rows * factor, logit.cpu().numpy().astype(float)
+
+    @staticmethod
+    def project(values: Tensor, direction: Tensor) -> np.ndarray:
+        return (values.double() * direction.double()).sum(-1).cpu().numpy()
+
+    def head_parts(self, layer: int, direction: Tensor) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the logits from each head and key, [head, key, step], and from the projection's bias, [step]."""
+        model, call = self.forcing.model, self.calls[layer]
+        parts = model.family.parts(model.family.decoder(model.hf).layers[layer])
+        projection = _find_projection(model, parts.attention)
+        weights = _attention_rows(call, self.rows)  # [head, step, key]
+        value = call.value[0].float().repeat_interleave(len(weights) // call.value.shape[1], 0)
+        if parts.update is not parts.attention:  # a norm follows the projection
+            heads = torch.einsum("hsk,hkd->shd", weights, value).flatten(1)
+            projected = torch.nn.functional.linear(
+                heads, projection.weight.detach().float(), _float(projection.bias)
+            )
+            direction = direction * _frozen_factor(model, parts.update, projected, self.updates[layer])
+        if parts.gain is not None:
+            direction = direction * parts.gain().detach().float()
+        matrix = (
+            projection.weight.detach().float().view(-1, len(weights), value.shape[-1])
+        )  # [hidden, head, dim]
+        reading = torch.einsum("se,ehd->hsd", direction, matrix)
+        by_key = weights * torch.einsum("hsd,hkd->hsk", reading, value)
+        bias = None if projection.bias is None else self.project(projection.bias.detach().float(), direction)
+        return by_key.transpose(1, 2).double().cpu().numpy(), bias
+
+    def group_keys(self, layer: int, by_key: np.ndarray, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+        """Return sums of [key, step] over the keys of each group, [source, step], and region, [region, step]."""
+        prompt, model = self.forcing.prompt, self.forcing.model
+        parts = model.family.parts(model.family.decoder(model.hf).layers[layer])
+        if parts.has_cross_attention:
+            groups = np.full(len(by_key), int(Group.VISUAL))
+            visual = prompt.visual_keys
+        else:
+            groups = np.concatenate(
+                [prompt.group, np.full(len(by_key) - len(prompt.group), int(Group.GENERATED))]
+            )
+            visual = None if model.has_cross_attention else prompt.visual_positions
+        by_source = np.array([by_key[groups == int(group)].sum(0) for group in Group])
+        touched = [
+            by_key[visual[touched_cells(prompt, region)]].sum(0) if visual is not None else 0 * by_key[0]
+            for region in sample.regions
+        ]
+        return by_source, np.array(touched).reshape(len(touched), -1)
+
+
+def _frozen_factor(model: Model, norm: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:
+    """Return the factor [step, hidden] by which a root-mean-square norm scaled its input.
+
+    Raises:
+        NotApplicable: the norm is of another form.
+    """
+    ones = torch.ones(1, 1, values.shape[-1], device=values.device, dtype=model.hf.dtype)
+    with torch.no_grad():
+        gain = norm(ones)[0, 0].float()  # the learned weights, but for epsilon
+    scaled = gain * values
+    factor = gain * ((outputs * scaled).sum(-1) / scaled.square().sum(-1))[:, None]
+    largest = outputs.abs().max().clamp(min=1e-9)
+    if ((factor * values - outputs).abs().max() / largest) > 2e-2 * (model.hf.dtype != torch.float32) + 1e-4:
+        raise NotApplicable(
+            f"{model.name}: {model.family.name} has norms that are not root-mean-square norms"
+        )
+    return factor
+
+
+def _find_projection(model: Model, attention: nn.Module) -> nn.Linear:
+    for name in ("o_proj", "out_proj", "dense"):
+        if isinstance(getattr(attention, name, None), nn.Linear):
+            return getattr(attention, name)
+    raise NotApplicable(f"{model.name}: {model.family.name} has no output projection that this probe knows")
+
+
+def _attention_rows(call: AttentionCall, rows: slice) -> Tensor:
+    """Return the softmax rows of some queries, float32 [head, query, key]."""
+    query, key = call.query[0, :, rows].float(), call.key[0].float()
+    key = key.repeat_interleave(len(query) // len(key), 0)
+    scores = torch.einsum("hqd,hkd->hqk", query * call.scale, key)
+    if call.mask is not None:
+        return mask_scores(scores, call.mask[0][..., rows, :]).softmax(-1)
+    positions = torch.arange(scores.shape[-1], device=scores.device)
+    queries = positions[: call.query.shape[2]][rows]
+    causal = (
+        positions <= queries[:, None] if call.query.shape[2] == len(positions) else scores[0] == scores[0]
+    )
+    return scores.masked_fill(~causal, -torch.inf).softmax(-1)
+
+
+def _float(values: Tensor | None) -> Tensor | None:
+    return None if values is None else values.detach().float()

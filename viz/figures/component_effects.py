@@ -1,0 +1,84 @@
+"""Figure of `patch_components` and `attribution_patching`: the effect of each component."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout
+
+_KINDS = {
+    "head": "One head's output before the output projection",
+    "attention": "The output of one attention sublayer",
+    "ffn": "What one FFN adds to the residual stream",
+    "residual": "The residual stream that enters one layer",
+}
+_METHODS = {
+    "atp": "Estimated to first order by gradients at the clean prompt",
+    "atp_star": "Estimated by gradients as in AtP*",
+    "ig": "Estimated by integrated gradients, one layer at a time",
+}
+
+
+def panels(ds: xr.Dataset) -> list[Panel]:
+    estimated = ds.attrs["analysis"] == "attribution_patching"
+    title = "Estimated loss" if estimated else "Loss"
+    return [
+        Panel(
+            f"{title} when one {_name(ds)} is replaced, sample {ds.attrs['sample']}",
+            _draw(ds),
+            _write_caption(ds, estimated),
+        )
+    ]
+
+
+def _name(ds: xr.Dataset) -> str:
+    return {"head": "head", "attention": "attention", "ffn": "FFN", "residual": "layer's stream"}[
+        ds.attrs["kind"]
+    ]
+
+
+def _draw(ds: xr.Dataset) -> go.Figure:
+    effect = ds["effect"]
+    if effect.ndim == 1:
+        bars = go.Bar(
+            x=ds["layer"].values,
+            y=effect.values,
+            marker={"color": LABEL_COLOURS["faithful"]},
+            hovertemplate="layer %{x}: %{y:+.3f}<extra></extra>",
+        )
+        figure = apply_layout(go.Figure(bars))
+        figure.add_hline(y=0, line=REFERENCE_LINE)
+        figure.update_xaxes(title="layer", dtick=1 if ds.sizes["layer"] <= 20 else None)
+        figure.update_yaxes(title=f"loss ({ds.attrs['metric']})")
+        return figure
+    other = str(effect.dims[1])
+    largest = float(np.nanmax(np.abs(effect.values), initial=0)) or 1.0
+    heatmap = go.Heatmap(
+        x=[str(value) for value in ds[other].values.tolist()],
+        y=ds["layer"].values,
+        z=effect.values,
+        zmin=-largest,
+        zmax=largest,
+        colorscale="RdBu_r",
+        colorbar={"title": "loss", "thickness": 10},
+        hovertemplate=f"layer %{{y}}, {other} %{{x}}: %{{z:+.3f}}<extra></extra>",
+    )
+    figure = apply_layout(go.Figure(heatmap), height=180 + 24 * ds.sizes["layer"])
+    figure.update_xaxes(title=other, type="category")
+    figure.update_yaxes(title="layer")
+    return figure
+
+
+def _write_caption(ds: xr.Dataset, estimated: bool) -> str:
+    caption = (
+        f"{_KINDS[ds.attrs['kind']]} at {ds.attrs['tokens']} tokens comes from sample {ds.attrs['corrupt']} "
+        f"({ds.attrs.get('replacement', 'corrupt')}). Above 0: the answer loses by it, so the model used it. Metric: "
+        f"{ds.attrs['metric']}, {float(ds['metric_clean']):.2f} for the clean prompt and "
+        f"{float(ds['metric_corrupt']):.2f} for the other. "
+    )
+    if estimated:
+        exact = f"; the {ds.attrs['verified']} largest are measured exactly" if ds.attrs["verified"] else ""
+        caption += f"{_METHODS[ds.attrs['method']]}{exact}. "
+    return f"{caption}{ds.attrs['n']} components, one answer, {ds.attrs['model']}."

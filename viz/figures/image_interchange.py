@@ -1,0 +1,134 @@
+"""Figures of `image_interchange` and `image_interchange_run`."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text, interval_band
+
+_UNIT = "log-probability lost, nat"
+
+
+def panels(ds: xr.Dataset) -> list[Panel]:
+    if "sample" not in ds.dims:
+        return [_answer_panel(ds)]
+    shown = [_kind_panel(ds), _step_panel(ds)]
+    if int(ds["n_class"].sel({"class": "other"})) < int(ds["n_class"].sum()):
+        shown.append(_class_panel(ds))
+    return shown
+
+
+def _answer_panel(ds: xr.Dataset) -> Panel:
+    """Draw the effect of each token: all images in the first row, then one row a region."""
+    rows = np.vstack([ds["effect"].values[None], ds["effect_by_region"].values])
+    names = ["all images"] + [
+        f"image {image}, {box[2]} x {box[3]} at {box[0]}, {box[1]}"
+        for image, box in zip(ds["region_image"].values, ds["region_box"].values.tolist(), strict=True)
+    ]
+    largest = float(np.abs(rows).max(initial=0)) or 1.0
+    heatmap = go.Heatmap(
+        x=[f"{step} {escape_text(text)}" for step, text in enumerate(ds["token"].values.tolist())],
+        y=[f"{number}: {name}" for number, name in enumerate(names)],
+        z=rows,
+        zmin=-largest,
+        zmax=largest,
+        colorscale="RdBu_r",
+        colorbar={"title": "nat", "thickness": 10},
+        hovertemplate="step %{x}, %{y}: %{z:+.3f} nat<extra></extra>",
+    )
+    figure = apply_layout(go.Figure(heatmap), height=190 + 30 * len(rows))
+    figure.update_xaxes(title="step (generated token)", type="category", tickangle=-60)
+    figure.update_yaxes(autorange="reversed")
+    return Panel(
+        f"What the answer loses with other images, sample {ds.attrs['sample']}",
+        figure,
+        f"Log-probability of each token after the sample's own images minus after those of {ds.attrs['counterfactual']} "
+        "(first row), or after its own images with one region exchanged (other rows). Above 0: the own images make the "
+        f"token likelier. Mean of the first row: {ds.attrs['effect_per_token']:.2f} nat a token over {ds.attrs['n']} "
+        f"tokens. One answer, {ds.attrs['model']}.",
+    )
+
+
+def _kind_panel(ds: xr.Dataset) -> Panel:
+    figure = _bars(ds, "kind", "mean_by_kind", "n_kind")
+    figure.update_yaxes(title=f"{_UNIT} per token")
+    mean, low, high = (float(ds[name]) for name in ("mean", "low", "high"))
+    return Panel(
+        "What the answers lose with other images",
+        figure,
+        f"Image interchange: the same answers after other images. With {ds.attrs['kind']} images they lose {mean:.2f} nat "
+        f"a token [{low:.2f}, {high:.2f}] (median {float(ds['median']):.2f}); {float(ds['unused_share']):.0%} of the "
+        f"answers lose less than 0.1. Means over answers with 95 % intervals, n = {int(ds['n'])}, "
+        f"{ds.attrs['model']}. {_localisation(ds)}".strip(),
+    )
+
+
+def _localisation(ds: xr.Dataset) -> str:
+    if not int(ds["n_localisation"]):
+        return ""
+    share, low, high = (float(ds[f"localisation{end}"]) for end in ("", "_low", "_high"))
+    return (
+        f"With only the samples' regions exchanged, they lose {share:.0%} of that [{low:.0%}, {high:.0%}], "
+        f"n = {int(ds['n_localisation'])}."
+    )
+
+
+def _step_panel(ds: xr.Dataset) -> Panel:
+    reached = np.flatnonzero(ds["n_step"].values >= min(2, int(ds["n_step"].max())))
+    ds = ds.isel(step=slice(0, int(reached[-1]) + 1))
+    steps, colour = ds["step"].values, LABEL_COLOURS["all"]
+    figure = go.Figure(
+        interval_band(steps, ds["effect_by_step_low"].values, ds["effect_by_step_high"].values, colour)
+    )
+    figure.add_scatter(
+        x=steps,
+        y=ds["effect_by_step"].values,
+        name="all",
+        mode="lines" if len(steps) > 1 else "markers",
+        line={"color": colour},
+        customdata=ds["n_step"].values,
+        hovertemplate="step %{x}: %{y:.2f} nat<br>n = %{customdata}<extra></extra>",
+    )
+    figure.add_hline(y=0, line=REFERENCE_LINE)
+    figure.update_xaxes(title="step (generated token)")
+    figure.update_yaxes(title=_UNIT)
+    slope, low, high = (float(ds[f"slope_{end}"]) for end in ("mean", "low", "high"))
+    return Panel(
+        "What the answers lose with other images, by step",
+        apply_layout(figure),
+        f"Image interchange ({ds.attrs['kind']} images): mean over the answers that reach a step, with 95 % "
+        f"intervals; hover for their number. Slope {slope:+.3f} nat a step [{low:+.3f}, {high:+.3f}], "
+        f"n = {int(ds['n_slope'])}; below 0 if later words depend less on the images. {ds.attrs['model']}.",
+    )
+
+
+def _class_panel(ds: xr.Dataset) -> Panel:
+    figure = _bars(ds.isel({"class": ds["n_class"].values > 0}), "class", "effect_by_class", "n_class")
+    figure.update_yaxes(title=f"{_UNIT} per token")
+    return Panel(
+        "What words lose with other images, by class",
+        figure,
+        f"Image interchange ({ds.attrs['kind']} images): mean over an answer's tokens of a class, then over the answers "
+        "that have one, with 95 % intervals. The samples declare which words name things, colours, places and "
+        f"verdicts. {ds.attrs['model']}.",
+    )
+
+
+def _bars(ds: xr.Dataset, dim: str, name: str, count: str) -> go.Figure:
+    means = ds[name].values
+    figure = go.Figure(
+        go.Bar(
+            x=[f"{value} ({n})" for value, n in zip(ds[dim].values, ds[count].values, strict=True)],
+            y=means,
+            error_y={
+                "type": "data",
+                "array": ds[f"{name}_high"].values - means,
+                "arrayminus": means - ds[f"{name}_low"].values,
+            },
+            marker={"color": LABEL_COLOURS["faithful"]},
+            hovertemplate="%{x}: %{y:.3f} nat<extra></extra>",
+        )
+    )
+    return apply_layout(figure)
