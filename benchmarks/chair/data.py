@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from mmprobe.benchmarks.chair.metrics import FindMentions
+from mmprobe.benchmarks.core.jsonl import read_json
 from mmprobe.errors import InputError
-from mmprobe.samples import regular_file
 
 
 def read_captions(path: str | Path) -> dict[str, str]:
     """Read captions in COCO's results form, a JSON list of `{"image_id": …, "caption": …}`."""
-    rows = _read_json(Path(path))
+    rows = read_json(path)
     if not isinstance(rows, list):
         raise InputError(f"{path}: not a JSON list of objects with image_id and caption")
     captions: dict[str, str] = {}
@@ -35,7 +33,7 @@ def add_reference_captions(
 
     This adds objects without a mask.
     """
-    data = _read_json(Path(path))
+    data = read_json(path)
     combined = {name: set(objects) for name, objects in truth.items()}
     try:
         for annotation in data["annotations"]:
@@ -47,12 +45,3 @@ def add_reference_captions(
             f"{path}: not a COCO captions file, whose annotations have image_id and caption"
         ) from None
     return {name: frozenset(objects) for name, objects in combined.items()}
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(regular_file(path).read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, RecursionError, ValueError):
-        raise InputError(f"{path}: not a valid JSON file") from None

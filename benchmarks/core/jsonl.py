@@ -106,6 +106,20 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
             raise InputError(f"{path}, line {number}: not JSON that can be read ({error})") from None
 
 
+def read_json(path: str | Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        InputError: it is missing, or no JSON that can be read.
+    """
+    try:
+        return json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: not JSON that can be read ({error})") from None
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import json
 import string
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -80,20 +79,6 @@ def _open_parquet(file: Path) -> Any:
         return pq.ParquetFile(regular_file(file))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: not a parquet file that can be read ({error})") from None
-
-
-def read_json(file: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        InputError: it is missing, or no JSON.
-    """
-    try:
-        return json.loads(regular_file(file).read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file") from None
-    except (OSError, RecursionError, ValueError) as error:
-        raise InputError(f"{file}: not JSON that can be read ({error})") from None
 
 
 def save_image(content: object, folder: Path, stem: str, where: str) -> str:

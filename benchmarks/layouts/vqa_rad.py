@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mmprobe.benchmarks.core.jsonl import read_json
 from mmprobe.benchmarks.layouts.base import (
     Layout,
     Lines,
     has_columns,
     make_id,
     parquet_rows,
-    read_json,
     save_image,
 )
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion

@@ -83,7 +83,7 @@ def test_reads_captions(tmp_path):
     assert read_captions(path) == {"42": "A dog.", "43": ""}
     for broken, message in (
         ("{}", "not a JSON list"),
-        ("oops", "not a valid JSON file"),
+        ("oops", "not JSON that can be read"),
         ('[{"image_id": 1}]', "entry 1: has no"),
         ('[{"image_id": 1, "caption": "a"}, {"image_id": 1, "caption": "b"}]', "entry 2: image 1 has"),
     ):
