@@ -312,8 +312,12 @@ def test_own_files_have_no_layout(tmp_path):
     [
         (("1", "not base64! " * 9, "?", "1", "math"), "row 1: its image is no base64"),
         (("1", "aGkh" * 30, "?", "1", "math"), "row 1: image .*not a readable image"),
-        (("1", base64.b64encode(image_bytes(0, size=(10_000, 10_001))).decode(), "?", "1", "math"), "100 megapixels, over 100"),
+        (
+            ("1", base64.b64encode(image_bytes(0, size=(10_000, 10_001))).decode(), "?", "1", "math"),
+            "100 megapixels, over 100",
+        ),
         (("1", "[" * 5000, "?", "1", "math"), "row 1: its image is no list"),
+        (("1", "[1," + "1," * 5000 + "1]", "?", "1", "math"), "row 1: its image is no list of at most 100"),
         (("1", "9", "?", "1", "math"), "row 1: its image '9' is neither"),
         (("../1", "", "?", "1", "math"), "row 1: id '../1' must be"),
         (("1", "", "?", "", "math"), "row 1: field 'answer'"),
