@@ -27,7 +27,10 @@ SAGE_STAGES = {  # SPD-Faith Bench (arXiv:2602.07833), table 14: cumulative
     "see+analyze": {"generate": False},
     "see+analyze+generate": {},
 }
-_COLUMNS = ("value", "low", "high", "n", "difference", "difference_low", "difference_high", "n_paired")
+_COLUMNS = (
+    *("value", "low", "high", "n", "n_groups"),
+    *("difference", "difference_low", "difference_high", "n_paired"),
+)
 
 
 class Contender(NamedTuple):
@@ -140,9 +143,9 @@ def compare_contenders(
     Returns:
         A data set with dimensions `metric` (`benchmark metric`) and `contender`:
 
-        - value, low, high, n (metric, contender): as in results.json
+        - value, low, high, n, n_groups (metric, contender): as in results.json
         - difference, difference_low, difference_high, n_paired (metric, contender): the metric minus the
-          baseline's over the samples of both, with a 95 % paired bootstrap interval over samples
+          baseline's over the samples of both, with a 95 % paired interval over sets of images
           (`mmprobe.benchmarks.core.paired_bootstrap`)
         - seconds (contender): wall-clock time of all answers
         - tokens_per_second (contender)
@@ -249,9 +252,10 @@ def make_dataset(
 def _row(metric: Metric | None, baseline: Metric | None) -> list[float]:
     """Return the numbers of `_COLUMNS`."""
     if metric is None:
-        return [np.nan] * 3 + [0] + [np.nan] * 3 + [0]
+        return [np.nan] * 3 + [0, 0] + [np.nan] * 3 + [0]
     interval = [np.nan if number is None else number for number in (metric.value, metric.low, metric.high)]
-    return [*interval, metric.n, *paired_difference(metric, baseline)]
+    n_groups = np.nan if metric.n_groups is None else metric.n_groups
+    return [*interval, metric.n, n_groups, *paired_difference(metric, baseline)]
 
 
 def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:

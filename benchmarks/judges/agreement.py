@@ -252,8 +252,8 @@ def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict
     """Return Cohen's kappa of two judges, and the share of items with equal labels.
 
     kappa = (p_o - p_e) / (1 - p_e) (Cohen, 1960). p_o is the share of items with equal labels. p_e is the
-    share that chance predicts from how often each judge gives each label. Items are pooled over samples. The
-    bootstrap draws samples, because the items of one sample are not independent.
+    share that chance predicts from how often each judge gives each label. Items are pooled over samples. Intervals
+    draw samples, because the items of one sample are not independent.
 
     Args:
         first, second: the labels of each sample by both judges, one per item; None lowers the coverage.

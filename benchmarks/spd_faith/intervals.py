@@ -30,7 +30,7 @@ class MetricFormula:
     range: tuple[float | None, float | None] = (0.0, 1.0)
 
 
-def bootstrap_metrics(
+def sum_metrics(
     columns: np.ndarray, ids: Sequence[str], formulas: Mapping[str, MetricFormula]
 ) -> dict[str, Metric]:
     """Compute many metrics with their intervals, as `results.count_metric` does for one.
@@ -45,7 +45,7 @@ def bootstrap_metrics(
         >>> first = np.array([True, True, False, False])
         >>> half = MetricFormula(ratio, columns=[0, 1], scored=first, n_asked=4, direction="higher")
         >>> columns = np.array([[1.0, 1], [0, 1], [0, 0], [0, 0]])
-        >>> metric = bootstrap_metrics(columns, "abcd", {"half": half})["half"]
+        >>> metric = sum_metrics(columns, "abcd", {"half": half})["half"]
         >>> metric.value, metric.coverage
         (0.5, 0.5)
     """

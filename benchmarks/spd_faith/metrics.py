@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from mmprobe.benchmarks.core.results import Combine, Direction, Metric, f1, ratio
-from mmprobe.benchmarks.spd_faith.intervals import MetricFormula, bootstrap_metrics
+from mmprobe.benchmarks.spd_faith.intervals import MetricFormula, sum_metrics
 from mmprobe.benchmarks.spd_faith.labels import PairLabels
 from mmprobe.benchmarks.spd_faith.match import CLAIM_ERRORS
 from mmprobe.benchmarks.spd_faith.rows import Pair
@@ -126,7 +126,7 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
 
     NAME leaves out answers that were not understood, which lowers its coverage. `NAME_unparsed_0` scores them
     as 0. The consistency ratios have no such variant. `NAME[difficulty=easy]`, `NAME[type=color]` and
-    `NAME[differences=2]` are computed on those pairs. Intervals are bootstraps over pairs.
+    `NAME[differences=2]` are computed on those pairs. Intervals draw pairs.
 
     Args:
         labels: one item a pair.
@@ -170,7 +170,7 @@ def _compute_group(
     if any(pair_labels.find_asked for pair_labels in labels):
         _add_error_shares(labels, columns, formulas)
     table = np.array(columns, float).reshape(len(columns), len(labels)).T
-    return bootstrap_metrics(table, [pair_labels.pair.id for pair_labels in labels], formulas)
+    return sum_metrics(table, [pair_labels.pair.id for pair_labels in labels], formulas)
 
 
 def _add_means(

@@ -237,8 +237,7 @@ def test_intervals_are_made_in_one_place():
 
 
 def test_every_interval_is_given_the_sets_of_images():
-    """Left out, each sample would be a set of its own. These functions take the sets as an argument of that name
-    or at that place."""
+    """Left out, each sample would be a set of its own. The numbers are the places of the argument."""
     places = {"means_by_label": 4, "compare_labels": 5, "compare_groups": 5, "mean_interval": 1}
     for folder in ("analyses", "probes"):
         for file in (ROOT / folder).rglob("*.py"):

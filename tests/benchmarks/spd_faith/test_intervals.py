@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mmprobe.benchmarks.core.results import count_metric, mean_metric, ratio
-from mmprobe.benchmarks.spd_faith.intervals import MetricFormula, bootstrap_metrics
+from mmprobe.benchmarks.spd_faith.intervals import MetricFormula, sum_metrics
 
 
 def test_together_as_alone() -> None:
@@ -14,7 +14,7 @@ def test_together_as_alone() -> None:
     ones = np.ones((30, 1))
     unscored = np.zeros((10, 4))
     first = np.arange(40) < 30
-    metrics = bootstrap_metrics(
+    metrics = sum_metrics(
         np.vstack([np.hstack([counts, ones]), unscored]),
         [str(number) for number in range(40)],
         {
@@ -39,13 +39,13 @@ def test_together_as_alone() -> None:
 
 def test_what_is_undefined_is_none() -> None:
     never = MetricFormula(ratio, [0, 1], np.zeros(3, bool), 3, "higher")
-    metric = bootstrap_metrics(np.zeros((3, 2)), "abc", {"never": never})["never"]
+    metric = sum_metrics(np.zeros((3, 2)), "abc", {"never": never})["never"]
     assert (metric.value, metric.low, metric.high, metric.n, metric.coverage) == (None, None, None, 0, 0)
     nobody = MetricFormula(ratio, [0, 1], np.zeros(0, bool), 0, "higher")
-    assert bootstrap_metrics(np.zeros((0, 2)), "", {"nobody": nobody})["nobody"].coverage is None
+    assert sum_metrics(np.zeros((0, 2)), "", {"nobody": nobody})["nobody"].coverage is None
 
 
 def test_one_sample_tells_nothing_of_its_spread() -> None:
     formula = MetricFormula(ratio, [0, 1], np.ones(1, bool), 1, "higher")
-    metric = bootstrap_metrics(np.array([[1.0, 2.0]]), "a", {"one": formula})["one"]
+    metric = sum_metrics(np.array([[1.0, 2.0]]), "a", {"one": formula})["one"]
     assert (metric.value, metric.low, metric.high) == (0.5, None, None)
