@@ -108,3 +108,18 @@ def test_bad_calls_leave_nothing(name, model, options, message, tmp_path):
     with pytest.raises(InputError, match=message):
         mp.benchmarks.evaluate(name, model, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_has_a_judge_and_a_length(tiny_spd, data, shown, tmp_path):
+    """MME needs no judge, so its rules decide beside the judge of the other benchmark."""
+    call = {"benchmarks": ["spd-faith", "mme"], "data": data, "limit": 1, "max_new_tokens": 7, "batch_size": 8}
+    call |= {"judge": "model:judging/honest", "repetition_penalty": 1.1, "progress": lambda line: None}
+    ds = mp.benchmarks.compare(tiny_spd, tmp_path / "out", **call)
+    assert shown, "the judge was asked"
+    assert "spd-faith truncated" in ds["metric"].values
+    for name, judge in (("spd-faith", "model:judging/honest"), ("mme", "lexical")):
+        results = json.loads((tmp_path / "out" / "plain" / name / "results.json").read_text())
+        assert (results["judge"], results["max_new_tokens"]) == (judge, 7)
+        assert results["generation"]["repetition_penalty"] == 1.1
+    with pytest.raises(InputError, match="needs no judge"):
+        mp.benchmarks.compare(tiny_spd, tmp_path / "mme", **(call | {"benchmarks": ["mme"]}))
