@@ -58,14 +58,6 @@ class _Verdict(NamedTuple):
     unscored: str | None = None
 
 
-class _Judgements(NamedTuple):
-    """The judgements of all questions, by the id of the response."""
-
-    verdicts: Mapping[str, _Verdict]
-    steps: Mapping[str, Judgement[SentenceLabel]]
-    errors: Mapping[str, Judgement[ErrorType]]
-
-
 def label_by_judge(
     questions: Sequence[ReasonQuestion], responses: Mapping[str, str], judge: Judge
 ) -> list[ReasonLabels]:
@@ -79,8 +71,7 @@ def label_by_judge(
 
     A label that the judge cannot give is None, and `unscored` holds the reason.
     """
-    judgements = asyncio.run(_ask_judge(questions, responses, judge))
-    return [_make_labels(question, responses, judgements) for question in questions]
+    return asyncio.run(_label(questions, responses, judge))
 
 
 def judge_correct(
@@ -91,9 +82,9 @@ def judge_correct(
     return {name: verdict.correct for name, verdict in verdicts.items()}
 
 
-async def _ask_judge(
+async def _label(
     questions: Sequence[ReasonQuestion], responses: Mapping[str, str], judge: Judge
-) -> _Judgements:
+) -> list[ReasonLabels]:
     question_of = {question.id + suffix: question for question in questions for suffix in ("", TEXT)}
     answers = {name: responses[name] for name in question_of if name in responses}
     verdicts = await _ask_verdicts(question_of, answers, judge)
@@ -110,7 +101,11 @@ async def _ask_judge(
         and verdicts[question.id].correct is False
         and responses[question.id].strip()
     }
-    return _Judgements(verdicts, steps, await ask_by_name(judge, error_requests))
+    errors = await ask_by_name(judge, error_requests)
+    return [
+        _make_labels(question, responses, verdicts, steps.get(question.id), errors.get(question.id))
+        for question in questions
+    ]
 
 
 async def _ask_verdicts(
@@ -146,13 +141,15 @@ async def _ask_verdicts(
 
 
 def _make_labels(
-    question: ReasonQuestion, responses: Mapping[str, str], judgements: _Judgements
+    question: ReasonQuestion,
+    responses: Mapping[str, str],
+    verdicts: Mapping[str, _Verdict],
+    steps: Judgement[SentenceLabel] | None,
+    error: Judgement[ErrorType] | None,
 ) -> ReasonLabels:
     no_verdict = _Verdict(None, None)
-    verdict = judgements.verdicts.get(question.id, no_verdict)
-    verdict_text = judgements.verdicts.get(question.id + TEXT, no_verdict)
-    steps = judgements.steps.get(question.id)
-    error = judgements.errors.get(question.id)
+    verdict = verdicts.get(question.id, no_verdict)
+    verdict_text = verdicts.get(question.id + TEXT, no_verdict)
     unscored = {
         "answer": verdict.unscored,
         "text": verdict_text.unscored,
