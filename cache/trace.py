@@ -181,9 +181,8 @@ class Trace:
                 check_views(root)
             variable = VARIABLES[path]
             attributes = {"long_name": variable.long_name, "units": variable.units}
-            lazy = MemoryCachedArray(
-                CopyOnWriteArray(LazilyIndexedArray(StoredArray(self.file, self._open, path, *stored)))
-            )  # type: ignore[arg-type]
+            source = LazilyIndexedArray(StoredArray(self.file, self._open, path, *stored))
+            lazy = MemoryCachedArray(CopyOnWriteArray(source))  # type: ignore[arg-type]
             self._arrays[path] = empty_array(root, variable.dims)._replace(
                 xr.Variable(variable.dims, lazy, attributes),  # type: ignore[arg-type]
                 name=path.rpartition("/")[2],

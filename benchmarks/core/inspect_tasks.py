@@ -100,7 +100,9 @@ def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Ta
             InspectSample(id=sample.id, input=_messages(benchmark, sample), target=sample.answer or "")
             for sample in questions
         ]
-        images = {sample.id: _question(messages_of(sample)).content[:-1] for sample in questions}
+        images: dict[str, Any] = {
+            sample.id: _question(messages_of(sample)).content[:-1] for sample in questions
+        }
     running: list[str] = []
     return Task(
         dataset=MemoryDataset(dataset, name=name),

@@ -264,7 +264,7 @@ def _make_pairs(
     with tqdm(total=n, initial=min(len(finished), n), desc="pairs", unit="pair", disable=None) as bar:
         n_pairs = len(finished)
         folders = find_pair_folders(out).values()
-        left = Counter(quotas)
+        left = Counter[str](quotas)
         left.subtract(folder.parent.name for folder in folders)
         while n_pairs < n and (batch := list(islice(remaining, min(_BATCH_SIZE, n - n_pairs)))):
             for planned in _plan_batch(batch, images, out, plan_photos):

@@ -44,8 +44,7 @@ class SpdFaithOptions(BenchmarkOptions):
                 draw_data=_in_paper_wording(benchmark.draw_data),
             )
         if self.judge_images:
-            assert benchmark.score_with_judge is not None
-            score_with_judge = partial(benchmark.score_with_judge, show_images=True)
+            score_with_judge: Any = partial(benchmark.score_with_judge, show_images=True)  # type: ignore
             configured = replace(configured, score_with_judge=score_with_judge)
         return configured
 

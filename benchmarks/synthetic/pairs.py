@@ -121,7 +121,7 @@ def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Quest
         [f"{obj.colour} {obj.shape} {obj.cell}" for obj in scene.objects]
         for scene in (pair.first, pair.second)
     ]
-    differences = [
+    differences: list[dict[str, Any]] = [
         {
             "type": edit.type,
             "shape": edit.before.shape,

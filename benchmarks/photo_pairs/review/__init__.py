@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -137,7 +138,7 @@ def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:
             shutil.rmtree(folder)
             continue
         row = read_row(folder)
-        corrected = {
+        corrected: dict[str, Sequence[str]] = {
             "description": review.descriptions,
             "type": review.types,
             "category": [category.lower() for category in review.categories],
