@@ -1,4 +1,7 @@
-"""Read the answers of this folder by rules, and count what is read wrongly and what is unread."""
+"""Read the answers of `tests/answers/` by rules, and count what is read wrongly and what is unread.
+
+`cd tests; python -m helpers.readings` writes the shares into docs/readers.md.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.benchmarks.magic.steps import find_cited_regions, split_steps
 from mmprobe.benchmarks.mirage_effect.rule_labels import find_diagnosis, is_alarming, label_by_rules
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent.parent / "answers"
 Outcome = Literal["right", "wrong", "unread"]
 
 
@@ -82,3 +85,31 @@ def read_all() -> Iterator[Item]:
             line = json.loads(text)
             declared = line.get("declared", False)
             yield Item(file.stem, line["form"], declared, line, read_line(file.stem, line))
+
+
+PAGE = FOLDER.parent.parent / "docs" / "readers.md"
+
+
+def table(items: list[Item]) -> str:
+    """Return the shares by kind and form as the table of the page."""
+    groups: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        groups.setdefault((item.kind, item.form), []).append(item)
+    for kind in dict.fromkeys(item.kind for item in items):
+        groups[kind, "**all**"] = [item for item in items if item.kind == kind]
+    groups["**all**", "**all**"] = items
+    order = sorted(groups, key=lambda key: (key[0].startswith("*"), key[0]))
+    lines = ["| kind | form | answers | read rightly | unread | read wrongly |", "|---|---|---|---|---|---|"]
+    for key in order:
+        members = groups[key]
+        counts = {
+            name: sum(item.outcome == name for item in members) for name in ("right", "unread", "wrong")
+        }
+        shares = " | ".join(f"{count / len(members):.1%}" for count in counts.values())
+        lines.append(f"| {key[0].replace('_', ' ')} | {key[1]} | {len(members)} | {shares} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- shares -->\n")
+    PAGE.write_text(before + "<!-- shares -->\n" + table(list(read_all())) + "\n", encoding="utf-8")

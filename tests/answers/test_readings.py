@@ -1,0 +1,97 @@
+"""What share of answers the rules read wrongly, and what share they leave unread, on texts nobody tuned to."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from helpers.readings import PAGE, Item, read_all, table
+
+from mmprobe.benchmarks.answers.drawn import judge_statement
+from mmprobe.benchmarks.answers.forms import find_answer
+from mmprobe.benchmarks.answers.lexical.claims import parse_count
+from mmprobe.benchmarks.answers.numbers import read_number, same_expression
+from mmprobe.benchmarks.answers.options import read_choice
+from mmprobe.benchmarks.answers.texts import judge_text
+from mmprobe.benchmarks.answers.yes_no import read_yes_no
+from mmprobe.benchmarks.magic.rule_labels import is_correct
+from mmprobe.benchmarks.magic.steps import find_cited_regions
+from mmprobe.benchmarks.mirage_effect.rule_labels import find_diagnosis, is_alarming
+
+FOUR = {"A": "a red car", "B": "a blue bus", "C": "a green tram", "D": "a yellow taxi"}
+
+
+@pytest.fixture(scope="module")
+def items() -> list[Item]:
+    return list(read_all())
+
+
+def test_less_than_one_percent_is_read_wrongly(items):
+    wrong = [item for item in items if item.outcome == "wrong"]
+    assert len(items) >= 400
+    assert len(wrong) < 0.01 * len(items), [(item.kind, item.line["answer"]) for item in wrong]
+
+
+def test_what_is_declared_is_read(items):
+    for kind in {item.kind for item in items}:
+        declared = [item for item in items if item.kind == kind and item.declared]
+        n_read = sum(item.outcome == "right" for item in declared)
+        assert n_read >= 0.95 * len(declared) and declared, kind
+
+
+def test_the_page_shows_the_shares(items):
+    assert table(items) in PAGE.read_text(encoding="utf-8"), "run python -m helpers.readings in tests"
+
+
+def test_refusals_are_never_right():
+    text = "There is no image attached, so I cannot answer."
+    assert find_answer(text).refused and read_yes_no(text) is None
+    assert judge_statement(text, "No") == judge_statement("Please provide 2 images.", "2") == "refused"
+    assert read_number("Please provide 2 images.") is None and parse_count("Please provide 2 images.") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["The answer is not C.", "B is correct; A, C and D are wrong.", "A or B", "Maybe (B)"]
+)
+def test_an_open_choice_is_unread(text):
+    assert read_choice(text, FOUR) == (None, False)
+
+
+@pytest.mark.parametrize(
+    "text", ["24 out of 60", "20-24", "between 20 and 24", "24 or 25", "not 24", "12 cm by 5 cm"]
+)
+def test_an_open_number_is_unread(text):
+    assert read_number(text) is None
+
+
+def test_equal_expressions_are_right():
+    assert judge_text("The answer is $3+2x$.", "2x+3") == "right"
+    assert judge_text("Answer: 3x+2", "2x+3") == "wrong"
+
+
+def test_other_examples_of_guesses():
+    assert is_alarming("acute coronary syndrome") is True
+    assert find_diagnosis("<diagnosis>melanoma unlikely</diagnosis>") is None
+    assert find_cited_regions(["The distance from R1 to R3"], 4) is None
+    assert is_correct("It is not really red.", "red") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os').system('x')", "9^{9^{9^{9}}}", "9**9**9**9", "10^{999999999}", "99999999999999999999!", "x" * 10_000,
+     "(" * 5_000, r"\int_0^{10^9} e^{x^{x^x}} dx", r"\frac{" * 2_000, "((x+1)^9)^9", "open('/etc/passwd')", "f(lambda: 3)"],
+)  # fmt: skip
+def test_expressions_are_compared_in_bounded_time_and_never_run(text):
+    start = time.process_time()
+    assert same_expression(text, "2x+3") in (None, False)
+    assert same_expression("2x+3", text) in (None, False)
+    assert time.process_time() - start < 20
+
+
+def test_expressions_are_compared_in_a_thread():
+    results: list[bool | None] = []
+    thread = threading.Thread(target=lambda: results.append(same_expression("2x+3", "3+2x")))
+    thread.start()
+    thread.join(60)
+    assert results == [True]
