@@ -77,10 +77,10 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
           the fold; pictures (sample): number of the set of images; value (sample, feature)
 
         Intervals are 95 % intervals over sets of images (`analyses.intervals`). Models are not fitted again,
-        except for the weights (200 times). The best of many features or steps looks better than it is. Labelled samples with a value that is not
-        finite are left out (a slope needs two steps): attrs["left_out"] names them and n_left_out counts
-        them. attrs["features_left_out"] names the features that no sample has, or that a trace was not
-        captured for.
+        except for the weights (200 times). The best of many features or steps looks better than it is.
+        Labelled samples with a value that is not finite are left out (a slope needs two steps):
+        attrs["left_out"] names them and n_left_out counts them. attrs["features_left_out"] names the features
+        that no sample has, or that a trace was not captured for.
 
     Raises:
         InputError: the run is empty, or minimum or folds is under 2.
