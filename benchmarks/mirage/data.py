@@ -81,10 +81,6 @@ def load_questions(path: str | Path) -> list[MirageQuestion]:
 
     Raises:
         InputError: the first invalid line. The message names line and field.
-
-    Example:
-        >>> load_questions("mirage/questions.jsonl")[0].topic                  # doctest: +SKIP
-        'geometry'
     """
     return load_with_images(path, MirageQuestion)
 
@@ -101,13 +97,7 @@ def true_chain(question: MirageQuestion) -> str | None:
 
 
 def true_references(question: MirageQuestion) -> list[str]:
-    """Return the true reasoning and its rewrites. A chain is scored against each of them.
-
-    Example:
-        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> true_references(MirageQuestion(id="1", references=["2 and 2 is 4.", "Count: 3, 4."], **fields))
-        ['2 and 2 is 4.', 'Count: 3, 4.']
-    """
+    """Return the true reasoning and its rewrites. A chain is scored against each of them."""
     chain = true_chain(question)
     return question.references or ([] if chain is None else [chain])
 
@@ -118,10 +108,7 @@ def is_correct(question: MirageQuestion, response: str, threshold: float = THRES
     The answer must stand in a declared form (docs/readers.md): an option by its letter or text, one number, or
     words that are those of the true answer. A judge reads more.
 
-    Args:
-        question: the question.
-        response: the response.
-        threshold: the largest relative error of an approximate answer. The paper gives none; ours is 0.05.
+    `threshold` is the largest relative error of an approximate answer. The paper gives none; ours is 0.05.
 
     Example:
         >>> fields = {"id": "1", "question": "?", "topic": "statistical", "type": "approximate"}

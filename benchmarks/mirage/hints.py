@@ -43,12 +43,7 @@ _SYNTHETIC_TOPICS: tuple[tuple[Topic, re.Pattern[str]], ...] = (
 
 
 def build_topic_prompt(question: str) -> str:
-    """Return the prompt that asks a model for the topic of a question.
-
-    Example:
-        >>> build_topic_prompt("How long is AB?").splitlines()[-2]
-        'How long is AB?'
-    """
+    """Return the prompt that asks a model for the topic of a question."""
     topics = "\n".join(f"- {topic}: {TOPIC_DESCRIPTIONS[topic]}" for topic in TOPICS)
     return _CLASSIFY_PROMPT.format(topics=topics, question=question)
 
@@ -75,24 +70,15 @@ def find_topic_by_rules(question: str) -> Topic | None:
 
 
 def has_hints(question: MirageQuestion) -> bool:
-    """Return whether a question is asked a second time with hints.
-
-    Example:
-        >>> fields = {"question": "How long?", "topic": "geometry", "type": "free_form", "answer": "3 cm"}
-        >>> has_hints(MirageQuestion(id="1", question_hint="Mind the scale.", **fields))
-        True
-    """
+    """Return whether a question is asked a second time with hints."""
     return question.topic_hint is not None or question.question_hint is not None
 
 
 def add_hints(question: MirageQuestion, prompt: str, topic: Topic | None) -> str:
     """Return a prompt with both hints around it: topic hint, prompt, question hint.
 
-    Args:
-        question: the question with its hints.
-        prompt: the prompt without hints.
-        topic: the topic that the classifier named. If it is the true topic, the question's own `topic_hint`
-            is used, if there is one. Otherwise our hint for the named topic is used. None adds no topic hint.
+    If the classifier named the true `topic`, the question's own `topic_hint` is used, if there is one. Otherwise
+    our hint for the named topic is used. None adds no topic hint.
 
     Example:
         >>> fields = {"id": "1", "question": "How long is AB?", "question_hint": "AB is half of AC."}

@@ -55,16 +55,7 @@ def label_by_judge(
     In an ensemble, the first judge extracts, because two judges would not list the same items. The majority
     gives the labels. Each judge scores alone: these are the M judges of the LHS.
 
-    Args:
-        questions: the questions.
-        responses: all responses by id; the hinted ones have ids `ID--hinted`.
-        rule_labels: the labels by rules of each question.
-        judge: the judge.
-        threshold: the largest relative error of an approximate answer.
-        decides: which multiple-choice and approximate answers the judge decides.
-
-    Example:
-        >>> label_by_judge(questions, responses, rule_labels, judge)[0].kinds            # doctest: +SKIP
+    `responses` are all responses by id, and `threshold` is the largest relative error of an approximate answer.
     """
     texts = {name: text for name, text in responses.items() if text.strip()}
     answers = {
@@ -113,12 +104,7 @@ async def _ask_judge(
 
 
 def judge_members(judge: Judge) -> list[Judge]:
-    """Return the judges of an ensemble, or the judge itself.
-
-    Example:
-        >>> len(judge_members(ModelJudge("openai/gpt-4o")))                              # doctest: +SKIP
-        1
-    """
+    """Return the judges of an ensemble, or the judge itself."""
     return list(getattr(judge, "members", ())) or [judge]
 
 

@@ -123,13 +123,7 @@ def _pad_scores(scores: Scores, judges: int, references: int) -> Scores:
 
 
 def unscored_rates(labels: Sequence[MirageLabels], requests: Sequence[str]) -> dict[str, Metric]:
-    """Return the share of answered questions that a judge failed on, by the kind of request.
-
-    Example:
-        >>> labels = [MirageLabels(True, unscored={"steps": "garbage"})]
-        >>> unscored_rates(labels, ["steps"])["unscored_steps"].value
-        1.0
-    """
+    """Return the share of answered questions that a judge failed on, by the kind of request."""
     return {
         f"unscored_{request}": mean_metric(
             [float(request in label.unscored) if label.answered else None for label in labels], "lower"

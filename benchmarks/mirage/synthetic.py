@@ -35,10 +35,6 @@ def synthetic_questions(samples: Sequence[Sample]) -> list[MirageQuestion]:
 
     Args:
         samples: a complete samples file of `make-pairs`.
-
-    Example:
-        >>> synthetic_questions(load_samples("pairs/samples.jsonl"))[0].topic        # doctest: +SKIP
-        'logical'
     """
     return [_make_question(sample) for sample in samples if sample.metadata.get("type") in _TOPICS]
 

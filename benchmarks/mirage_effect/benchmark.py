@@ -56,10 +56,6 @@ def read_data(path: Path, examples: Path | None = None) -> MirageEffectTruth:
 
     Raises:
         InputError: an invalid line, or an id that is used twice. The message names line and field.
-
-    Example:
-        >>> len(read_data(Path("questions.jsonl")).imageless)                       # doctest: +SKIP
-        200
     """
     file = path / "samples.jsonl" if path.is_dir() else path
     imageless_file = file.with_name("imageless.jsonl")

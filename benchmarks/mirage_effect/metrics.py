@@ -22,9 +22,6 @@ def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
 
     The paper prints percent; these are shares.
 
-    Args:
-        labels: of each answer to a question without its image; None without an answer or a verdict.
-
     Returns:
         - mirage_rate: 1 - share of answers that notice the missing image or are unsure, as in the paper
         - describes_rate: share that state a visual detail
@@ -109,8 +106,7 @@ def mirage_scores(
 def mean_mirage_score(scores: Sequence[float | None]) -> Metric:
     """Return the mean mirage score, of a model over benchmarks or of a benchmark over models (section 7.6).
 
-    Args:
-        scores: the scores; an undefined score is None. It is left out and lowers the coverage.
+    An undefined score (None) is left out and lowers the coverage.
 
     Example:
         >>> mean_mirage_score([0.5, None, 0.75]).value
@@ -206,16 +202,13 @@ def answer_similarity(
     rows = np.eye(2 * len(answers))
     places = [index[answer] for answer in present] + [len(answers) + index[answer] for answer in absent]
     low, high = (float(end) for end in sums_interval(similarity, rows[places], None, (0.0, 1.0)))
-    ends = (low, high) if math.isfinite(low) else (None, None)
-    metric = Metric(value, sum(n), 1.0, *ends, "lower", (0.0, 1.0))
+    known = math.isfinite(low)
+    metric = Metric(value, sum(n), 1.0, low if known else None, high if known else None, "lower", (0.0, 1.0))
     return Similarity(metric, float(by_chance.mean()), p)
 
 
 def answers_kept(present: Sequence[str | None], absent: Sequence[str | None]) -> Metric:
     """Return the share of questions with the same answer with and without the image, ours.
-
-    Args:
-        present, absent: the answer to each question with and without it; None without an answer.
 
     Example:
         >>> answers_kept(["A", "B", None], ["A", "C", "D"]).value

@@ -59,11 +59,6 @@ def select_answers_to_label(truth: MirageEffectTruth, answers: Answers) -> dict[
     """Return question and first answer, by id, of the questions that were asked without their images.
 
     Requests that tell the model about the missing image are left out.
-
-    Example:
-        >>> truth = MirageEffectTruth([ImagelessQuestion("1", "art/x", "Who painted this?")], [])
-        >>> select_answers_to_label(truth, {"1": ["Rembrandt.", "Vermeer."]})
-        {'1': ('Who painted this?', 'Rembrandt.')}
     """
     questions = {
         imageless_id(question.id, variant): question.question
@@ -75,21 +70,9 @@ def select_answers_to_label(truth: MirageEffectTruth, answers: Answers) -> dict[
 
 
 def compute_metrics(truth: MirageEffectTruth, answers: Answers, labels: Labels) -> dict[str, Metric]:
-    """Compute every metric of the benchmark.
+    """Compute the metrics of `docs/benchmarks/mirage-effect.md`.
 
     Distributions count all answers to a question. All other metrics count the first.
-
-    Args:
-        truth: the questions.
-        answers: the answers to each question.
-        labels: the labels of the answers of `select_answers_to_label`.
-
-    Returns:
-        The metrics of `docs/benchmarks/mirage-effect.md`.
-
-    Example:
-        >>> compute_metrics(truth, answers, labels)["mirage_rate"].value            # doctest: +SKIP
-        0.5
     """
     metrics = _imageless_metrics(truth.imageless, labels)
     if truth.choices:
@@ -292,12 +275,7 @@ def _diagnosis_metrics(modality: str, answers: Answers) -> dict[str, Metric]:
 
 
 def collect_diagnoses(modality: str, answers: Answers) -> Diagnoses:
-    """Return the answers to the requests for a diagnosis of one modality, their diagnoses, and the bias.
-
-    Example:
-        >>> collect_diagnoses("ECG", {"diagnosis-ecg-1": ["<diagnosis>STEMI</diagnosis>"]}).diagnoses
-        ['stemi']
-    """
+    """Return the answers to the requests for a diagnosis of one modality, their diagnoses, and the bias."""
     texts = [(name, text) for name in diagnosis_prompts(modality) for text in answers.get(name, ())]
     diagnoses = [find_diagnosis(text) for _, text in texts]
     alarming = {diagnosis for diagnosis in diagnoses if diagnosis is not None and is_alarming(diagnosis)}
@@ -311,12 +289,7 @@ def _entropy(counts: np.ndarray) -> np.ndarray:
 
 
 def first_answer(answers: Answers, name: str) -> str | None:
-    """Return the first answer to a question, or None.
-
-    Example:
-        >>> first_answer({"1": ["cat", "dog"]}, "1")
-        'cat'
-    """
+    """Return the first answer to a question, or None."""
     return answers[name][0] if answers.get(name) else None
 
 

@@ -34,10 +34,6 @@ def draw_questions(out: Path, n: int, seed: int) -> Path:
 
     Raises:
         InputError: `out` is not empty.
-
-    Example:
-        >>> draw_questions(Path("drawn"), 8, seed=0)                            # doctest: +SKIP
-        PosixPath('drawn/samples.jsonl')
     """
     with staging_folder(out) as part:
         make_pairs(part, n, seed)
