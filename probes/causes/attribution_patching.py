@@ -50,7 +50,8 @@ def attribution_patching(
       the next step. Its recomputed softmax is for queries and keys as components, which heads' outputs are not.
     - `ig`: integrated gradients (Sundararajan et al., 2017). The components of one layer go from corrupt to
       clean together while all others stay clean; the gradient is taken at the points of Gauss and Legendre.
-      For one component a layer (attention, ffn) it converges to the exact effect.
+      For one component a layer (attention, ffn) it converges to the exact effect, except in a mixture of
+      experts, whose choice of experts jumps.
 
     It takes four forward passes and one backward pass for `atp`; one more of both for each layer for
     `atp_star`, and a forward pass for each verified component; `steps` of both for each layer for `ig`.

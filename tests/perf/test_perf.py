@@ -15,7 +15,8 @@ PERF = Path(__file__).parent.parent.parent / "perf"
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize(
-    ("script", "rows"), [("overhead", 7), ("memory", 1), ("disk", 2), ("analyses", 11), ("threads", 1)]
+    ("script", "rows"),
+    [("overhead", 7), ("memory", 1), ("disk", 2), ("analyses", 11), ("threads", 1), ("causes", 6)],
 )
 def test_a_quick_measurement_gives_a_whole_table(script, rows):
     command = [sys.executable, PERF / f"{script}.py", "--quick"]
