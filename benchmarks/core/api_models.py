@@ -49,10 +49,6 @@ def messages_of(sample: Sample) -> list[Any]:
 
     Raises:
         InputError: inspect-ai is missing.
-
-    Example:
-        >>> messages_of(samples[0])[-1].id                          # doctest: +SKIP
-        '0001'
     """
     try:
         from inspect_ai.model import (

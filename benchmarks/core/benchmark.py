@@ -173,10 +173,6 @@ def find_benchmark(name: str) -> Benchmark[Any]:
 def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Benchmark[Truth]:
     """Return a benchmark with some of its own options in force.
 
-    Args:
-        benchmark: the benchmark.
-        options: values by name, or texts of values.
-
     Raises:
         InputError: the benchmark has no such option, or a value is out of range.
 
@@ -241,10 +237,6 @@ def read_responses(path: str | Path) -> dict[str, str]:
 
     Raises:
         InputError: naming file and line.
-
-    Example:
-        >>> read_responses("answers.jsonl")["0001"]                 # doctest: +SKIP
-        'Yes.'
     """
     responses: dict[str, str] = {}
     for number, row in json_lines(path):

@@ -50,13 +50,6 @@ def make_contenders(
 ) -> list[Contender]:
     """Return the contenders of a comparison. `plain` comes first, and is added if it is missing.
 
-    Args:
-        methods: names or YAML files.
-        ablate: `sage` adds its stages one after the other.
-        sweep: `METHOD.PARAMETER=VALUE,VALUE,…` adds one contender a value.
-        perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed
-            questions.
-
     Raises:
         InputError: an unknown method, parameter, ablation or perturbation, or two contenders share a name or
             folder.
@@ -132,14 +125,6 @@ def compare_contenders(
 
     Finished parts of an earlier call in `out` are kept.
 
-    Args:
-        model: the model that answers.
-        contenders: from `make_contenders`. The first one is the baseline.
-        benchmarks: each benchmark with its truth.
-        out: gets one result folder for each contender and benchmark.
-        settings: how all contenders answer.
-        progress: is called with a line on what comes next.
-
     Returns:
         A data set with dimensions `metric` (`benchmark metric`) and `contender`:
 
@@ -151,10 +136,6 @@ def compare_contenders(
         - tokens_per_second (contender)
         - extra_memory (contender): peak memory less the memory at the start, in 2^20 bytes. This and the two
           times are NaN for answers that several calls gave.
-
-    Example:
-        >>> ds = compare_contenders(model, make_contenders(["sage"]), [(pope, truth)], Path("out"))  # doctest: +SKIP
-        >>> ds.difference.sel(contender="sage", metric="pope accuracy").item()                       # doctest: +SKIP
     """
     scores: dict[tuple[str, str], dict[str, Metric]] = {}
     costs = []
@@ -261,9 +242,6 @@ def _row(metric: Metric | None, baseline: Metric | None) -> list[float]:
 def markdown(ds: xr.Dataset, metrics: Sequence[str] | None = None) -> str:
     """Return the comparison as a table: each contender's value, and its difference to the first with the
     interval.
-
-    Example:
-        >>> print(markdown(ds))                                     # doctest: +SKIP
     """
     contenders = [str(name) for name in ds["contender"].values]
     lines = [f"| metric | {' | '.join(contenders)} |", "|---" * (len(contenders) + 1) + "|"]

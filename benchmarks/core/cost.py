@@ -58,14 +58,7 @@ def _from_json(value: float | None) -> float:
 
 @contextmanager
 def measure_cost(model: Model) -> Iterator[Cost]:
-    """Within the block, measure time and memory. The cost is complete when the block ends.
-
-    Example:
-        >>> with measure_cost(model) as cost:                       # doctest: +SKIP
-        ...     answers = generate_batch(model, samples)
-        >>> cost.seconds > 0                                        # doctest: +SKIP
-        True
-    """
+    """Within the block, measure time and memory. The cost is complete when the block ends."""
     cost = Cost()
     on_gpu = model.device.type == "cuda"
     if on_gpu:

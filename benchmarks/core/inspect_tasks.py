@@ -133,11 +133,6 @@ def ask_all(
     """Return a solver that asks a question and its follow-up questions, each in a conversation of its own.
 
     A follow-up question stays unanswered if the provider refuses its prefill.
-
-    Args:
-        benchmark, truth: what is asked.
-        images: images of each question, by its id.
-        running: ids of the questions under way.
     """
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:

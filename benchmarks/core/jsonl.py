@@ -19,17 +19,9 @@ Record = TypeVar("Record", bound=BaseModel)
 def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int, Record]]:
     """Read a file of one JSON object a line. Return each line's number, from 1, and its record.
 
-    Args:
-        path: a `.jsonl` file in UTF-8. Blank lines are ignored.
-        record_type: the model of a line. If it has a field `id`, the ids must differ.
-
     Raises:
         InputError: a line is no such record, an id was used before, or the file is missing, empty or no text.
             The message names file, line and field.
-
-    Example:
-        >>> read_records("questions.jsonl", MirageQuestion)[0][1].topic        # doctest: +SKIP
-        'geometry'
     """
     records: list[tuple[int, Record]] = []
     lines_by_id: dict[str, int] = {}
@@ -68,10 +60,6 @@ def load_with_images(path: str | Path, record_type: type[Record]) -> list[Record
 
     Raises:
         InputError: as `read_records`, or an image is missing or cannot be read.
-
-    Example:
-        >>> load_with_images("questions.jsonl", MirageQuestion)[0].images      # doctest: +SKIP
-        [PosixPath('/data/mirage/0001.png')]
     """
     records = []
     for number, record in read_records(path, record_type):
@@ -129,11 +117,6 @@ def resolve_image(
 ) -> tuple[Path, tuple[int, int]]:
     """Return an image's absolute path and its (height, width).
 
-    Args:
-        image: its path, relative to the file that names it.
-        file, line, field: where the image is named.
-        any_depth: accept grey images with more than 8 bits.
-
     Raises:
         InputError: it is no image that can be read. The message names line and field.
     """
@@ -143,11 +126,6 @@ def resolve_image(
 
 def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[tuple[str, str]]) -> None:
     """Check the ids of questions that are made from the questions of a file.
-
-    Args:
-        where: the file, for the message.
-        ids: ids of the file.
-        derived: pairs of a question's id in the file and the id of a question made from it.
 
     Raises:
         InputError: a derived id is taken already, or is no valid id.
@@ -168,10 +146,6 @@ def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[t
 def write_atomic(file: Path, text: str) -> Path:
     """Write a file that appears only when it is complete. Half a surrogate pair, as of a cut emoji, becomes
     `?`.
-
-    Example:
-        >>> write_atomic(Path("out/labels.jsonl"), "")               # doctest: +SKIP
-        PosixPath('out/labels.jsonl')
     """
     write_whole({file: text.encode("utf-8", errors="replace")})
     return file

@@ -30,18 +30,8 @@ def load_truth(
 ) -> Truth:
     """Read the data, or draw a set unless an earlier call drew it.
 
-    Args:
-        benchmark: whose data it is.
-        data: file or folder, or None.
-        folder: folder of the drawn set, and of what is unpacked from published files.
-        n, seed: number of pairs and seed of the drawn set.
-        limit: only the first so many pairs, images or questions (`Benchmark.unit`).
-
     Raises:
         InputError: the data cannot be read, or an earlier call drew another set.
-
-    Example:
-        >>> truth = load_truth(find_benchmark("pope"), None, Path("pope"), n=3)         # doctest: +SKIP
     """
     if data is None:
         truth = _draw_once(benchmark, folder, n, seed)

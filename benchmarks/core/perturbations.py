@@ -38,12 +38,6 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
       sample's images. The blocks are the same in all images of a sample, and for all questions about the same
       images, so that a mask adds no difference between them (ours).
 
-    Args:
-        sample: the sample.
-        kind: one of `KINDS`.
-        folder: folder for the masked images.
-        seed: seed of the masks.
-
     Raises:
         InputError: there is no such kind.
 
@@ -136,9 +130,6 @@ def perturb_answerer(answerer: Answerer, kind: str, folder: Path, seed: int = 0)
 
     Raises:
         InputError: there is no such kind.
-
-    Example:
-        >>> answerer = perturb_answerer(local_answerer(model, 32), "mask-50", Path("out"))     # doctest: +SKIP
     """
     check_kind(kind)
 

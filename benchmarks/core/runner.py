@@ -59,23 +59,11 @@ def run_benchmark(
     only the answers under way: one batch of a local model, `api_models.CONCURRENCY` answers of a model behind
     an API.
 
-    Args:
-        benchmark: what to ask and how to score.
-        truth: its data.
-        answerer: who answers.
-        out: the result folder.
-        about: notes for `results.json`: model, method, seeds.
-        resume: go on with an earlier call in `out`, of the same model, method and questions.
-        traced: the answerer keeps a run of all questions, so it also gets those with an answer.
-
     Returns:
         The metrics and records of `out/results.json` and `out/samples.jsonl`.
 
     Raises:
         InputError: `out` holds an earlier call and `resume` is off, or the earlier call asked something else.
-
-    Example:
-        >>> run_benchmark(find_benchmark("pope"), truth, local_answerer(model, 32), Path("out"), {})  # doctest: +SKIP
     """
     out.mkdir(parents=True, exist_ok=True)
     file = out / "responses.jsonl"
@@ -136,9 +124,6 @@ def check_questions(benchmark: Benchmark[Truth], truth: Truth) -> None:
 
     Raises:
         InputError: an image is missing or cannot be read, or a question of a visual benchmark has no image.
-
-    Example:
-        >>> check_questions(find_benchmark("pope"), truth)          # doctest: +SKIP
     """
     for sample in benchmark.ask_questions(truth):
         if benchmark.visual and not sample.images:
@@ -178,11 +163,7 @@ def _check_same_call(
 
 
 def write_labels(run: Path, faithful: Mapping[str, bool]) -> None:
-    """Write into a run which answers are faithful, so that reports compare faithful and unfaithful answers.
-
-    Example:
-        >>> write_labels(Path("out/run"), benchmark.faithful_answers(truth, records))         # doctest: +SKIP
-    """
+    """Write into a run which answers are faithful, so that reports compare faithful and unfaithful answers."""
     traced = set(open_run(run).ids)
     lines = [
         json.dumps({"id": name, "faithful": label}) + "\n"

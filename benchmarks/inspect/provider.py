@@ -139,11 +139,6 @@ def sample_of(messages: list[ChatMessage], folder: Path, name: str) -> Sample:
 
     A last message of the assistant is the beginning of the answer.
 
-    Args:
-        messages: the conversation.
-        folder: folder for the images.
-        name: id of the sample where the question has none.
-
     Raises:
         InputError: the conversation is more than a system prompt, one question and the beginning of an
             answer, or it holds other content than texts and images.

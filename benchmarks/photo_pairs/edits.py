@@ -21,12 +21,6 @@ def apply_edits(photo: Photo, edits: list[Edit], inpainter: Inpainter, margin: i
     All holes are filled together. Then each object is recoloured or pasted at its new place. A removed or
     moved object leaves a hole: its mask grown by `margin`, without the pixels of objects that stay.
 
-    Args:
-        photo: the photograph.
-        edits: edits of different objects.
-        inpainter: fills the holes.
-        margin: pixels around a mask that may change.
-
     Returns:
         uint8 [height, width, 3]. Pixels outside the grown masks are unchanged.
 

@@ -76,13 +76,6 @@ def plan_by_model(
 ) -> list[list[Edit] | Unscored | None]:
     """Ask a model for the edits of several photographs.
 
-    Args:
-        judge: asks the model, asks for a repair up to three times, and remembers replies.
-        photos: the photographs with their generators.
-        count_edits: returns the smallest and largest number of edits of an image. The number is drawn, and
-            lowered if fewer objects can be edited.
-        rules: limits of the planner.
-
     Returns:
         For each photograph its edits; or the reason why the replies were unusable; or None if too few objects
         can be edited. In this last case the model is not asked.
@@ -131,11 +124,7 @@ def _describe_objects(photo: Photo, rng: np.random.Generator, rules: Rules) -> l
 def _read_edits(
     reply: str, photo: Photo, objects: list[dict[str, Any]], n_edits: int, make_rng: MakeRng, rules: Rules
 ) -> tuple[Edit, ...]:
-    """Return the edits of a reply.
-
-    Raises:
-        UnusableReply: the reply breaks the form or the rules.
-    """
+    """Return the edits of a reply."""
     planned = read_reply(reply, _Plan).edits
     if len(planned) != n_edits:
         raise UnusableReply(f"it holds {len(planned)} edits, but {n_edits} are wanted")

@@ -92,10 +92,6 @@ def read_entries(path: str | Path) -> list[ImageEntry]:
 
     Raises:
         InputError: the file is not such a file, or the pairs of two images would have the same id.
-
-    Example:
-        >>> read_entries("instances_val2017.json")[0].name                # doctest: +SKIP
-        '000000397133'
     """
     try:
         data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))

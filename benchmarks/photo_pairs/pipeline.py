@@ -296,11 +296,7 @@ def _plan_batch(
 def _make_pair(
     planned: _PlannedPair, out: Path, left: Mapping[str, int], fill: Inpainter, rules: Rules
 ) -> Difficulty:
-    """Edit, check and write one pair, and return its difficulty.
-
-    Raises:
-        Rejection: a check fails, or no more pairs of its difficulty are wanted.
-    """
+    """Edit, check and write one pair, and return its difficulty."""
     photo, edits, planner = planned
     changed = apply_edits(photo, edits, fill, rules.margin)
     changed_share = float(check_pixels(photo, edits, changed, rules.margin).mean())

@@ -72,11 +72,6 @@ def rate_difficulty(n_objects: int, changed_share: float, rules: Rules) -> Diffi
     The number of objects decides. If the changed area says the opposite, the pair is medium. This combination
     is ours.
 
-    Args:
-        n_objects: number of objects in the image.
-        changed_share: share of the image whose pixels differ.
-        rules: limits of the levels.
-
     Example:
         >>> [rate_difficulty(n, share, Rules()) for n, share in ((3, 0.02), (3, 0.001), (20, 0.001))]
         ['easy', 'medium', 'hard']
@@ -163,13 +158,6 @@ def plan_by_rules(
 ) -> list[Edit]:
     """Return random edits of different editable objects.
 
-    Args:
-        photo: the photograph.
-        differences: smallest and largest number of edits. The number is drawn, and lowered if fewer objects
-            can be edited.
-        rng: source of all randomness.
-        rules: limits of the planner.
-
     Raises:
         Rejection: fewer objects than the smallest number can be edited.
     """
@@ -215,17 +203,7 @@ def make_edit(
     rng: np.random.Generator,
     rules: Rules,
 ) -> Edit | None:
-    """Return an edit of one type of one object; None if it is impossible.
-
-    Args:
-        photo: the photograph.
-        index: index of the object.
-        edit_type: color, remove or position.
-        colour: the new colour for `color`; None for a random one.
-        occupied: pixels where a moved object may not go.
-        rng: source of all randomness.
-        rules: limits of the planner.
-    """
+    """Return an edit of one type of one object; None if it is impossible."""
     if edit_type == "remove":
         return Edit(edit_type, index)
     if edit_type == "position":

@@ -25,12 +25,13 @@ from mmprobe.samples import Sample, load_samples
 FIRST_QUESTION_TYPES = ("same", "different", "count", "list", "steps")
 # Our wording, after sections 3.3 and B.2. The synthetic world has its own questions.
 QUESTIONS = {
-    "same": "Are these two images the same? Answer yes or no, and say why.",
-    "different": "Are these two images different? Answer yes or no, and say why.",
-    "count": "How many differences are there between the two images? Answer with a number.",
-    "list": "List every difference between the two images, one a line: whether an object changed colour, was "
-    "removed or moved, and which object it is.",
-    "steps": "Compare the two images step by step, then say what differs.",
+    "same": "Are these two images the same? Begin with 'Yes.' or 'No.', then say why.",
+    "different": "Are these two images different? Begin with 'Yes.' or 'No.', then say why.",
+    "count": "How many differences are there between the two images? Answer with the number alone.",
+    "list": "List every difference between the two images: an object that changed colour, was removed or moved. Answer with "
+    "one sentence a line: 'The OBJECT changed from COLOUR to COLOUR.', 'The OBJECT was removed.' or 'The OBJECT moved.'",
+    "steps": "Compare the two images step by step. End with a line that begins with 'Answer:' and says what differs in "
+    "sentences such as 'The OBJECT changed from COLOUR to COLOUR.', 'The OBJECT was removed.' or 'The OBJECT moved.'",
 }
 FIND = "There are {} differences between the two images. Can you find them?"
 FIND_ONE = "There is 1 difference between the two images. Can you find it?"
@@ -167,10 +168,6 @@ def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample
 
 def score_answers(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
     """Score answers with the lexical judge.
-
-    Args:
-        truth: the pairs and questions.
-        responses: answers by question id, or by `id/question_type` with the id of a pair.
 
     Raises:
         InputError: a response answers no question of the data.

@@ -25,10 +25,6 @@ def read_synthetic_pairs(samples: Iterable[Sample]) -> list[Pair]:
 
     Raises:
         InputError: the metadata of a sample have no differences.
-
-    Example:
-        >>> read_synthetic_pairs(load_samples("pairs/samples.jsonl"))[0].id          # doctest: +SKIP
-        '0000'
     """
     pairs: dict[str, Pair] = {}
     for sample in samples:
@@ -69,10 +65,6 @@ def read_pairs(path: str | Path) -> list[Pair]:
     Raises:
         InputError: a file cannot be read, a row is malformed, or an id is used twice. The message names the
             line.
-
-    Example:
-        >>> read_pairs("single_difference/easy.jsonl")[0].differences[0].type         # doctest: +SKIP
-        'color'
     """
     path = Path(path)
     if path.is_dir():

@@ -112,10 +112,6 @@ def match_claims(
     - type_category_mismatch: right type, another category.
     - fabrication: none of these.
 
-    Args:
-        claims: the claims. None of them may be negated.
-        differences: the true differences.
-
     Returns:
         For each claim the index of its difference, or None; and for each claim its error, or None.
 
@@ -203,10 +199,6 @@ def pair_claims(
     There are as many pairs as claims in the shorter answer. Pairing each claim with each would be simpler,
     but then two equal answers with several claims could not score 1, and the ratios in the paper's Table 3
     would be impossible.
-
-    Args:
-        first, second: the claims of each answer, of the type that `compare` takes.
-        compare: returns whether two claims agree.
 
     Returns:
         (index in `first`, index in `second`, agreement), sorted.

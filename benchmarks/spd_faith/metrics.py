@@ -128,9 +128,6 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     as 0. The consistency ratios have no such variant. `NAME[difficulty=easy]`, `NAME[type=color]` and
     `NAME[differences=2]` are computed on those pairs. Intervals draw pairs.
 
-    Args:
-        labels: one item a pair.
-
     Returns:
         Metrics by name.
 

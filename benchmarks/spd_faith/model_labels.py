@@ -38,20 +38,12 @@ def score_by_judge(
     the other; the claims are then paired one to one by `pair_claims`. A second claim of the same true
     difference is a quantity error (ours). Rules read yes, no and numbers.
 
-    Args:
-        pairs, responses: see `score_by_rules`.
-        judge: one model, or several.
-        show_images: whether the judge sees both images where it matches claims, as in equation 14.
-
     Returns:
         See `score_by_rules`. An answer that the judge failed at lowers the coverage of the metrics that need
         it, and also of their `_unparsed_0` variants. `unscored` in the records says why.
 
     Raises:
         InputError: see `score_by_rules`; or the provider refuses the key.
-
-    Example:
-        >>> score_by_judge(pairs, responses, ModelJudge("openai/gpt-4o"))           # doctest: +SKIP
     """
     answers = group_by_pair(pairs, responses)
     answered_pairs = [pair for pair in pairs if pair.id in answers]
@@ -76,12 +68,6 @@ async def label_by_judge(
     """Return the claims of each answer, and how the claims of the two binary answers of each pair agree.
 
     This is two lists for each pair: the claims paired one to one, and the labels of all pairs of claims.
-
-    Args:
-        pairs: the pairs with an answer.
-        answers: pair id -> question type -> text.
-        judge: one model, or several.
-        show_images: see `score_by_judge`.
     """
     texts = {
         (pair.id, question_type): text

@@ -78,11 +78,6 @@ def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
     descriptions. The published rows have the caption of the whole pair in the first description; such
     differences get descriptions of their own, from type, category and what could be read.
 
-    Args:
-        row: image_id, num_differences, differences [{type, category, description, bbox_x, bbox_y, bbox_w,
-            bbox_h}], and difficulty and regions [{image, box}] if they are known.
-        where: the place to name in errors.
-
     Raises:
         InputError: a field is missing or malformed, or num_differences is not the number of differences.
 
@@ -261,10 +256,6 @@ def describe_change(difference: Difference) -> str:
 
 def name_place(box: Sequence[float], size: tuple[int, int]) -> str:
     """Return the ninth of an image that holds the centre of a box: `top left`, `right`, `center`.
-
-    Args:
-        box: x, y, width and height in pixels.
-        size: width and height of the image.
 
     Example:
         >>> name_place((80, 0, 20, 20), (100, 100))

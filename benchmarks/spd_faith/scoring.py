@@ -17,10 +17,6 @@ from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 def compute_scores(labels: PairLabels, unparsed: float | None = None) -> dict[str, float | None]:
     """Compute the scores of one pair, by metric, for the questions that were asked.
 
-    Args:
-        labels: the labels of the pair.
-        unparsed: the score of an answer that was not understood.
-
     Returns:
         None where an answer was not understood or the score divides by zero: the ratios of a pair without
         differences, DRF without claims, and consistency without pairs of claims.
@@ -98,10 +94,6 @@ def count_list_matches(labels: PairLabels, unparsed: bool = False) -> list[int] 
     about several things ("two dogs were removed") counts as many times. A claim without a type counts in no
     type, and a claim without a category in no category.
 
-    Args:
-        labels: the labels of a pair whose differences were asked for.
-        unparsed: if True, an answer that was not understood claims nothing. If False, it is left out.
-
     Returns:
         16 counts: (matched, claimed, true) for color, remove, position, all types and categories; then the
         category matches of the released code, which counts every claim with a true category. None if the
@@ -146,13 +138,6 @@ def make_record(
     """Return the labels and the record of one pair, from the claims that any judge read.
 
     Rules read yes, no and numbers, whichever judge reads the claims.
-
-    Args:
-        pair: the pair.
-        answers: the answers, by question type.
-        answer_claims: the claims of each answer, by question type, without `count`.
-        agreement: the claims of the two binary answers, paired one to one.
-        all_agreement: the labels of each claim of one binary answer with each of the other.
     """
     answer_records = {
         question_type: _make_answer_record(question_type, text, answer_claims.get(question_type))

@@ -66,12 +66,6 @@ def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
 
     An answer that states nothing of the expected kind is not faithful.
 
-    Args:
-        answer: the answer of the model.
-        truth: the true answer.
-        metadata: metadata of the sample, with `type`, `objects` (for each image its objects as `colour shape
-            cell`) and `differences` (each with its `sentence`).
-
     Raises:
         ValueError: the synthetic world has no such question type.
 

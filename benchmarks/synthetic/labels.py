@@ -17,10 +17,6 @@ def label_run(run: Run) -> dict[str, Verdict]:
 
     Raises:
         InputError: a sample is not from the synthetic world.
-
-    Example:
-        >>> label_run(open_run("runs/demo"))["0000-0-same"].faithful        # doctest: +SKIP
-        True
     """
     verdicts = {}
     for name in run.ids:

@@ -84,15 +84,8 @@ def staging_folder(out: Path) -> Iterator[Path]:
     not beside it: `out` may be a link, a mount or the working directory, which a folder beside it cannot
     replace. Only one process at a time writes to `out`.
 
-    Args:
-        out: output folder. It must not exist, or be empty.
-
     Raises:
         InputError: `out` is not empty, or cannot be created, or another process writes to it.
-
-    Example:
-        >>> with staging_folder(Path("drawn")) as folder:                         # doctest: +SKIP
-        ...     (folder / "samples.jsonl").write_text("")
     """
     with lock_folder(out, "drawing into it"):
         part = out / ".part"
@@ -159,10 +152,6 @@ def is_synthetic(path: Path) -> bool:
 
     Raises:
         InputError: the file is missing, or the line is not JSON.
-
-    Example:
-        >>> is_synthetic(Path("pairs/samples.jsonl"))                   # doctest: +SKIP
-        True
     """
     _, line = next(json_lines(path), (0, None))
     metadata = line.get("metadata") if isinstance(line, dict) and "choices" not in line else None
@@ -173,10 +162,6 @@ def check_options(
     n: int, seed: int, differences: tuple[int, int], possible: tuple[int, int], difficulty: str | None
 ) -> None:
     """Check the arguments of any source of pairs.
-
-    Args:
-        n, seed, differences, difficulty: see `make_pairs`.
-        possible: the range that `differences` must lie in.
 
     Raises:
         InputError: an argument is out of range. The message names it.

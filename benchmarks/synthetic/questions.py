@@ -89,11 +89,6 @@ def _state_count(differences: int) -> str:
 def make_question(question_type: QuestionType, pair: ScenePair, shape: str | None = None) -> Question:
     """Return one question about a pair.
 
-    Args:
-        question_type: the question type.
-        pair: the pair.
-        shape: the shape that `exists` and `colour` ask about.
-
     Raises:
         ValueError: `find` about a pair without differences, or `colour` of a shape that is not in the image.
     """

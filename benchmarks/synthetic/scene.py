@@ -124,13 +124,7 @@ def _draw_rgb(rng: np.random.Generator, colour: str) -> tuple[int, int, int]:
 
 
 def draw_scene(rng: np.random.Generator, difficulty: Difficulty, min_objects: int = 1) -> Scene:
-    """Draw a random scene. A harder scene has more and smaller objects.
-
-    Args:
-        rng: source of all randomness.
-        difficulty: sets the number of objects (2-3, 4-5, 6-7) and their radius (11-12, 9-10, 7-8 pixels).
-        min_objects: smallest number of objects.
-    """
+    """Draw a random scene. A harder scene has more and smaller objects."""
     low, high = OBJECT_COUNT[difficulty]
     count = int(rng.integers(max(low, min_objects), high + 1))
     shapes = rng.permutation(len(SHAPES))[:count]
