@@ -55,7 +55,7 @@ _CONNECTED = re.compile(
 )
 _TAKEN_BACK = re.compile(
     r"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|wait|actually|correction|sorry|oops|hmm|however|but\b|or\b|alternatively|"
-    r"on second thought)",
+    r"on second thought|on the contrary|just kidding|(?:this|that) is (?:wrong|incorrect|false|not))",
     re.IGNORECASE,
 )
 _MARKUP = re.compile(
@@ -78,7 +78,7 @@ ALTERNATIVES = re.compile(r"\b(?:or|either|both|and/or|versus|vs)\b|/", re.IGNOR
 HEDGE = re.compile(
     r"\b(?:maybe|perhaps|probabl[ye]|possibl[ye]|likely|might|may|could|would|should|can|seems?|seemingly|appears?|"
     r"apparently|guess|think|believe|suppose|assum\w+|presumabl[ye]|potentially|uncertain|unsure|unclear|unknown|sure|certain|"
-    r"if|unless|whether|depend\w*|almost|nearly|somewhat|rather|roughly|around|suspected|rule out|"
+    r"if|unless|whether|depend\w*|almost|nearly|partial(?:ly)?|partly|sort of|kind of|more or less|somewhat|rather|roughly|around|suspected|rule out|"
     r"undetermined|unspecified|insufficient|impossible|difficult|n/a)\b|\?|\.\.\.|\u2026",
     re.IGNORECASE,
 )

@@ -48,7 +48,7 @@ _QUANTITY = re.compile(
 )
 _ABOUT = re.compile(r"^(?:approximately|approx\.?|about|roughly|circa|\u2248|~|\\approx)\s*", re.IGNORECASE)
 _NOT_UNITS = re.compile(
-    r"\b(?:to|of|out|by|and|plus|minus|more|less|fewer|in|on|at|is|are|was|or|so|rows?|th|st|nd|rd|from|because|since|times|x)\b",
+    r"\b(?:to|of|out|by|and|plus|minus|more|less|fewer|in|on|at|is|are|was|or|so|rows?|th|st|nd|rd|from|because|since|times|x|ish|dozen|hundred|thousand|[mbtr]+illions?|lakh|crore|am|pm)\b",
     re.IGNORECASE,
 )
 _TEX: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -72,7 +72,8 @@ def remove_tex(text: str) -> str:
     """Return a text without the TeX around its numbers, powers and words."""
     for pattern, replacement in _TEX:
         text = pattern.sub(replacement, text)
-    return text.strip().strip("$").strip()
+    text = text.strip()
+    return text.strip("$").strip() if text.startswith("$") and text.endswith("$") else text
 
 
 def read_number(response: str) -> float | None:
@@ -105,7 +106,11 @@ def parse_quantity(text: str) -> tuple[float, str] | None:
     if match is None or not match["number"]:
         return None
     unit = (match["money"] or match["unit"]).strip().casefold()
-    if _NOT_UNITS.search(unit) or is_open(unit.replace("/", " ")):
+    if (
+        match["unit"].strip() in ("k", "M", "bn")
+        or _NOT_UNITS.search(unit)
+        or is_open(unit.replace("/", " "))
+    ):
         return None
     value = parse_value(match["number"])
     return None if value is None else (value, unit)

@@ -53,7 +53,7 @@ _REFUSALS = (
 _NOTICE = re.compile("|".join(_NOTICES), re.IGNORECASE)
 _REFUSAL = re.compile("|".join(_REFUSALS), re.IGNORECASE)
 _QUOTED = re.compile(r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d|(?<!\w)'[^'\n]{2,}'(?!\w)")
-_SAID = re.compile(r"\b(?:says|reads|labelled|error)\b[^.\n]*", re.IGNORECASE)
+_SAID = re.compile(r"\b(?:says|said|asks|asked|reads|labelled|error)\b[^.\n]*", re.IGNORECASE)
 
 
 def _prepare(text: str) -> str:

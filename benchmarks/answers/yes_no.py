@@ -13,7 +13,11 @@ _FIRST = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _OTHER = {"yes": re.compile(r"\bno\b\s*(?:[.,!;:]|$)", re.I), "no": re.compile(r"\byes\b", re.I)}
-_BACK = re.compile(r"\b(?:wait|actually|however|on second thought|correction)\b", re.IGNORECASE)
+_BACK = re.compile(
+    r"\b(?:wait|actually|however|on second thought|on the contrary|correction|kidding|"
+    r"(?:this|that) is (?:wrong|incorrect|false|not))\b",
+    re.IGNORECASE,
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s|\n")
 
 

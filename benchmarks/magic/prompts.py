@@ -20,7 +20,9 @@ the laptop?":
 The picture shows a desk in an office, so I look at what stands on its top. In R3 there is an open laptop with a dark \
 screen. R1 holds a white cup with a spoon in it. R1 lies nearer to the left edge of the picture than R3 does, so the cup \
 is to the left.
-Answer: Yes, the cup is to the left of the laptop."""
+Answer: Yes, the cup is to the left of the laptop.
+
+Your last line, too, begins with "Answer:" and gives the answer in one sentence."""
 HEAL = " If you notice that something you wrote before is wrong, say so and put it right."
 
 ANSWER = (

@@ -69,7 +69,8 @@ _THINGS: dict[str, str | None] = {
 }
 _NO_THING = re.compile(
     r"\b(?:images?|pictures?|photos?|scenes?|it|this|that|these|they|\w*thing|someone|nobody|no|not|differences?|changes?|"
-    r"colou?rs?|positions?|objects?|items?|neither|either|both|or|i|we|you|who|what|which|if|when|new|number)\b"
+    r"colou?rs?|positions?|objects?|items?|neither|either|both|or|i|we|you|who|what|which|if|when|new|number|"
+    r"removed|moved|missing|changed|added|other|same)\b"
 )
 _BE = r"(?:was|were|is|are|has been|have been)"
 _IN_SECOND = r"(?: (?:in|from) (?:the )?(?:second|modified|edited|2nd|right) (?:image|picture|photo)| (?:in|from) (?:image|picture) (?:2|two))?"

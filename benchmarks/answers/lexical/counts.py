@@ -18,6 +18,10 @@ _COUNTED = re.compile(
 )
 _ANY_COUNT = re.compile(rf"\b({_NUMBER}|no) (?:\w+ )?{_NOUN}\b", re.IGNORECASE)
 _ALONE = re.compile(rf"(?P<number>{_NUMBER}|none)(?: {_NOUN})?[.!]?", re.IGNORECASE)
+_MORE = re.compile(
+    r"\b(?:another|also|more|additional\w*|however|but|wait|actually|except|besides|other)\b", re.IGNORECASE
+)
+_ITEM = re.compile(r"^\s*\(?(\d{1,2})[.)]\s", re.MULTILINE)
 NOTHING = re.compile(
     r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) are (?:identical|the same)\.?",
     re.IGNORECASE,
@@ -46,6 +50,12 @@ def parse_count(text: str) -> int | None:
         return 0
     first = _COUNTED.match(sentences[0]) if sentences else None
     if first is None or not (first.end() == len(sentences[0]) or sentences[0][first.end() - 1] == ":"):
+        return None
+    items = _ITEM.findall(text)
+    if _MORE.search(" ".join(sentences[1:]) + sentences[0][first.end() :]) or len(items) not in (
+        0,
+        _value(first["number"]),
+    ):
         return None
     stated = {_value(word) for word in _ANY_COUNT.findall(" ".join(sentences))}
     return _value(first["number"]) if len(stated) == 1 else None
