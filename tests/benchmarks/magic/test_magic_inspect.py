@@ -13,6 +13,7 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput,
 from mmprobe.benchmarks.core import inspect_tasks
 from mmprobe.benchmarks.core.api_models import api_answerer, messages_of
 from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.benchmarks.inspect.provider import sample_of
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 
@@ -59,7 +60,7 @@ def test_the_task_scores_as_the_command_does(tmp_path, refuses):
         for name, metric in benchmark.score_answers(truth, answers)[0].items()
         if metric.value is not None
     }
-    assert values(log) == pytest.approx(expected)
+    assert values(log) == pytest.approx(expected | {"truncated": 0.0})
     assert ("self_heal_answer" in expected) is not refuses
     last = [messages[-1] for messages in seen if messages[-1][0] == "assistant"]
     assert sorted(text for _, text in last) == sorted(sample.prefill for sample in prefilled)
@@ -92,9 +93,9 @@ def test_a_prefill_is_the_last_message_and_comes_back(tmp_path):
         ("user", "Why?"),
         ("assistant", "So"),
     ]
-    sample = inspect_tasks.sample_of(messages, Path(tmp_path), "q")
+    sample = sample_of(messages, Path(tmp_path), "q")
     assert (sample.id, sample.prefill, sample.system, sample.question) == ("a", "So", "Speak.", "Why?")
-    assert inspect_tasks.sample_of(messages[:2], Path(tmp_path), "q").prefill is None
+    assert sample_of(messages[:2], Path(tmp_path), "q").prefill is None
     two = [ChatMessageAssistant(content="So"), ChatMessageUser(content="Why?")]
     with pytest.raises(InputError, match="more turns"):
-        inspect_tasks.sample_of(two, Path(tmp_path), "q")
+        sample_of(two, Path(tmp_path), "q")
