@@ -17,8 +17,8 @@ def find_option(question: ChoiceQuestion, response: str) -> str | None:
 
     Example:
         >>> question = ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B")
-        >>> find_option(question, "[[B]]"), find_option(question, "Answer: a dog."), find_option(question, "Not B.")
-        ('B', 'B', None)
+        >>> [find_option(question, text) for text in ("[[B]]", "Answer: a dog.", "Not B.")]
+        ['B', 'B', None]
     """
     lettered = question.prompt is None
     colour = None if lettered else drawn_colour(response)

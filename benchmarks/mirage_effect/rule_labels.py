@@ -12,33 +12,38 @@ from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 
 # A hedge in the first person or about the answer itself, as the paper counts it as noticing.
 _UNSURE = re.compile(
-    r"\b(?:i am|i'm) (?:not (?:sure|certain)|unsure|uncertain)\b|\b(?:my best|i can only|i would|i'd|i) guess\b|^perhaps\b"
-    r"|\b(?:i )?(?:do not|don't) know\b|\bit (?:might|may|could) be\b|^(?:it is )?(?:impossible|hard|difficult) to (?:say|tell)\b"
+    r"\b(?:i am|i'm) (?:not (?:sure|certain)|unsure|uncertain)\b|\b(?:my best|i can only|i would|i'd|i) "
+    r"guess\b|^perhaps\b"
+    r"|\b(?:i )?(?:do not|don't) know\b|\bit (?:might|may|could) be\b|^(?:it is )?(?:impossible|hard"
+    r"|difficult) to (?:say|tell)\b"
     r"|^assuming\b",
     re.IGNORECASE,
 )
 # Words without which an answer neither notices, hedges, asks nor speaks in general. With one it is unread.
 _SUSPICIOUS = re.compile(
-    r"\b(?:missing|blank|empty|unavailable|unable|please|sorry|provide\w*|upload\w*|attach\w*|share|send|error|failed|"
-    r"typically|usually|generally|often|commonly|normally|you|your|we|help|ai|model|as an?|kind|text|see|look at)\b",
+    r"\b(?:missing|blank|empty|unavailable|unable|please|sorry|provide\w*|upload\w*|attach\w*|share|send"
+    r"|error|failed|"
+    r"typically|usually|generally|often|commonly|normally|you|your|we|help|ai|model|as an?|kind|text|see"
+    r"|look at)\b",
     re.IGNORECASE,
 )
 _ENGLISH = re.compile(r"\b(?:the|a|an|is|are|there|this|it|of|in|on)\b", re.IGNORECASE)
 _IMAGE = r"(?:image|picture|photo|scan|x-ray|chest x-ray|ecg|mri|slide|map|chart|painting|diagram|figure)"
 _DESCRIBES = re.compile(
-    rf"^(?:the|this|your) {_IMAGE} (?:shows|depicts|displays|contains|reveals)\b|^in the {_IMAGE}\b|^there (?:is|are)\b",
+    rf"^(?:the|this|your) {_IMAGE} (?:shows|depicts|displays|contains|reveals)\b|^in the {_IMAGE}\b"
+    rf"|^there (?:is|are)\b",
     re.IGNORECASE,
 )
 
 
 def label_by_rules(text: str) -> ImagelessLabels | None:
-    """Return the labels of an answer; None for an empty or unread answer. The rules are ours; the paper used a judge.
+    """Return the labels of an answer; None for an empty or unread answer. The rules are ours.
 
-    - It notices if it is one of the notices of `answers.refusals`, or hedges in the first person ("I'm not sure").
-    - It does not notice if it is in the drawn world's language or a declared answer, or if it holds no word of a
-      notice, a hedge, a negation, a request or a general remark at all.
-    - It describes if a sentence says what the image shows ("The image shows …", "There are …") and does not
-      notice; it does not if it only notices. Else `describes` is None.
+    - It notices if it is one of the notices of `answers.refusals`, or hedges in the first person ("I guess").
+    - It does not notice if it is in the drawn world's language or a declared answer, or if it holds no word of
+      a notice, a hedge, a negation, a request or a general remark at all.
+    - It describes if a sentence says what the image shows ("The image shows", "There are") and does not notice;
+      it does not if it only notices. Else `describes` is None.
 
     Example:
         >>> label_by_rules("There are five people at the table.")
@@ -86,7 +91,8 @@ def _names_detail(sentence: str) -> bool:
 def find_diagnosis(text: str) -> str | None:
     """Return the diagnosis between `<diagnosis>` tags, with its case folded; None if there is no clear one.
 
-    As in section 7.4, an answer that notices the missing image, declines, or is empty has no diagnosis. Nor has
+    As in section 7.4, an answer that notices the missing image, declines, or is empty has no diagnosis. Nor
+    has
     one whose tags differ, or hold a negation, a hedge or alternatives ("melanoma unlikely").
 
     Example:

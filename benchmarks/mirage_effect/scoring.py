@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, with_ids
+from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, mean_metric, with_ids
 from mmprobe.benchmarks.mirage_effect.choices import find_option, is_correct, normalize_answer
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
@@ -135,15 +135,15 @@ def _choice_metrics(
         suffix: [is_correct(question, first_answer(answers, question.id + suffix)) for question in questions]
         for suffix in WAYS.values()
     }
-    metrics = mirage_scores(correct[ABSENT], correct[""], options)
+    asked = _asked_both(questions, answers, "", ABSENT)
+    metrics = _scores(correct[ABSENT], correct[""], options, asked)
     guess_scores = mirage_scores(correct[GUESSED], correct[""], options)
     metrics["guess_score"] = guess_scores["mirage_score"]
     metrics["guess_score_above_chance"] = guess_scores["mirage_score_above_chance"]
-    metrics["accuracy_guess"] = mean_metric(
-        [None if right is None else float(right) for right in correct[GUESSED]], "neither"
-    )
+    metrics["accuracy_guess"] = _accuracy(correct[GUESSED], "neither")
     metrics["mirage_minus_guess"] = _mean_difference(correct[ABSENT], correct[GUESSED])
-    metrics |= _named_metrics(correct, options) | _few_shot_metrics(correct, options)
+    asked_named = _asked_both(questions, answers, NAMED, ABSENT_NAMED)
+    metrics |= _named_metrics(correct, options, asked_named) | _few_shot_metrics(correct, options)
     metrics |= _no_choice_rates(questions, answers)
     texts = [
         [_first_normalized(question, answers, suffix) for question in questions] for suffix in ("", ABSENT)
@@ -152,17 +152,45 @@ def _choice_metrics(
     rates = mirage_rates([labels.get(name + ABSENT) for name in ids])
     metrics |= {f"{name}_choices": rate for name, rate in rates.items()}
     metrics = with_ids(metrics, ids)
-    metrics |= _mirage_scores_by_category(questions, correct, options)
+    metrics |= _mirage_scores_by_category(questions, correct, options, asked)
     return metrics | _similarity_metrics(questions, answers)
 
 
+def _scores(
+    absent: Sequence[bool | None],
+    present: Sequence[bool | None],
+    options: Sequence[int | None],
+    asked: Sequence[bool],
+) -> dict[str, Metric]:
+    """Compute the mirage scores over the questions read both ways.
+
+    Each accuracy is over all questions asked both ways whose answer was read.
+    """
+    kept = (
+        [right if both else None for right, both in zip(row, asked, strict=True)] for row in (absent, present)
+    )
+    without, with_images = kept
+    return mirage_scores(absent, present, options) | {
+        "accuracy_without": _accuracy(without, "neither"),
+        "accuracy_with": _accuracy(with_images, "higher"),
+    }
+
+
+def _accuracy(correct: Sequence[bool | None], direction: Direction) -> Metric:
+    return mean_metric([None if right is None else float(right) for right in correct], direction)
+
+
+def _asked_both(questions: Sequence[ChoiceQuestion], answers: Answers, first: str, second: str) -> list[bool]:
+    return [bool(answers.get(each.id + first) and answers.get(each.id + second)) for each in questions]
+
+
 def _named_metrics(
-    correct: Mapping[str, Sequence[bool | None]], options: Sequence[int | None]
+    correct: Mapping[str, Sequence[bool | None]], options: Sequence[int | None], asked: Sequence[bool]
 ) -> dict[str, Metric]:
     """Compute what the name of the data set changes, with and without images (figure S3); empty if not asked."""
     if not any(right is not None for suffix in (NAMED, ABSENT_NAMED) for right in correct[suffix]):
         return {}
-    scores = mirage_scores(correct[ABSENT_NAMED], correct[NAMED], options)
+    scores = _scores(correct[ABSENT_NAMED], correct[NAMED], options, asked)
     kept = ("accuracy_with", "accuracy_without", "mirage_score")
     return {f"{name}_named": scores[name] for name in kept} | {
         "name_gain_with": _mean_difference(correct[NAMED], correct[""]),
@@ -178,9 +206,8 @@ def _few_shot_metrics(
     if not any(right is not None for right in few_shot):
         return {}
     scores = mirage_scores(few_shot, correct[""], options)
-    values = [None if right is None else float(right) for right in few_shot]
     return {
-        "accuracy_few_shot": mean_metric(values, "neither"),
+        "accuracy_few_shot": _accuracy(few_shot, "neither"),
         "few_shot_gain": _mean_difference(few_shot, correct[ABSENT]),
         "few_shot_score": scores["mirage_score"],
         "few_shot_score_above_chance": scores["mirage_score_above_chance"],
@@ -191,15 +218,17 @@ def _mirage_scores_by_category(
     questions: Sequence[ChoiceQuestion],
     correct: Mapping[str, Sequence[bool | None]],
     options: Sequence[int | None],
+    asked: Sequence[bool],
 ) -> dict[str, Metric]:
     categories = list(dict.fromkeys(question.category for question in questions))
     metrics: dict[str, Metric] = {}
     for category in categories if len(categories) > 1 else ():
         members = [index for index, question in enumerate(questions) if question.category == category]
-        scores = mirage_scores(
+        scores = _scores(
             [correct[ABSENT][index] for index in members],
             [correct[""][index] for index in members],
             [options[index] for index in members],
+            [asked[index] for index in members],
         )
         scores = with_ids(scores, [questions[index].id for index in members])
         metrics |= {f"{name}[category={category}]": metric for name, metric in scores.items()}

@@ -73,6 +73,17 @@ def test_gains_by_the_name_are_paired(data):
     assert benchmark.faithful_answers(truth, records)["q0--named"] is True
 
 
+def test_an_unread_answer_does_not_remove_the_other(data):
+    """Four questions are asked both ways; of the answers without images one is unread."""
+    benchmark, truth, _ = ask(data)
+    unread = "Both A and B have their merits."
+    texts = {"": ["[[A]]", "[[A]]", "[[B]]", "[[A]]"], "--absent": ["[[A]]", unread, "[[B]]", "[[B]]"]}
+    responses = {f"q{i}{suffix}": text for suffix, rows in texts.items() for i, text in enumerate(rows)}
+    values = {name: (m.value, m.n) for name, m in benchmark.score_answers(truth, responses)[0].items()}
+    assert values["accuracy_with"] == (0.75, 4) and values["accuracy_without"] == (pytest.approx(1 / 3), 3)
+    assert values["mirage_score"] == (0.5, 3), "over the questions that were read both ways"
+
+
 def test_few_shot_prompts_without_images(data):
     options = {"examples": data / "examples.jsonl", "shots": 3}
     benchmark, truth, samples = ask(data, **options)
