@@ -8,147 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
 
 Span = tuple[int, int]
 
-# Category: its other words, singular. Plurals are added below.
-_SYNONYMS = {
-    "person": (
-        "man, woman, boy, girl, child, kid, baby, toddler, infant, teenager, adult, guy, lady, gentleman, "
-        "human, human being, pedestrian, passenger, player, batter, catcher, umpire, referee, athlete, "
-        "skater, skateboarder, surfer, skier, snowboarder, rider, biker, cyclist, bicyclist, motorcyclist, "
-        "driver, worker, chef, waiter, waitress, officer, policeman, policewoman, soldier, tourist, swimmer, "
-        "spectator, bystander, mother, father, son, daughter, brother, sister, bride, groom, farmer, student"
-    ),
-    "bicycle": "bike, pushbike",
-    "car": "automobile, sedan, suv, taxi, cab, hatchback, convertible, jeep, minivan, van",
-    "motorcycle": "motorbike, moped, scooter, motor bike, motor cycle, dirt bike",
-    "airplane": "plane, aeroplane, aircraft, jet, airliner, jetliner, air plane",
-    "bus": "minibus, double decker, double decker bus, school bus, tour bus",
-    "train": "locomotive, tram, subway train, streetcar, train car, passenger train",
-    "truck": "pickup, pickup truck, pick up truck, lorry, fire truck, firetruck, semi truck",
-    "boat": (
-        "ship, canoe, kayak, sailboat, sail boat, yacht, ferry, raft, rowboat, row boat, dinghy, speedboat, "
-        "motorboat, gondola, vessel"
-    ),
-    "traffic light": "traffic signal, stoplight, stop light, trafficlight",
-    "fire hydrant": "hydrant",
-    "stop sign": "stopsign",
-    "parking meter": "",
-    "bench": "park bench",
-    "bird": (
-        "duck, goose, pigeon, seagull, gull, parrot, owl, eagle, hawk, swan, crow, sparrow, rooster, hen, "
-        "ostrich, penguin, flamingo, pelican, dove, finch"
-    ),
-    "cat": "kitten, kitty, feline, pussycat",
-    "dog": "puppy, pup, canine, doggy, poodle, terrier, retriever, bulldog, corgi",
-    "horse": "pony, foal, stallion, mare, colt, donkey, mule",
-    "sheep": "lamb, ewe, goat",
-    "cow": "cattle, bull, calf, ox, heifer, bison, buffalo",
-    "elephant": "",
-    "bear": "polar bear, grizzly, grizzly bear, panda, panda bear, brown bear, black bear",
-    "zebra": "",
-    "giraffe": "",
-    "backpack": "rucksack, knapsack, back pack",
-    "umbrella": "parasol",
-    "handbag": "purse, hand bag, shoulder bag, tote, tote bag",
-    "tie": "necktie, bow tie, bowtie",
-    "suitcase": "luggage, suit case, briefcase, trolley case",
-    "frisbee": "flying disc, flying disk, frisby",
-    "skis": "ski",
-    "snowboard": "snow board",
-    "sports ball": (
-        "ball, soccer ball, tennis ball, basketball, football, baseball, volleyball, beach ball, soccerball, "
-        "golf ball"
-    ),
-    "kite": "",
-    "baseball bat": "bat",
-    "baseball glove": "mitt, baseball mitt",
-    "skateboard": "skate board, longboard",
-    "surfboard": "surf board, boogie board, bodyboard, paddleboard, paddle board",
-    "tennis racket": "racket, racquet, tennis racquet",
-    "bottle": "water bottle, wine bottle, beer bottle",
-    "wine glass": "wineglass, glass of wine, champagne glass, champagne flute, goblet",
-    "cup": "mug, teacup, coffee cup, tea cup, coffee mug, tumbler, drinking glass, glass of water",
-    "fork": "",
-    "knife": "",
-    "spoon": "tablespoon, teaspoon",
-    "bowl": "",
-    "banana": "",
-    "apple": "",
-    "sandwich": "burger, hamburger, cheeseburger, panini, sub sandwich",
-    "orange": "tangerine, mandarin, clementine",
-    "broccoli": "",
-    "carrot": "",
-    "hot dog": "hotdog, frankfurter",
-    "pizza": "pepperoni pizza",
-    "donut": "doughnut",
-    "cake": "cupcake, cheesecake, birthday cake, wedding cake",
-    "chair": "armchair, arm chair, stool, high chair, highchair, recliner, seat, office chair",
-    "couch": "sofa, loveseat, love seat, settee",
-    "potted plant": "plant, houseplant, house plant, potted flower, flower pot, flowerpot",
-    "bed": "bunk bed, bunkbed",
-    "dining table": "table, desk, coffee table, kitchen table, picnic table",
-    "toilet": "commode, urinal, toilet bowl, toilet seat",
-    "tv": "television, monitor, television set, tv set, tv screen, computer screen, flat screen",
-    "laptop": "laptop computer, notebook computer, macbook",
-    "mouse": "computer mouse",
-    "remote": "remote control, remote controller, tv remote, game controller, wii remote",
-    "keyboard": "computer keyboard",
-    "cell phone": "phone, cellphone, mobile phone, smartphone, smart phone, telephone, iphone",
-    "microwave": "microwave oven",
-    "oven": "stove, stovetop, stove top, stove top oven, cooker",
-    "toaster": "",
-    "sink": "washbasin, wash basin, kitchen sink, bathroom sink",
-    "refrigerator": "fridge, freezer, refridgerator",
-    "book": "novel, textbook, paperback",
-    "clock": "wall clock, alarm clock, clock face, timepiece",
-    "vase": "",
-    "scissors": "scissor, pair of scissors, shears",
-    "teddy bear": "teddy, stuffed bear, stuffed animal, stuffed toy, plush toy, plushie",
-    "hair drier": "hair dryer, hairdryer, hairdrier, blow dryer, blow drier",
-    "toothbrush": "tooth brush",
-}
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    category: tuple(words.split(", ")) if words else () for category, words in _SYNONYMS.items()
-}
+_LISTS = yaml.safe_load(Path(__file__).with_name("coco.yaml").read_text(encoding="utf-8"))
+SYNONYMS: dict[str, tuple[str, ...]] = {name: tuple(words) for name, words in _LISTS["synonyms"].items()}
 COCO_CATEGORIES: tuple[str, ...] = tuple(SYNONYMS)
-
-_IRREGULAR = {
-    "person": ("people", "persons"),
-    "man": ("men",),
-    "woman": ("women",),
-    "child": ("children",),
-    "gentleman": ("gentlemen",),
-    "policeman": ("policemen",),
-    "policewoman": ("policewomen",),
-    "human being": ("human beings",),
-    "goose": ("geese",),
-    "sheep": ("sheep",),
-    "calf": ("calves",),
-    "ox": ("oxen",),
-    "mouse": ("mice", "mouses"),
-    "computer mouse": ("computer mice",),
-    "knife": ("knives",),
-    "glass of wine": ("glasses of wine",),
-    "glass of water": ("glasses of water",),
-    "pair of scissors": ("pairs of scissors",),
-}
-_NO_PLURAL = {"cattle", "luggage", "aircraft", "broccoli", "skis", "scissors", "shears", "bison"}
-
-# Phrases with a word of the lists that name something else, or the category after `=`.
-_OTHER_PHRASES = """apple juice, apple pie, apple tree, banana bread, banana tree, baseball cap, baseball
-field, baseball game, baseball diamond, baseball uniform, basketball court, bed frame, bed sheet, bed
-spread, bird cage, bird feeder, bird house, boat house, book case, book shelf, bottle cap, bottle opener,
-bus stop, bus station, bus lane, cake stand, car park, car seat, carrot cake=cake, cat food, chair lift,
-clock tower=clock, dog collar, dog food, dog house, dog leash, dog park, football field, horse carriage,
-kite surfing, knife block, laptop bag, mouse pad, orange juice, orange tree, oven mitt, phone booth, phone
-case, pizza box, pizza cutter, plant pot, power plant, remote area, remote location, remote place, remote
-village, ski boot, ski goggle, ski jacket, ski lift, ski pole, ski resort, ski slope, table cloth, table
-lamp, table tennis, truck bed, flower bed, river bed, telephone pole, toilet brush, toilet paper, toilet
-roll, train platform, train station, train track, truck driver=person, bus driver=person, taxi
-driver=person, car driver=person, bird s eye, bear in mind, sheep dog=dog, clock radio, sink cabinet, bed
-room"""
 
 _WORD = re.compile(r"[^\W\d_]+")
 _OTHER_COLOURS = frozenset(
@@ -172,9 +40,9 @@ _AFTER_A_FRUIT = frozenset(
 
 def make_plurals(phrase: str) -> tuple[str, ...]:
     """Return the plural forms of an English noun phrase that ends in its noun."""
-    if phrase in _IRREGULAR:
-        return _IRREGULAR[phrase]
-    if phrase in _NO_PLURAL:
+    if phrase in _LISTS["irregular"]:
+        return tuple(_LISTS["irregular"][phrase])
+    if phrase in _LISTS["no_plural"]:
         return ()
     if re.search(r"(?:s|x|z|ch|sh)$", phrase):
         return (phrase + "es",)
@@ -186,8 +54,8 @@ def make_plurals(phrase: str) -> tuple[str, ...]:
 def _make_phrases() -> dict[str, str | None]:
     """Return phrase -> category for all phrases, singular and plural; None for no category."""
     table: dict[str, str | None] = {}
-    for item in _OTHER_PHRASES.replace("\n", " ").split(", "):
-        phrase, _, category = item.strip().partition("=")
+    for item in _LISTS["other_phrases"]:
+        phrase, _, category = item.partition("=")
         for form in (phrase, *make_plurals(phrase)):
             table[form] = category or None
     for category, synonyms in SYNONYMS.items():

@@ -14,7 +14,8 @@ _S, _C, _P = f"(?:{'|'.join(SHAPES)})", f"(?:{'|'.join(COLOURS)})", "[A-D][1-4]"
 _ITEM, _LISTED = rf"an? {_C} {_S} at {_P}", rf"{_C} {_S} {_P}"
 _CHANGE = rf"the {_S} (?:was removed|changed from {_C} to {_C}|moved from {_P} to {_P})|nothing changed"
 _SENTENCE = re.compile(
-    rf"(?:(?:therefore: |picture (?:one|two): )?(?:{_CHANGE})|yes|no|there is 1 difference|there are (?:\d+|no) differences"
+    rf"(?:(?:therefore: |picture (?:one|two): )?(?:{_CHANGE})|yes|no|there is 1 difference|there are "
+    rf"(?:\d+|no) differences"
     rf"|(?:yes, )?the {_S} is (?:at {_P}|{_C})|(?:no, )?there is no {_S}"
     rf"|(?:picture (?:one|two): )?{_LISTED}(?:, {_LISTED})*|{_ITEM}(?:(?:, | and ){_ITEM})*)\.?",
     re.IGNORECASE,
@@ -28,7 +29,7 @@ _NUMBERS = {"no": "0"}
 
 
 class Fact(NamedTuple):
-    """A statement of a sentence: its words without the values, and the values (numbers, colours, cells, yes)."""
+    """A statement: its words without the values, and the values (numbers, colours, cells, yes)."""
 
     frame: tuple[str, ...]
     values: tuple[str, ...]
@@ -86,7 +87,7 @@ def same_statement(first: str, second: str) -> bool:
 
 
 def find_statement(response: str) -> str | None:
-    """Return the answer that a response declares, in the drawn world also the part behind `Therefore:`; or None."""
+    """Return the answer that a response declares, also behind `Therefore:` in the drawn world; or None."""
     text = conclusion(response)
     if text and all(map(is_drawn, split_sentences(text))):
         return text
@@ -98,8 +99,8 @@ def judge_statement(response: str, *true: str) -> Verdict:
     """Return whether a response is one of the true answers: exactly in the drawn world, else as `judge_text`.
 
     Example:
-        >>> judge_statement("The star is red.", "red"), judge_statement("The star was removed.", "The ring was removed.")
-        ('right', 'wrong')
+        >>> [judge_statement("The star is red.", truth) for truth in ("red", "The star is blue.")]
+        ['right', 'wrong']
     """
     text = conclusion(response)
     if text and all(map(is_drawn, split_sentences(text))):

@@ -1,6 +1,7 @@
 r"""Find the answer that a response declares: the one mechanism under all readers.
 
-A rule decides only where the answer stands in a declared form: JSON with a key `answer`; `<answer>…</answer>`;
+A rule decides only where the answer stands in a declared form: JSON with a key `answer`;
+`<answer>…</answer>`;
 `[[…]]`; `\boxed{…}`; `Answer:` or "the answer is" with the answer alone behind it; or a response that is
 nothing but the answer. Everything else is unread.
 """
@@ -50,11 +51,13 @@ _LEAD = re.compile(
 )
 _SENTENCE_END = re.compile(r"[.!?;](?=\s|$)|[\u3002\uff01\uff1f\uff1b]|\n")
 _CONNECTED = re.compile(
-    r"(?:^|[,:;]\s*|\band\s+)(?:so|therefore|thus|hence|then|finally|and|in conclusion|this means(?: that)?)?[\s,:]*$",
+    r"(?:^|[,:;]\s*|\band\s+)(?:so|therefore|thus|hence|then|finally|and|in conclusion|this means(?: "
+    r"that)?)?[\s,:]*$",
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|wait|actually|correction|sorry|oops|hmm|however|but\b|or\b|alternatively|"
+    r"(?:^|[.!?;\n\u2026]\s*|\.\.\.\s*|, )(?:no\b[, ]|wait|actually|correction|sorry|oops|hmm|however"
+    r"|but\b|or\b|alternatively|"
     r"on second thought|on the contrary|just kidding|(?:this|that) is (?:wrong|incorrect|false|not))",
     re.IGNORECASE,
 )
@@ -70,15 +73,19 @@ _ENDS = "\"'\u2018\u2019\u201c\u201d\u00ab\u00bb_ \t\n"
 
 # A negation, alternatives, a hedge or a condition in the deciding sentence makes an answer unread.
 NEGATION = re.compile(
-    r"\b(?:no|not|never|neither|nor|none|nothing|cannot|without|hardly|except|but|excluded?|negative|unlikely|"
+    r"\b(?:no|not|never|neither|nor|none|nothing|cannot|without|hardly|except|but|excluded?|negative"
+    r"|unlikely|"
     r"wrong|incorrect|false|rather|instead|other than|non)\b|n't\b|\bnot?-|\bnon-",
     re.IGNORECASE,
 )
 ALTERNATIVES = re.compile(r"\b(?:or|either|both|and/or|versus|vs)\b|/", re.IGNORECASE)
 HEDGE = re.compile(
-    r"\b(?:maybe|perhaps|probabl[ye]|possibl[ye]|likely|might|may|could|would|should|can|seems?|seemingly|appears?|"
-    r"apparently|guess|think|believe|suppose|assum\w+|presumabl[ye]|potentially|uncertain|unsure|unclear|unknown|sure|certain|"
-    r"if|unless|whether|depend\w*|almost|nearly|partial(?:ly)?|partly|sort of|kind of|more or less|somewhat|rather|roughly|around|suspected|rule out|"
+    r"\b(?:maybe|perhaps|probabl[ye]|possibl[ye]|likely|might|may|could|would|should|can|seems?|seemingly"
+    r"|appears?|"
+    r"apparently|guess|think|believe|suppose|assum\w+|presumabl[ye]|potentially|uncertain|unsure|unclear"
+    r"|unknown|sure|certain|"
+    r"if|unless|whether|depend\w*|almost|nearly|partial(?:ly)?|partly|sort of|kind of|more or less"
+    r"|somewhat|rather|roughly|around|suspected|rule out|"
     r"undetermined|unspecified|insufficient|impossible|difficult|n/a)\b|\?|\.\.\.|\u2026",
     re.IGNORECASE,
 )

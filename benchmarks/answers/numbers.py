@@ -41,14 +41,18 @@ WORDS = dict(
 )
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d{1,3})?(?:\s*/\s*\d+(?:\.\d+)?)?"
-_UNIT = r"(?:\s*(?:[a-z\u00b5\u03bc\u03a9]+|\u00b0\s?[CFcf]?|%)(?:\s*[/\u00b7]\s*[a-z]+|\^-?\d|(?<=[a-z]) [a-z]+)*)"
+_UNIT = (
+    r"(?:\s*(?:[a-z\u00b5\u03bc\u03a9]+|\u00b0\s?[CFcf]?|%)"
+    r"(?:\s*[/\u00b7]\s*[a-z]+|\^-?\d|(?<=[a-z]) [a-z]+)*)"
+)
 _QUANTITY = re.compile(
     rf"(?:(?:x|y|z|n|[a-zA-Z])\s*=\s*)?(?P<money>[$\u20ac\u00a3]?)(?P<number>{_NUMBER})(?P<unit>{_UNIT}?)",
     re.IGNORECASE,
 )
 _ABOUT = re.compile(r"^(?:approximately|approx\.?|about|roughly|circa|\u2248|~|\\approx)\s*", re.IGNORECASE)
 _NOT_UNITS = re.compile(
-    r"\b(?:to|of|out|by|and|plus|minus|more|less|fewer|in|on|at|is|are|was|or|so|rows?|th|st|nd|rd|from|because|since|times|x|ish|dozen|hundred|thousand|[mbtr]+illions?|lakh|crore|am|pm)\b",
+    r"\b(?:to|of|out|by|and|plus|minus|more|less|fewer|in|on|at|is|are|was|or|so|rows?|th|st|nd|rd|from"
+    r"|because|since|times|x|ish|dozen|hundred|thousand|[mbtr]+illions?|lakh|crore|am|pm)\b",
     re.IGNORECASE,
 )
 _TEX: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -145,7 +149,8 @@ def is_near(number: float, true: float, threshold: float = THRESHOLD) -> bool:
 # short, with small powers, and without functions.
 _LONGEST = 60
 _TOKEN = re.compile(
-    r"\\(?:frac|sqrt|pi|times|cdot|div|left|right)(?![a-z])|\d{1,12}(?!\d)|(?<![a-z])[a-z](?![a-z])|[-+*/^(){}.\s]",
+    r"\\(?:frac|sqrt|pi|times|cdot|div|left|right)(?![a-z])|\d{1,12}(?!\d)|(?<![a-z])[a-z](?![a-z])"
+    r"|[-+*/^(){}.\s]",
     re.I,
 )
 _POWER = re.compile(r"(\w|[)}])\s*\^\s*(?:\{\s*-?(\d+|[a-z])\s*\}|-?(\d+|[a-z]))(?!\s*\^)", re.IGNORECASE)
@@ -169,8 +174,8 @@ def same_expression(first: str, second: str) -> bool | None:
     r"""Return whether two expressions are equal, by math-verify; None where either is not a plain expression.
 
     Example:
-        >>> same_expression("2x+3", "3+2x"), same_expression("x^2", "2x"), same_expression("a cat", "3") is None
-        (True, False, True)
+        >>> [same_expression(first, "3+2x") for first in ("2x+3", "2x", "a cat")]
+        [True, False, None]
     """
     texts = [re.sub(r"^[a-zA-Z]\s*=\s*", "", _plain(text)) for text in (first, second)]
     if not all(_is_harmless(text) and not re.fullmatch(r"\d+\s*-\s*\d+", text) for text in texts):

@@ -17,16 +17,10 @@ def read_coco_objects(
 ) -> dict[str, frozenset[str]]:
     """Return the categories that each image of a COCO instances file shows, with crowds.
 
-    Args:
-        path: `instances_val2014.json` or a file of the same form.
-        key: the field of an image that is the key of the result.
+    The keys are the field `key` of the images.
 
     Raises:
         InputError: the file has another form, or two images have the same key.
-
-    Example:
-        >>> read_coco_objects("instances_val2014.json")["COCO_val2014_000000000042.jpg"]  # doctest: +SKIP
-        frozenset({'dog'})
     """
     try:
         data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))

@@ -44,7 +44,7 @@ def split_options(question: str) -> SplitQuestion:
     Options are a run of marks from the first on, in order, on one or several lines: `(A)`, `[A]`, `A.`, `A)`
     or `A:`; `(a)`, `[a]` or `a)`; `①`; `(1)`, `[1]` or `1)`. Of several kinds, capital letters come before
     small ones, circles and digits; of several runs the last counts. Removed with them are a heading
-    (`Choices:`), a blank for the mark, and a sentence that asks to choose. A text without a run stays as it is.
+    (`Choices:`), a blank for the mark, and a sentence that asks to choose. A text without a run stays.
 
     Example:
         >>> split_options("Find x. Choices: (a) 38, (b) 40; (c) 42")

@@ -9,42 +9,54 @@ import re
 
 _IMAGE = (
     r"(?:(?:actual|attached|uploaded|medical|chest|brain|second|first|two|other|\d+) )*"
-    r"(?:images?|pictures?|photos?|photographs?|pics?|x-?rays?|radiographs?|scans?|slides?|ecgs?|mris?|attachments?|"
+    r"(?:images?|pictures?|photos?|photographs?|pics?|x-?rays?|radiographs?|scans?|slides?|ecgs?|mris?"
+    r"|attachments?|"
     r"visual (?:input|content|information)|files?)(?: images?)?"
 )
 _A = r"(?:(?:the|any|an?|your|this|that|these|those|both|me|it|them|of|to|access|contents?) )*"
 _I = r"\b(?:i|we)(?: am|'m| are)?(?: sorry,?)?(?: but)?(?: i(?: am|'m)?)?"
 _NOT = (
-    r"(?: still| currently| actually)?(?: cannot| can't| can not| could not| couldn't| do not| don't| did not| didn't|"
-    r" am unable to| unable to| am not able to| not able to| have no| lack)(?: actually| currently| directly| yet)?"
+    r"(?: still| currently| actually)?(?: cannot| can't| can not| could not| couldn't| do not| don't| did "
+    r"not| didn't|"
+    r" am unable to| unable to| am not able to| not able to| have no| lack)(?: actually| currently| "
+    r"directly| yet)?"
 )
 _SENDING = r"(?:attach|includ|provid|upload|shar|suppl|sen[dt]|giv|receiv|post)\w*"
 _NOTICES = (
     rf"{_I}{_NOT} (?:see|view|access|open|find|have|receive|load|look at|process|analy[sz]e)? ?{_A}{_IMAGE}"
     r"(?= (?:you|that|here|in your|in this|attached|provided|itself|to|from|directly|or)\b|\W*$|[.,;:!?])",
-    rf"\bthere(?: is| was|'s| are| were) no {_IMAGE}(?: (?:{_SENDING}|here|available|in your|for me)\b|[.,;:!?]|$)",
+    rf"\bthere(?: is| was|'s| are| were) no {_IMAGE}(?: (?:{_SENDING}|here|available|in your|for me)\b"
+    rf"|[.,;:!?]|$)",
     rf"(?:^|[.,;:!?] |\bbut |\bas |\bsince |\bbecause )no {_IMAGE}"
-    rf"(?: (?:is|was|were|are|has been|have been|seems to be|appears to be))?(?: {_SENDING}|[.,;:!?]|$| available| found)",
+    rf"(?: (?:is|was|were|are|has been|have been|seems to be|appears to be))?(?: {_SENDING}|[.,;:!?]|$| "
+    rf"available| found)",
     rf"\byou (?:have not|haven't|did not|didn't|forgot to) {_SENDING} {_A}{_IMAGE}",
-    rf"(?:^|[.,;:!?] |\b(?:but|so|then) )(?:please|kindly|could you|can you|would you)(?: please| kindly)?(?: just)? "
+    rf"(?:^|[.,;:!?] |\b(?:but|so|then) )(?:please|kindly|could you|can you|would you)(?: please| "
+    rf"kindly)?(?: just)? "
     rf"(?:re-?)?(?:{_SENDING}) {_A}(?:{_IMAGE}|it|them)\b",
     rf"\b(?:just )?(?:send|share|upload|attach)(?: me)? (?:the|your|an?) {_IMAGE} (?:and|so)\b",
     rf"\bi need (?:to see )?{_A}(?:more )?{_IMAGE}\b|\b{_IMAGE} (?:is|are) needed\b",
-    rf"(?:^|[.,;:!?] )(?:the |your )?{_IMAGE} (?:is |are |was |were |did |does |has |could |can |seems to be |appears to be )?"
-    r"(?:not (?:been )?(?:load|attach|provid|includ|upload|found|available|visible|open|come)\w*|cannot be (?:seen|opened|loaded)|"
+    rf"(?:^|[.,;:!?] )(?:the |your )?{_IMAGE} (?:is |are |was |were |did |does |has |could |can |seems to "
+    rf"be |appears to be )?"
+    r"(?:not (?:been )?(?:load|attach|provid|includ|upload|found|available|visible|open|come)\w*|cannot "
+    r"be (?:seen|opened|loaded)|"
     r"missing|unavailable|failed to load|blank|corrupted|not found)(?=\W*$|[.,;:!?]|,? so\b)",
     r"\bas an? (?:text-?\s?(?:based|only)? ?)?(?:ai|language|text)[ -](?:\w+ ){0,2}?model\b",
-    rf"\b(?:without|in the absence of) (?:seeing |access to |having )?(?:the|an?|any|your) (?:\d+ )?{_IMAGE}\b",
-    rf"\b(?:i|we) can only see (?:one|1)(?: of the (?:two|2))? {_IMAGE}|\bonly one (?:{_IMAGE} )?was (?:{_SENDING})",
+    rf"\b(?:without|in the absence of) (?:seeing |access to |having )?(?:the|an?|any|your) (?:\d+ "
+    rf")?{_IMAGE}\b",
+    rf"\b(?:i|we) can only see (?:one|1)(?: of the (?:two|2))? {_IMAGE}|\bonly one (?:{_IMAGE} )?was "
+    rf"(?:{_SENDING})",
     r"\b(?:image|file) not found\b|\bno (?:visual input|image data)\b|\b(?:image|picture|photo) missing$",
     rf"{_I}{_NOT} (?:see|view|open) (?:it|them|anything|this|that)(?: here)?(?=\W*$|[.,;!])",
     rf"\bwhich i cannot see\b|^cannot see$|^unable to view\b|^no {_IMAGE}$",
 )
 _REFUSALS = (
-    rf"{_I}{_NOT} (?:answer|tell|determine|say|help|assist|identify|compare|count|choose|give|provide|diagnose|comment|"
+    rf"{_I}{_NOT} (?:answer|tell|determine|say|help|assist|identify|compare|count|choose|give|provide"
+    rf"|diagnose|comment|"
     r"know|pick|do that|make|describe|be sure|confirm)\b",
     r"^(?:(?:i'm|i am|we are) )?sorry\b|^(?:i )?apologi[sz]e",
-    r"^(?:unable|not able|impossible|cannot|can't|hard|difficult)(?: to)? (?:answer|tell|determine|say|view|see|give|be)\b",
+    r"^(?:unable|not able|impossible|cannot|can't|hard|difficult)(?: to)? (?:answer|tell|determine|say"
+    r"|view|see|give|be)\b",
     r"\b(?:cannot|can't|can not) be (?:determined|answered|known|seen)\b",
     r"\bnot enough (?:information|context)\b|\binsufficient (?:information|data)\b|\benough information\b",
     r"^no (?:idea|comment|answer|way to tell|information)\b|^(?:n/?a|unknown|not sure|unclear|undetermined)$",

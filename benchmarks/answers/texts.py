@@ -14,14 +14,15 @@ _ENDS = "\"'`*_,;:!?()[]{}\\\u2018\u2019\u201c\u201d\u00ab\u00bb\u3001\u3002"
 _ARTICLES = {"a", "an", "the"}
 _LONGEST = 6  # words of a declared answer that can be wrong; ours
 _PROSE = re.compile(
-    r"\b(?:in|on|at|given|shown|visible|that|which|because|since|i|we|you|he|she|it|they|is|are|was|were|answer|image|picture)\b"
+    r"\b(?:in|on|at|given|shown|visible|that|which|because|since|i|we|you|he|she|it|they|is|are|was|were"
+    r"|answer|image|picture)\b"
 )
 _END = re.compile(r"(?<=[.!?])\s+")
 _NUMBERING = re.compile(r"\s*(?:[*_#>-]+\s*)?\(?\d{1,2}[.)]\s+")
 
 
 def normalize_words(text: str) -> tuple[str, ...]:
-    """Return the casefolded words of a short answer, without punctuation around them, articles and dollars."""
+    """Return the casefolded words of a short answer, without punctuation, articles and dollars."""
     text = unicodedata.normalize("NFKC", numbers.remove_tex(text)).replace("$", " ")
     stripped = (
         word.rstrip(_ENDS + ".").lstrip(_ENDS) for word in text.casefold().split()
@@ -46,16 +47,10 @@ def same_text(first: str, second: str) -> bool:
 def _same_word(first: str, second: str) -> bool:
     if first == second:
         return True
-    values = [numbers.parse_quantity(word) for word in (first, second)]
-    return (
-        None not in values
-        and all(value and value[1] == "" for value in values)
-        and math.isclose(
-            values[0][0],
-            values[1][0],
-            rel_tol=1e-9,  # type: ignore[index]
-        )
-    )
+    one, other = numbers.parse_quantity(first), numbers.parse_quantity(second)
+    if one is None or other is None or one[1] or other[1]:
+        return False
+    return math.isclose(one[0], other[0], rel_tol=1e-9)
 
 
 def judge_text(response: str, *true: str) -> Verdict:

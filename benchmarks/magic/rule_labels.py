@@ -61,7 +61,7 @@ def is_correct(response: str, true_answer: str, full_answer: str | None = None) 
 
 
 def _is_full(response: str, full_answer: str) -> bool | None:
-    """Return whether a response is the full true answer; None if it is another sentence of unknown meaning."""
+    """Return whether a response is the full true answer; None if it is another sentence."""
     statement = find_statement(response)
     if statement is not None and same_text(statement, full_answer):
         return True

@@ -15,7 +15,8 @@ _SENTENCE = re.compile(
 _R = r"(?:R(?:_\{?|\s)?|(?:regions?|box(?:es)?)\s+#?R?)"
 _NUMBER = r"\d{1,3}(?![A-Za-z0-9])"
 _CITED = re.compile(
-    rf"(?<![A-Za-z0-9])(?:(?:regions|boxes)\s+(#?{_NUMBER}(?:(?:,\s*(?:and\s+|or\s+)?|\s+(?:and|or)\s+|\s*&\s*)#?{_NUMBER})+)"
+    rf"(?<![A-Za-z0-9])(?:(?:regions|boxes)\s+(#?{_NUMBER}(?:(?:,\s*(?:and\s+|or\s+)?|\s+(?:and|or)\s+"
+    rf"|\s*&\s*)#?{_NUMBER})+)"
     rf"|{_R}({_NUMBER}))",
     re.IGNORECASE,
 )
@@ -88,7 +89,8 @@ def find_cited_regions(
     """Extract the boxes that the steps cite, all steps together (section 4.1); None where that is unread.
 
     Known forms are `R2`, `region 2`, `box 2`, and `boxes 1, 2 and 4`. A box counts as cited whatever the step
-    says of it. A range (`R1-R3`, `R1 to R3`, `all boxes`) leaves open what is cited, so such an answer is unread.
+    says of it. A range (`R1-R3`, `R1 to R3`, `all boxes`) leaves open what is cited, so such an answer is
+    unread.
 
     Args:
         steps: the steps of an answer.

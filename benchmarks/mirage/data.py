@@ -103,7 +103,9 @@ def true_references(question: MirageQuestion) -> list[str]:
 
 
 def is_correct(question: MirageQuestion, response: str, threshold: float = THRESHOLD) -> bool | None:
-    """Return whether a response gives the true answer, by rules; None if it is unread. A refusal is not right.
+    """Return whether a response gives the true answer, by rules; None if it is unread.
+
+    A refusal is not right.
 
     The answer must stand in a declared form (docs/readers.md): an option by its letter or text, one number, or
     words that are those of the true answer. A judge reads more.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
 from mmprobe.benchmarks.mirage.data import MAX_ITEMS
@@ -23,47 +23,24 @@ class _Matches(StrictReply):
     true: list[MatchLabel]
 
 
-class _Kinds(StrictReply):
-    spatial: bool
-    logical: bool
-    factuality: bool
-    context: bool
-    fabrication: bool
-
-
-class _Scores(StrictReply):
-    factual_accuracy: Score
-    logical_consistency: Score
-    reasoning_completeness: Score
-    conceptual_accuracy: Score
-    strategy_appropriateness: Score
-
-
 class _Correct(StrictReply):
     correct: bool | None
 
 
+_KIND_FIELDS: dict[str, Any] = dict.fromkeys(KINDS, (bool, ...))
+_SCORE_FIELDS: dict[str, Any] = dict.fromkeys(DIMENSIONS, (Score, ...))
+_Kinds: Any = create_model("_Kinds", __base__=StrictReply, **_KIND_FIELDS)
+_Scores: Any = create_model("_Scores", __base__=StrictReply, **_SCORE_FIELDS)
+
+
+# Each reader raises `UnusableReply` where the form is wrong.
 def read_correct(reply: str) -> bool | None:
-    """Return whether a judge finds a response's answer right; None if the response states no answer.
-
-    Raises:
-        UnusableReply: the form is wrong.
-
-    Example:
-        >>> read_correct('{"correct": true}')
-        True
-    """
+    """Return whether a judge finds a response's answer right; None if the response states no answer."""
     return read_reply(reply, _Correct).correct
 
 
 def read_extraction(reply: str) -> Extraction:
-    """Return the steps and claims of a reply in their order (section 3.2 and figure 8).
-
-    Args:
-        reply: a JSON object. Its text `marked` holds the items between tags.
-
-    Raises:
-        UnusableReply: a tag is not closed, is nested or is empty, or there are not 1 to 10 steps and claims.
+    """Return the steps and claims between the tags of a reply, 1 to 10 of each (section 3.2 and figure 8).
 
     Example:
         >>> read_extraction('{"marked": "<step>Halve 6.</step> <claim>It is 3.</claim>"}').claims
@@ -98,19 +75,7 @@ def _find_tagged(text: str, tag: Literal["step", "claim"]) -> tuple[str, ...]:
 
 
 def read_matches(reply: str, predicted: int, true: int) -> Matches:
-    """Return the labels of the predicted and of the true items (figure 9).
-
-    Args:
-        reply: the text of the reply.
-        predicted, true: the numbers of items that the judge saw.
-
-    Raises:
-        UnusableReply: the form is wrong, a label is unknown, or a list has the wrong length.
-
-    Example:
-        >>> read_matches('{"predicted": ["MATCH", "CONFLICT"], "true": ["MATCH"]}', 2, 1).predicted
-        ('MATCH', 'CONFLICT')
-    """
+    """Return the labels of so many predicted and true items (figure 9)."""
     matches = read_reply(reply, _Matches)
     for labels, count, name in ((matches.predicted, predicted, "predicted"), (matches.true, true, "true")):
         if len(labels) != count:
@@ -119,28 +84,12 @@ def read_matches(reply: str, predicted: int, true: int) -> Matches:
 
 
 def read_hallucinations(reply: str) -> dict[Kind, bool]:
-    """Return whether a judge found each of the five kinds of hallucination (figure 10).
-
-    Raises:
-        UnusableReply: a kind has no verdict, or the reply holds anything else.
-
-    Example:
-        >>> read_hallucinations(_Kinds(**dict.fromkeys(KINDS, False)).model_dump_json())["spatial"]
-        False
-    """
+    """Return whether a judge found each of the five kinds of hallucination (figure 10)."""
     verdicts = read_reply(reply, _Kinds)
     return {kind: getattr(verdicts, kind) for kind in KINDS}
 
 
 def read_scores(reply: str) -> tuple[int, ...]:
-    """Return the five scores of a reasoning chain, 1 to 5, in the order of `DIMENSIONS` (figure 11).
-
-    Raises:
-        UnusableReply: a dimension has no whole number from 1 to 5, or the reply holds anything else.
-
-    Example:
-        >>> read_scores(str(dict.fromkeys(DIMENSIONS, 4)).replace("'", '"'))
-        (4, 4, 4, 4, 4)
-    """
+    """Return the five scores of a reasoning chain, 1 to 5, in the order of `DIMENSIONS` (figure 11)."""
     scores = read_reply(reply, _Scores)
     return tuple(getattr(scores, dimension) for dimension in DIMENSIONS)

@@ -28,10 +28,12 @@ QUESTIONS = {
     "same": "Are these two images the same? Begin with 'Yes.' or 'No.', then say why.",
     "different": "Are these two images different? Begin with 'Yes.' or 'No.', then say why.",
     "count": "How many differences are there between the two images? Answer with the number alone.",
-    "list": "List every difference between the two images: an object that changed colour, was removed or moved. Answer with "
-    "one sentence a line: 'The OBJECT changed from COLOUR to COLOUR.', 'The OBJECT was removed.' or 'The OBJECT moved.'",
-    "steps": "Compare the two images step by step. End with a line that begins with 'Answer:' and says what differs in "
-    "sentences such as 'The OBJECT changed from COLOUR to COLOUR.', 'The OBJECT was removed.' or 'The OBJECT moved.'",
+    "list": "List every difference between the two images: an object that changed colour, was removed or "
+    "moved. Answer with one sentence a line: 'The OBJECT changed from COLOUR to COLOUR.', 'The OBJECT was "
+    "removed.' or 'The OBJECT moved.'",
+    "steps": "Compare the two images step by step. End with a line that begins with 'Answer:' and says what "
+    "differs in sentences such as 'The OBJECT changed from COLOUR to COLOUR.', 'The OBJECT was removed.' or "
+    "'The OBJECT moved.'",
 }
 FIND = "There are {} differences between the two images. Can you find them?"
 FIND_ONE = "There is 1 difference between the two images. Can you find it?"

@@ -54,7 +54,8 @@ def score_by_rules(
 def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, dict[str, Any]]:
     """Label the answers about one pair with the lexical judge.
 
-    An answer about differences is understood if the rules read all of it, and it claims a difference or says that
+    An answer about differences is understood if the rules read all of it, and it claims a difference or says
+    that
     there are none (`answers.lexical.claims.read_claims`).
 
     Args:
@@ -90,7 +91,8 @@ def _read_claims(pair: Pair, text: str) -> AnswerClaims:
 
 
 def unread_share(records: Sequence[Mapping[str, Any]]) -> Metric:
-    """Return the share of answers that neither the rules nor a judge read: no yes or no, no number, no claims."""
+    """Return the share of answers that neither the rules nor a judge read: no yes or no, no number, no
+    claims."""
     answers = {
         f"{record['id']}/{name}": answer for record in records for name, answer in record["answers"].items()
     }

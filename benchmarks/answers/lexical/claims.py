@@ -68,39 +68,47 @@ _THINGS: dict[str, str | None] = {
     **{form: shape for shape in SHAPES for form in (shape, *make_plurals(shape))},
 }
 _NO_THING = re.compile(
-    r"\b(?:images?|pictures?|photos?|scenes?|it|this|that|these|they|\w*thing|someone|nobody|no|not|differences?|changes?|"
+    r"\b(?:images?|pictures?|photos?|scenes?|it|this|that|these|they|\w*thing|someone|nobody|no|not"
+    r"|differences?|changes?|"
     r"colou?rs?|positions?|objects?|items?|neither|either|both|or|i|we|you|who|what|which|if|when|new|number|"
     r"removed|moved|missing|changed|added|other|same)\b"
 )
 _BE = r"(?:was|were|is|are|has been|have been)"
-_IN_SECOND = r"(?: (?:in|from) (?:the )?(?:second|modified|edited|2nd|right) (?:image|picture|photo)| (?:in|from) (?:image|picture) (?:2|two))?"
+_IN_SECOND = (
+    r"(?: (?:in|from) (?:the )?(?:second|modified|edited|2nd|right) (?:image|picture|photo)"
+    r"| (?:in|from) (?:image|picture) (?:2|two))?"
+)
 _HUE = r"colou?r"
 _FROM_TO = rf"from (?P<before>{COLOUR}) to (?P<after>{COLOUR})"
 _MOVE = rf"(?: from (?:the )?(?P<before>{PLACE}))?(?: (?:to (?:the )?)?(?P<after>{PLACE}))?"
-# Type of a claim, and the sentences that state it; `{thing}` is the object.
-_FORMS: tuple[tuple[EditType, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(form.format(thing=r"(?P<thing>[a-z0-9][a-z0-9' ,-]*?)") + _IN_SECOND + r"\s*[.!;]?"))
-    for kind, form in (
-        (
-            "remove",
-            rf"{{thing}} (?:{_BE} (?:removed|deleted|erased|missing|gone)|(?:has |have )?(?:disappeared|vanished))",
-        ),
-        ("remove", r"(?:removed?|missing|gone): {thing}"),
-        ("remove", r"{thing}: (?:removed|missing|gone)"),
-        ("position", rf"{{thing}} (?:(?:{_BE} |has |have )?moved|{_BE} relocated){_MOVE}"),
-        ("position", r"(?:moved?|position): {thing}"),
-        ("position", rf"{{thing}}: moved{_MOVE}"),
-        (
-            "color",
-            rf"{{thing}} (?:(?:has |have )?(?:changed|turned|went)(?: {_HUE})?|{_BE} recolou?red) {_FROM_TO}",
-        ),
-        ("color", rf"(?:the )?{_HUE} of {{thing}} changed(?: {_FROM_TO})?"),
-        ("color", rf"{{thing}} (?:(?:has |have )?changed {_HUE}|{_BE} recolou?red)"),
-        ("color", rf"(?:{_HUE}|recolou?red): {{thing}}"),
-        ("color", rf"{{thing}}: {_FROM_TO}"),
-        ("color", rf"{{thing}} (?:(?:has |have )?turned|is now|are now) (?P<after>{COLOUR})"),
-    )
-)
+# Type of a claim: the sentences that state it; `{thing}` is the object.
+_SENTENCES: dict[EditType, tuple[str, ...]] = {
+    "remove": (
+        rf"{{thing}} {_BE} (?:removed|deleted|erased|missing|gone)",
+        r"{thing} (?:has |have )?(?:disappeared|vanished)",
+        r"(?:removed?|missing|gone): {thing}",
+        r"{thing}: (?:removed|missing|gone)",
+    ),
+    "position": (
+        rf"{{thing}} (?:(?:{_BE} |has |have )?moved|{_BE} relocated){_MOVE}",
+        r"(?:moved?|position): {thing}",
+        rf"{{thing}}: moved{_MOVE}",
+    ),
+    "color": (
+        rf"{{thing}} (?:(?:has |have )?(?:changed|turned|went)(?: {_HUE})?|{_BE} recolou?red) {_FROM_TO}",
+        rf"(?:the )?{_HUE} of {{thing}} changed(?: {_FROM_TO})?",
+        rf"{{thing}} (?:(?:has |have )?changed {_HUE}|{_BE} recolou?red)",
+        rf"(?:{_HUE}|recolou?red): {{thing}}",
+        rf"{{thing}}: {_FROM_TO}",
+        rf"{{thing}} (?:(?:has |have )?turned|is now|are now) (?P<after>{COLOUR})",
+    ),
+}
+_THING = r"(?P<thing>[a-z0-9][a-z0-9' ,-]*?)"
+_FORMS = [
+    (kind, re.compile(form.format(thing=_THING) + _IN_SECOND + r"\s*[.!;]?"))
+    for kind, forms in _SENTENCES.items()
+    for form in forms
+]
 _TYPE_WORDS: dict[str, EditType] = {
     **dict.fromkeys(("color", "colour", "recolor", "recolored", "color change", "colour change"), "color"),
     **dict.fromkeys(("remove", "removed", "removal", "missing", "object removal"), "remove"),
@@ -210,7 +218,7 @@ def _find_things(words: str) -> list[tuple[str | None, int | None]] | None:
 
 
 def _read_structured(text: str) -> list[Claim] | None:
-    """Return the claims of an answer that is JSON, `Type: …, Category: …` or `(type, category)`; else None."""
+    """Return the claims of JSON, `Type: …, Category: …` or `(type, category)`; else None."""
     fenced = re.fullmatch(r"```\w*\s*(.*?)\s*```", text.strip(), re.DOTALL)
     body = fenced[1] if fenced else text.strip()
     if body[:1] in ("[", "{"):

@@ -12,7 +12,8 @@ _NUMBER = rf"(?:\d{{1,4}}|{'|'.join(WORDS)})"
 _NOUN = r"(?:differences?|changes?)"
 _BETWEEN = r"(?: (?:in total|between (?:the |these )?(?:two |2 )?(?:images|pictures|photos)))?"
 _COUNTED = re.compile(
-    rf"(?:(?:there (?:is|are)|(?:i|we)(?: can)? (?:see|found|find|count|counted|spot|spotted)) )?(?:exactly )?"
+    rf"(?:(?:there (?:is|are)|(?:i|we)(?: can)? (?:see|found|find|count|counted|spot|spotted)) "
+    rf")?(?:exactly )?"
     rf"(?P<number>{_NUMBER}|no|one) {_NOUN}{_BETWEEN}\s*[.!:]?",
     re.IGNORECASE,
 )
@@ -23,7 +24,8 @@ _MORE = re.compile(
 )
 _ITEM = re.compile(r"^\s*\(?(\d{1,2})[.)]\s", re.MULTILINE)
 NOTHING = re.compile(
-    r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) are (?:identical|the same)\.?",
+    r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) are (?:identical"
+    r"|the same)\.?",
     re.IGNORECASE,
 )
 
@@ -31,7 +33,7 @@ NOTHING = re.compile(
 def parse_count(text: str) -> int | None:
     """Return the number of differences that an answer states; None for a refusal and where it is unread.
 
-    Forms: a declared answer that is a number (`3`, `three`, `3 differences`, `none`); or a first sentence such
+    Forms: a declared answer that is a number (`3`, `3 differences`, `none`); or a first sentence such
     as "There are 3 differences between the two images.", without another count behind it; or, as 0, `Nothing
     changed.` and "The images are identical."
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 SENTENCE_CHARACTERS = 600  # longer sentences are cut, so that the time is linear in the length of the answer
 
 _HUES = (
-    "red|orange|yellow|green|cyan|blue|purple|black|white|gray|grey|brown|pink|violet|teal|turquoise|magenta|beige|tan|"
+    "red|orange|yellow|green|cyan|blue|purple|black|white|gray|grey|brown|pink|violet|teal|turquoise"
+    "|magenta|beige|tan|"
     "golden|gold|silver|navy|maroon|cream|lavender|lime|olive|crimson|scarlet|aqua|indigo"
 )
 _HUE_NAMES = {"grey": "gray", "golden": "gold", "violet": "purple", "aqua": "cyan"}
@@ -46,7 +47,7 @@ _ORDINAL = re.compile(
 
 
 def conclusion(text: str) -> str:
-    """Return what stands behind the last line that begins with `Therefore:` or `Answer:`, or the whole text."""
+    """Return what stands behind the last line with `Therefore:` or `Answer:`, or the whole text."""
     text = _MARKUP.sub("", text.replace("\u2019", "'"))
     marks = list(_CONCLUSION.finditer(text))
     return text[marks[-1].end() :].strip() if marks else text.strip()
