@@ -1,11 +1,11 @@
 # The public names: lazy_loader reads them when the package is imported, type checkers when it is checked.
 
 from .attribution import attribute as attribute
-from .causes.attribution_patching import attribution_patching as attribution_patching
-from .causes.component_patching import patch_components as patch_components
-from .causes.interchange import image_interchange as image_interchange
-from .causes.interchange_run import image_interchange_run as image_interchange_run
-from .causes.logit_attribution import direct_logit_attribution as direct_logit_attribution
+from .components.attribution_patching import attribution_patching as attribution_patching
+from .components.component_patching import patch_components as patch_components
+from .components.logit_attribution import direct_logit_attribution as direct_logit_attribution
+from .interchange.image_interchange import image_interchange as image_interchange
+from .interchange.run import image_interchange_run as image_interchange_run
 from .knockout import attention_knockout as attention_knockout
 from .knockout import attention_knockout_run as attention_knockout_run
 from .linear import linear_probe as linear_probe

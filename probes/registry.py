@@ -34,7 +34,7 @@ def run_probes(model: Model | None = None, slow: bool = False) -> dict[str, Call
 
         probes["logit_lens"] = partial(logit_lens_run, model)
     if model is not None and slow:
-        from mmprobe.probes.causes.interchange_run import image_interchange_run
+        from mmprobe.probes.interchange.run import image_interchange_run
         from mmprobe.probes.knockout import attention_knockout_run
 
         probes["image_interchange"] = partial(image_interchange_run, model)

@@ -20,8 +20,8 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes import attribution_patching, direct_logit_attribution, patch_components
-from mmprobe.probes.causes.component_pair import read_pair
-from mmprobe.probes.causes.components import change_component, read_components, read_gradients
+from mmprobe.probes.components.component_pair import read_pair
+from mmprobe.probes.components.components import change_component, read_components, read_gradients
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample, load_samples
 from mmprobe.viz.figures import figures

@@ -23,8 +23,8 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.chat import read_image
 from mmprobe.probes import image_interchange, image_interchange_run
-from mmprobe.probes.causes.counterfactual_images import CounterfactualImages
-from mmprobe.probes.causes.token_classes import CLASSES, classify_tokens
+from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
+from mmprobe.probes.interchange.token_classes import CLASSES, classify_tokens
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Region, Sample, load_samples
 from mmprobe.viz.figures import figures

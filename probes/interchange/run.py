@@ -12,10 +12,10 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat, build_chat
-from mmprobe.probes.causes.answer_logprobs import read_logprobs
-from mmprobe.probes.causes.counterfactual_images import KINDS, CounterfactualImages, Images
-from mmprobe.probes.causes.interchange import cover_cells, exchange_regions
-from mmprobe.probes.causes.interchange_summary import MeasuredAnswer, summarise_answers
+from mmprobe.probes.interchange.answer_logprobs import read_logprobs
+from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, Images
+from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
+from mmprobe.probes.interchange.summary import MeasuredAnswer, summarise_answers
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, check_model, force_answer
 from mmprobe.samples import Sample
 

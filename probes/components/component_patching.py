@@ -14,10 +14,10 @@ from tqdm import tqdm
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.hooks import Change
-from mmprobe.probes.causes.component_pair import ComponentPair, find_all_tokens, read_pair
-from mmprobe.probes.causes.components import Values, change_component, check_kind, read_components
-from mmprobe.probes.causes.metrics import Metric
-from mmprobe.probes.causes.token_places import find_tokens
+from mmprobe.probes.components.component_pair import ComponentPair, find_all_tokens, read_pair
+from mmprobe.probes.components.components import Values, change_component, check_kind, read_components
+from mmprobe.probes.components.metrics import Metric
+from mmprobe.probes.components.token_places import find_tokens
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
     MAX_NEW_TOKENS,

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.probes.causes.decoder_pass import DecoderPass
-from mmprobe.probes.causes.metrics import Metric, MetricFunction, make_metric
-from mmprobe.probes.causes.token_places import find_tokens
+from mmprobe.probes.components.decoder_pass import DecoderPass
+from mmprobe.probes.components.metrics import Metric, MetricFunction, make_metric
+from mmprobe.probes.components.token_places import find_tokens
 from mmprobe.probes.teacher_forcing import Answer, force_answer
 from mmprobe.samples import Sample
 

@@ -12,7 +12,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model, Prompt
 from mmprobe.models.chat import build_chat
 from mmprobe.models.prompt import decode_tokens
-from mmprobe.probes.causes.answer_logprobs import read_logprobs
+from mmprobe.probes.interchange.answer_logprobs import read_logprobs
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, force_answer
 from mmprobe.samples import Region, Sample
 

@@ -13,7 +13,7 @@ from mmprobe.analyses.intervals import Interval, sums_interval
 from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
-from mmprobe.probes.causes.token_classes import CLASSES, classify_tokens
+from mmprobe.probes.interchange.token_classes import CLASSES, classify_tokens
 from mmprobe.samples import Sample
 
 UNUSED = 0.1  # nat a token; answers under it hardly depend on their images; our choice

@@ -13,7 +13,7 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.attention import change_heads
 from mmprobe.models.hooks import Change, observe, replace
-from mmprobe.probes.causes.decoder_pass import DecoderPass
+from mmprobe.probes.components.decoder_pass import DecoderPass
 
 KINDS = ("head", "attention", "ffn", "residual")
 Values = dict[int, Tensor]

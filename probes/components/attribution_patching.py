@@ -12,10 +12,10 @@ from tqdm import tqdm
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.probes.causes.component_pair import ComponentPair, find_all_tokens, read_pair
-from mmprobe.probes.causes.component_patching import add_pair, make_patch
-from mmprobe.probes.causes.components import Values, change_component, read_components, read_gradients
-from mmprobe.probes.causes.metrics import Metric
+from mmprobe.probes.components.component_pair import ComponentPair, find_all_tokens, read_pair
+from mmprobe.probes.components.component_patching import add_pair, make_patch
+from mmprobe.probes.components.components import Values, change_component, read_components, read_gradients
+from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, float32_logits
 from mmprobe.samples import Sample
 

@@ -1,1 +1,0 @@
-"""Probes that exchange a cause and measure what the answer loses: images, components, directions."""

@@ -1,0 +1,1 @@
+"""Image interchange: what an answer loses when the model sees other images."""
