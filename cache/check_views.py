@@ -10,8 +10,10 @@ from h5py import h5s
 
 from mmprobe.cache.check import CheckedGroup
 from mmprobe.cache.schema import GROUP_NAMES
+from mmprobe.samples import MAX_IMAGE_PIXELS
 
-VIEW_PATHS = ("images/grid", "images/source", "tokens/image", "tokens/group")
+VIEW_PATHS = ("images/grid", "images/source", "images/box", "tokens/image", "tokens/group")
+_MAX_BOX = 1.5 * MAX_IMAGE_PIXELS  # a part may reach over its image, where a family pads it
 
 
 def check_views(root: CheckedGroup) -> None:
@@ -40,6 +42,13 @@ def check_views(root: CheckedGroup) -> None:
     group = _read(root, "tokens/group")
     if group is not None and (group >= len(GROUP_NAMES)).any():
         raise root.error("tokens/group", f"holds a number over {len(GROUP_NAMES) - 1}")
+    box = _read(root, "images/box")
+    if box is not None and not (
+        np.isfinite(box).all()
+        and (box[:, 2:] > 0).all()
+        and (box[:, 2:].astype("f8").prod(1) <= _MAX_BOX).all()
+    ):
+        raise root.error("images/box", "holds a part that no image can have")
     source = _read(root, "images/source")
     if source is not None and source.size:
         n_images = _count_images(root)

@@ -69,7 +69,7 @@ Before a data set is read:
 
 Before tokens or images are read: each token's group is one of the five. Either no token shows a view (as in
 families with cross-attention), or the tokens of each view count the cells of its grid, view by view. `visual` counts
-the cells of all grids. Each view is of an image of the sample.
+the cells of all grids. Each view is of an image of the sample, and of a part that an image can have.
 
 Before an attribute is read: it is one text in UTF-8. No attribute of a data set is read.
 

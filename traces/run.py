@@ -38,6 +38,7 @@ from mmprobe.traces.run_folder import (
     check_space,
     open_folder,
     remove_partial_files,
+    remove_trace,
     run_config,
 )
 from mmprobe.traces.writer_thread import WriterThread
@@ -156,7 +157,7 @@ def _trace_batches(
             unfinished = [sample for sample in batch if sample.id not in finished]
             if unfinished:
                 for sample in unfinished:  # a spoiled trace must not stay where the sample fails now
-                    (tracer.out / "samples" / f"{sample.id}.h5").unlink(missing_ok=True)
+                    remove_trace(tracer.out, sample.id)
                 tracer.trace(batch)  # the whole batch: its padding changes the last digits
                 progress.update(len(unfinished))
             if interrupted():

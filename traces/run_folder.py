@@ -170,6 +170,15 @@ def _is_same(traced: Sample, sample: Sample) -> bool:
     )
 
 
+def remove_trace(out: Path, sample_id: str) -> None:
+    """Remove a sample's trace, or whatever stands in its place."""
+    path = out / "samples" / f"{sample_id}.h5"
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def remove_partial_files(out: Path) -> None:
     """Remove the files of unfinished traces."""
     for path in (out / "samples").glob("*.part"):

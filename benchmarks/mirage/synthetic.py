@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmprobe.benchmarks.answers.texts import split_sentences
+from mmprobe.benchmarks.core.jsonl import validate_record
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, SYSTEM
 from mmprobe.samples import Sample
@@ -69,14 +70,14 @@ def _make_question(sample: Sample) -> MirageQuestion:
         *(result if kind != "exists" else []),
         *([true_answer] if kind in ("count", "exists") else []),
     ]
-    return MirageQuestion(
-        id=sample.id,
-        images=sample.images,
-        question=sample.question,
-        topic=_TOPICS[kind],
-        references=[" ".join(chain), "\n".join(chain), "First I look. " + " Then: ".join(chain)],
-        topic_hint=_HINT,
-        system=sample.system,
-        metadata={"type": kind, "difficulty": sample.metadata["difficulty"]},
-        **fields,
-    )
+    fields |= {
+        "id": sample.id,
+        "images": sample.images,
+        "question": sample.question,
+        "topic": _TOPICS[kind],
+        "references": [" ".join(chain), "\n".join(chain), "First I look. " + " Then: ".join(chain)],
+        "topic_hint": _HINT,
+        "system": sample.system,
+        "metadata": {"type": kind, "difficulty": sample.metadata["difficulty"]},
+    }
+    return validate_record(fields, MirageQuestion, f"sample {sample.id!r}")

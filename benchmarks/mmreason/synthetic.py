@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mmprobe.benchmarks.core.jsonl import validate_record
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.samples import Sample
 
@@ -36,15 +37,16 @@ def _make_question(sample: Sample) -> ReasonQuestion:
     ]
     is_pair = len(descriptions) == 2
     changes = [change["sentence"] for change in metadata["differences"]] if is_pair else []
-    return ReasonQuestion(
-        id=sample.id,
-        images=sample.images,
-        question=sample.question,
-        answer=answer,
-        discipline=_DISCIPLINES[metadata["type"]],
-        source="two pictures" if is_pair else "one picture",
-        level=metadata["difficulty"],
-        solution=list(dict.fromkeys([*descriptions, *changes, answer])),
-        system=sample.system,
-        metadata={"type": metadata["type"]},
-    )
+    fields = {
+        "id": sample.id,
+        "images": sample.images,
+        "question": sample.question,
+        "answer": answer,
+        "discipline": _DISCIPLINES[metadata["type"]],
+        "source": "two pictures" if is_pair else "one picture",
+        "level": metadata["difficulty"],
+        "solution": list(dict.fromkeys([*descriptions, *changes, answer])),
+        "system": sample.system,
+        "metadata": {"type": metadata["type"]},
+    }
+    return validate_record(fields, ReasonQuestion, f"sample {sample.id!r}")

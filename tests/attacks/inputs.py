@@ -199,7 +199,7 @@ def attack_model(rng: random.Random, world: World, folder: Path) -> None:
         file.unlink()
     else:
         content = bytearray(file.read_bytes())
-        content[rng.randrange(5000)] ^= 1 << rng.randrange(8)
+        content[rng.randrange(min(len(content), 5000))] ^= 1 << rng.randrange(8)
         file.write_bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
     out = folder / "out"
     call = [

@@ -1,4 +1,4 @@
-"""The attacks of the page docs/reliability.md, from another seed than the page's."""
+"""The attacks of the page docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from attacks import run
 from attacks.hostile import mutate_json
 
-N_CASES, SEED = 1000, 1
+N_CASES, SEED = 1000, 0
 
 
 @pytest.mark.slow

@@ -109,7 +109,8 @@ def test_resuming_makes_damaged_traces_again(random_qwen, samples, undisturbed, 
     files = [run.path / "samples" / f"s{index}.h5" for index in range(4)]
     damage(files[0])
     files[1].write_bytes(files[1].read_bytes()[:5000])
-    files[2].write_bytes(b"")
+    files[2].unlink()
+    files[2].mkdir()
     kept = files[3].stat().st_mtime_ns
     resumed = trace(random_qwen, samples, run.path, resume=True)
     assert "run: 3 of 4 finished traces are damaged or not of this run's samples; they are made again" in (
