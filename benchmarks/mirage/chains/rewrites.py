@@ -125,12 +125,11 @@ def rewrite_questions(
             failures[f"{part}: {judgement.unscored}"] += 1
             continue
         written[part] += 1
-        field: dict[str, Any] = {
-            "references": {"references": [*true_references(by_id[name]), *judgement.items]},
-            "hints": {"question_hint": judgement.items[0]},
-            "topics": {"named_topic": judgement.items[0]},
-        }[part]
-        updates.setdefault(name, {}).update(field)
+        first, update = judgement.items[0], updates.setdefault(name, {})
+        if part == "references":
+            update["references"] = [*true_references(by_id[name]), *judgement.items]
+        else:
+            update["question_hint" if part == "hints" else "named_topic"] = first
     return Rewritten(
         [question.model_copy(update=updates.get(question.id, {})) for question in questions],
         written,
