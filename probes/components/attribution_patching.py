@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
+from mmprobe.models.hooks import Change
 from mmprobe.probes.components.component_pair import ComponentPair, find_all_tokens, read_pair
 from mmprobe.probes.components.component_patching import add_pair, make_patch
 from mmprobe.probes.components.components import Values, change_component, read_components, read_gradients
@@ -155,13 +156,18 @@ def _integrate(pair: ComponentPair, kind: str, values: _Values, steps: int) -> V
     for layer, difference in tqdm(values.difference.items(), desc="attribution_patching", disable=None):
         total = torch.zeros_like(difference)
         for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
-            back = torch.zeros_like(difference)
-            back[values.positions] = (1 - point) * difference[values.positions]
-            with change_component(model, kind, layer, lambda value, back=back: value - back):
+            with change_component(model, kind, layer, _move(difference, values.positions, 1 - point)):
                 gradients = read_gradients(pair.clean, [kind], pair.metric, layers=[layer])
             total += weight * gradients[kind][layer]
         parts[layer] = (difference * total)[values.positions].sum(-1)
     return parts
+
+
+def _move(difference: Tensor, positions: Tensor, share: float) -> Change:
+    """Return a function that moves a component a share of the way from clean to corrupt at some positions."""
+    back = torch.zeros_like(difference)
+    back[positions] = share * difference[positions]
+    return lambda value: value - back
 
 
 def _drop_gradients(pair: ComponentPair, kind: str, values: _Values) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -86,45 +86,21 @@ def direct_logit_attribution(
     forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
     record = _Record(forcing)
     direction, logit = record.direction(contrast)
-    kinds, layers, names, shares = (
-        ["embedding"],
-        [-1],
-        ["embedding"],
-        [record.project(record.pre[0], direction)],
-    )
-    steps = len(forcing.ids)
-    sources: list[np.ndarray] = [np.zeros((len(_SOURCES), steps))]
-    regions = np.zeros((len(sample.regions), steps))
-    previous = record.pre[0]
-    for layer in sorted(record.pre):
-        parts: list[tuple[str, str, Tensor | np.ndarray, np.ndarray | None]] = []
-        if layer and not torch.equal(record.pre[layer], previous):
-            parts.append(("between", f"between {layer}", record.pre[layer] - previous, None))
-        by_key, bias = record.head_parts(layer, direction)  # [head, key, step]
-        for head, by_token in enumerate(by_key):
-            by_source, by_region = record.group_keys(layer, by_token, sample)
-            regions += by_region
-            parts.append(("head", f"head {layer}.{head}", by_token.sum(0), by_source))
-        if bias is not None:
-            parts.append(("bias", f"bias {layer}", bias, None))
-        parts.append(("ffn", f"ffn {layer}", record.post[layer] - record.mid[layer], None))
-        for kind, name, value, by_source in parts:
-            kinds.append(kind), layers.append(layer), names.append(name)
-            shares.append(value if isinstance(value, np.ndarray) else record.project(value, direction))
-            sources.append(np.zeros((len(_SOURCES), steps)) if by_source is None else by_source)
-        previous = record.post[layer]
-    share = np.array(shares)
+    parts, regions = _list_parts(record, sample, direction)
+    share = np.array([part.share for part in parts])
     error = float(np.abs(share.sum(0) - logit).max())
     if error > TOLERANCE * max(1.0, float(np.abs(logit).max())):
         raise NotApplicable(
             f"{model.name}: the components of {model.family.name} sum to another logit (off by {error:.2g}); its norms "
             "or projections are of a form that this probe does not know"
         )
-    out = xr.Dataset(coords={"component": names, "step": np.arange(steps), "source": list(_SOURCES)})
+    names = [part.name for part in parts]
+    out = xr.Dataset(coords={"component": names, "step": np.arange(len(logit)), "source": list(_SOURCES)})
     out["share"], out["logit"] = (("component", "step"), share), ("step", logit)
-    out["by_source"] = (("component", "source", "step"), np.array(sources))
+    out["by_source"] = (("component", "source", "step"), np.array([part.by_source for part in parts]))
     out["by_region"] = (("region", "step"), regions)
-    out["kind"], out["layer"] = ("component", kinds), ("component", layers)
+    out["kind"] = ("component", [part.kind for part in parts])
+    out["layer"] = ("component", [part.layer for part in parts])
     out["token"] = ("step", forcing.texts())
     out.attrs = {
         "analysis": "direct_logit_attribution",
@@ -137,6 +113,39 @@ def direct_logit_attribution(
         "largest_error": error,
     }
     return out
+
+
+class _Part(NamedTuple):
+    """What one component adds to the logits: its share [step], for heads by source [source, step]."""
+
+    kind: str
+    layer: int
+    name: str
+    share: np.ndarray
+    by_source: np.ndarray
+
+
+def _list_parts(record: _Record, sample: Sample, direction: Tensor) -> tuple[list[_Part], np.ndarray]:
+    """Return all components in the order of the forward pass, and the heads' sum by region, [region, step]."""
+    steps = len(direction)
+    nothing, regions = np.zeros((len(_SOURCES), steps)), np.zeros((len(sample.regions), steps))
+    previous = record.pre[0]
+    parts = [_Part("embedding", -1, "embedding", record.project(previous, direction), nothing)]
+    for layer in sorted(record.pre):
+        if not torch.equal(record.pre[layer], previous):
+            between = record.project(record.pre[layer] - previous, direction)
+            parts.append(_Part("between", layer, f"between {layer}", between, nothing))
+        by_key, bias = record.head_parts(layer, direction)
+        for head, of_head in enumerate(by_key):
+            by_source, by_region = record.group_keys(layer, of_head, sample)
+            regions += by_region
+            parts.append(_Part("head", layer, f"head {layer}.{head}", of_head.sum(0), by_source))
+        if bias is not None:
+            parts.append(_Part("bias", layer, f"bias {layer}", bias, nothing))
+        ffn = record.project(record.post[layer] - record.mid[layer], direction)
+        parts.append(_Part("ffn", layer, f"ffn {layer}", ffn, nothing))
+        previous = record.post[layer]
+    return parts, regions
 
 
 class _Record:

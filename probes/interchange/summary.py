@@ -100,7 +100,7 @@ def _add_means(
     measured = [np.isfinite(column) for column in values.T]
     columns = [column[kept] for column, kept in zip(values.T, measured, strict=True)]
     intervals = [_mean_interval(column, sets[kept]) for column, kept in zip(columns, measured, strict=True)]
-    ends = np.array(intervals).reshape(-1, 2)
+    ends: np.ndarray = np.array(intervals).reshape(-1, 2)
     out[name] = (dim, [column.mean() if len(column) else np.nan for column in columns])
     out[f"{name}_low"], out[f"{name}_high"] = (dim, ends[:, 0]), (dim, ends[:, 1])
     out[count] = (dim, [len(column) for column in columns])
