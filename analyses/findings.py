@@ -130,7 +130,7 @@ def _test_attention(answers: _Answers, ds: xr.Dataset) -> Iterator[Finding]:
         measure = f"{what}, first third of the layers minus the others"
         early = early_minus_later(ds[values].values)
         yield mean_finding(claim, "4.2, figure 7", measure, early, expected, sets)
-    slopes = (("slope_authors_of_sample", "", _PROMPT), ("slope_of_sample", f" ({_ALL})", _ALL))
+    slopes = (("slope_authors_of_sample", "", _PROMPT), ("slope_of_sample", f" ({_ALL})", f"the {_ALL}"))
     for values, note, what in slopes:
         yield mean_finding(
             f"Progressive decay: attention to the images falls as the answer grows{note}",

@@ -205,7 +205,9 @@ def make_table(ds: xr.Dataset) -> list[str]:
     lines = ["| claim | paper | measured | value [95 %] | n | verdict |", "|---|---|---|---|---|---|"]
     for number in range(ds.sizes["finding"]):
         row = {name: ds[name].values[number] for name in ds}
-        numbers = f"{row['value']:+.4g} [{row['low']:+.4g}, {row['high']:+.4g}]"
+        numbers = (
+            f"{row['value']:+.4g} [{row['low']:+.4g}, {row['high']:+.4g}]" if np.isfinite(row["low"]) else "–"
+        )
         lines.append(
             f"| {row['claim']} | {row['source']} | {row['measure']} | {numbers} | {row['n']} | **{row['verdict']}** |"
         )
