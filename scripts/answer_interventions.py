@@ -16,6 +16,7 @@ import xarray as xr
 import mmprobe as mp
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.core.compare import Contender, folder_name, make_dataset
+from mmprobe.benchmarks.core.results import group_by_images
 from mmprobe.benchmarks.core.runner import local_answerer
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Model
@@ -40,30 +41,41 @@ def draw_pairs(folder: Path, name: str) -> Path:
 
 
 def answer_all(
-    contenders: Sequence[Contender], benchmarks: Sequence[str], folder: Path, name: str, workers: int
+    contenders: Sequence[Contender],
+    benchmarks: Sequence[str],
+    folder: Path,
+    name: str,
+    workers: int,
+    limit: int | None = None,
 ) -> None:
-    """Answer the questions of the named benchmarks about a set's pairs in worker processes.
+    """Answer the questions of the named benchmarks about a set's pairs, or its first part, in worker processes.
 
     Answers that are there already are kept, so an interrupted call goes on.
     """
     data = draw_pairs(folder, name)
     pairs = [(contender, benchmark) for contender in contenders for benchmark in benchmarks]
     by_file = {_answers_file(data, contender, name): (contender, name) for contender, name in pairs}
-    jobs = [(contender, benchmark, data) for contender, benchmark in by_file.values()]
+    jobs = [(contender, benchmark, data, limit) for contender, benchmark in by_file.values()]
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for contender, benchmark, n_new in pool.map(_answer_in_worker, jobs):
             print(f"{name}: {contender}: {benchmark}: {n_new} new answers", flush=True)
 
 
-def _answer_in_worker(job: tuple[Contender, str, Path]) -> tuple[str, str, int]:
-    contender, name, data = job
+def _answer_in_worker(job: tuple[Contender, str, Path, int | None]) -> tuple[str, str, int]:
+    contender, name, data, limit = job
     benchmark = find_benchmark(name)
-    truth = benchmark.read_data(data)
+    truth = _read(benchmark, data, limit)
     file = _answers_file(data, contender, name)
     file.parent.mkdir(parents=True, exist_ok=True)
     n_new = _ask(contender, benchmark.ask_questions(truth), file)
     answers = _read_answers(file, benchmark.ask_questions(truth))
     return contender.name, name, n_new + _ask(contender, benchmark.follow_up(truth, answers), file)
+
+
+def _read(benchmark: Any, data: Path, limit: int | None) -> Any:
+    """Return a benchmark's truth, or its first part."""
+    truth = benchmark.read_data(data)
+    return truth if limit is None else benchmark.take(truth, limit)
 
 
 @cache
@@ -117,18 +129,26 @@ def _read_answers(file: Path, questions: Sequence[Sample]) -> dict[str, str]:
 
 
 def score_all(
-    contenders: Sequence[Contender], benchmarks: Sequence[str], folder: Path, name: str
+    contenders: Sequence[Contender],
+    benchmarks: Sequence[str],
+    folder: Path,
+    name: str,
+    limit: int | None = None,
 ) -> xr.Dataset:
     """Score the answers about a set, and compare the contenders with the first one. No model is asked."""
     data = draw_pairs(folder, name)
     scores = {}
     for benchmark in map(find_benchmark, benchmarks):
-        truth = benchmark.read_data(data)
+        truth = _read(benchmark, data, limit)
         for contender in contenders:
             file = _answers_file(data, contender, benchmark.name)
-            answers = _read_answers(file, benchmark.ask_questions(truth))
-            answers |= _read_answers(file, benchmark.follow_up(truth, answers))
-            scores[contender.name, benchmark.name] = benchmark.score_answers(truth, answers)[0]
+            questions = benchmark.ask_questions(truth)
+            answers = _read_answers(file, questions)
+            follow_up = benchmark.follow_up(truth, answers)
+            answers |= _read_answers(file, follow_up)
+            metrics, _ = benchmark.score_answers(truth, answers)
+            metrics = {name: metric for name, metric in metrics.items() if "[" not in name}
+            scores[contender.name, benchmark.name] = group_by_images(metrics, [*questions, *follow_up])
     return make_dataset(scores, [contender.name for contender in contenders], list(benchmarks))
 
 

@@ -36,18 +36,14 @@ from mmprobe.models import Model
 
 PAGE = Path(__file__).parent.parent / "docs" / "interventions.md"
 N_TRACED = 40  # pairs
+OUTER_IMAGES = 24  # of the 80, for every method
 SLOW_METHODS = ("opera",)  # run on the validation pairs only
 DECODING_METHODS = ("plain", "sage", "vcd", "icd", "pai", "agla")
 SELECTION_METRICS = ("spd-faith drf", "spd-faith cf1")
 SPD_METRICS = ("dqr_exact", "tf1_macro", "cf1", "contradiction_rate", "consistency_ratio", "drf", "drf_steps")
-OUTER_METRICS = [
-    "pope accuracy",
-    "pope f1",
-    "chair chair_s",
-    "chair chair_i",
-    "chair recall",
-    "mme perception",
-]
+OUTER_METRICS = "pope accuracy, pope f1, chair chair_s, chair chair_i, chair recall, mme perception".split(
+    ", "
+)
 # SAGE's values are those of SPD-Faith Bench (arXiv:2602.07833), tables 11 to 13. Each table has its own benchmark.
 SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
     "sage": {
@@ -227,7 +223,7 @@ OPERA reads 25 continuations at each token of one question, which is too slow fo
 
 {slow}
 
-## POPE, CHAIR and MME, {n_outer} pairs
+## POPE, CHAIR and MME, {n_outer_images} images
 
 {outer}
 
@@ -277,9 +273,11 @@ def main() -> None:
     folder: Path = arguments.folder.absolute()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-    def compare(contenders: Sequence[Contender], benchmarks: Sequence[str], name: str) -> xr.Dataset:
-        answer_all(contenders, benchmarks, folder, name, arguments.workers)
-        return score_all(contenders, benchmarks, folder, name)
+    def compare(
+        contenders: Sequence[Contender], benchmarks: Sequence[str], name: str, limit: int | None = None
+    ) -> xr.Dataset:
+        answer_all(contenders, benchmarks, folder, name, arguments.workers, limit)
+        return score_all(contenders, benchmarks, folder, name, limit)
 
     variants = list_variants()
     validated = compare(variants, ["spd-faith"], "validation")
@@ -290,7 +288,7 @@ def main() -> None:
         parameter: compare(_list_sweep(variants, parameter), [benchmark], "outer")
         for parameter, (benchmark, _) in SAGE_BENCHMARKS.items()
     }
-    outer = compare(chosen, ["pope", "chair", "mme"], "outer")
+    outer = compare(chosen, ["pope", "chair", "mme"], "outer", OUTER_IMAGES)
     decoding = [contender for contender in chosen if contender.name in DECODING_METHODS]
     internals = write_internals(mp.load_model("tiny-spd", device="cpu"), [*decoding, *stages], folder)
     text = write_page(variants, chosen, stages, validated, tested, outer, sweeps, internals)
@@ -324,6 +322,7 @@ def write_page(
         n_test=SETS["test"][1],
         n_validation=SETS["validation"][1],
         n_outer=SETS["outer"][1],
+        n_outer_images=OUTER_IMAGES,
         n_methods=len(names) - 1,
         n_metrics=len(spd_metrics),
         batch_size=BATCH_SIZE,

@@ -1,0 +1,52 @@
+"""Answers for docs/interventions.md are asked once, and are scored without a model."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from mmprobe.benchmarks.core.compare import Contender
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2] / "scripts"), *sys.path])
+    module = import_module("answer_interventions")
+    monkeypatch.setattr(module, "SETS", {"test": (5, 2)})
+    monkeypatch.setattr(module, "_load_worker_model", lambda: None)
+    return module
+
+
+def test_answers_are_kept_and_scored_without_a_model(script, monkeypatch, tmp_path):
+    asked = []
+
+    def answerer(*_, method, parameters):
+        def answer(samples):
+            for sample in samples:
+                asked.append((method, sample.id))
+                is_count = sample.metadata["type"] == "count"
+                yield sample.id, "There are 2 differences." if is_count else "Yes."
+
+        return answer
+
+    monkeypatch.setattr(script, "local_answerer", answerer)
+    data = script.draw_pairs(tmp_path, "test")
+    contenders = [Contender("plain", "plain", {}), Contender("weak", "sage", {"eta": 0.0})]
+    jobs = [(contender, "spd-faith", data) for contender in contenders]
+    numbers = [script._answer_in_worker(job)[2] for job in jobs]
+    assert numbers[0] == numbers[1] > 8 and len(asked) == sum(numbers)
+    assert sum(name.endswith("-find") for _, name in asked) == 4, "two follow-up questions a method"
+    assert [script._answer_in_worker(job)[2] for job in jobs] == [0, 0]
+    file = tmp_path / "test" / "answers" / "sage-eta=0.0" / "spd-faith.jsonl"
+    lines = file.read_text().splitlines()
+    lines[0] = lines[0].replace('"question": "', '"question": "Once more: ')  # an answer to another question
+    file.write_text("\n".join([*lines[:-1], lines[-1][:20]]))  # the process was killed
+    assert script._answer_in_worker(jobs[1])[2] == 2
+    monkeypatch.setattr(script, "local_answerer", None)
+    ds = script.score_all(contenders, ["spd-faith"], tmp_path, "test")
+    assert ds["contender"].values.tolist() == ["plain", "weak"]
+    assert ds["n"].sel(metric="spd-faith dqr_exact").values.tolist() == [2, 2]
+    assert ds["difference"].sel(metric="spd-faith dqr_exact", contender="weak") == 0
