@@ -35,7 +35,7 @@ def test_answers_are_kept_and_scored_without_a_model(script, monkeypatch, tmp_pa
     monkeypatch.setattr(script, "local_answerer", answerer)
     data = script.draw_pairs(tmp_path, "test")
     contenders = [Contender("plain", "plain", {}), Contender("weak", "sage", {"eta": 0.0})]
-    jobs = [(contender, "spd-faith", data) for contender in contenders]
+    jobs = [(contender, "spd-faith", data, None) for contender in contenders]
     numbers = [script._answer_in_worker(job)[2] for job in jobs]
     assert numbers[0] == numbers[1] > 8 and len(asked) == sum(numbers)
     assert sum(name.endswith("-find") for _, name in asked) == 4, "two follow-up questions a method"
@@ -50,3 +50,5 @@ def test_answers_are_kept_and_scored_without_a_model(script, monkeypatch, tmp_pa
     assert ds["contender"].values.tolist() == ["plain", "weak"]
     assert ds["n"].sel(metric="spd-faith dqr_exact").values.tolist() == [2, 2]
     assert ds["difference"].sel(metric="spd-faith dqr_exact", contender="weak") == 0
+    part = script.score_all(contenders, ["spd-faith"], tmp_path, "test", 1)
+    assert part["n"].sel(metric="spd-faith dqr_exact").values.tolist() == [1, 1]
