@@ -41,9 +41,8 @@ SLOW_METHODS = ("opera",)  # run on the validation pairs only
 DECODING_METHODS = ("plain", "sage", "vcd", "icd", "pai", "agla")
 SELECTION_METRICS = ("spd-faith drf", "spd-faith cf1")
 SPD_METRICS = ("dqr_exact", "tf1_macro", "cf1", "contradiction_rate", "consistency_ratio", "drf", "drf_steps")
-OUTER_METRICS = "pope accuracy, pope f1, chair chair_s, chair chair_i, chair recall, mme perception".split(
-    ", "
-)
+CHAIR_METRICS = ("chair chair_s", "chair chair_i", "chair recall")
+OUTER_METRICS = ("pope accuracy", "pope f1", *CHAIR_METRICS, "mme perception")
 # SAGE's values are those of SPD-Faith Bench (arXiv:2602.07833), tables 11 to 13. Each table has its own benchmark.
 SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
     "sage": {
