@@ -45,7 +45,7 @@ def test_a_limit_takes_the_first_of_the_data(name, tmp_path):
         assert len({tuple(sample.images) for sample in limited}) == 2
     if benchmark.unit == "pairs":
         assert len({tuple(sample.images) for sample in limited if len(sample.images) == 2}) == 2
-    answers = {sample.id: sample.answer or "Nothing." for sample in limited}
+    answers = {sample.id: sample.answer or "There is a dog." for sample in limited}
     first = "dqr_exact" if name == "spd-faith" else benchmark.headline[0]
     assert benchmark.score_answers(part, answers)[0][first].coverage == 1, "of the part, nothing is missing"
     assert benchmark.score_answers(whole, answers)[0][first].coverage < 1 or name == "spd-faith"

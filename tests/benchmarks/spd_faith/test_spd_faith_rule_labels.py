@@ -150,8 +150,18 @@ def test_answers_not_understood_are_counted(text: str | None, tmp_path: Path) ->
         assert metrics[f"{name}_unparsed_0"].value == 0, name
     assert metrics["consistency_ratio"].value is None
     assert not any(records[0]["answers"][kind]["understood"] for kind in ("find", "list", "steps"))
+    assert metrics["unread"].value == 1 and metrics["unread"].n == len(kinds)
     stored = json.loads(write_results(tmp_path / "out", "spd-faith", metrics, records).read_text())
     assert stored["metrics"]["drf"]["value"] is None
+
+
+def test_prose_is_unread_and_a_declared_answer_in_it_is_read() -> None:
+    prose = "At first glance the two scenes look alike. On a closer look the dog can no longer be made out."
+    metrics, _ = score_by_rules(
+        [TRUTH], lines(("list", prose), ("steps", f"{prose}\nAnswer: The dog was removed."))
+    )
+    assert metrics["unread"].value == 0.5 and metrics["unread"].n == 2
+    assert metrics["tf1_micro"].value is None and metrics["drf_steps"].value == 1
 
 
 def test_saying_that_nothing_changed_is_understood() -> None:
