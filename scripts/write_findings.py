@@ -249,7 +249,8 @@ The step-by-step comparisons:
 
 ## Beyond the paper
 
-The value by chance is subtracted, so 0 means no effect.
+The value by chance is subtracted, so 0 means no effect. The prediction of unfaithful answers and its linear probe need 20
+unfaithful answers of a type; with fewer they are left out.
 
 {beyond}
 
