@@ -102,11 +102,11 @@ def is_open(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Return a response without thoughts between tags, Markdown and full-width characters."""
+    """Return a response without thoughts between tags, Markdown, TeX brackets and full-width characters."""
     text = _OPEN_THOUGHT.sub("", _THOUGHT.sub("", text.replace("\x00", "")))
     text = _SUPERSCRIPT.sub(lambda match: "^" + unicodedata.normalize("NFKC", match.group()), text)
     text = unicodedata.normalize("NFKC", text).replace("\u2212", "-").replace("\u2019", "'")
-    return _MARKUP.sub("", text).strip()
+    return _MARKUP.sub("", re.sub(r"\\[()\[\]]", "", text)).strip()
 
 
 def find_answer(response: str) -> Answer:

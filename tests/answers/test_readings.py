@@ -65,6 +65,15 @@ def test_an_open_number_is_unread(text):
     assert read_number(text) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["The answer is **B. a blue bus**.", "So the final answer is: $\\boxed{B}$.", "### Final Answer\n\\[\n\\boxed{B}\n\\]",
+     "Based on the image, the correct answer is:\n\n**B. a blue bus**", "Therefore, the correct choice is B.", "Thus [[B]]."],
+)  # fmt: skip
+def test_declared_choices_of_real_models_are_read(text):
+    assert read_choice(text, FOUR) == ("B", False)
+
+
 def test_equal_expressions_are_right():
     assert judge_text("The answer is $3+2x$.", "2x+3") == "right"
     assert judge_text("Answer: 3x+2", "2x+3") == "wrong"
