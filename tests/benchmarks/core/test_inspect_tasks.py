@@ -15,6 +15,7 @@ from mmprobe.benchmarks.core import inspect_tasks
 from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer, is_api, messages_of
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.core.runner import run_benchmark
+from mmprobe.benchmarks.inspect import provider
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate
@@ -184,4 +185,4 @@ def test_a_missing_key_is_one_line(monkeypatch):
 def test_a_conversation_of_several_turns_is_refused(tmp_path):
     turns = [ChatMessageUser(content="One?"), ChatMessageUser(content="Two?")]
     with pytest.raises(InputError, match="more turns"):
-        inspect_tasks.sample_of(turns, Path(tmp_path), "q")
+        provider.sample_of(turns, Path(tmp_path), "q")
