@@ -182,11 +182,13 @@ def _measure_claims(
         grids, rng = visual_positions(trace).grids, np.random.default_rng(seed)
         true_mask = mask_patches(patches[name], grids)
         masks = np.concatenate([true_mask[None], random_masks(patches[name], grids, draws, rng)])
-        of_claim = [step_maps[steps] for step_maps in maps]
+        first, second = (step_maps[steps] for step_maps in maps)
         values = [
-            number for claim_map in of_claim for number in _test_mass(_mean(mask_share(claim_map, masks)))
+            number
+            for claim_map in (first, second)
+            for number in _test_mass(_mean(mask_share(claim_map, masks)))
         ]
-        values += [float(_mean(top_iou(*of_claim, top))), float(_mean(rank_correlation(*of_claim)))]
+        values += [float(_mean(top_iou(first, second, top))), float(_mean(rank_correlation(first, second)))]
         claims.append(_Claim(trace.sample, name, len(steps), np.array(values)))
     return claims
 

@@ -186,7 +186,7 @@ def _add_contradictions(
     values = out["cosine"].values
     out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer"), sets))
     names = (CONSISTENCY[1], CONSISTENCY[0])
-    comparison = compare_groups(values, *(masks[name] for name in names), minimum, names, sets)
+    comparison = compare_groups(values, masks[names[0]], masks[names[1]], minimum, names, sets)
     for name, array in (
         ("difference_contradictory", comparison.difference),
         ("difference_contradictory_low", comparison.low),

@@ -132,7 +132,7 @@ def _read_file(path: Path, method: Steer, model: Model, where: str) -> xr.Datase
                 ds = file.load()
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         raise InputError(f"{where}: cannot be read ({str(error).splitlines()[0]})") from None
-    expected = {"direction": ("layer", "hidden")}
+    expected: dict[str, tuple[str, ...]] = {"direction": ("layer", "hidden")}
     if "left" in ds:
         component = ("layer", "hidden", "component")
         expected = {"left": component, "right": component, "mean": ("layer", "hidden")}

@@ -89,8 +89,8 @@ def early_verdict(
             vectors.setdefault(point, {})[trace.id] = streams[step].values.astype("f4")
     classes = select_classes(run, labels, _name_verdict, minimum)
     if len(classes) > 2:
-        names = ", ".join(map(str, classes))
-        raise NotApplicable(f"{run.path}: there are the verdicts {names}; the probe tells two apart")
+        verdicts = ", ".join(map(str, classes))
+        raise NotApplicable(f"{run.path}: there are the verdicts {verdicts}; the probe tells two apart")
     out = xr.Dataset(coords={"point": list(vectors), "layer": layers})
     values = np.full((4, len(vectors), len(layers)), np.nan)
     counts = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -77,7 +77,7 @@ def dose_response(
         disable=None,
     )
 
-    def answer(**settings: object) -> list[str]:
+    def answer(**settings: Any) -> list[str]:
         texts = []
         for start in range(0, len(samples), batch_size):
             batch = samples[start : start + batch_size]

@@ -39,8 +39,8 @@ def _stop(rng: random.Random, world: World, folder: Path, name: str) -> None:
     call, seconds, check_files = COMMANDS[name]
     kept: dict[str, bytes] = {}
     for number in rng.sample(SIGNALS, rng.choice([1, 2])):
-        if name == "pack" and (folder / "out" / "run.h5").exists():
-            break  # it was done before the first signal, and packs over nothing
+        if _clear_place(folder, name):
+            break
         command = Command(call(world, folder), folder / "log")
         command.stop(number, rng.uniform(0, 1.3 * seconds))
         check_stopped(command.finish(), number)
@@ -60,12 +60,15 @@ def _check_kept(out: Path, kept: dict[str, bytes]) -> dict[str, bytes]:
 
 def _finish(world: World, folder: Path, name: str) -> None:
     """Call the command again as its message says: with --resume where there is something to resume."""
-    call = COMMANDS[name][0](world, folder)
-    if name == "pack" and (folder / "out" / "run.h5").exists():
-        return
+    if not _clear_place(folder, name):
+        check(run_command(*COMMANDS[name][0](world, folder)), 0)
+
+
+def _clear_place(folder: Path, name: str) -> bool:
+    """Delete what a message asks to delete before the next call. Return whether there is nothing left to do."""
     if name == "make-pairs" and (folder / "out").exists():
-        shutil.rmtree(folder / "out")  # the next call may say that the folder is not empty
-    check(run_command(*call), 0)
+        shutil.rmtree(folder / "out")  # its files may have been moved in part
+    return name == "pack" and (folder / "out" / "run.h5").exists()
 
 
 def _fill(rng: random.Random, world: World, folder: Path, name: str) -> None:
