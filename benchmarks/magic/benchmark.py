@@ -161,7 +161,9 @@ def make_record(
                 "injected": case.injected,
                 "corrections": case.corrections,
                 "continuation": text,
-                "right_answer": None if text is None else is_correct(text, question.answer, question.full_answer),
+                "right_answer": None
+                if text is None
+                else is_correct(text, question.answer, question.full_answer),
                 "healed": labels.healed[index] if labels.healed else None,
                 "healed_explicit": labels.healed_explicit[index] if labels.healed_explicit else None,
             }

@@ -108,7 +108,9 @@ def without_depth(ds: xr.Dataset) -> xr.Dataset:
     if "feature" in ds.dims:
         deep = ["visual_share_early", "visual_share_late", "residual_drift", "cos_ffn_late"]
         return ds[["value", "auc_feature"]].drop_sel(feature=deep)
-    return ds[[name for name in ds if not re.search("early_suppression|system_excess|third|^top_", str(name))]]
+    return ds[
+        [name for name in ds if not re.search("early_suppression|system_excess|third|^top_", str(name))]
+    ]
 
 
 @pytest.mark.parametrize("dim", ORDER)

@@ -112,7 +112,13 @@ def test_bad_calls_leave_nothing(name, model, options, message, tmp_path):
 
 def test_a_comparison_has_a_judge_and_a_length(tiny_spd, data, shown, tmp_path):
     """MME needs no judge, so its rules decide beside the judge of the other benchmark."""
-    call = {"benchmarks": ["spd-faith", "mme"], "data": data, "limit": 1, "max_new_tokens": 7, "batch_size": 8}
+    call = {
+        "benchmarks": ["spd-faith", "mme"],
+        "data": data,
+        "limit": 1,
+        "max_new_tokens": 7,
+        "batch_size": 8,
+    }
     call |= {"judge": "model:judging/honest", "repetition_penalty": 1.1, "progress": lambda line: None}
     ds = mp.benchmarks.compare(tiny_spd, tmp_path / "out", **call)
     assert shown, "the judge was asked"
