@@ -28,8 +28,6 @@ def test_the_page_shows_a_thousand_cases_that_were_held():
     table = run.MARKS.search(run.PAGE.read_text(encoding="utf-8"))[0]
     rows = re.findall(r"^\| ([\w ]+) \|.*\| (\d+) \| (\d+) \| (\d+) \|$", table, re.MULTILINE)
     counts = {group: (int(cases), int(held), int(lost)) for group, cases, held, lost in rows}
-    if not counts:
-        pytest.skip("the page has no table yet")
     assert set(counts) == {*run.SHARES, "all"}
     assert counts["all"][0] >= 1000 and counts["all"][2] == 0
     assert all(cases == held + lost for cases, held, lost in counts.values())
