@@ -33,7 +33,7 @@ def load_error(load, content):
 
 
 def test_full_records_everything_about_the_answer_except_whole_rows():
-    left_out = (*ALWAYS, "prompt", "vision")
+    left_out = (*ALWAYS, "prompt", "vision", "methods")
     recordable = {name for name in VARIABLES if name.split("/")[0] not in left_out} - {"attention/row"}
     assert sorted(load_capture("full").datasets) == sorted(recordable)
     assert load_capture("full").layers is None
@@ -47,6 +47,7 @@ def test_default_leaves_out_only_large_data_sets():
         "residual/mid",
         "residual/post",
         "ffn/active",
+        "ffn/gate_first",
     }
     assert set(load_capture("default").datasets) < set(load_capture("full").datasets)
 
