@@ -123,8 +123,11 @@ def test_padded_rows_answer_as_alone(family, image_paths):
 
 
 def flatten(value: Any) -> list[Any]:
-    """Return the numbers of nested lists in one list."""
-    return [number for item in value for number in flatten(item)] if isinstance(value, list) else [value]
+    """Return the numbers of nested lists and dictionaries in one list."""
+    items = list(value.items()) if isinstance(value, dict) else value
+    if isinstance(items, list | tuple):
+        return [number for item in items for number in flatten(item)]
+    return [items]
 
 
 def test_mask_implausible_by_hand():
