@@ -41,6 +41,10 @@ For one answer, in Python:
 
 {answer_probes}
 
+For many answers, in Python:
+
+{answers_probes}
+
 ## When to use which cause, and when not
 
 {uses}
@@ -56,6 +60,17 @@ ANSWER_PROBES = (
     probes.attention_knockout,
     probes.patch_residual,
     probes.linear_probe_by_step,
+)
+
+ANSWERS_PROBES = (
+    probes.chain_tests,
+    probes.early_verdict,
+    probes.dose_response,
+    probes.align_subspace,
+    probes.mean_difference,
+    probes.probe_direction,
+    probes.concept_eraser,
+    probes.random_direction,
 )
 
 
@@ -103,7 +118,8 @@ def page() -> str:
         analyses=table(ANALYSES),
         run_probes=table(run_probes),
         answer_probes=table({function.__name__: function for function in ANSWER_PROBES}),
-        uses=list_uses((*run_probes.values(), *ANSWER_PROBES)),
+        answers_probes=table({function.__name__: function for function in ANSWERS_PROBES}),
+        uses=list_uses((*run_probes.values(), *ANSWER_PROBES, *ANSWERS_PROBES)),
     )
 
 

@@ -70,6 +70,8 @@ def chain_tests(
 ) -> xr.Dataset:
     """Return how many verdicts change when the steps before them are changed.
 
+    Use it to ask whether an answer follows from its steps. Do not use it for answers without steps.
+
     The model answers step by step. Its steps are changed, the changed steps become the beginning of its
     answer, and it goes on from the words that mark the conclusion. The tests are those of Lanham et al., 2023
     (arXiv:2307.13702). A model that uses its steps changes its verdict when they are cut off or false, and

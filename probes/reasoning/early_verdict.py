@@ -36,6 +36,9 @@ def early_verdict(
 ) -> xr.Dataset:
     """Return how well an answer's verdict can be read before the first step, after each step, and at the end.
 
+    Use it beside `chain_tests` to ask where a verdict stands first. That it can be read does not say that it is
+    used.
+
     The probe is that of `linear_probe`, fitted at the token that predicts the first token of a step: the last
     token of the prompt before step 1, and the last token of step k after it. A verdict that can be read before
     the first step was linearly present there. Whether the model uses it there, steering shows: see
