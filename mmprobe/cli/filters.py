@@ -88,7 +88,10 @@ def filter_by_votes(
         f"{len(filtered.kept)} kept, {len(filtered.removed)} removed of {len(truth.questions)} questions"
     ]
     if filtered.undecided:
-        lines.append(f"{len(filtered.undecided)} undecided, without any verdict; --resume asks them again")
+        lines.append(
+            f"{len(filtered.undecided)} undecided, without any verdict; --resume asks them again, and --judge reads "
+            "answers that rules cannot"
+        )
     if truth.left_out:
         lines.append(f"{len(truth.left_out)} left out: they ask for nothing without their options")
     for voter in names:

@@ -41,7 +41,10 @@ def test_the_embedded_model_filters(data, tmp_path):
     assert accuracy > 0.3, "short answers are within 16 tokens"
     lines = [(out / name).read_text().splitlines() for name in ("kept.jsonl", "removed.jsonl")]
     records = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
-    assert sum(map(len, lines)) == len(records) > 8
+    undecided = written[
+        "undecided"
+    ]  # without images its answers are often no answers, so rules leave them unread
+    assert sum(map(len, lines)) + len(undecided) == len(records) > 8
     assert result["kept"] == str(out / "kept.jsonl")
 
     before = (out / "votes.jsonl").read_bytes()
