@@ -6,6 +6,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ from mmprobe.traces import CaptureSpec
 STEPS = 9
 RESIDUALS = ["residual/pre", "residual/mid", "residual/post"]
 SPEC = CaptureSpec(datasets=[*RESIDUALS, "ffn/gate_sum", "tam/logit"], positions="all", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def random_qwen(random_qwen: Model) -> Model:
+    """Return a copy without the hooks that transformers leaves on modules after `output_hidden_states`."""
+    hf = type(random_qwen.hf)(copy.deepcopy(random_qwen.hf.config)).eval()
+    hf.load_state_dict(random_qwen.hf.state_dict())
+    hf.generation_config = copy.deepcopy(random_qwen.hf.generation_config)
+    return replace(random_qwen, hf=hf)
 
 
 @contextmanager

@@ -162,8 +162,10 @@ def test_the_csv_of_an_analysis_has_its_values(run: Run, saved: Saved) -> None:
     dataset = attention_decay(run)
     shares = figures(dataset)[3]
     frame = pd.read_csv(io.StringIO(saved(shares.figure, shares.title)[0]))
-    for plot, name in (("visual share", "visual_share"), ("decay slope, per step", "slope")):
-        lines = frame[frame["plot"] == plot]
+    for plot, name in (("the images' part", "visual_share"), ("its slope, per step", "slope")):
+        lines = frame[
+            (frame["plot"] == plot) & (frame["trace"] == "of all attention, generated tokens included")
+        ]
         np.testing.assert_array_equal(lines["x"], dataset["layer"])
         for column, end in (("y", ""), ("low", "_low"), ("high", "_high")):
             np.testing.assert_allclose(lines[column], dataset[f"{name}{end}"], rtol=1e-15)

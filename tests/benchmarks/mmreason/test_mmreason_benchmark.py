@@ -182,6 +182,7 @@ def test_the_task_of_inspect_scores_as_the_command_does(tmp_path):
     )
     assert 0 < expected["s_final"].value < 1 and 0 < expected["s_final_text"].value < 1
     values = {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
+    assert values.pop("truncated") == 0
     assert values == {
         name: pytest.approx(metric.value) for name, metric in expected.items() if metric.value is not None
     }
