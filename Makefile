@@ -18,7 +18,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 .PHONY: check test lint types demo perf docs model-card format clean
 
 check: lint types $(VENV)/.editable
-	$(PYTEST) -m "not slow" tests
+	$(PYTEST) -m "not slow and not browser" tests
 
 test: lint types $(VENV)/.wheel $(VENV)/.browser
 	$(PYTEST) $(PYTEST_OPTIONS) tests
