@@ -266,6 +266,7 @@ def test_an_empty_run_is_refused(tmp_path):
         mp.analyses.attention_decay(write_run(tmp_path / "run", {}))
 
 
+@pytest.mark.slow
 def test_samples_without_images_have_no_visual_share(tmp_path):
     mass = np.tile(np.array([0.5, 0.25, 0, 0.25, 0]), (2, 2, 1, 1))
     run = write_run(tmp_path / "run", {"a": mass, "b": mass}, prompts={"a": TEXT_PROMPT, "b": TEXT_PROMPT})

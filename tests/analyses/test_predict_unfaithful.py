@@ -300,6 +300,7 @@ def test_samples_that_are_not_finite_are_left_out_and_named(tmp_path):
         predict_unfaithful(mp.open_run(tmp_path / "bad"), minimum=9)
 
 
+@pytest.mark.slow
 def test_missing_features_are_left_out_and_named(tmp_path):
     """No FFN, answers of one step (without a slope), and then one sample without regions."""
     traces, rng = noise_traces(16, regions=REGIONS), np.random.default_rng(0)

@@ -343,6 +343,7 @@ def test_no_content_of_an_image_file_crashes_the_check(tmp_path_factory, magic, 
         ),
     )
 )
+@pytest.mark.slow
 def test_no_json_object_crashes_the_loading(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "fuzz.jsonl"
     path.write_text(json.dumps(data), encoding="utf-8")

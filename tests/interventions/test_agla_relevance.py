@@ -166,6 +166,7 @@ def test_the_share_falls_with_the_score():
 @pytest.mark.parametrize(
     ("family", "count"), [("qwen2_5_vl", 1), ("llava", 2), ("llava_next", 2), ("mllama", 1)]
 )
+@pytest.mark.slow
 def test_blip_works_with_every_family(blip, family, count, image_paths):
     """z + alpha z', with z' from a pass without a cache over images that are black where GradCAM is low."""
     model = load_tiny_model(family)
@@ -310,6 +311,7 @@ def test_agla_leaves_the_model_unchanged(relevance, blip, image_paths):
 
 
 @pytest.mark.parametrize("relevance", ["gradient", "blip"])
+@pytest.mark.slow
 def test_a_batch_is_answered_like_its_samples_alone(relevance, blip, tiny_spd, image_paths):
     relevance = str(blip) if relevance == "blip" else relevance
     samples = [make_sample(image_paths[:2], QUESTION), make_sample(image_paths[1:3], "What?", "b")]

@@ -223,6 +223,7 @@ def test_stages_equal_the_slow_reference(family, stages, image_paths):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_choices_of_see_equal_the_slow_reference(choice, image_paths):
     check_against_reference(load_tiny_model(SMALL), image_paths, alpha=1.5, beta=1, eta=0, **choice)
 

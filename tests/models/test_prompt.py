@@ -143,6 +143,7 @@ def test_text_that_is_not_utf8_is_named(tiny_spd, field):
         tiny_spd.prompt(Sample(id="a", **{"question": "?"} | {field: "caf\udce9"}))
 
 
+@pytest.mark.slow
 def test_a_prompt_longer_than_the_context_is_refused_by_name(tiny_spd, image_paths, tmp_path):
     question = "Is there a star? " * 6000  # 100,000 characters, which would be answered for minutes
     long = Sample(id="long", images=image_paths[:2], question=question)

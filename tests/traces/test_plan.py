@@ -84,6 +84,7 @@ def test_memory_is_predicted_within_a_fifth(tmp_path):
     assert run_program(PLANNED) == pytest.approx(run_program(MEMORY, str(tmp_path / "run")), rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_model_without_weights_gives_the_same_plan(tiny_spd):
     spec = load_capture("full")
     shapes = load_shapes("tiny-spd", device="cpu")

@@ -213,6 +213,7 @@ def test_a_claim_carries_its_sentence() -> None:
     assert parse_claims("1. The dog is gone.")[0] == Claim("remove", "dog", text="The dog is gone.")
 
 
+@pytest.mark.slow
 def test_an_endless_answer_takes_time_in_proportion() -> None:
     for text in ("The dog was removed. " * 5_000, "the dog and " * 8_000, "was removed " * 8_000, "(" * 20_000,
                  "color " * 12_000, "1. " * 25_000, "red to " * 12_000, "not " * 20_000, "{" * 50_000):  # fmt: skip

@@ -70,6 +70,7 @@ def test_spd_faith_asks_for_as_many_differences_as_the_model_counted(tmp_path):
     assert metrics["dqr_exact"].coverage == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_traces_have_the_ids_of_their_questions(tmp_path):
     out = tmp_path / "out"
     invoke("bench", "spd-faith", "--model", "tiny-spd", "--n", 1, "--trace", "--out", out)

@@ -38,6 +38,7 @@ def undisturbed(tiny_spd: Model, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_each_command_refuses_a_folder_that_another_process_writes(tiny_spd, tmp_path):
     out, data = tmp_path / "out", make_pairs(tmp_path / "pairs", n=1, seed=5)
     calls = [

@@ -59,6 +59,7 @@ def test_a_task_scores_as_the_command_does(tmp_path):
     assert values and all(values[name] == pytest.approx(expected[name]) for name in values)
 
 
+@pytest.mark.slow
 def test_questions_that_depend_on_answers_are_asked(tmp_path):
     asked: list[str] = []
 

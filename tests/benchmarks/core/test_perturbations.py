@@ -132,6 +132,7 @@ def test_perturbations_are_compared_with_plain():
     ]
 
 
+@pytest.mark.slow
 def test_bench_reports_the_paired_change_of_a_model_behind_an_api(tmp_path, monkeypatch):
     """The model says yes to every question, and no where the question is tagged."""
     from inspect_ai.model import ModelOutput, ModelUsage, get_model

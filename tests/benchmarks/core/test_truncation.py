@@ -28,6 +28,7 @@ def test_long_questions_have_long_answers():
     assert answer_lengths(benchmark, 9) == 9 and answer_lengths(find_benchmark("mme")) == 32
 
 
+@pytest.mark.slow
 def test_each_answer_knows_whether_it_was_cut_off(tiny_spd, data):
     """The same answers of one batch at two lengths: cut off exactly where the longer answer goes on."""
     samples = [sample for sample in load_samples(data) if len(sample.images) == 2]

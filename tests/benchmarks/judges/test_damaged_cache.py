@@ -39,6 +39,7 @@ def test_a_text_that_is_not_utf8_is_refused(file):
         read_all(file)
 
 
+@pytest.mark.slow
 def test_damage_anywhere_is_one_line(file):
     rng, content, refused = random.Random(0), file.read_bytes(), 0
     for _ in range(300):

@@ -69,6 +69,7 @@ def test_the_command_scores_with_a_model_and_asks_nothing_twice(answered, tmp_pa
     assert again["metrics"] == judged["metrics"]
 
 
+@pytest.mark.slow
 def test_an_ensemble_outvotes_garbage(answered, tmp_path):
     alone = scored(answered, "model:judging/honest", tmp_path / "alone")
     name = "ensemble:judging/honest,judging/honest-too,judging/garbage"

@@ -56,6 +56,7 @@ def test_the_number_of_parallel_calls_is_limited():
     assert (api.calls, api.most) == (30, 5)
 
 
+@pytest.mark.slow
 def test_waiting_for_a_turn_is_not_timed():
     api, model = slow(0.1)
     judgements = extract(

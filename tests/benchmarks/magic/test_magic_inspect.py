@@ -40,6 +40,7 @@ def values(log) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.slow
 def test_the_task_scores_as_the_command_does(tmp_path, refuses):
     seen: list = []
     (log,) = inspect_eval(

@@ -71,6 +71,7 @@ def test_boxes_are_cited_by_their_names_too():
         "the answer is ",
     ],
 )
+@pytest.mark.slow
 def test_long_texts_are_read_quickly(text):
     start = time.monotonic()
     steps = reasoning_steps(text * 50_000)

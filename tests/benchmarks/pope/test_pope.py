@@ -163,6 +163,7 @@ def test_questions_are_true_balanced_and_repeatable(setting):
     assert [row["text"] for row in rows[::2]] == [row["text"] for row in random[::2]]
 
 
+@pytest.mark.slow
 def test_random_negatives_are_spread_evenly():
     objects = {f"{k}.jpg": ["a", "b", "c"] for k in range(2000)} | {"all.jpg": list("defgh")}
     rows = draw_pope(objects, "random", template="Is there a {}?")

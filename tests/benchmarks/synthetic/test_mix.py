@@ -33,6 +33,7 @@ def test_the_papers_shares():
     assert all(levels.count(name) / 6000 == pytest.approx(share, abs=0.02) for name, share in LEVELS.items())
 
 
+@pytest.mark.slow
 def test_the_command_draws_the_mix_and_shows_it(tmp_path):
     def run(*arguments):
         return CliRunner().invoke(app, ["make-pairs", *map(str, arguments)])

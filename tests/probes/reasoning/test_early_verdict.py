@@ -40,6 +40,7 @@ def read_verdict(text: str) -> str | None:
     return text.strip() if text.strip() in ("yes", "no") else None
 
 
+@pytest.mark.slow
 def test_a_verdict_is_found_where_it_stands(tmp_path):
     ds = early_verdict(write_planted(tmp_path / "run"), read_verdict)
     assert ds["point"].values.tolist() == ["before step 1", "after step 1", "before the conclusion"]
