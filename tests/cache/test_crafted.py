@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,6 @@ HARMLESS = (
     "type tokens/text texts",
     "mark",
 )  # mmprobe reads no attribute of a data set
-N_EDITS = 220
 
 
 @pytest.fixture
@@ -33,13 +31,11 @@ def trace_folder(make_run):
     return make_run(names=("a",))
 
 
-def craft_runs(source: Path, folder: Path, group: str, count: int | None) -> dict[str, str]:
+def craft_runs(source: Path, folder: Path, group: str) -> dict[str, str]:
     """Make a run for each edit; return the labels of the edits by the names of the runs."""
     labels = {}
     trace = source / "samples" / "a.h5" if source.is_dir() else source
     edits = list(crafted.list_edits(*crafted.read_names(trace, group), seed=0))
-    if count is not None:
-        edits = random.Random(1).sample(edits, count)
     for number, (label, edit) in enumerate(edits):
         target = folder / f"{number:03}"
         labels[target.name] = label
@@ -72,18 +68,12 @@ def check_outcomes(labels: dict[str, str], outcomes: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_crafted_traces_are_refused_or_read(trace_folder, tmp_path):
-    labels = craft_runs(trace_folder, tmp_path / "crafted", "/", N_EDITS)
-    assert len({label.split()[0] for label in labels.values()}) == 13, "classes of edits"
-    check_outcomes(labels, read_in_another_process(tmp_path / "crafted"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_crafted_trace_is_refused_or_read(trace_folder, tmp_path, packed):
     source = pack(trace_folder, tmp_path / "run.h5") if packed else trace_folder
     (tmp_path / "crafted").mkdir()
-    labels = craft_runs(source, tmp_path / "crafted", "/samples/a" if packed else "/", None)
+    labels = craft_runs(source, tmp_path / "crafted", "/samples/a" if packed else "/")
+    assert len({label.split()[0] for label in labels.values()}) >= 13, "classes of edits"
     check_outcomes(labels, read_in_another_process(tmp_path / "crafted"))
 
 
