@@ -60,11 +60,12 @@ def read_labels(run: Run, target: Target) -> dict[str, Hashable]:
 
 
 def select_classes(
-    run: Run, labels: Mapping[str, Hashable], target: Target, minimum: int, left_out: Sequence[str] = ()
+    run: Run, labels: Mapping[str, Hashable], target: Target | str, minimum: int, left_out: Sequence[str] = ()
 ) -> list[Hashable]:
     """Return the classes with at least `minimum` samples, sorted.
 
     Args:
+        target: what the labels are, for the error message.
         left_out: samples with non-finite values, for the error message.
 
     Raises:
@@ -86,6 +87,6 @@ def select_classes(
     return large
 
 
-def target_name(target: Target) -> str:
+def target_name(target: Target | str) -> str:
     """Return the name of a target, for attributes and messages."""
     return target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)

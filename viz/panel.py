@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+import numpy as np
 import plotly.graph_objects as go
 
 # After Okabe and Ito: distinct with red-green and blue-yellow blindness, on white and on dark grey.
@@ -50,6 +52,33 @@ def escape_text(text: object) -> str:
         "&lt;a href='x'&gt;"
     """
     return escape(str(text), quote=False)
+
+
+def draw_signed_steps(
+    tokens: Sequence[str], names: Sequence[str], values: np.ndarray, unit: str
+) -> go.Figure:
+    """Return a heat map of values [row, step] whose colours are white at 0.
+
+    Args:
+        tokens: text of each step's token.
+        names: name of each row.
+        values: [row, step].
+        unit: unit of the values.
+    """
+    largest = float(np.abs(values).max(initial=0)) or 1.0
+    heatmap = go.Heatmap(
+        x=[f"{step} {escape_text(text)}" for step, text in enumerate(tokens)],
+        y=[escape_text(name) for name in names],
+        z=values,
+        zmin=-largest,
+        zmax=largest,
+        colorscale="RdBu_r",
+        colorbar={"title": unit, "thickness": 10},
+        hovertemplate=f"step %{{x}}, %{{y}}: %{{z:+.3f}} {unit}<extra></extra>",
+    )
+    figure = apply_layout(go.Figure(heatmap), height=190 + 25 * len(names))
+    figure.update_xaxes(title="step (generated token)", type="category", tickangle=-60)
+    return figure.update_yaxes(autorange="reversed")
 
 
 def interval_band(x: object, low: object, high: object, colour: str) -> list[go.Scatter]:

@@ -90,7 +90,7 @@ def early_verdict(
         labels[trace.id], samples[trace.id] = verdict, trace.sample
         for point, step in _find_points(trace, len(chain.steps)).items():
             vectors.setdefault(point, {})[trace.id] = streams[step].values.astype("f4")
-    classes = select_classes(run, labels, _name_verdict, minimum)
+    classes = select_classes(run, labels, "the verdict", minimum)
     if len(classes) > 2:
         verdicts = ", ".join(map(str, classes))
         raise NotApplicable(f"{run.path}: there are the verdicts {verdicts}; the probe tells two apart")
@@ -125,13 +125,6 @@ def early_verdict(
         "n_unread": n_unread,
     }
     return out
-
-
-def _name_verdict(trace: Trace) -> Hashable | None:  # its name stands in messages
-    return None
-
-
-_name_verdict.__name__ = "the verdict"
 
 
 def _find_points(trace: Trace, n_steps: int) -> dict[str, int]:

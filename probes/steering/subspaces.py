@@ -56,7 +56,7 @@ def align_subspace(
     one part of the pairs and scored on the others.
 
     Use it to ask whether a variable, such as the verdict, stands in a direction at a layer, where steering shows
-    that the direction matters. Do not use it to search over many layers without held-out pairs of its own.
+    that the direction matters. If you try many layers, score the best one on pairs that you did not use before.
 
     Accuracy alone means little: the search also fits arbitrary labels and models that learnt nothing. So three
     controls are trained and scored in the same way: a random subspace, arbitrary labels, and the model with

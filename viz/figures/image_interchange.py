@@ -6,7 +6,14 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, escape_text, interval_band
+from mmprobe.viz.panel import (
+    LABEL_COLOURS,
+    REFERENCE_LINE,
+    Panel,
+    apply_layout,
+    draw_signed_steps,
+    interval_band,
+)
 
 _UNIT = "log-probability lost, nat"
 
@@ -27,23 +34,10 @@ def _answer_panel(ds: xr.Dataset) -> Panel:
         f"image {image}, {box[2]} x {box[3]} at {box[0]}, {box[1]}"
         for image, box in zip(ds["region_image"].values, ds["region_box"].values.tolist(), strict=True)
     ]
-    largest = float(np.abs(rows).max(initial=0)) or 1.0
-    heatmap = go.Heatmap(
-        x=[f"{step} {escape_text(text)}" for step, text in enumerate(ds["token"].values.tolist())],
-        y=[f"{number}: {name}" for number, name in enumerate(names)],
-        z=rows,
-        zmin=-largest,
-        zmax=largest,
-        colorscale="RdBu_r",
-        colorbar={"title": "nat", "thickness": 10},
-        hovertemplate="step %{x}, %{y}: %{z:+.3f} nat<extra></extra>",
-    )
-    figure = apply_layout(go.Figure(heatmap), height=190 + 30 * len(rows))
-    figure.update_xaxes(title="step (generated token)", type="category", tickangle=-60)
-    figure.update_yaxes(autorange="reversed")
+    names = [f"{number}: {name}" for number, name in enumerate(names)]
     return Panel(
         f"What the answer loses with other images, sample {ds.attrs['sample']}",
-        figure,
+        draw_signed_steps(ds["token"].values.tolist(), names, rows, "nat"),
         f"Log-probability of each token after the sample's own images minus after those of {ds.attrs['counterfactual']} "
         "(first row), or after its own images with one region exchanged (other rows). Above 0: the own images make the "
         f"token likelier. Mean of the first row: {ds.attrs['effect_per_token']:.2f} nat a token over {ds.attrs['n']} "

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.panel import Panel, apply_layout, escape_text
+from mmprobe.viz.panel import Panel, draw_signed_steps
 
 _SHOWN = 24  # components with the largest shares
 
@@ -15,20 +14,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
     size = np.abs(ds["share"].values).max(1)
     order = np.sort(np.argsort(-size, kind="stable")[:_SHOWN])
     shown = ds.isel(component=order)
-    largest = float(np.abs(shown["share"].values).max(initial=0)) or 1.0
-    heatmap = go.Heatmap(
-        x=[f"{step} {escape_text(text)}" for step, text in enumerate(ds["token"].values.tolist())],
-        y=shown["component"].values,
-        z=shown["share"].values,
-        zmin=-largest,
-        zmax=largest,
-        colorscale="RdBu_r",
-        colorbar={"title": "logit", "thickness": 10},
-        hovertemplate="step %{x}, %{y}: %{z:+.3f}<extra></extra>",
-    )
-    figure = apply_layout(go.Figure(heatmap), height=180 + 20 * len(order))
-    figure.update_xaxes(title="step (generated token)", type="category", tickangle=-60)
-    figure.update_yaxes(autorange="reversed")
+    names = shown["component"].values.tolist()
+    figure = draw_signed_steps(ds["token"].values.tolist(), names, shown["share"].values, "logit")
     contrast = f" minus that of {ds.attrs['contrast']!r}" if ds.attrs["contrast"] else ""
     return [
         Panel(

@@ -222,5 +222,9 @@ def test_the_embedded_model_is_asked_and_scored(tmp_path):
     answer = local_answerer(load_model("tiny-spd", device="cpu"), benchmark.max_new_tokens, 8)
     metrics, records = run_benchmark(benchmark, truth, answer, tmp_path / "out", {})
     assert metrics["accuracy"].value > 0.5 and metrics["accuracy_hinted"].coverage > 0.5
+    answers = [(record["correct"], record["correct_hinted"]) for record in records]
+    gains = [hinted - plain for plain, hinted in answers if None not in (plain, hinted)]
+    assert metrics["hint_gain"].n == len(gains) > 2
+    assert metrics["hint_gain"].value == pytest.approx(sum(gains) / len(gains))
     assert len(records) == len(truth.questions)
     assert json.loads((tmp_path / "out" / "results.json").read_text())["benchmark"] == "mirage"
