@@ -74,13 +74,7 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
     Raises:
         InputError: as `read_records`.
     """
-    try:
-        text = regular_file(Path(path)).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({reason})") from None
+    text = read_text(path)
     for number, line in enumerate(text.split("\n"), 1):  # splitlines would split at U+2028 in a text
         if not line.strip():
             continue
@@ -94,17 +88,31 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
             raise InputError(f"{path}, line {number}: not JSON that can be read ({error})") from None
 
 
+def read_text(path: str | Path) -> str:
+    """Return the text of a regular file.
+
+    Raises:
+        InputError: it is missing, or no UTF-8 text.
+    """
+    try:
+        return regular_file(Path(path)).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read as UTF-8 text ({reason})") from None
+
+
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
         InputError: it is missing, or no JSON that can be read.
     """
+    text = read_text(path)
     try:
-        return json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, RecursionError, ValueError) as error:
+        return json.loads(text)
+    except (RecursionError, ValueError) as error:
         raise InputError(f"{path}: not JSON that can be read ({error})") from None
 
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from mmprobe.benchmarks.core.jsonl import read_text
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_image, regular_file
+from mmprobe.samples import Sample, check_image
 
 PERCEPTION = (
     "existence",
@@ -102,11 +103,7 @@ def read_mme_answers(path: str | Path) -> tuple[list[Sample], dict[str, str]]:
 
 
 def _read_lines(file: Path) -> Iterator[tuple[str, str]]:
-    try:
-        text = regular_file(file).read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read as UTF-8 text ({error})") from None
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(read_text(file).split("\n"), 1):
         if line.strip():
             yield f"{file}, line {number}", line.strip("\r")
 

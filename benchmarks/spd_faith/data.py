@@ -5,7 +5,6 @@ The published data set is that of SPD-Faith Bench (arXiv:2602.07833).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_claims
-from mmprobe.benchmarks.core.jsonl import json_lines
+from mmprobe.benchmarks.core.jsonl import json_lines, read_json
 from mmprobe.benchmarks.spd_faith.rows import Difference, Pair, parse_row
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, SHAPES
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, regular_file
+from mmprobe.samples import Sample
 
 
 def read_synthetic_pairs(samples: Iterable[Sample]) -> list[Pair]:
@@ -89,7 +88,7 @@ def _read_rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
     if file.suffix == ".jsonl":
         parts = [(f"{file}, line {number}", data) for number, data in json_lines(file)]
     else:
-        parts = [(str(file), _read_json(file))]
+        parts = [(str(file), read_json(file))]
     rows: list[tuple[str, Mapping[str, Any]]] = []
     for where, data in parts:
         for row in data if isinstance(data, list) else [data]:
@@ -101,15 +100,6 @@ def _read_rows(file: Path) -> list[tuple[str, Mapping[str, Any]]]:
     if not rows:
         raise InputError(f"{file}: holds no pairs")
     return rows
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(regular_file(file).read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read as UTF-8 text ({error})") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{file}: not valid JSON") from None
 
 
 def _add_files(pair: Pair, row: Mapping[str, Any], file: Path) -> Pair:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
+from mmprobe.benchmarks.core.jsonl import read_text, write_atomic
 from mmprobe.benchmarks.photo_pairs.layout import (
     append_rejection,
     find_pair_folders,
@@ -25,7 +25,6 @@ from mmprobe.benchmarks.photo_pairs.layout import (
 from mmprobe.benchmarks.photo_pairs.photos import Rejection
 from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES, EditType
 from mmprobe.errors import InputError
-from mmprobe.samples import regular_file
 
 
 class ReviewCounts(NamedTuple):
@@ -156,12 +155,7 @@ def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:
 
 
 def _read_reviews(path: Path) -> list[_Review]:
-    try:
-        text = regular_file(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    text = read_text(path)
     try:
         return _Reviews.model_validate_json(text).reviews
     except ValidationError as error:
