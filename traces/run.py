@@ -152,6 +152,7 @@ def _trace_batches(
 ) -> None:
     """Trace every batch with an unfinished sample. After an interrupt, stop behind the current batch."""
     progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=n_samples, disable=None)
+    n_finished = len(finished)
     with progress, finish_batch_on_interrupt() as interrupted:
         for batch in batches:
             unfinished = [sample for sample in batch if sample.id not in finished]
@@ -159,9 +160,12 @@ def _trace_batches(
                 for sample in unfinished:  # a spoiled trace must not stay where the sample fails now
                     remove_trace(tracer.out, sample.id)
                 tracer.trace(batch)  # the whole batch: its padding changes the last digits
+                n_finished += len(unfinished)
                 progress.update(len(unfinished))
             if interrupted():
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt(
+                    f"{n_finished} of {n_samples} samples are finished; continue with resume=True"
+                )
 
 
 def _load_methods(method: Any, parameters: Mapping[str, Any], engine: str) -> list[Method]:

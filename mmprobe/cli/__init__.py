@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
-from typing import Annotated
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
@@ -58,10 +61,30 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     *(demo, models, trace, plan, analyze, report, verify, pack),
     *(make_pairs, number_boxes, generate, bench, score, compare, agree, clean, mirage_score, rewrite),
 )
+_INTERRUPTED = 130
+
+
+class _Interrupted(Exception):
+    """Ctrl-C within a command. Typer would take a KeyboardInterrupt, and its message, away in silence."""
+
+
+def _keep_interrupt(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with its KeyboardInterrupt turned into `_Interrupted`."""
+
+    @wraps(command)
+    def run(*args: Any, **options: Any) -> None:
+        try:
+            command(*args, **options)
+        except KeyboardInterrupt as error:
+            raise _Interrupted(str(error)) from None
+
+    return run
+
+
 _OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the benchmark's own options
 for command in _COMMANDS:
-    app.command(context_settings=_OPEN if command in (bench, score) else None)(command)
-app.command("filter")(filter_by_votes)
+    app.command(context_settings=_OPEN if command in (bench, score) else None)(_keep_interrupt(command))
+app.command("filter")(_keep_interrupt(filter_by_votes))
 
 
 def _exit(message: str, code: int) -> None:
@@ -93,20 +116,41 @@ def _silence_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
+def _repeat_lost_interrupts() -> None:
+    """Press Ctrl-C again where Python lost it.
+
+    Within a destructor or a callback of a weak reference, Python prints the traceback of a KeyboardInterrupt and
+    goes on.
+    """
+
+    def report(problem: Any) -> None:
+        if problem.exc_type is KeyboardInterrupt:
+            threading.Timer(0.01, _thread.interrupt_main).start()
+        else:
+            sys.__unraisablehook__(problem)
+
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = report
+
+
 def main() -> None:
     """Run the command line: exit 0, 1 for a failed job, 2 for bad usage or input, with one line on stderr."""
-    _let_threads_sleep()
-    _silence_libraries()
-    logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
     try:
-        sys.exit(app(standalone_mode=False))
+        _let_threads_sleep()
+        _silence_libraries()
+        _repeat_lost_interrupts()
+        logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
+        code = app(standalone_mode=False)
+        if code == _INTERRUPTED:  # before a command began
+            raise KeyboardInterrupt
+        sys.exit(code)
     except InputError as error:
         _exit(str(error), 2)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "mmprobe"
         _exit(f"{error.format_message().rstrip('.')} (see {where} --help)", 2)
-    except (KeyboardInterrupt, typer.Abort):
-        _exit("interrupted; what was finished is kept", 130)
+    except (KeyboardInterrupt, _Interrupted, typer.Abort) as error:
+        _exit(f"interrupted; {str(error) or 'what was finished is kept'}", _INTERRUPTED)
     except OSError as error:
         _exit(f"{error.filename or 'disk'}: {error.strerror or error}", 1)

@@ -28,12 +28,15 @@ class Command:
 
     def __init__(self, arguments: list[object], log: Path, delay: float = 0.0):
         self.log = log
+        self._ready, ready = os.pipe()
         self.process = os.fork()
         if not self.process:
-            _run(arguments, log, delay)
+            _run(arguments, log, delay, ready)
+        os.close(ready)
 
     def stop(self, number: int, seconds: float) -> bool:
-        """Send a signal after some time. Return whether the command was still at work."""
+        """Send a signal some time after the command began. Return whether it was still at work."""
+        os.read(self._ready, 1)
         time.sleep(seconds)
         is_done = os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         os.kill(self.process, number)
@@ -41,6 +44,7 @@ class Command:
 
     def finish(self) -> Finished:
         """Wait for the end and return exit code and output. The code is negative after a signal."""
+        os.close(self._ready)
         limit = time.monotonic() + _WAIT_SECONDS
         while not (waited := os.waitpid(self.process, os.WNOHANG))[0]:
             if time.monotonic() > limit:
@@ -51,7 +55,7 @@ class Command:
         return Finished(os.waitstatus_to_exitcode(waited[1]), "", self.log.read_text(errors="replace"))
 
 
-def _run(arguments: list[object], log: Path, delay: float) -> None:
+def _run(arguments: list[object], log: Path, delay: float, ready: int) -> None:
     code = 70
     try:
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
@@ -63,6 +67,7 @@ def _run(arguments: list[object], log: Path, delay: float) -> None:
         logging.getLogger().handlers.clear()
         sys.argv = ["mmprobe", *map(str, arguments)]
         time.sleep(delay)
+        os.write(ready, b"1")
         main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0
