@@ -32,6 +32,18 @@ def read_logprobs(model: Model, chats: Sequence[Chat], answers: Sequence[Sequenc
         >>> [logprobs.shape[0] for logprobs in read_logprobs(model, [chat, chat], [[7], [8, 9]])]
         [1, 2]
     """
+    logits = read_logits(model, chats, answers)
+    return [
+        row[torch.arange(len(answer)), torch.as_tensor(answer)]
+        for row, answer in zip(logits.log_softmax(-1), answers, strict=True)
+    ]
+
+
+def read_logits(model: Model, chats: Sequence[Chat], answers: Sequence[Sequence[int]]) -> Tensor:
+    """Return the logits that predict each token of each answer, float32 [answer, step, token] on the CPU.
+
+    The steps behind a shorter answer's end mean nothing. The arguments are those of `read_logprobs`.
+    """
     hf = model.hf
     longest = max(map(len, answers))
     ids = torch.stack([pad(torch.as_tensor(answer), (0, longest - len(answer))) for answer in answers])
@@ -42,6 +54,4 @@ def read_logprobs(model: Model, chats: Sequence[Chat], answers: Sequence[Sequenc
     extended["input_ids"] = torch.cat([inputs["input_ids"], ids.to(model.device)], 1)
     options = {"logits_to_keep": longest + 1} if hf._supports_logits_to_keep() else {}
     with torch.no_grad(), float32_logits(model):
-        logits = hf(**extended, **options, use_cache=False).logits[:, -longest - 1 : -1]
-    logprobs = logits.float().log_softmax(-1).cpu().gather(2, ids[..., None])[..., 0]
-    return [row[: len(answer)] for row, answer in zip(logprobs, answers, strict=True)]
+        return hf(**extended, **options, use_cache=False).logits[:, -longest - 1 : -1].float().cpu()

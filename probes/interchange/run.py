@@ -26,6 +26,7 @@ def image_interchange_run(
     kinds: Sequence[str] = KINDS,
     batch_size: int = 4,
     max_new_tokens: int = MAX_NEW_TOKENS,
+    ids: Sequence[str] | None = None,
 ) -> xr.Dataset:
     """Return how much each answer of a run depends on its images, by counterfactual, step, word and region.
 
@@ -46,14 +47,17 @@ def image_interchange_run(
         kinds: kinds of counterfactual images.
         batch_size: answers that one forward pass reads; our choice, the default is 4.
         max_new_tokens: maximum length of the model's own answers.
+        ids: samples to measure; None for all. The other images come from all samples.
 
     Returns:
         A data set with dimensions `sample`, `kind`, `step`, `class` (thing, colour, place, verdict, other),
         `region`, `label` (all, faithful, unfaithful). Values are in nat.
 
         - effect_per_token (sample): mean over the answer's tokens
-        - mean, median, low, high, n: mean and median of it over samples, the interval of the mean, the number
-        - unused_share: share of answers under 0.1 nat a token
+        - mean, low, high, n: mean of it over samples, with its interval, and their number
+        - median, with _low, _high: its median over samples
+        - unused_share, with _low, _high: share of answers under 0.1 nat a token
+        - effect (sample, step): of each token; NaN after an answer's end
         - effect_by_kind (sample, kind); mean_by_kind (kind), with _low, _high; n_kind (kind). NaN where a sample
           has no such images
         - effect_by_step (step), with _low, _high; n_step (step): mean over the answers that reach the step
@@ -62,7 +66,9 @@ def image_interchange_run(
         - effect_by_class (class), with _low, _high; n_class (class): mean over an answer's tokens of a class,
           then over the answers that have one
         - effect_by_region (sample, region): loss of the whole answer when the visual tokens that one
-          region touches are exchanged
+          region touches are exchanged; effect_by_region_step (sample, region, step): of each token
+        - region_image (sample, region), region_box (sample, region, corner): the image and the x, y, width and
+          height of the pixels that were exchanged; -1 where a sample has no further region
         - localisation, with _low, _high; n_localisation: loss with all regions exchanged over the loss with
           the whole images exchanged (causal localisation); 1 if all of it comes from the regions
         - effect_by_label (label), with _low, _high; n_label (label)
@@ -72,7 +78,8 @@ def image_interchange_run(
         first kind; n_left_out counts them.
 
     Raises:
-        InputError: there are no samples, or no such kind, or another model made the run.
+        InputError: there are no samples, or none with one of the ids, or no such kind, or another model made
+            the run.
         NotApplicable: no sample has an answer, and images that could be exchanged.
 
     Example:
@@ -90,6 +97,8 @@ def image_interchange_run(
     if not samples:
         raise InputError(f"{name}: has no samples")
     images = CounterfactualImages(samples)
+    if ids is not None:
+        samples = _select_samples(samples, ids, name)
     with_images = [sample for sample in samples if sample.images]
     found = {kind: any(images.find(sample, kind) for sample in with_images) for kind in kinds}
     kinds = sorted(kinds, key=lambda kind: not found[kind])
@@ -129,6 +138,14 @@ def image_interchange_run(
         "forward_passes_per_sample": passes / len(rows),
     }
     return out
+
+
+def _select_samples(samples: Sequence[Sample], ids: Sequence[str], name: str) -> list[Sample]:
+    by_id = {sample.id: sample for sample in samples}
+    for each in ids:
+        if each not in by_id:
+            raise InputError(f"{name}: has no sample {each!r}")
+    return [by_id[each] for each in ids]
 
 
 def _read_answers(
@@ -182,18 +199,17 @@ def _measure_batch(
     most = max(map(len, regions))
     sets = [[part[number : number + 1] for part in regions] for number in range(most)]
     sets += [regions] if most else []
-    losses = np.full((len(sets), len(batch)), np.nan)
-    for number, parts in enumerate(sets):
+    losses: list[list[np.ndarray]] = [[] for _ in batch]  # of each region, then of all together
+    for parts in sets:
         images = [
             exchange_regions(chat.images, others[kinds[0]] or [], part) if part else None
             for chat, part, (*_, others) in zip(chats, parts, batch, strict=True)
         ]
         for index, row in enumerate(read(images)):
             if parts[index]:
-                losses[number, index] = (own[index] - row).sum()
+                losses[index].append(own[index] - row)
     rows = [
-        MeasuredAnswer(sample, ids, faithful, effects[index], losses[: len(sample.regions), index].tolist(),
-                float(losses[-1, index]) if most else np.nan)
+        MeasuredAnswer(sample, ids, faithful, effects[index], regions[index], losses[index])
         for index, (sample, ids, faithful, _) in enumerate(batch)
-    ]  # fmt: skip
+    ]
     return rows, (1 + len(shown) + len(sets)) * len(batch)

@@ -9,12 +9,12 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import Interval, sums_interval
+from mmprobe.analyses.intervals import Interval, mean_interval, percentile_interval, sums_interval
 from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.interchange.token_classes import CLASSES, classify_tokens
-from mmprobe.samples import Sample
+from mmprobe.samples import Region, Sample
 
 UNUSED = 0.1  # nat a token; answers under it hardly depend on their images; our choice
 
@@ -24,16 +24,17 @@ class MeasuredAnswer(NamedTuple):
 
     Attributes:
         effects: nat [step] by kind of counterfactual, without kinds that the sample has no images for.
-        by_region: nat [region], of the whole answer, for the first kind.
-        all_regions: nat, of the whole answer with all regions exchanged; NaN without regions.
+        regions: the sample's regions, enlarged to whole visual tokens.
+        losses: nat [step] with each region exchanged, then with all of them, for the first kind; none without
+            regions.
     """
 
     sample: Sample
     ids: list[int]
     faithful: bool | None
     effects: dict[str, np.ndarray]
-    by_region: list[float]
-    all_regions: float
+    regions: list[Region]
+    losses: list[np.ndarray]
 
 
 def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Sequence[str]) -> xr.Dataset:
@@ -44,7 +45,7 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     """
     first = [row.effects[kinds[0]] for row in rows]
     per_token = np.array([effect.mean() for effect in first])
-    most_regions = max(len(row.by_region) for row in rows)
+    most_regions = max(len(row.regions) for row in rows)
     coords: dict[str, Any] = {
         "sample": [row.sample.id for row in rows],
         "kind": list(kinds),
@@ -59,7 +60,11 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     out.attrs["sets"] = len(np.unique(sets))
     out["mean"], out["median"] = ((), per_token.mean()), ((), np.median(per_token))
     out["low"], out["high"], out["n"] = ((), low), ((), high), ((), len(rows))
-    out["unused_share"] = ((), (per_token < UNUSED).mean())
+    unused = (per_token < UNUSED).astype(float)
+    out["unused_share"] = ((), unused.mean())
+    medians = percentile_interval(lambda times: repeated_median(per_token, times), sets, len(rows))
+    for name, ends in (("median", medians), ("unused_share", mean_interval(unused, sets))):
+        out[f"{name}_low"], out[f"{name}_high"] = (((), end) for end in ends)
     by_kind = np.array(
         [[row.effects[kind].mean() if kind in row.effects else np.nan for kind in kinds] for row in rows]
     )
@@ -72,6 +77,7 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
         of_token = classify_tokens(decode_tokens(model, np.array(row.ids)), row.sample)
         for number in np.unique(of_token):
             classes[index, number] = effect[of_token == number].mean()
+    out["effect"] = (("sample", "step"), steps.astype(np.float32))
     _add_means(out, "effect_by_step", "step", "n_step", steps, sets)
     _add_means(out, "effect_by_class", "class", "n_class", classes, sets)
     slopes = np.array([np.polyfit(np.arange(len(e)), e, 1)[0] if len(e) > 1 else np.nan for e in first])
@@ -81,16 +87,49 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     ends = _mean_interval(finite, sets[np.isfinite(slopes)])
     out["slope_low"], out["slope_high"] = (((), end) for end in ends)
     out["n_slope"] = ((), len(finite))
-    by_region = np.full((len(rows), most_regions), np.nan)
-    for index, row in enumerate(rows):
-        by_region[index, : len(row.by_region)] = row.by_region
-    out["effect_by_region"] = (("sample", "region"), by_region)
-    losses = np.array([[row.all_regions, e.sum()] for row, e in zip(rows, first, strict=True)])
+    _add_regions(out, rows)
+    losses = np.array(
+        [
+            [row.losses[-1].sum() if row.losses else np.nan, e.sum()]
+            for row, e in zip(rows, first, strict=True)
+        ]
+    )
     _add_localisation(out, losses, sets)
     masks = label_masks([row.faithful for row in rows])
     out.update(means_by_label("effect_by_label", per_token, masks, ("label",), sets))
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     return out
+
+
+def repeated_median(values: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the median of values [sample] that occur so many times each, [..., sample] to [...].
+
+    Example:
+        >>> repeated_median(np.array([5.0, 1.0, 3.0]), np.array([[1, 1, 1], [2, 2, 0]])).tolist()
+        [3.0, 3.0]
+    """
+    order = np.argsort(values)
+    reached = times[..., order].cumsum(-1)
+    count = reached[..., -1:]
+    middle = [(reached > place).argmax(-1) for place in ((count - 1) // 2, count // 2)]
+    return (values[order][middle[0]] + values[order][middle[1]]) / 2
+
+
+def _add_regions(out: xr.Dataset, rows: Sequence[MeasuredAnswer]) -> None:
+    """Add what each answer loses by region, and where the regions are."""
+    shape = (out.sizes["sample"], out.sizes["region"])
+    by_step = np.full((*shape, out.sizes["step"]), np.nan, np.float32)
+    by_region, image, box = np.full(shape, np.nan), np.full(shape, -1), np.full((*shape, 4), -1)
+    for index, row in enumerate(rows):
+        for number, (region, loss) in enumerate(zip(row.regions, row.losses, strict=False)):
+            by_step[index, number, : len(loss)], by_region[index, number] = loss, loss.sum()
+            image[index, number], box[index, number] = region.image, region.box
+    out["effect_by_region"] = (("sample", "region"), by_region)
+    out["effect_by_region_step"] = (("sample", "region", "step"), by_step)
+    out["region_image"], out["region_box"] = (
+        (("sample", "region"), image),
+        (("sample", "region", "corner"), box),
+    )
 
 
 def _add_means(

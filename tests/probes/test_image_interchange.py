@@ -24,6 +24,7 @@ from mmprobe.models import Model
 from mmprobe.models.chat import read_image
 from mmprobe.probes import image_interchange, image_interchange_run
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
+from mmprobe.probes.interchange.summary import repeated_median
 from mmprobe.probes.interchange.token_classes import CLASSES, classify_tokens
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Region, Sample, load_samples
@@ -112,15 +113,39 @@ def test_a_run_agrees_with_single_samples(tiny_spd, drawn):
                 np.testing.assert_allclose(ds.effect_per_token.sel(sample=sample.id), expected, atol=1e-5)
                 regions = ds.effect_by_region.sel(sample=sample.id).values[: len(sample.regions)]
                 np.testing.assert_allclose(regions, one.effect_by_region.sum("step"), atol=1e-4)
+                steps, count = one.sizes["step"], len(sample.regions)
+                row = ds.sel(sample=sample.id).isel(region=slice(count))
+                np.testing.assert_allclose(row.effect[:steps], one.effect, atol=1e-5)
+                np.testing.assert_allclose(
+                    row.effect_by_region_step[:, :steps], one.effect_by_region, atol=1e-5
+                )
+                for name in ("effect", "effect_by_region_step"):
+                    assert row[name][..., steps:].isnull().all()
+                for name in ("region_box", "region_image"):
+                    assert (row[name] == one[name]).all()
                 slope = np.polyfit(one.step, one.effect, 1)[0]
                 np.testing.assert_allclose(ds.slope.sel(sample=sample.id), slope, atol=1e-5)
     low, high = mean_interval(ds.effect_per_token.values, image_groups(samples))
     assert (ds.low, ds.high) == (low, high) and low < ds["mean"] < high and ds.n == len(samples)
     assert ds.n_step.values[0] == len(samples) and ds.n_step.values[-1] < len(samples)
     assert ds.localisation > 0.3 and ds.n_localisation == len(samples)
+    assert (ds.effect_by_region.isnull() == (ds.region_image == -1)).all()
+    assert ds.median_low <= ds["median"] <= ds.median_high and ds.unused_share_high > ds.unused_share
+    # the images of samples that are not measured may be exchanged for its own
+    last = image_interchange_run(tiny_spd, samples, ["unrelated"], ids=[samples[-1].id])
+    np.testing.assert_allclose(last.effect[0], ds.effect[-1, : last.sizes["step"]], atol=1e-5)
+    with pytest.raises(InputError, match="samples: has no sample 'x'"):
+        image_interchange_run(tiny_spd, samples, ids=["x"])
     assert ds.effect_by_class.sel({"class": "place"}) > ds.effect_by_class.sel({"class": "other"})
     assert ds.unused_share == (ds.effect_per_token < 0.1).mean()
     assert len(figures(ds)) == 3 and "nat a token" in figures(ds)[0].caption
+
+
+def test_the_median_of_repeated_values_is_numpys():
+    rng = np.random.default_rng(0)
+    values, times = rng.normal(size=7), rng.integers(0, 4, (50, 7))
+    expected = [np.median(np.repeat(values, row)) for row in times]
+    np.testing.assert_allclose(repeated_median(values, times), expected)
 
 
 def test_a_blind_model_has_no_effect(tiny_spd, drawn):
