@@ -50,6 +50,21 @@ class AttentionCall(NamedTuple):
     shared_bias: Tensor | None = None
 
 
+class KeyReplacement(NamedTuple):
+    """Other keys and values that some queries see in place of a call's own.
+
+    Attributes:
+        pairs: bool [query, key], as large as the module's calls; True where a query sees the other key.
+        positions: int64 [other], the keys that have another; the other columns of `pairs` are False.
+        replace: a function from the own keys and values at the positions, each [batch, kv_head, other, dim],
+            to the others.
+    """
+
+    pairs: Tensor
+    positions: Tensor
+    replace: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 Observer = Callable[[AttentionCall], None]
 BiasFunction = Callable[[LastQuery], AttentionBias | None]
 HeadChange = Callable[[Tensor], Tensor]
@@ -59,6 +74,7 @@ T = TypeVar("T")
 _observers: dict[nn.Module, dict[object, Observer]] = {}
 _bias_functions: dict[nn.Module, dict[object, BiasFunction]] = {}
 _blocked_keys: dict[nn.Module, dict[object, Tensor]] = {}
+_key_replacements: dict[nn.Module, dict[object, KeyReplacement]] = {}
 _head_changes: dict[nn.Module, dict[object, HeadChange]] = {}
 
 
@@ -70,7 +86,7 @@ def _sdpa(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    registries = (_observers, _bias_functions, _blocked_keys, _head_changes)
+    registries = (_observers, _bias_functions, _blocked_keys, _key_replacements, _head_changes)
     registered = any(module in entries for entries in registries)
     active = registered and not hooks_are_disabled()
     primary = current_primary_rows()
@@ -104,6 +120,8 @@ def _attend(
     blocked = list(_blocked_keys.get(module, {}).values())
     for pairs in blocked:  # [query, key]
         mask = _mask_blocked_keys(module, query, mask, pairs, options)
+    for replacement in _key_replacements.get(module, {}).values():
+        key, value, mask = _add_other_keys(module, query, key, value, mask, replacement, options)
     scale = options.get("scaling") or query.shape[-1] ** -0.5
     biases: list[AttentionBias] = []
     if functions := _bias_functions.get(module):
@@ -143,6 +161,28 @@ def _mask_blocked_keys(
     if mask.dtype == torch.bool:
         return mask & ~blocked
     return mask.masked_fill(blocked, -torch.inf)
+
+
+def _add_other_keys(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    replacement: KeyReplacement,
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return keys, values and mask with the other keys at the end, seen where the own ones are hidden."""
+    pairs, positions, replace = replacement
+    visible = _mask_blocked_keys(module, query, mask, torch.zeros_like(pairs), options)
+    own = _mask_blocked_keys(module, query, visible, pairs, options)
+    others = _mask_blocked_keys(module, query, visible[..., positions], ~pairs[:, positions], options)
+    other_keys, other_values = replace(key[:, :, positions], value[:, :, positions])
+    return (
+        torch.cat([key, other_keys], 2),
+        torch.cat([value, other_values], 2),
+        torch.cat([own, others], -1),
+    )
 
 
 AttentionInterface.register(KERNEL, _sdpa)
@@ -201,6 +241,21 @@ def block_attention(
             must not see a key.
     """
     return _use_kernel(configs, _blocked_keys, blocked)
+
+
+def replace_keys(
+    configs: Iterable[Any], replacements: Mapping[nn.Module, KeyReplacement]
+) -> AbstractContextManager[None]:
+    """Within the block, let some queries of attention modules see other keys and values.
+
+    The softmax of such a query is over its own keys and the others together. Observers see the other keys
+    after the own ones.
+
+    Args:
+        configs: the configs whose `_attn_implementation` the modules read.
+        replacements: by attention module.
+    """
+    return _use_kernel(configs, _key_replacements, replacements)
 
 
 def change_heads(

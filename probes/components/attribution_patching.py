@@ -207,6 +207,6 @@ def _verify(
             break
         patch = make_patch(values.corrupt[layer], values.positions, int(place[1]) if kind == "head" else None)
         with torch.no_grad(), change_component(model, kind, layer, patch):
-            effect[place] = pair.before - float(pair.metric(pair.clean.logits()))
+            effect[place] = pair.before - float(pair.metric(pair.clean.logits(first_layer=layer)))
         exact[place] = True
     return effect, exact

@@ -15,7 +15,13 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.hooks import Change
 from mmprobe.probes.components.component_pair import ComponentPair, find_all_tokens, read_pair
-from mmprobe.probes.components.components import Values, change_component, check_kind, read_components
+from mmprobe.probes.components.components import (
+    STREAMS,
+    Values,
+    change_component,
+    check_kind,
+    read_components,
+)
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.components.token_places import find_tokens
 from mmprobe.probes.teacher_forcing import (
@@ -49,7 +55,7 @@ def patch_components(
     prompts. Above 0: the model used the component. A prompt patched with itself gives exactly 0.
 
     It takes two forward passes, one that stores the components, one for all components together, and one for
-    each component.
+    each component, which begins at its layer.
 
     Use it to find by which heads and layers an image reaches the answer, one component at a time. It misses
     components that stand in for each other, since only one is replaced at a time. Where there are hundreds of
@@ -60,13 +66,14 @@ def patch_components(
         corrupt: a sample that differs in what the question is about. Its prompt must have the same length, and
             its images the same grids.
         kind: `head` (each head's output before the output projection), `attention` (the attention sublayer's
-            output), `ffn` (what the FFN adds to the residual stream) or `residual` (resid_pre of a layer).
+            output), `ffn` (what the FFN adds to the residual stream), `residual` (resid_pre of a layer),
+            `resid_mid` or `resid_post`.
         metric: `logprob` (log-probability of the answer), `kl` (minus the divergence from the clean
             next-token distributions), two words such as `("Yes", "No")` (difference of their logits at the
             first step), or a function from the logits [step, vocabulary] to one number.
         tokens: names of the tokens at which components are replaced: template, system, visual, user,
             generated, `image K`, `region K`, `step S` (the query that predicts a step). None for all tokens;
-            for `residual`, each group of the prompt and the generated tokens, one at a time.
+            for the three streams, each group of the prompt and the generated tokens, one at a time.
         layers: layers to patch; None for all. Negative numbers count from the last.
         replacement: `corrupt`, `mean` (the mean over these tokens of the corrupt component) or `zero`.
         answer: text or token ids; None for the clean sample's `answer`, or the model's own greedy answer if it
@@ -77,8 +84,8 @@ def patch_components(
         A data set in the unit of the metric.
 
         - effect: metric of the clean prompt minus metric with one component replaced; dimensions (layer, head),
-          (layer) for attention and ffn, (layer, tokens) for residual. NaN for layers that do not run
-        - effect_all: the same with all these components replaced at once; for `residual` without `tokens`, all
+          (layer) for attention and ffn, (layer, tokens) for streams. NaN for layers that do not run
+        - effect_all: the same with all these components replaced at once; for streams without `tokens`, all
           of `total`
         - total: metric of the clean minus metric of the corrupt prompt
         - metric_clean, metric_corrupt
@@ -100,33 +107,25 @@ def patch_components(
     indices = resolve_layers(model, layers)
     with float32_logits(model), torch.no_grad():
         pair = read_pair(model, clean, corrupt, metric, answer, max_new_tokens)
-        places = _find_places(pair, clean, kind, tokens)
+        names, places = _find_places(pair, clean, kind, tokens)
         stored = read_components(pair.corrupt, kind)
-        columns = (
-            range(model.n_heads) if kind == "head" else range(len(places)) if kind == "residual" else (0,)
-        )
-        effect = np.full((len(indices), len(columns)), np.nan)
+        effect = np.full((len(indices), model.n_heads if kind == "head" else len(places)), np.nan)
         with tqdm(total=effect.size, desc="patch_components", disable=None) as progress:
             for row, layer in enumerate(indices):
-                for column in columns if layer in stored else ():
+                for column in range(effect.shape[1]) if layer in stored else ():
                     head = column if kind == "head" else None
-                    positions = places[column] if kind == "residual" else places[0]
+                    positions = places[column] if kind in STREAMS else places[0]
                     change = make_patch(stored[layer], positions, head, replacement)
                     with change_component(model, kind, layer, change):
-                        effect[row, column] = pair.before - float(pair.metric(pair.clean.logits()))
+                        logits = pair.clean.logits(first_layer=layer)
+                    effect[row, column] = pair.before - float(pair.metric(logits))
                     progress.update()
         effect_all = _patch_all(pair, kind, stored, indices, places, replacement)
-    if kind == "residual":
-        names = list(tokens) if tokens is not None else _present_groups(pair, clean)
-        out = xr.Dataset(
-            {"effect": (("layer", "tokens"), effect)}, coords={"layer": indices, "tokens": names}
-        )
-    elif kind == "head":
-        out = xr.Dataset(
-            {"effect": (("layer", "head"), effect)}, coords={"layer": indices, "head": list(columns)}
-        )
-    else:
-        out = xr.Dataset({"effect": ("layer", effect[:, 0])}, coords={"layer": indices})
+    columns = {"head": range(model.n_heads)} if kind == "head" else {"tokens": names} if names else {}
+    out = xr.Dataset(
+        {"effect": (("layer", *columns), effect if columns else effect[:, 0])},
+        coords={"layer": indices} | {name: list(values) for name, values in columns.items()},
+    )
     out["effect_all"] = ((), effect_all)
     add_pair(out, pair, clean, corrupt, tokens)
     out.attrs |= {"analysis": "component_patching", "kind": kind, "replacement": replacement}
@@ -184,12 +183,12 @@ def add_pair(
 
 def _find_places(
     pair: ComponentPair, sample: Sample, kind: str, tokens: Sequence[str] | None
-) -> list[Tensor]:
-    """Return the positions of each set of tokens that is patched at a time."""
-    if kind != "residual":
-        return [find_all_tokens(pair, sample, tokens)]
-    names = _present_groups(pair, sample) if tokens is None else tokens
-    return [find_all_tokens(pair, sample, [name]) for name in names]
+) -> tuple[list[str], list[Tensor]]:
+    """Return the names of the tokens of a stream, and the positions of each set that is patched at a time."""
+    if kind not in STREAMS:
+        return [], [find_all_tokens(pair, sample, tokens)]
+    names = _present_groups(pair, sample) if tokens is None else list(tokens)
+    return names, [find_all_tokens(pair, sample, [name]) for name in names]
 
 
 def _present_groups(pair: ComponentPair, sample: Sample) -> list[str]:

@@ -15,7 +15,8 @@ from mmprobe.models.attention import change_heads
 from mmprobe.models.hooks import Change, observe, replace
 from mmprobe.probes.components.decoder_pass import DecoderPass
 
-KINDS = ("head", "attention", "ffn", "residual")
+STREAMS = ("residual", "resid_mid", "resid_post")
+KINDS = ("head", "attention", "ffn", *STREAMS)
 Values = dict[int, Tensor]
 
 
@@ -28,6 +29,7 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
     - `attention`: the output of the attention sublayer, before a learned gain
     - `ffn`: what the FFN adds to the residual stream
     - `residual`: the residual stream that enters the layer, resid_pre
+    - `resid_mid`, `resid_post`: the stream between attention and FFN, and the stream that leaves the layer
 
     Example:
         >>> with change_component(model, "head", 3, torch.zeros_like):       # doctest: +SKIP
@@ -41,7 +43,9 @@ def change_component(model: Model, kind: str, layer: int, change: Change) -> Abs
         return replace(parts.update, outputs=change)
     if kind == "ffn":
         return _change_ffn(module, parts.mid, change)
-    return replace(module, inputs=change)
+    if kind == "resid_mid":
+        return _change_mid(module, parts.mid, change)
+    return replace(module, outputs=change) if kind == "resid_post" else replace(module, inputs=change)
 
 
 @contextmanager
@@ -54,6 +58,23 @@ def _change_ffn(layer: Any, mid_module: Any, change: Change) -> Iterator[None]:
         return post + (change(update) - update)  # equal to `post` to the last bit if nothing changes
 
     with observe(mid_module, inputs=mids.append), replace(layer, outputs=change_post):
+        yield
+
+
+@contextmanager
+def _change_mid(layer: Any, mid_module: Any, change: Change) -> Iterator[None]:
+    """Within the block, change resid_mid, which the FFN reads and which goes on into resid_post."""
+    differences: list[Tensor] = []
+
+    def change_input(mid: Tensor) -> Tensor:
+        changed = change(mid)
+        differences.append(changed - mid)
+        return changed
+
+    def add_difference(post: Tensor) -> Tensor:
+        return post + differences.pop()
+
+    with replace(mid_module, inputs=change_input), replace(layer, outputs=add_difference):
         yield
 
 

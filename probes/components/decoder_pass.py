@@ -1,9 +1,10 @@
-"""Forward passes of the decoder over a prompt with its answer, which encode the images only once."""
+"""Forward passes of the decoder over a prompt with its answer, which repeat only what can differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from mmprobe.probes.teacher_forcing import TeacherForcing
 class DecoderPass:
     """Repeated forward passes over one prompt with its answer.
 
-    The first pass encodes the images and keeps what enters the decoder. The others begin there.
+    The first pass encodes the images and keeps what enters the decoder. The others begin there, or at a later
+    layer that an earlier pass has reached.
 
     Args:
         forcing: a prompt with its answer.
@@ -41,6 +43,7 @@ class DecoderPass:
         self.forcing, self.count = forcing, 0
         self.inputs: dict[str, Any] = {}
         self._base_output: Any = None
+        self._reached: tuple[int, Any] = (-1, None)  # a layer, and what it returns if nothing is changed
         hf = forcing.model.hf
         options = {"logits_to_keep": len(forcing.ids) + 1} if hf._supports_logits_to_keep() else {}
         self._arguments = forcing.inputs | options | {"use_cache": False}
@@ -48,11 +51,13 @@ class DecoderPass:
             self.first_logits = self._cut(hf(**self._arguments).logits)
         self.count = 1
 
-    def logits(self, inputs: dict[str, Any] | None = None) -> Tensor:
+    def logits(self, inputs: dict[str, Any] | None = None, first_layer: int = 0) -> Tensor:
         """Return float32 [step, vocabulary], the logits of each token of the answer.
 
         Args:
             inputs: arguments of the decoder's forward; None for the prompt's own.
+            first_layer: the first layer that the caller changes. Earlier ones are not computed again, so a
+                loop over layers should go up. With other inputs it must be 0.
         """
         self.count += 1
         hf, arguments = self.forcing.model.hf, self.inputs if inputs is None else inputs
@@ -66,8 +71,30 @@ class DecoderPass:
 
             return forward_from_decoder
 
-        with wrap_forward(hf.base_model, read):
+        with wrap_forward(hf.base_model, read), self._skip_layers(first_layer):
             return self._cut(hf(**self._arguments).logits)
+
+    @contextmanager
+    def _skip_layers(self, first_layer: int) -> Iterator[None]:
+        """Within the block, take what layers before the first return from an earlier pass, or keep it."""
+        model = self.forcing.model
+        reached, stored = self._reached if self._reached[0] < first_layer else (-1, None)
+
+        def wrap(layer: int, forward: Forward) -> Forward:
+            def skip(*args: Any, **options: Any) -> Any:
+                return stored.clone()  # families add to it in place
+
+            def keep(*args: Any, **options: Any) -> Any:
+                output = forward(*args, **options)
+                self._reached = (layer, output.detach().clone())
+                return output
+
+            return skip if layer <= reached else keep
+
+        with ExitStack() as stack:
+            for layer, module in enumerate(model.family.decoder(model.hf).layers[:first_layer]):
+                stack.enter_context(wrap_forward(module, partial(wrap, layer)))
+            yield
 
     def _cut(self, logits: Tensor) -> Tensor:
         return logits[0, -len(self.forcing.ids) - 1 : -1].float()

@@ -13,6 +13,8 @@ _KINDS = {
     "attention": "The output of one attention sublayer",
     "ffn": "What one FFN adds to the residual stream",
     "residual": "The residual stream that enters one layer",
+    "resid_mid": "The residual stream between attention and FFN of one layer",
+    "resid_post": "The residual stream that leaves one layer",
 }
 _METHODS = {
     "atp": "Estimated to first order by gradients at the clean prompt",
@@ -34,9 +36,8 @@ def panels(ds: xr.Dataset) -> list[Panel]:
 
 
 def _name(ds: xr.Dataset) -> str:
-    return {"head": "head", "attention": "attention", "ffn": "FFN", "residual": "layer's stream"}[
-        ds.attrs["kind"]
-    ]
+    names = {"head": "head", "attention": "attention", "ffn": "FFN"}
+    return names.get(ds.attrs["kind"], "layer's stream")
 
 
 def _draw(ds: xr.Dataset) -> go.Figure:
