@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from mmprobe.cache import Run, open_run
+from mmprobe.cache import Run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import hash_config
 from mmprobe.errors import InputError
@@ -41,6 +41,7 @@ from mmprobe.traces.run_folder import (
     remove_trace,
     run_config,
 )
+from mmprobe.traces.scale.shards import FINISHED, Part, choose_part, finish_shard, open_whole
 from mmprobe.traces.writer_thread import WriterThread
 
 
@@ -60,6 +61,7 @@ def trace(
     remote: bool | str = False,
     method: str | Path | Method | Sequence[str | Path | Method] = "plain",
     repetition_penalty: float | None = None,
+    shard: str | None = None,
     **parameters: Any,
 ) -> Run:
     """Let the model answer every sample, and record its internals.
@@ -87,10 +89,14 @@ def trace(
             the method at work. Methods need the native engine.
         repetition_penalty: above 1, tokens of the prompt and the answer become less likely. None for the
             checkpoint's own.
+        shard: `i/n` traces the i-th of n parts of the samples. Processes make the shards of one `out` without
+            each other. The last one that finishes makes the whole run of them, which holds what a single
+            process would have written; `merge_run` does so, too. Batches are formed before the parts, and
+            samples with the same images stay together unless a batch mixes them with others.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
 
     Returns:
-        The run, as `open_run(out)` opens it.
+        The run, as `open_run(out)` opens it; the shard's run, if others are still to come.
 
     Raises:
         InputError: an argument, method or parameter is unknown or out of range; the method cannot be traced;
@@ -104,12 +110,83 @@ def trace(
         >>> run = mp.trace(model, "pairs/samples.jsonl", "runs/demo")                  # doctest: +SKIP
         >>> run = mp.trace(model, samples, "runs/sage", method="sage", eta=0)          # doctest: +SKIP
     """
-    out = Path(out)
+    settings = prepare_run(
+        model,
+        capture=capture,
+        max_new_tokens=max_new_tokens,
+        engine=engine,
+        batch_size=batch_size,
+        temperature=temperature,
+        seed=seed,
+        remote=remote,
+        method=method,
+        repetition_penalty=repetition_penalty,
+        parameters=parameters,
+    )
+    part = choose_part(Path(out), shard, form_batches(settings, check_samples(samples)))
+    with open_part(part, settings, resume, overwrite) as finished:
+        with open_tracer(model, settings, part.folder) as tracer:
+            _trace_batches(tracer, part.batches, finished)
+        if part.shard is not None:
+            finish_shard(part)
+    return open_whole(part)
+
+
+def check_samples(samples: Sequence[Sample] | str | Path) -> Sequence[Sample]:
+    """Return samples, read from their file if need be.
+
+    Raises:
+        InputError: two have the same id, or the file cannot be read.
+    """
     if isinstance(samples, str | Path):
         samples = load_samples(samples)
     ids = [sample.id for sample in samples]
     if len(set(ids)) != len(ids):
         raise InputError("samples: two have the same id; give each its own")
+    return samples
+
+
+class RunSettings(NamedTuple):
+    """How samples are traced.
+
+    Attributes:
+        config: the content of `run.json`, but for the order.
+        trace_bytes: the maximum size of one trace.
+        separates_counts: whether samples with different numbers of images need batches of their own.
+        spec: the part of the capture that can be recorded.
+        record: the engine's `record`.
+        options: arguments of transformers' `generate`.
+    """
+
+    config: dict[str, Any]
+    trace_bytes: int
+    separates_counts: bool
+    spec: CaptureSpec
+    methods: Sequence[Method]
+    record: Callable[..., Any]
+    options: dict[str, Any]
+
+    @property
+    def repetition_penalty(self) -> float | None:
+        """The repetition penalty in place of the checkpoint's, or None."""
+        return self.config["generate"].get("repetition_penalty")
+
+
+def prepare_run(
+    model: Model,
+    *,
+    capture: str | Path | CaptureSpec,
+    max_new_tokens: int,
+    engine: str,
+    batch_size: int,
+    temperature: float,
+    seed: int,
+    remote: bool | str,
+    method: str | Path | Method | Sequence[str | Path | Method],
+    repetition_penalty: float | None,
+    parameters: Mapping[str, Any],
+) -> RunSettings:
+    """Check the arguments of `trace`, and return what follows from them."""
     check_generation_arguments(max_new_tokens, temperature, seed, repetition_penalty)
     if batch_size < 1:
         raise InputError(f"batch_size {batch_size}: must be 1 or more")
@@ -119,20 +196,48 @@ def trace(
     generation = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     if repetition_penalty is not None:
         generation["repetition_penalty"] = repetition_penalty
-    config = run_config(model, ids, spec, engine, batch_size, generation, methods)
-    options = build_generation_kwargs(model, max_new_tokens, temperature)
     record = load_engine(engine).record
-    if remote:
-        record = partial(record, remote=remote)
-    with lock_folder(out, "tracing into it"):
-        finished = open_folder(out, config, samples, resume, overwrite)
-        check_space(out, (len(ids) - len(finished)) * max_trace_bytes(model, spec, max_new_tokens))
-        with _clean_up(out), WriterThread() as thread, use_repetition_penalty(model, repetition_penalty):
-            tracer = BatchTracer(
-                model, spec, out, record, options, methods, seed, thread, batch_size, hash_config(config)
-            )
-            _trace_batches(tracer, _batches(model, samples, batch_size), finished, len(samples))
-        return open_run(out)
+    return RunSettings(
+        run_config(model, spec, engine, batch_size, generation, methods),
+        max_trace_bytes(model, spec, max_new_tokens),
+        model.has_cross_attention,
+        spec,
+        methods,
+        partial(record, remote=remote) if remote else record,
+        build_generation_kwargs(model, max_new_tokens, temperature),
+    )
+
+
+@contextmanager
+def open_tracer(model: Model, settings: RunSettings, folder: Path) -> Iterator[BatchTracer]:
+    """Yield a tracer that writes into a folder. At the end of the block all its traces are written."""
+    config = settings.config
+    with WriterThread() as thread, use_repetition_penalty(model, settings.repetition_penalty):
+        yield BatchTracer(
+            model,
+            settings.spec,
+            folder,
+            settings.record,
+            settings.options,
+            settings.methods,
+            config["generate"]["seed"],
+            thread,
+            config["batch_size"],
+            hash_config(config),
+        )
+
+
+@contextmanager
+def open_part(part: Part, settings: RunSettings, resume: bool, overwrite: bool) -> Iterator[set[str]]:
+    """Lock and open a part's folder, and yield the ids of its finished samples."""
+    with lock_folder(part.folder, "tracing into it"):
+        samples = part.samples
+        config = settings.config | {"order": [sample.id for sample in samples]}
+        finished = open_folder(part.folder, config, samples, resume, overwrite)
+        (part.folder / FINISHED).unlink(missing_ok=True)  # of a shard that is traced again
+        check_space(part.folder, (len(samples) - len(finished)) * settings.trace_bytes)
+        with _clean_up(part.folder):
+            yield finished
 
 
 @contextmanager
@@ -147,12 +252,10 @@ def _clean_up(out: Path) -> Iterator[None]:
         remove_partial_files(out)
 
 
-def _trace_batches(
-    tracer: BatchTracer, batches: Iterable[Sequence[Sample]], finished: set[str], n_samples: int
-) -> None:
+def _trace_batches(tracer: BatchTracer, batches: Sequence[Sequence[Sample]], finished: set[str]) -> None:
     """Trace every batch with an unfinished sample. After an interrupt, stop behind the current batch."""
-    progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=n_samples, disable=None)
-    n_finished = len(finished)
+    total = sum(map(len, batches))
+    progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=total, disable=None)
     with progress, finish_batch_on_interrupt() as interrupted:
         for batch in batches:
             unfinished = [sample for sample in batch if sample.id not in finished]
@@ -160,12 +263,9 @@ def _trace_batches(
                 for sample in unfinished:  # a spoiled trace must not stay where the sample fails now
                     remove_trace(tracer.out, sample.id)
                 tracer.trace(batch)  # the whole batch: its padding changes the last digits
-                n_finished += len(unfinished)
                 progress.update(len(unfinished))
             if interrupted():
-                raise KeyboardInterrupt(
-                    f"{n_finished} of {n_samples} samples are finished; continue with resume=True"
-                )
+                raise KeyboardInterrupt
 
 
 def _load_methods(method: Any, parameters: Mapping[str, Any], engine: str) -> list[Method]:
@@ -199,17 +299,18 @@ def _check_names(methods: Sequence[Method], names: Iterable[str]) -> None:
             raise unknown_name(f"trace with method {method}: argument or parameter", name, known)
 
 
-def _batches(model: Model, samples: Sequence[Sample], batch_size: int) -> Iterator[list[Sample]]:
-    """Yield batches of samples in order. Samples with images and samples without do not share a batch.
+def form_batches(settings: RunSettings, samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Return batches of samples in order. Samples with images and samples without do not share a batch.
 
     In families with cross-attention, samples with different numbers of images do not share one either: there,
     transformers lets text before the first image attend to all images, including the batch's padding.
     """
 
-    def image_key(sample: Sample) -> int:
-        return len(sample.images) if model.has_cross_attention else bool(sample.images)
+    def image_count(sample: Sample) -> int:
+        return len(sample.images) if settings.separates_counts else bool(sample.images)
 
-    for _, group in groupby(samples, key=image_key):
+    size, batches = settings.config["batch_size"], []
+    for _, group in groupby(samples, key=image_count):
         alike = list(group)
-        for first in range(0, len(alike), batch_size):
-            yield alike[first : first + batch_size]
+        batches += [alike[first : first + size] for first in range(0, len(alike), size)]
+    return batches

@@ -37,14 +37,13 @@ _RESUME_KEYS = (*HASHED_KEYS, "order")  # what must be the same
 
 def run_config(
     model: Model,
-    ids: list[str],
     spec: CaptureSpec,
     engine: str,
     batch_size: int,
     generation: dict[str, Any],
     methods: Sequence[Method] = (),
 ) -> dict[str, Any]:
-    """Return the content of `run.json`."""
+    """Return the content of `run.json`; the order of the samples is still to come."""
     libraries = ["torch", "transformers", "h5py"]
     if engine != "native":
         libraries.append(engine.replace("_", "-"))
@@ -70,7 +69,7 @@ def run_config(
             "mmprobe": version("mmprobe"),
             **{name: version(name) for name in libraries},
         },
-        "order": ids,
+        "order": [],
     }
 
 
@@ -93,6 +92,10 @@ def open_folder(
         OSError: the disk is full.
     """
     holds_run = (out / "run.json").is_file()
+    if not holds_run and (out / "shards").is_dir():
+        raise InputError(
+            f"{out}: holds shards; finish them, and make the whole run with: mmprobe merge {out}"
+        )
     if not holds_run and not _is_unstarted(out):
         raise InputError(f"{out}: is not empty and holds no run; choose another folder")
     if holds_run and not resume and not overwrite:

@@ -24,7 +24,7 @@ from mmprobe.cli.filters import clean, filter_by_votes, mirage_score
 from mmprobe.cli.models import models
 from mmprobe.cli.pairs import make_pairs
 from mmprobe.cli.rewrite import rewrite
-from mmprobe.cli.trace import plan, trace
+from mmprobe.cli.trace import merge, plan, trace
 from mmprobe.errors import InputError
 
 app = typer.Typer(
@@ -58,7 +58,7 @@ def _show_help(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(demo, models, trace, plan, analyze, report, verify, pack),
+    *(demo, models, trace, merge, plan, analyze, report, verify, pack),
     *(make_pairs, number_boxes, generate, bench, score, compare, agree, clean, mirage_score, rewrite),
 )
 _INTERRUPTED = 130

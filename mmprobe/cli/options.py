@@ -49,6 +49,10 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A parameter of the method, such as eta=0.25; repeatable.")
 ]
+ShardOf = Annotated[
+    str | None,
+    typer.Option("--shard", help="i/n: only the i-th of n parts, for processes that share --out."),
+]
 Temperature = Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,11 +19,15 @@ from mmprobe.cli.options import (
     RepetitionPenalty,
     Revision,
     Settings,
+    ShardOf,
     Temperature,
     say,
 )
 from mmprobe.errors import InputError
 from mmprobe.lock import check_unlocked
+
+if TYPE_CHECKING:
+    from mmprobe.cache import Run
 
 _N_TRIED = 8  # samples whose prompts a plan measures
 
@@ -54,6 +58,7 @@ def trace(
     ] = False,
     method: MethodName = "plain",
     settings: Settings = None,
+    shard: ShardOf = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer samples with a model and record its internals.
@@ -64,10 +69,17 @@ def trace(
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --capture full --limit 50
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --batch-size 8 --resume
       mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/sage --method sage --set eta=0
+      mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --shard 1/4
     """
     if resume and overwrite:
         raise InputError("--resume and --overwrite: choose one")
     check_unlocked(out)
+    if shard is not None:
+        from mmprobe.traces.scale.shards import check_shard, parse_shard
+
+        part = parse_shard(shard)
+        check_shard(out, part)
+        check_unlocked(part.folder(out))
     if (out / "run.json").is_file() and not resume and not overwrite:
         raise InputError(
             f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
@@ -102,12 +114,35 @@ def trace(
         remote=remote,
         repetition_penalty=repetition_penalty,
         method=methods,
+        shard=shard,
     )
-    failed = len(run.failures)
-    text = f"{len(run)} of {len(samples)} samples traced to {out}"
+    _say_run(run, as_json)
+
+
+def merge(
+    run: Annotated[Path, typer.Argument(help="The folder that the shards were traced or answered into.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a whole run of its finished shards.
+
+    The last shard that finishes does so by itself. This command does it where that process was stopped.
+
+    \b
+    Examples:
+      mmprobe merge runs/7b
+    """
+    from mmprobe.traces.scale.shards import merge_run
+
+    _say_run(merge_run(run), as_json)
+
+
+def _say_run(run: Run, as_json: bool) -> None:
+    """Say how many samples were traced, and exit with 1 if one failed."""
+    out, samples, failed = run.path, len(run.config["order"]), len(run.failures)
+    text = f"{len(run)} of {samples} samples traced to {out}"
     if failed:
         text += f"; {failed} failed, see {out / 'failures.jsonl'}"
-    say({"run": str(out), "samples": len(samples), "traced": len(run), "failed": failed}, text, as_json)
+    say({"run": str(out), "samples": samples, "traced": len(run), "failed": failed}, text, as_json)
     if failed:
         raise typer.Exit(1)
 

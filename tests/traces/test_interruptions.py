@@ -9,10 +9,10 @@ import signal
 import time
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
+from helpers.datasets import read_datasets
 from PIL import Image
 
 import mmprobe as mp
@@ -36,21 +36,6 @@ def samples(image_paths: list[Path]) -> list[Sample]:
 
 def trace(model: Model, samples: list[Sample], out: Path, **options) -> mp.Run:
     return mp.trace(model, samples, out, capture="full", max_new_tokens=8, batch_size=BATCH, **options)
-
-
-def read_datasets(path: Path) -> dict[str, bytes]:
-    """Return every data set of a trace as bytes, with its type and shape."""
-    contents = {}
-    with h5py.File(path) as file:
-
-        def visit(name: str, item: object) -> None:
-            if isinstance(item, h5py.Dataset):
-                value = item.asstr()[...] if item.dtype == object else item[...]
-                content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
-                contents[name] = f"{item.dtype} {item.shape}".encode() + content
-
-        file.visititems(visit)
-    return contents
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,268 @@
+"""Shards: parts of a run that processes make without each other, and the run that is made of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmprobe.cache import Run, open_run
+from mmprobe.cache.run import HASHED_KEYS
+from mmprobe.errors import InputError
+from mmprobe.json_files import JsonRecord, read_record
+from mmprobe.lock import check_unlocked, lock_folder
+from mmprobe.samples import Sample
+from mmprobe.whole_files import write_whole
+
+log = logging.getLogger("mmprobe")
+
+FOLDER = "shards"  # in the folder of the whole
+FINISHED = "shard.json"  # in a shard's folder
+
+
+class Shard(NamedTuple):
+    """One of several parts of the samples.
+
+    Attributes:
+        index: from 1.
+        count: number of parts.
+    """
+
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def folder(self, out: Path) -> Path:
+        """Return the shard's folder in the folder of the whole."""
+        return out / FOLDER / f"{self.index}-of-{self.count}"
+
+
+class FinishedShard(JsonRecord):
+    """The content of shard.json, which appears in a shard's folder when the shard is finished.
+
+    Attributes:
+        index, count: of the shard.
+        places: place of each of the shard's samples among all samples.
+        samples: hash of the ids of all samples.
+    """
+
+    index: int
+    count: int
+    places: list[int]
+    samples: str
+
+
+def parse_shard(text: str) -> Shard:
+    """Read `i/n`.
+
+    Raises:
+        InputError: it is not of this form, or i is not between 1 and n.
+
+    Example:
+        >>> parse_shard("2/8")
+        Shard(index=2, count=8)
+    """
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise InputError(f"shard {text!r}: write i/n with i from 1 to n, such as 1/4")
+    return Shard(int(match[1]), int(match[2]))
+
+
+def image_key(sample: Sample) -> tuple[Any, ...]:
+    """Return what is equal for samples that show the same images under the same system prompt.
+
+    Samples without images are each of their own.
+    """
+    return (tuple(sample.images), sample.system) if sample.images else (sample.id,)
+
+
+def select_batches(shard: Shard, batches: Sequence[list[Sample]]) -> list[list[Sample]]:
+    """Return the batches of one shard. Batches whose first samples show the same images stay together.
+
+    Example:
+        >>> samples = [Sample(id=name, question="?") for name in "abcd"]
+        >>> [batch[0].id for batch in select_batches(Shard(2, 2), [[sample] for sample in samples])]
+        ['c', 'd']
+    """
+    groups: dict[tuple[Any, ...], list[list[Sample]]] = {}
+    for batch in batches:
+        groups.setdefault(image_key(batch[0]), []).append(batch)
+    total, before = sum(map(len, batches)), 0
+    chosen: set[str] = set()
+    for group in groups.values():
+        if before * shard.count // total == shard.index - 1:
+            chosen.update(batch[0].id for batch in group)
+        before += sum(map(len, group))
+    return [batch for batch in batches if batch[0].id in chosen]
+
+
+class Part(NamedTuple):
+    """What one process traces: all samples, or those of a shard.
+
+    Attributes:
+        out: the folder of the whole run.
+        folder: the folder that the traces go to.
+        batches: the batches to trace.
+        all_ids: ids of all samples, of the other shards, too.
+    """
+
+    out: Path
+    folder: Path
+    batches: list[list[Sample]]
+    all_ids: list[str]
+    shard: Shard | None
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The samples of all batches."""
+        return [sample for batch in self.batches for sample in batch]
+
+
+def choose_part(out: Path, shard: str | None, batches: list[list[Sample]]) -> Part:
+    """Return what a process traces, given all batches.
+
+    Raises:
+        InputError: the shard is not of the form i/n, or cannot be made in this folder.
+    """
+    ids = [sample.id for batch in batches for sample in batch]
+    if shard is None:
+        return Part(out, out, batches, ids, None)
+    chosen = parse_shard(shard)
+    check_shard(out, chosen)
+    return Part(out, chosen.folder(out), select_batches(chosen, batches), ids, chosen)
+
+
+def check_shard(out: Path, shard: Shard) -> None:
+    """Check that a shard can be made in a folder.
+
+    Raises:
+        InputError: the folder holds a whole run or whole answers, or shards of another number.
+    """
+    if (out / "run.json").is_file() or (out / "responses.jsonl").is_file():
+        raise InputError(
+            f"{out}: is whole already; leave the shard out and resume it, or choose another folder"
+        )
+    others = {path.name for path in (out / FOLDER).glob("*") if not path.name.endswith(f"-of-{shard.count}")}
+    if others:
+        raise InputError(
+            f"{out}: holds shards of another number ({min(others)}); use that number, or delete {out / FOLDER}"
+        )
+
+
+def finish_shard(part: Part) -> None:
+    """Write shard.json, which says that a shard is finished."""
+    assert part.shard is not None
+    place_of = {name: place for place, name in enumerate(part.all_ids)}
+    record = {
+        "index": part.shard.index,
+        "count": part.shard.count,
+        "places": [place_of[sample.id] for sample in part.samples],
+        "samples": hashlib.sha256(json.dumps(part.all_ids).encode()).hexdigest(),
+    }
+    write_whole({part.folder / FINISHED: (json.dumps(record) + "\n").encode()})
+
+
+def open_whole(part: Part) -> Run:
+    """Return the whole run, made of its shards if this one was the last; else the shard's run."""
+    if part.shard is None:
+        return open_run(part.out)
+    if all((folder / FINISHED).is_file() for folder in _all_folders(part.out)):
+        try:
+            return merge_run(part.out)
+        except InputError as error:  # the last two shards may end at the same time
+            log.warning("%s", error)
+    return open_run(part.folder if part.folder.exists() else part.out)
+
+
+def read_shards(out: Path) -> dict[Path, FinishedShard]:
+    """Return the finished shards of a folder, by their folders.
+
+    Raises:
+        InputError: there are none, some are missing or not finished, or they are not parts of one whole.
+    """
+    folders = _all_folders(out)
+    unfinished = [folder.name for folder in folders if not (folder / FINISHED).is_file()]
+    if unfinished:
+        more = " …" if len(unfinished) > 5 else ""
+        raise InputError(
+            f"{out}: not finished: {', '.join(unfinished[:5])}{more}; start these shards with resume=True"
+        )
+    shards = {folder: read_record(folder / FINISHED, FinishedShard) for folder in folders}
+    if len({(shard.count, shard.samples) for shard in shards.values()}) != 1:
+        raise InputError(
+            f"{out}: its shards are parts of different samples; delete {out / FOLDER}, start again"
+        )
+    return shards
+
+
+def merge_run(out: str | Path) -> Run:
+    """Make a whole run of its finished shards. A merge that was stopped can be made again.
+
+    Raises:
+        InputError: a shard is missing, not finished, or being made; or the shards differ in what a trace holds.
+
+    Example:
+        >>> len(merge_run("runs/demo"))                             # doctest: +SKIP
+        24
+    """
+    out = Path(out)
+    if not (out / FOLDER).is_dir():
+        raise InputError(f"{out}: holds no shards to merge")
+    with lock_folder(out, "merging its shards"):
+        if not (out / "run.json").is_file():
+            shards = read_shards(out)
+            for folder in shards:
+                check_unlocked(folder)
+            _join_runs(out, shards)
+        shutil.rmtree(out / FOLDER)
+    return open_run(out)
+
+
+def _all_folders(out: Path) -> list[Path]:
+    """Return the folders of all shards, those included that are not there yet.
+
+    Raises:
+        InputError: there is none yet.
+    """
+    found = next((out / FOLDER).glob("*-of-*"), None)
+    if found is None:
+        raise InputError(f"{out}: holds no shards to merge")
+    count = int(found.name.rpartition("-")[2])
+    return [Shard(index, count).folder(out) for index in range(1, count + 1)]
+
+
+def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
+    """Move the traces of all shards into one folder. `run.json` comes last."""
+    runs = {folder: open_run(folder) for folder in shards}
+    configs = {folder: json.loads((folder / "run.json").read_bytes()) for folder in shards}
+    first = next(iter(configs.values()))
+    for folder, config in configs.items():
+        for key in HASHED_KEYS:
+            if config.get(key) != first.get(key):
+                raise InputError(
+                    f"{folder}: was traced with another {key.replace('_', ' ')} than the other shards"
+                )
+    name_at: dict[int, str] = {}
+    for folder, shard in shards.items():
+        name_at |= zip(shard.places, configs[folder]["order"], strict=True)
+    order = [name_at[place] for place in sorted(name_at)]
+    failures = [failure for run in runs.values() for failure in run.failures]
+    (out / "samples").mkdir(exist_ok=True)
+    for folder in shards:
+        for path in folder.glob("samples/*.h5"):
+            os.replace(path, out / "samples" / path.name)
+    contents = {out / "run.json": (json.dumps(first | {"order": order}, indent=1) + "\n").encode()}
+    if failures:
+        place_of = {name: place for place, name in enumerate(order)}
+        failures.sort(key=lambda failure: place_of[failure["id"]])
+        text = "".join(json.dumps(failure) + "\n" for failure in failures)
+        contents = {out / "failures.jsonl": text.encode()} | contents
+    write_whole(contents)
