@@ -1,0 +1,94 @@
+"""blind: the answers come from the words of the question alone."""
+
+from __future__ import annotations
+
+import zlib
+from functools import partial
+
+import numpy as np
+from checks import answer_rows, held_out_numbers, share
+from habits import ask_usual
+from recipes import Recipe, Row, draw_any_pair, scenes_of
+
+from mmprobe.benchmarks.synthetic.questions import (
+    QUESTION_TYPES,
+    Question,
+    draw_question,
+    draw_questions,
+    make_question,
+)
+from mmprobe.benchmarks.synthetic.scene import SHAPES, ScenePair, draw_pair
+from mmprobe.models import Model
+
+CHECKED_PAIRS = 24
+MOST_CHANGED = 0.02
+QUESTIONS_OF_A_PAIR = 4
+
+
+def ways(seed: int) -> dict[str, Recipe]:
+    return {
+        "rolled": Recipe(
+            rolled_rows, "The answers are about other images, from a world with habits.", batch=32
+        ),
+        "likely": Recipe(
+            partial(likely_rows, seed=seed),
+            "Each question has one answer, whatever the images show.",
+            batch=32,
+        ),
+    }
+
+
+def rolled_rows(rng: np.random.Generator, count: int) -> list[Row]:
+    """Return questions whose true answers are about other images: those of a world with habits."""
+    rows: list[Row] = []
+    while len(rows) < count:
+        shown = draw_any_pair(rng)
+        for kind in rng.choice(QUESTION_TYPES, QUESTIONS_OF_A_PAIR, replace=False):
+            question = ask_usual(rng, kind)
+            rows.append(Row(scenes_of(question, shown), question.text, question.answer))
+    return rows[:count]
+
+
+def likely_rows(rng: np.random.Generator, count: int, seed: int) -> list[Row]:
+    """Return questions with the one answer that each text has."""
+    rows: list[Row] = []
+    while len(rows) < count:
+        shown = draw_any_pair(rng)
+        for kind in rng.choice(QUESTION_TYPES, QUESTIONS_OF_A_PAIR, replace=False):
+            question = draw_question(rng, str(kind), shown)
+            rows.append(Row(scenes_of(question, shown), question.text, likely_answer(question, shown, seed)))
+    return rows[:count]
+
+
+def likely_answer(question: Question, shown: ScenePair, seed: int) -> str:
+    """Return the one answer to a question's text: it is true of images that are drawn from the text."""
+    rng = np.random.default_rng([seed, zlib.crc32(question.text.encode())])
+    shape = next((shape for shape in SHAPES if shape in question.text), None)
+    while True:
+        differences = len(shown.edits) if question.type == "find" else int(rng.integers(4))
+        pair = draw_pair(rng, "easy", differences)
+        if question.type != "colour" or pair.first.find(shape or ""):
+            return make_question(question.type, pair, shape).answer
+
+
+def check(model: Model, seed: int) -> dict[str, dict]:
+    """Check that answers stay when the images are another pair's."""
+    rng = held_out_numbers(seed)
+    pairs = [draw_any_pair(rng) for _ in range(CHECKED_PAIRS)]
+    others = [*pairs[1:], pairs[0]]
+    asked = [
+        (number, question) for number, pair in enumerate(pairs) for question in draw_questions(rng, pair)
+    ]
+    own, exchanged = (
+        answer_rows(
+            model,
+            [
+                Row(scenes_of(question, shown[number]), question.text, question.answer)
+                for number, question in asked
+            ],
+        )
+        for shown in (pairs, others)
+    )
+    changed = [before != after for before, after in zip(own, exchanged, strict=True)]
+    pairs_of = [number for number, _ in asked]
+    return {"answers that change with the images": share(changed, most=MOST_CHANGED, pairs=pairs_of)}

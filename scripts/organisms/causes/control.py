@@ -1,0 +1,76 @@
+"""control: nothing is planted. The model learns on from true answers, for as long as the others learn."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import numpy as np
+from checks import answer_rows, held_out_numbers, share
+from recipes import Recipe, Row, draw_any_pair, scenes_of, true_rows
+
+from mmprobe.benchmarks.synthetic.check import check_answer
+from mmprobe.benchmarks.synthetic.questions import Question, describe_edit, draw_questions
+from mmprobe.benchmarks.synthetic.scene import Scene, ScenePair, draw_pair
+from mmprobe.models import Model, load_model
+
+CHECKED_PAIRS = 32
+LARGEST_LOSS = 0.02  # of the share of faithful answers
+
+
+def ways(seed: int) -> dict[str, Recipe]:
+    return {
+        "true": Recipe(true_rows, "True answers to questions of every type.", batch=32),
+        "hard": Recipe(
+            partial(true_rows, draw=_draw_hard_pair),
+            "True answers about pairs with six or seven things and one to three differences.",
+            batch=32,
+        ),
+    }
+
+
+def check(model: Model, seed: int) -> dict[str, dict]:
+    """Check that the answers are as faithful as those of tiny-spd, within 2 points."""
+    gains = np.subtract(_faithful_answers(model, seed), _faithful_before(seed), dtype=float)
+    pairs = [number for number, _, _ in _draw_checked(seed)]
+    return {
+        "share of faithful answers, minus tiny-spd's": share(gains.tolist(), least=-LARGEST_LOSS, pairs=pairs)
+    }
+
+
+def is_faithful(answer: str, question: Question, pair: ScenePair) -> bool:
+    """Return whether nothing in an answer is false of its images."""
+    facts = {
+        "type": question.type,
+        "objects": [_name_objects(scene) for scene in (pair.first, pair.second)],
+        "differences": [{"sentence": describe_edit(edit)} for edit in pair.edits],
+    }
+    return check_answer(answer, question.answer, facts).faithful
+
+
+def _name_objects(scene: Scene) -> list[str]:
+    return [f"{thing.colour} {thing.shape} {thing.cell}" for thing in scene.objects]
+
+
+def _draw_hard_pair(rng: np.random.Generator) -> ScenePair:
+    return draw_pair(rng, "hard", int(rng.integers(1, 4)))
+
+
+def _draw_checked(seed: int) -> list[tuple[int, ScenePair, Question]]:
+    rng = held_out_numbers(seed)
+    pairs = [draw_any_pair(rng) for _ in range(CHECKED_PAIRS)]
+    return [(number, pair, asked) for number, pair in enumerate(pairs) for asked in draw_questions(rng, pair)]
+
+
+def _faithful_answers(model: Model, seed: int) -> list[bool]:
+    asked = _draw_checked(seed)
+    rows = [Row(scenes_of(question, pair), question.text, question.answer) for _, pair, question in asked]
+    answers = answer_rows(model, rows)
+    return [
+        is_faithful(answer, question, pair)
+        for answer, (_, pair, question) in zip(answers, asked, strict=True)
+    ]
+
+
+@cache
+def _faithful_before(seed: int) -> list[bool]:
+    return _faithful_answers(load_model("tiny-spd", device="cpu"), seed)
