@@ -2,5 +2,6 @@
 
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.run import trace
+from mmprobe.traces.scale.processes import Processes
 
-__all__ = ["CaptureSpec", "load_capture", "trace"]
+__all__ = ["CaptureSpec", "Processes", "load_capture", "trace"]

@@ -41,6 +41,7 @@ from mmprobe.traces.run_folder import (
     remove_trace,
     run_config,
 )
+from mmprobe.traces.scale.crew import Workers
 from mmprobe.traces.scale.shards import FINISHED, Part, choose_part, finish_shard, open_whole
 from mmprobe.traces.writer_thread import WriterThread
 
@@ -62,6 +63,7 @@ def trace(
     method: str | Path | Method | Sequence[str | Path | Method] = "plain",
     repetition_penalty: float | None = None,
     shard: str | None = None,
+    workers: Workers | None = None,
     **parameters: Any,
 ) -> Run:
     """Let the model answer every sample, and record its internals.
@@ -93,6 +95,9 @@ def trace(
             each other. The last one that finishes makes the whole run of them, which holds what a single
             process would have written; `merge_run` does so, too. Batches are formed before the parts, and
             samples with the same images stay together unless a batch mixes them with others.
+        workers: `mmprobe.traces.Processes(n)` traces with n processes, one a GPU, or one a group of CPU cores.
+            They load the model themselves, so `model` has no weights then (`mmprobe.models.load_shapes`). A
+            process that dies is replaced. What it left unfinished is asked again, at most three times.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
 
     Returns:
@@ -110,20 +115,26 @@ def trace(
         >>> run = mp.trace(model, "pairs/samples.jsonl", "runs/demo")                  # doctest: +SKIP
         >>> run = mp.trace(model, samples, "runs/sage", method="sage", eta=0)          # doctest: +SKIP
     """
-    settings = prepare_run(
-        model,
-        capture=capture,
-        max_new_tokens=max_new_tokens,
-        engine=engine,
-        batch_size=batch_size,
-        temperature=temperature,
-        seed=seed,
-        remote=remote,
-        method=method,
-        repetition_penalty=repetition_penalty,
-        parameters=parameters,
-    )
-    part = choose_part(Path(out), shard, form_batches(settings, check_samples(samples)))
+    samples = check_samples(samples)
+    arguments = {
+        "capture": capture,
+        "max_new_tokens": max_new_tokens,
+        "engine": engine,
+        "batch_size": batch_size,
+        "temperature": temperature,
+        "seed": seed,
+        "remote": remote,
+        "method": method,
+        "repetition_penalty": repetition_penalty,
+        "parameters": parameters,
+    }
+    if workers is not None:
+        from mmprobe.traces.scale.trace_workers import ModelChoice, trace_with_workers
+
+        choice = ModelChoice.of_shapes(model)
+        return trace_with_workers(choice, samples, Path(out), workers, shard, resume, overwrite, arguments)
+    settings = prepare_run(model, **arguments)
+    part = choose_part(Path(out), shard, form_batches(settings, samples))
     with open_part(part, settings, resume, overwrite) as finished:
         with open_tracer(model, settings, part.folder) as tracer:
             _trace_batches(tracer, part.batches, finished)

@@ -54,6 +54,10 @@ ShardOf = Annotated[
     typer.Option("--shard", help="i/n: only the i-th of n parts, for processes that share --out."),
 ]
 Temperature = Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)]
+WorkerCount = Annotated[
+    int,
+    typer.Option("--workers", help="Processes with a model each: one a GPU, or a group of CPU cores.", min=1),
+]
 
 
 def check_out(out: Path, inputs: Iterable[Path]) -> None:

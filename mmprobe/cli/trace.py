@@ -21,6 +21,7 @@ from mmprobe.cli.options import (
     Settings,
     ShardOf,
     Temperature,
+    WorkerCount,
     say,
 )
 from mmprobe.errors import InputError
@@ -59,6 +60,7 @@ def trace(
     method: MethodName = "plain",
     settings: Settings = None,
     shard: ShardOf = None,
+    workers: WorkerCount = 1,
     as_json: AsJson = False,
 ) -> None:
     """Answer samples with a model and record its internals.
@@ -71,6 +73,8 @@ def trace(
       mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/sage --method sage --set eta=0
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --shard 1/4
     """
+    if remote and workers > 1:
+        raise InputError("--remote and --workers: choose one")
     if resume and overwrite:
         raise InputError("--resume and --overwrite: choose one")
     check_unlocked(out)
@@ -95,12 +99,14 @@ def trace(
     samples = load_samples(data)[:limit]
 
     from mmprobe.models import load_model, load_shapes
-    from mmprobe.traces import load_capture
+    from mmprobe.traces import Processes, load_capture
     from mmprobe.traces import trace as trace_samples
 
     spec = load_capture(capture)
     run = trace_samples(
-        (load_shapes if remote else load_model)(model, device=device, dtype=dtype, revision=revision),
+        (load_shapes if remote or workers > 1 else load_model)(
+            model, device=device, dtype=dtype, revision=revision
+        ),
         samples,
         out,
         capture=spec,
@@ -115,6 +121,7 @@ def trace(
         repetition_penalty=repetition_penalty,
         method=methods,
         shard=shard,
+        workers=Processes(workers, device) if workers > 1 else None,
     )
     _say_run(run, as_json)
 

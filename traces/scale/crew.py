@@ -1,0 +1,147 @@
+"""Hand batches to workers, and ask again where a worker died."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from mmprobe.samples import Sample
+from mmprobe.traces.interrupt import finish_batch_on_interrupt
+from mmprobe.traces.scale.processes import Event, Job
+
+RETRIES = 3  # times that a sample is asked again after its worker died
+
+Batch = list[Sample]
+
+
+class Workers(Protocol):
+    """Workers of any kind; `Processes` are those of this machine."""
+
+    count: int
+
+    def start(self, worker: int, job: Job) -> None: ...
+    def send(self, worker: int, batch: Batch | None) -> None: ...
+    def wait(self) -> list[Event]: ...
+    def stop(self) -> None: ...
+
+
+class Lists(Protocol):
+    """What there is to do, and what is done."""
+
+    def plan(self, report: Any) -> Iterable[list[Batch]]:
+        """Return groups of batches, given the first worker's report. A group's batches go to one worker."""
+
+    def is_finished(self, sample: Sample) -> bool:
+        """Return whether a sample needs no worker any more."""
+
+    def receive(self, batch: Batch, result: Any) -> None:
+        """Take a batch's result."""
+
+    def give_up(self, sample: Sample) -> None:
+        """Note that a sample's worker died too often."""
+
+
+class Crew:
+    """Workers that take batches from one list.
+
+    A worker that dies is replaced. The unfinished samples of its newest two batches are asked again, since the
+    results of the newest but one may not be written yet. The first time they are asked in the same batch, later
+    one by one, so that only a sample that kills its workers is given up.
+
+    Args:
+        workers: where batches are worked on.
+        job: what each worker does.
+        lists: what there is to do.
+    """
+
+    def __init__(self, workers: Workers, job: Job, lists: Lists):
+        self.workers, self.job, self.lists = workers, job, lists
+        self.groups: deque[deque[Batch]] | None = None  # None until a worker is ready
+        self.current: dict[int, deque[Batch]] = {}  # the rest of the group that each worker is at
+        self.sent: dict[int, deque[Batch]] = {}  # the newest two batches of each worker
+        self.active: set[int] = set()
+        self.ready: set[int] = set()
+        self.n_lost: Counter[str] = Counter()  # by sample, the workers that died with it
+        self.n_failed_starts = 0
+
+    def run(self) -> None:
+        """Work through all batches. After Ctrl-C, finish those under way and raise KeyboardInterrupt.
+
+        Raises:
+            InputError, OSError: a worker could not go on for a reason that all share.
+            RuntimeError: workers die before they are ready.
+        """
+        try:
+            with finish_batch_on_interrupt() as interrupted:
+                for worker in range(self.workers.count):
+                    self._start(worker)
+                while self.active:
+                    for event in self.workers.wait():
+                        self._handle(event, interrupted)
+                if interrupted():
+                    raise KeyboardInterrupt
+        finally:
+            self.workers.stop()
+
+    def _start(self, worker: int) -> None:
+        self.sent[worker], self.current[worker] = deque(maxlen=2), deque()
+        self.active.add(worker)
+        self.workers.start(worker, self.job)
+
+    def _handle(self, event: Event, interrupted: Callable[[], bool]) -> None:
+        worker = event.worker
+        if event.kind == "ready":
+            self.ready.add(worker)
+            if self.groups is None:
+                self.groups = deque(deque(group) for group in self.lists.plan(event.content))
+        elif event.kind == "done":
+            self.lists.receive(self.sent[worker][-1], event.content)
+        elif event.kind == "failed":
+            raise event.content
+        elif event.kind == "ended":
+            self.active.remove(worker)
+        elif event.kind == "died":
+            self.active.remove(worker)
+            self._recover(worker, event.content)
+            if self.groups != deque() and not interrupted():
+                self._start(worker)
+        if event.kind in ("ready", "done"):
+            self.workers.send(worker, None if interrupted() else self._next_batch(worker))
+
+    def _next_batch(self, worker: int) -> Batch | None:
+        assert self.groups is not None
+        if not self.current[worker] and self.groups:
+            self.current[worker] = self.groups.popleft()
+        if not self.current[worker]:
+            return None
+        batch = self.current[worker].popleft()
+        self.sent[worker].append(batch)
+        return batch
+
+    def _recover(self, worker: int, exit_code: object) -> None:
+        """Put what a dead worker left back into the list."""
+        if worker not in self.ready:
+            self.n_failed_starts += 1
+            if self.n_failed_starts > RETRIES:
+                raise RuntimeError(
+                    f"workers die before they are ready (exit code {exit_code}); is memory short?"
+                )
+            return
+        self.ready.discard(worker)
+        again: deque[Batch] = deque()
+        for batch in self.sent[worker]:
+            unfinished = [sample for sample in batch if not self.lists.is_finished(sample)]
+            if batch is self.sent[worker][-1]:  # the one before was finished, and perhaps not written
+                self.n_lost.update(sample.id for sample in unfinished)
+            if all(self.n_lost[sample.id] <= 1 for sample in unfinished):
+                again += [batch] if unfinished else []
+                continue
+            for sample in unfinished:
+                if self.n_lost[sample.id] <= RETRIES:
+                    again.append([sample])
+                else:
+                    self.lists.give_up(sample)
+        again += self.current[worker]
+        if again and self.groups is not None:
+            self.groups.appendleft(again)

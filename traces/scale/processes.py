@@ -1,0 +1,148 @@
+"""Worker processes on this machine: started, sent batches, listened to and stopped."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from mmprobe.errors import InputError
+from mmprobe.samples import Sample
+
+
+class Job(Protocol):
+    """What every worker does. It travels to the workers, so it holds no model."""
+
+    def open(self, device: str) -> AbstractContextManager[tuple[Any, Callable[[list[Sample]], Any]]]:
+        """Load the model; yield what the worker reports then, and the function that works on a batch."""
+
+
+class Event(NamedTuple):
+    """News of a worker.
+
+    Attributes:
+        worker: its number.
+        kind: `ready`, `done` (a batch), `ended`, `failed` (an error that ends the run) or `died`.
+        content: the job's report, the function's result, the error, or the exit code.
+    """
+
+    worker: int
+    kind: str
+    content: Any
+
+
+class Processes:
+    """Worker processes: one a GPU, or one a group of cores where the model runs on a CPU.
+
+    Args:
+        count: number of workers.
+        device: `auto`, or a device that all workers share.
+    """
+
+    def __init__(self, count: int, device: str = "auto"):
+        self.count, self.device = count, device
+        self.running: dict[int, tuple[BaseProcess, Connection]] = {}
+
+    def start(self, worker: int, job: Job) -> None:
+        """Start a worker, or another one in the place of one that died."""
+        context = _start_context()
+        here, there = context.Pipe()
+        arguments = (job, self._device_of(worker), self.count, there)
+        process = context.Process(target=_work, args=arguments, name=f"mmprobe-worker-{worker}", daemon=True)
+        with _ignore_interrupts():  # the workers inherit this: they stop when they are told to
+            process.start()
+        there.close()
+        self.running[worker] = process, here
+
+    def _device_of(self, worker: int) -> str:
+        if self.device in ("auto", "cuda") and torch.cuda.is_available():
+            return f"cuda:{worker % torch.cuda.device_count()}"
+        return self.device
+
+    def send(self, worker: int, batch: list[Sample] | None) -> None:
+        """Give a worker a batch, or None to let it end. A worker that died meanwhile is reported by `wait`."""
+        with suppress(OSError):
+            self.running[worker][1].send(batch)
+
+    def wait(self) -> list[Event]:
+        """Wait until a worker has something to say, and return the news."""
+        by_connection = {connection: worker for worker, (_, connection) in self.running.items()}
+        events = []
+        for connection in wait(list(by_connection)):
+            assert isinstance(connection, Connection)
+            worker = by_connection[connection]
+            try:
+                event = Event(worker, *connection.recv())
+            except (EOFError, OSError):
+                process = self.running[worker][0]
+                process.join()
+                event = Event(worker, "died", process.exitcode)
+            if event.kind in ("ended", "died"):
+                del self.running[worker]
+            events.append(event)
+        return events
+
+    def stop(self) -> None:
+        """End all workers at once."""
+        for process, _ in self.running.values():
+            process.kill()
+            process.join()
+        self.running.clear()
+
+
+def _start_context() -> Any:
+    """Return how processes are started: without a fork of this one, since CUDA and threads do not survive it.
+
+    A fork server imports torch and transformers once for all workers.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mmprobe.traces.scale.trace_workers"])
+    return context
+
+
+@contextmanager
+def _ignore_interrupts() -> Iterator[None]:
+    """Within the block, ignore Ctrl-C, as processes do that are started there. Only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _work(job: Job, device: str, n_workers: int, connection: Connection) -> None:
+    """Do a job, batch by batch, in this process. It stops when it is told to, not at Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(max((os.cpu_count() or 1) // n_workers, 1))
+    try:
+        with job.open(device) as (report, work_on):
+            connection.send(("ready", report))
+            while (batch := connection.recv()) is not None:
+                connection.send(("done", work_on(batch)))
+        connection.send(("ended", None))
+    except (InputError, OSError) as error:
+        connection.send(("failed", error))
+    except Exception as error:
+        connection.send(("failed", RuntimeError(f"{type(error).__name__}: {error}")))
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone, even where the parent was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

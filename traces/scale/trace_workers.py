@@ -1,0 +1,152 @@
+"""Trace with several workers, each with a model of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from mmprobe.cache import Run, open_run
+from mmprobe.errors import InputError
+from mmprobe.models import Model, load_model
+from mmprobe.samples import Sample
+from mmprobe.traces.run import RunSettings, form_batches, open_part, open_tracer, prepare_run
+from mmprobe.traces.run_folder import append_failure, remove_trace
+from mmprobe.traces.scale.crew import RETRIES, Batch, Crew, Workers
+from mmprobe.traces.scale.shards import Part, choose_part, finish_shard, image_key, open_whole
+from mmprobe.whole_files import write_whole
+
+
+class WorkerDied(RuntimeError):
+    """A sample's worker died each time that it was asked."""
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """How each worker loads the model.
+
+    Attributes:
+        name: alias, local folder or hub id.
+    """
+
+    name: str
+    dtype: str
+    revision: str | None
+
+    @classmethod
+    def of_shapes(cls, model: Model) -> ModelChoice:
+        """Return the choice that a model without weights stands for.
+
+        Raises:
+            InputError: the model has weights. Workers could not load them, nor what was changed in them.
+        """
+        if model.hf.device.type != "meta":
+            raise InputError(
+                f"model {model.name}: workers load the model themselves; give one without weights, from load_shapes"
+            )
+        return cls(model.name, str(model.hf.dtype).removeprefix("torch."), model.revision)
+
+    def load(self, device: str) -> Model:
+        """Load the model."""
+        return load_model(self.name, device=device, dtype=self.dtype, revision=self.revision)
+
+
+@dataclass(frozen=True)
+class TraceJob:
+    """Trace batches into the run's folder.
+
+    Attributes:
+        arguments: of `prepare_run`.
+    """
+
+    choice: ModelChoice
+    folder: Path
+    arguments: Mapping[str, Any]
+
+    @contextmanager
+    def open(self, device: str) -> Iterator[tuple[RunSettings, Callable[[Batch], None]]]:
+        """Load the model; yield the run's settings, and the function that traces a batch."""
+        model = self.choice.load(device)
+        settings = prepare_run(model, **self.arguments)
+        with open_tracer(model, settings, self.folder) as tracer:
+            yield settings, tracer.trace
+
+
+class _TraceLists:
+    """The batches of a part of a run, and which of its samples are finished.
+
+    Args:
+        open_folder: opens the part's folder, given the settings, and returns the ids of the finished samples.
+    """
+
+    def __init__(
+        self, choose: Callable[[RunSettings], Part], open_folder: Callable[[Part, RunSettings], set[str]]
+    ):
+        self.choose, self.open_folder = choose, open_folder
+        self.progress = tqdm(desc="trace", unit="sample", disable=None)
+
+    def plan(self, report: RunSettings) -> Iterable[list[Batch]]:
+        self.part = self.choose(report)
+        self.finished = self.open_folder(self.part, report)
+        self.progress.reset(sum(map(len, self.part.batches)))
+        self.progress.update(len(self.finished))
+        groups: dict[tuple[Any, ...], list[Batch]] = {}
+        for batch in self.part.batches:
+            unfinished = [sample for sample in batch if sample.id not in self.finished]
+            for sample in unfinished:
+                remove_trace(self.part.folder, sample.id)
+            if unfinished:
+                groups.setdefault(image_key(batch[0]), []).append(batch)
+        return groups.values()
+
+    def is_finished(self, sample: Sample) -> bool:
+        if (self.part.folder / "samples" / f"{sample.id}.h5").is_file():
+            return True
+        return any(failure["id"] == sample.id for failure in open_run(self.part.folder).failures)
+
+    def receive(self, batch: Batch, result: None) -> None:
+        new = {sample.id for sample in batch} - self.finished
+        self.finished |= new
+        self.progress.update(len(new))
+
+    def give_up(self, sample: Sample) -> None:
+        reason = f"its worker died {RETRIES + 1} times"
+        append_failure(self.part.folder, sample.id, WorkerDied(reason))
+
+
+def trace_with_workers(
+    choice: ModelChoice,
+    samples: Sequence[Sample],
+    out: Path,
+    workers: Workers,
+    shard: str | None,
+    resume: bool,
+    overwrite: bool,
+    arguments: Mapping[str, Any],
+) -> Run:
+    """Trace samples with workers; the arguments are those of `trace`, and of `prepare_run`."""
+    folder = choose_part(out, shard, [[sample] for sample in samples]).folder
+    with ExitStack() as stack:
+        lists = _TraceLists(
+            lambda settings: choose_part(out, shard, form_batches(settings, samples)),
+            lambda part, settings: stack.enter_context(open_part(part, settings, resume, overwrite)),
+        )
+        with lists.progress:
+            Crew(workers, TraceJob(choice, folder, arguments), lists).run()
+        _sort_failures(lists.part)
+        if lists.part.shard is not None:
+            finish_shard(lists.part)
+    return open_whole(lists.part)
+
+
+def _sort_failures(part: Part) -> None:
+    """Order the failures as the samples, each once: workers note them as they come."""
+    failure_of = {failure["id"]: failure for failure in open_run(part.folder).failures}
+    if failure_of:
+        lines = [json.dumps(failure_of[each.id]) for each in part.samples if each.id in failure_of]
+        write_whole({part.folder / "failures.jsonl": ("\n".join(lines) + "\n").encode()})
