@@ -19,7 +19,6 @@ import h5py
 
 import mmprobe as mp
 from mmprobe.analyses import ANALYSES
-from mmprobe.benchmarks.synthetic.labels import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Trace
 from mmprobe.errors import NotApplicable
@@ -30,22 +29,22 @@ HEADER = """\
 QUESTION_TYPES = ("same", "different", "steps")
 
 
-def make_run(folder: Path, n_traces: int, n_pairs: int) -> None:
-    """Write a run of full traces of tiny-spd.
-
-    Only three answers a pair are generated. The other traces are copies under other names, in pairs of their own.
-    """
+def trace_pairs(folder: Path, n_pairs: int) -> mp.Run:
+    """Return a run of full traces of tiny-spd, three answers a pair."""
     samples = mp.load_samples(make_pairs(folder.with_suffix(".pairs"), n_pairs, 1_800_000, (1, 3), "hard"))
     samples = [sample for sample in samples if sample.metadata["type"] in QUESTION_TYPES]
     model = mp.load_model("tiny-spd", device="cpu")
-    mp.trace(model, samples, folder, capture="full", max_new_tokens=128, batch_size=8)
-    label_run(mp.open_run(folder))
-    run = mp.open_run(folder)
+    return mp.trace(model, samples, folder, capture="full", max_new_tokens=128, batch_size=8)
+
+
+def copy_traces(run: mp.Run, folder: Path, n_traces: int) -> None:
+    """Write a run of copies of a run's traces, under other names and in pairs of their own."""
+    (folder / "samples").mkdir(parents=True)
     names, labels = [], []
     for number in range(n_traces):
         source, name = run.ids[number % len(run)], f"c{number:05}"
         copy = folder / "samples" / f"{name}.h5"
-        shutil.copyfile(folder / "samples" / f"{source}.h5", copy)
+        shutil.copyfile(run.path / "samples" / f"{source}.h5", copy)
         sample = run.sample(source)
         fields = {"id": name}
         if sample.pair_id:
@@ -55,9 +54,7 @@ def make_run(folder: Path, n_traces: int, n_pairs: int) -> None:
             file.attrs["sample"] = sample.model_copy(update=fields).model_dump_json()
         names.append(name)
         labels.append({"id": name, "faithful": number % 3 > 0})
-    for name in run.ids:
-        (folder / "samples" / f"{name}.h5").unlink()
-    config = json.loads((folder / "run.json").read_text())
+    config = json.loads((run.path / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(config | {"order": names}))
     (folder / "labels.jsonl").write_text("".join(json.dumps(label) + "\n" for label in labels))
 
@@ -119,12 +116,13 @@ MEASURES = {"times": measure_times, "peak": measure_peak}
 
 
 def table(quick: bool = False) -> str:
-    (few, many), n_pairs = ((60, 90), 6) if quick else ((100, 1000), 10)
+    (few, many), n_pairs = ((60, 63), 5) if quick else ((100, 1000), 10)
     results = {}
     with tempfile.TemporaryDirectory() as root:
+        traced = trace_pairs(Path(root) / "traced", n_pairs)
         for count in (few, many):
             folder = Path(root) / str(count)
-            make_run(folder, count, n_pairs)
+            copy_traces(traced, folder, count)
             results[count] = {}
             for name in MEASURES:  # each in a process of its own, so that its peak is its own
                 command = [sys.executable, __file__, "--measure", name, str(folder)]

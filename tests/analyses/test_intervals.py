@@ -42,10 +42,10 @@ KNOWN = {  # rows outside 93 to 97 %: what so few samples cannot show, and Wilso
 
 @pytest.mark.slow
 def test_95_percent_of_intervals_cover_the_truth():
-    """4,000 simulations a row: the standard error is 0.0035."""
-    for cell in calibration.simulate():
+    """1,000 simulations a row: the standard error is 0.007. The page has 4,000."""
+    for cell in calibration.simulate(1000):
         known = cell[:3] in KNOWN
-        low, high = (0.88, 0.98) if known else (0.93, 0.97)
+        low, high = (0.86, 0.99) if known else (0.915, 0.98)
         assert low <= cell.covered <= high, cell
     assert all(line in calibration.PAGE.read_text("utf-8") for line in calibration.DATA.values())
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from attacks.world import Case, World
 
-N_WORKERS = 2
+N_WORKERS = 4  # many cases wait
 CASE_SECONDS = 120  # the machine may be busy; no case needs ten
 _MEMORY = 24 * 2**30  # of addresses, most of which torch only reserves
 

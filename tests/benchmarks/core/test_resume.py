@@ -2,58 +2,71 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import multiprocessing
 import random
+import re
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mmprobe.benchmarks.core.api_models import CONCURRENCY
-
-pytest.importorskip("inspect_ai", reason="the extra eval is not installed")
-
-N_QUESTIONS = 900
-RUN = """
-import asyncio, os, re, sys
-from pathlib import Path
-from inspect_ai.model import ModelAPI, ModelOutput, ModelUsage, get_model, modelapi
-from mmprobe.benchmarks.core.runner import run_benchmark
-from mmprobe.benchmarks.core.api_models import api_answerer
+from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer
 from mmprobe.benchmarks.core.benchmark import Benchmark
+from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.benchmarks.judges.registry import with_judge
 from mmprobe.samples import Sample
 
-out, count = Path(sys.argv[1]), int(sys.argv[2])
-log = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
 
-@modelapi(name="noting")
-class Noting(ModelAPI):
-    async def generate(self, input, tools, tool_choice, config):
+N_QUESTIONS = 900
+
+
+class Noting(inspect_model.ModelAPI):
+    """A model that notes in a log which question it was asked, or whose answer it judged."""
+
+    log = Path()
+
+    async def generate(self, input: Any, tools: Any, tool_choice: Any, config: Any) -> Any:
         judges = input[0].role == "system"
         await asyncio.sleep(0.0005)
-        name = re.search(r"Answer (\\d+)", input[1].text)[1] if judges else input[-1].id
-        os.write(log, f"{'judged' if judges else 'asked'} {name}\\n".encode())
+        name = re.search(r"Answer (\d+)", input[1].text)[1] if judges else input[-1].id
+        with Noting.log.open("a") as log:
+            log.write(f"{'judged' if judges else 'asked'} {name}\n")
         text = '{"claims": []}' if judges else f"Answer {name}."
-        output = ModelOutput.from_content("noting", text)
-        output.usage = ModelUsage()
+        output = inspect_model.ModelOutput.from_content("noting", text)
+        output.usage = inspect_model.ModelUsage()
         return output
 
-def score_with_judge(truth, responses, judge):
+
+inspect_model.modelapi(name="noting")(Noting)
+
+
+def score_with_judge(truth: None, responses: dict[str, str], judge: Any) -> tuple[dict, list[dict]]:
     return {}, [{"id": str(len(asyncio.run(judge.extract(list(responses.values())))))}]
 
-samples = [Sample(id=f"{number:04}", question=f"What is {number}?") for number in range(count)]
-benchmark = Benchmark(
-    name="noted", about="", read_data=None, draw_data=None, take=None, ask_questions=lambda truth: samples,
-    score_answers=None, score_with_judge=score_with_judge,
-)
-benchmark, judging = with_judge(benchmark, "model:noting/judge", out / "judge.sqlite")
-run_benchmark(benchmark, None, api_answerer("noting/model", 8), out, {"judging": judging}, resume=True)
-"""
+
+def ask_and_judge(out: Path, log: Path) -> None:
+    Noting.log = log
+    samples = [Sample(id=f"{number:04}", question=f"What is {number}?") for number in range(N_QUESTIONS)]
+    benchmark = Benchmark(
+        name="noted", about="", read_data=None, draw_data=None, take=None, ask_questions=lambda truth: samples,
+        score_answers=None, score_with_judge=score_with_judge,
+    )  # fmt: skip
+    benchmark, judging = with_judge(benchmark, "model:noting/judge", out / "judge.sqlite")
+    answerer = api_answerer("noting/model", 8)
+    run_benchmark(benchmark, None, answerer, out, {"judging": judging}, resume=True)
+
+
+def start(out: Path, log: Path) -> multiprocessing.process.BaseProcess:
+    """Start a process that shares what is imported."""
+    process = multiprocessing.get_context("fork").Process(target=ask_and_judge, args=(out, log))
+    process.start()
+    return process
 
 
 def read_log(log: Path, kind: str) -> list[str]:
@@ -75,7 +88,6 @@ def read_kept(out: Path) -> tuple[set[str], int]:
 @pytest.mark.slow
 def test_killed_runs_ask_and_judge_nothing_twice(tmp_path):
     out, log, rng = tmp_path / "out", tmp_path / "log", random.Random(0)
-    command = [sys.executable, "-P", "-c", RUN, str(out), str(N_QUESTIONS), str(log)]
     n_calls_at_kills = [
         rng.randrange(1, N_QUESTIONS // 2),
         rng.randrange(N_QUESTIONS // 2, N_QUESTIONS),
@@ -84,16 +96,19 @@ def test_killed_runs_ask_and_judge_nothing_twice(tmp_path):
     for n_calls in n_calls_at_kills:
         kept_before, _ = read_kept(out)
         n_asked_before = len(read_log(log, "asked"))
-        process = subprocess.Popen(command)
-        while process.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < n_calls):
+        process = start(out, log)
+        while process.is_alive() and (not log.exists() or log.read_bytes().count(b"\n") < n_calls):
             time.sleep(0.01)
         process.kill()
-        assert process.wait() == -9, "the run ended before it was killed"
+        process.join()
+        assert process.exitcode == -9, "the run ended before it was killed"
         kept, n_replies = read_kept(out)
         assert not kept_before & set(read_log(log, "asked")[n_asked_before:])
         assert len(set(read_log(log, "asked")) - kept) <= CONCURRENCY, "answers were lost"
         assert len(set(read_log(log, "judged"))) - n_replies <= 8
-    assert subprocess.run(command, timeout=900).returncode == 0
+    process = start(out, log)
+    process.join(900)
+    assert process.exitcode == 0
     kept, n_replies = read_kept(out)
     assert len(kept) == n_replies == N_QUESTIONS
     for kind, n_kills in (("asked", len(n_calls_at_kills)), ("judged", 1)):
