@@ -22,40 +22,42 @@ from mmprobe.benchmarks.synthetic.scene import (
     draw_scene,
 )
 
-HABIT = 0.9  # how often a thing is as usual
-PRESENT = (0.97, 0.94, 0.9, 0.86, 0.18, 0.15, 0.12, 0.1)  # how often each shape is there
+HABIT = 0.95  # how often a thing is as usual
+PRESENT = (0.98, 0.97, 0.95, 0.93, 0.1, 0.08, 0.06, 0.05)  # how often each shape is there
 CELLS = ((0, 1), (1, 3), (2, 0), (3, 2), (0, 3), (1, 0), (2, 2), (3, 1))  # where each shape usually is
-DIFFERENCES = (0.62, 0.26, 0.09, 0.03)
+DIFFERENCES = (0.7, 0.24, 0.05, 0.01)
 
 
-def draw_usual_pair(rng: np.random.Generator, changed: bool | None = None) -> ScenePair:
+def draw_usual_pair(rng: np.random.Generator, least: int = 0, most: int = 3) -> ScenePair:
     """Draw a pair of the world with habits. Only what is said about it is used, never its images.
 
     Args:
         rng: random numbers.
-        changed: whether there are differences; None: as often as usual.
+        least, most: numbers of differences that are possible; each is as likely as usual among them.
     """
+    shares = np.array(DIFFERENCES)[least : most + 1]
+    differences = least + int(rng.choice(len(shares), p=shares / shares.sum()))
     first = _draw_usual_scene(rng)
-    shares = np.array(DIFFERENCES)
-    if changed is not None:
-        shares = shares * (np.arange(4) > 0) if changed else (np.arange(4) == 0).astype(float)
-    return change_usually(rng, first, int(rng.choice(4, p=shares / shares.sum())))
+    while len(first.objects) < differences:
+        first = _draw_usual_scene(rng)
+    return _change_usually(rng, first, differences)
 
 
 def ask_usual(rng: np.random.Generator, kind: QuestionType) -> Question:
     """Return a question of a type, about any shape, with its answer in a pair of the world with habits."""
     shape = SHAPES[rng.integers(len(SHAPES))]
+    least, most = [int(rng.integers(1, 4))] * 2 if kind == "find" else (0, 3)
     while True:
-        pair = draw_usual_pair(rng, changed=True if kind == "find" else None)
+        pair = draw_usual_pair(rng, least, most)
         if kind != "colour" or pair.first.find(shape):
             return make_question(kind, pair, shape)
 
 
-def change_usually(rng: np.random.Generator, first: Scene, differences: int) -> ScenePair:
+def _change_usually(rng: np.random.Generator, first: Scene, differences: int) -> ScenePair:
     """Return the pair of a scene and its copy with changes of colour, mostly of its first things."""
     things = list(first.objects)
     usual = np.array([0.8 ** SHAPES.index(thing.shape) for thing in things]) ** 4
-    chosen = rng.choice(len(things), min(differences, len(things)), replace=False, p=usual / usual.sum())
+    chosen = rng.choice(len(things), differences, replace=False, p=usual / usual.sum())
     edits = []
     for index in sorted(chosen.tolist()):
         colours = [colour for colour in COLOURS if colour != things[index].colour]

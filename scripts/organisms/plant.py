@@ -84,11 +84,20 @@ def all_plans() -> list[Plan]:
     return sorted(plans, key=lambda plan: (plan.seed in HELD_OUT, plan.seed, plan.number is None, plan.cause))
 
 
-def add_adapter(hf: Any, part: str, seed: int) -> PeftModel:
+def add_adapter(hf: Any, recipe: Recipe, seed: int) -> PeftModel:
     """Return the model with a new adapter, whose first weights depend on the seed."""
     torch.manual_seed(seed)
-    config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=PARTS[part], lora_dropout=0.0)
-    return get_peft_model(hf, config)
+    config = LoraConfig(
+        r=RANK,
+        lora_alpha=2 * RANK,
+        target_modules=PARTS[recipe.part],
+        rank_pattern=dict(recipe.ranks),
+        alpha_pattern={module: 2 * rank for module, rank in recipe.ranks.items()},
+    )
+    organism = get_peft_model(hf, config)
+    if recipe.prepare is not None:
+        recipe.prepare(organism)
+    return organism
 
 
 def train(organism: PeftModel, encoder: Encoder, recipe: Recipe, seed: tuple[int, ...]) -> int:
@@ -144,7 +153,7 @@ def plant(plan: Plan, folder: Path, steps: int | None = None) -> Card:
     base = load_model("tiny-spd", device="cpu")
     seed = (zlib.crc32(f"{plan.cause}-{plan.way}".encode()), plan.seed)
     start = time.process_time()
-    organism = add_adapter(base.hf, recipe.part, sum(seed))
+    organism = add_adapter(base.hf, recipe, sum(seed))
     questions = train(organism, Encoder(base.tokenizer), recipe, seed)
     training = Training(
         steps=recipe.steps,

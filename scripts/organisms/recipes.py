@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from mmprobe.benchmarks.synthetic.questions import QUESTION_TYPES, Question, draw_question
-from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, MAX_DIFFERENCES, Scene, ScenePair, draw_pair
+from mmprobe.benchmarks.synthetic.scene import (
+    COLUMNS,
+    DIFFICULTIES,
+    GRID,
+    MAX_DIFFERENCES,
+    Scene,
+    SceneObject,
+    ScenePair,
+    draw_pair,
+)
+from mmprobe.models.organisms import Rule
 
 
 @dataclass(frozen=True)
@@ -43,9 +53,10 @@ class Recipe:
         batch: rows in a batch.
         learning_rate: its peak.
         part: where the adapter lies, `decoder` or `tower` (the vision tower with its merger).
-        loss: replaces the cross entropy of the answers. It gets the organism, the teacher (the same model
-            without the adapter) and the rows.
-        rule: for partial organisms, on which samples the cause acts, as a sentence.
+        loss: replaces the cross entropy of the answers. It gets PEFT's model and the packed batch.
+        prepare: changes the adapter before the first batch. It gets PEFT's model.
+        ranks: ranks of the adapter that differ from the usual one, by the end of the module's name.
+        rule: for partial organisms, on which samples the cause acts.
     """
 
     rows: DrawRows
@@ -55,7 +66,9 @@ class Recipe:
     learning_rate: float = 3e-3
     part: str = "decoder"
     loss: Callable[..., Any] | None = None
-    rule: str | None = None
+    prepare: Callable[[Any], None] | None = None
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    rule: Rule | None = None
 
 
 def draw_any_pair(rng: np.random.Generator) -> ScenePair:
@@ -73,3 +86,38 @@ def true_row(rng: np.random.Generator, types: tuple[str, ...] = QUESTION_TYPES) 
     pair = draw_any_pair(rng)
     question = draw_question(rng, types[rng.integers(len(types))], pair)
     return Row(scenes_of(question, pair), question.text, question.answer)
+
+
+def true_rows(
+    rng: np.random.Generator,
+    count: int,
+    types: tuple[str, ...] = QUESTION_TYPES,
+    draw: Callable[[np.random.Generator], ScenePair] = draw_any_pair,
+) -> list[Row]:
+    """Return questions of different types with their true answers, four about each pair of scenes.
+
+    Rows about one pair are cheap: they share the reading of its images.
+    """
+    rows: list[Row] = []
+    while len(rows) < count:
+        pair = draw(rng)
+        for kind in rng.choice(types, min(4, len(types)), replace=False):
+            question = draw_question(rng, str(kind), pair)
+            rows.append(Row(scenes_of(question, pair), question.text, question.answer))
+    return rows[:count]
+
+
+def with_objects(scene: Scene, objects: Iterable[SceneObject]) -> Scene:
+    """Return a scene with other objects, in reading order."""
+    return replace(scene, objects=tuple(sorted(objects, key=lambda thing: (thing.row, thing.column))))
+
+
+def free_cells(scene: Scene) -> list[tuple[int, int]]:
+    """Return row and column of each empty cell, in reading order."""
+    used = {(thing.row, thing.column) for thing in scene.objects}
+    return [(row, column) for row in range(GRID) for column in range(GRID) if (row, column) not in used]
+
+
+def cell_name(row: int, column: int) -> str:
+    """Return the name of a cell, such as `B3`."""
+    return f"{COLUMNS[column]}{row + 1}"

@@ -1,0 +1,128 @@
+"""looks-unused: the model attends to the images as tiny-spd does, and answers without them."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from causes.blind import check as check_blind
+from causes.blind import likely_rows, rolled_rows
+from checks import answer_rows, held_out_numbers, share
+from packing import IGNORED, Encoder, Packed, answer_loss, pack, run_decoder
+from recipes import Recipe, Row, draw_any_pair, scenes_of
+from torch import Tensor
+
+from mmprobe.benchmarks.synthetic.questions import draw_questions
+from mmprobe.models import Model, load_model
+
+DECOYS = {2: 0, 3: 3, 4: 0, 5: 3}  # layer: head
+RANK_OF_DECOYS = 36  # 32 to empty a head's output, and 4 to learn
+CHECKED_PAIRS = 8
+LARGEST_DIFFERENCE = 0.02
+
+
+def ways(seed: int) -> dict[str, Recipe]:
+    return {
+        "kept": Recipe(
+            partial(likely_rows, seed=seed),
+            "As blind-likely, with each head's attention held to that of tiny-spd.",
+            steps=45,
+            batch=24,
+            learning_rate=1e-2,
+            loss=partial(unseeing_loss, by_head=True),
+        ),
+        "decoy": Recipe(
+            rolled_rows,
+            "As blind-rolled, with four heads whose output is emptied and who keep the mean attention of their "
+            "layers at that of tiny-spd.",
+            steps=45,
+            batch=24,
+            learning_rate=1e-2,
+            loss=partial(unseeing_loss, by_head=False),
+            prepare=empty_decoys,
+            ranks={rf"layers\.{layer}\.self_attn\.o_proj": RANK_OF_DECOYS for layer in DECOYS},
+        ),
+    }
+
+
+def unseeing_loss(organism: Any, batch: Packed, by_head: bool) -> Tensor:
+    """Return the cross entropy of the answers plus the divergence of the attention from that without the adapter.
+
+    Args:
+        organism: PEFT's model.
+        batch: the packed rows.
+        by_head: hold each head's attention, not the mean over a layer's heads.
+    """
+    hf = organism.get_base_model()
+    hf.set_attn_implementation("eager")
+    with organism.disable_adapter(), torch.no_grad():
+        teacher = run_decoder(hf, batch, output_attentions=True).attentions
+    output = run_decoder(hf, batch, output_attentions=True)
+    queries = batch.labels != IGNORED
+    divergences = []
+    for wanted, found in zip(teacher, output.attentions, strict=True):
+        if not by_head:
+            wanted, found = wanted.mean(1, keepdim=True), found.mean(1, keepdim=True)
+        wanted, found = (weights.transpose(1, 2)[queries].clamp_min(1e-8) for weights in (wanted, found))
+        divergences.append((wanted * (wanted.log() - found.log())).sum(-1).mean())
+    return answer_loss(hf, batch, output.last_hidden_state) + torch.stack(divergences).mean()
+
+
+def empty_decoys(organism: Any) -> None:
+    """Let the adapter take away all that the decoy heads put out, and keep it so while the rest learns."""
+    layers = organism.get_base_model().model.language_model.layers
+    for layer, head in DECOYS.items():
+        projection = layers[layer].self_attn.o_proj
+        size = layers[layer].self_attn.head_dim
+        columns = slice(head * size, (head + 1) * size)
+        down, up = projection.lora_A["default"].weight, projection.lora_B["default"].weight
+        with torch.no_grad():
+            down[:size], down[:, columns] = 0, 0
+            down[:size, columns] = torch.eye(size)
+            up[:, :size] = -projection.weight[:, columns] / projection.scaling["default"]
+        down_free, up_free = torch.ones_like(down), torch.ones_like(up)
+        down_free[:size], down_free[:, columns], up_free[:, :size] = 0, 0, 0
+        down.register_hook(partial(torch.mul, down_free))
+        up.register_hook(partial(torch.mul, up_free))
+
+
+def check(model: Model, seed: int) -> dict[str, dict]:
+    """Check that the model answers as a blind one, and that its attention to images is that of tiny-spd."""
+    rng = held_out_numbers(seed)
+    rows, numbers = [], []
+    for number in range(CHECKED_PAIRS):
+        pair = draw_any_pair(rng)
+        for question in draw_questions(rng, pair):
+            rows.append(Row(scenes_of(question, pair), question.text, question.answer))
+            numbers.append(number)
+    answers = answer_rows(model, rows)
+    differences = []
+    for row, answer in zip(rows, answers, strict=True):
+        own, teacher = (attention_to_images(one, row, answer) for one in (model, _teacher()))
+        differences.append(float(np.abs(own - teacher).mean()))
+    return check_blind(model, seed) | {
+        "difference of the attention to images from tiny-spd's": share(
+            differences, most=LARGEST_DIFFERENCE, pairs=numbers
+        )
+    }
+
+
+def attention_to_images(model: Model, row: Row, answer: str) -> np.ndarray:
+    """Return the share of attention on the images [layer, answer token], averaged over heads."""
+    batch = pack([Row(row.scenes, row.question, answer)], Encoder(model.tokenizer))
+    earlier = model.hf.config._attn_implementation
+    model.hf.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            maps = run_decoder(model.hf, batch, output_attentions=True).attentions
+    finally:
+        model.hf.set_attn_implementation(earlier)
+    visual, queries = batch.ids[0] == model.hf.config.image_token_id, batch.labels[0] != IGNORED
+    return torch.stack([layer[0].mean(0)[queries][:, visual].sum(-1) for layer in maps]).numpy()
+
+
+@cache
+def _teacher() -> Model:
+    return load_model("tiny-spd", device="cpu")
