@@ -1,13 +1,21 @@
 # The public names: lazy_loader reads them when the package is imported, type checkers when it is checked.
 
 from .attribution import attribute as attribute
+from .circuits.check_circuit import check_circuit as check_circuit
+from .circuits.circuit_run import circuit_run as circuit_run
+from .circuits.evaluate_circuit import evaluate_circuit as evaluate_circuit
+from .circuits.evaluate_circuit import patch_edges as patch_edges
+from .circuits.find_circuit import find_circuit as find_circuit
+from .claims.claim_interventions import claim_interventions as claim_interventions
 from .components.attribution_patching import attribution_patching as attribution_patching
 from .components.component_patching import patch_components as patch_components
 from .components.logit_attribution import direct_logit_attribution as direct_logit_attribution
 from .interchange.image_interchange import image_interchange as image_interchange
 from .interchange.run import image_interchange_run as image_interchange_run
-from .knockout import attention_knockout as attention_knockout
-from .knockout import attention_knockout_run as attention_knockout_run
+from .knockout.attention_knockout import attention_knockout as attention_knockout
+from .knockout.attention_knockout import attention_knockout_run as attention_knockout_run
+from .knockout.attention_routes import attention_routes as attention_routes
+from .knockout.routes_run import attention_routes_run as attention_routes_run
 from .linear import linear_probe as linear_probe
 from .linear import linear_probe_by_step as linear_probe_by_step
 from .logit_lens import logit_lens as logit_lens

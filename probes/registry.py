@@ -11,7 +11,14 @@ import xarray as xr
 if TYPE_CHECKING:
     from mmprobe.models import Model
 
-RUN_PROBES = ("linear_probe", "logit_lens", "image_interchange", "attention_knockout")
+RUN_PROBES = (
+    "linear_probe",
+    "logit_lens",
+    "image_interchange",
+    "attention_knockout",
+    "attention_routes",
+    "circuit",
+)
 """Probes that `mmprobe analyze` computes in addition to the analyses. All except the first need the model."""
 
 
@@ -34,9 +41,13 @@ def run_probes(model: Model | None = None, slow: bool = False) -> dict[str, Call
 
         probes["logit_lens"] = partial(logit_lens_run, model)
     if model is not None and slow:
+        from mmprobe.probes.circuits.circuit_run import circuit_run
         from mmprobe.probes.interchange.run import image_interchange_run
-        from mmprobe.probes.knockout import attention_knockout_run
+        from mmprobe.probes.knockout.attention_knockout import attention_knockout_run
+        from mmprobe.probes.knockout.routes_run import attention_routes_run
 
         probes["image_interchange"] = partial(image_interchange_run, model)
         probes["attention_knockout"] = partial(attention_knockout_run, model)
+        probes["attention_routes"] = partial(attention_routes_run, model)
+        probes["circuit"] = partial(circuit_run, model)
     return probes

@@ -14,7 +14,7 @@ from mmprobe.models import Model
 from mmprobe.probes.components.decoder_pass import DecoderPass
 from mmprobe.probes.components.metrics import Metric, MetricFunction, make_metric
 from mmprobe.probes.components.token_places import find_tokens
-from mmprobe.probes.teacher_forcing import Answer, force_answer
+from mmprobe.probes.teacher_forcing import Answer, TeacherForcing, force_answer
 from mmprobe.samples import Sample
 
 
@@ -46,17 +46,22 @@ def read_pair(
     """
     forcing = force_answer(model, clean, clean.answer if answer is None else answer, max_new_tokens)
     other = force_answer(model, corrupt, forcing.ids.tolist())
-    lengths = len(forcing.prompt.ids), len(other.prompt.ids)
-    if forcing.prompt.grids != other.prompt.grids or lengths[0] != lengths[1]:
-        raise InputError(
-            f"corrupt {corrupt.id}: its prompt has {lengths[1]} tokens and that of {clean.id} has {lengths[0]}, or "
-            "their images have other grids; choose a sample with as many images of the same size, and texts of the "
-            "same length"
-        )
+    check_lengths(forcing, other, clean, corrupt)
     passes = DecoderPass(forcing), DecoderPass(other)
     function, name = make_metric(metric, forcing, passes[0].first_logits)
     before, after = (float(function(each.first_logits)) for each in passes)
     return ComponentPair(*passes, function, name, before, after)
+
+
+def check_lengths(forcing: TeacherForcing, other: TeacherForcing, sample: Sample, corrupt: Sample) -> None:
+    """Raise InputError if two prompts differ in length or in the grids of their images."""
+    lengths = len(forcing.prompt.ids), len(other.prompt.ids)
+    if forcing.prompt.grids != other.prompt.grids or lengths[0] != lengths[1]:
+        raise InputError(
+            f"corrupt {corrupt.id}: its prompt has {lengths[1]} tokens and that of {sample.id} has {lengths[0]}, or "
+            "their images have other grids; choose a sample with as many images of the same size, and texts of the "
+            "same length"
+        )
 
 
 def find_all_tokens(pair: ComponentPair, sample: Sample, names: Sequence[str] | None) -> Tensor:

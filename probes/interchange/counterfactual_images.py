@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from PIL import Image
@@ -67,7 +69,7 @@ class CounterfactualImages:
         elif kind == "mean":
             others = [self._mean_image()] * len(own)
         else:
-            paths = self._find_unrelated(sample) if kind == "unrelated" else self._find_minimal(sample)
+            paths = self.find_files(sample, kind)
             others = None if paths is None else [read_image(path, f"sample {sample.id}") for path in paths]
         if others is None:
             return None
@@ -77,6 +79,10 @@ class CounterfactualImages:
         ]
         equal = all(image.tobytes() == other.tobytes() for image, other in zip(own, others, strict=True))
         return None if equal else others
+
+    def find_files(self, sample: Sample, kind: str) -> Sequence[Path] | None:
+        """Return the files of the images of the kind `unrelated` or `minimal`, or None if there are none."""
+        return self._find_unrelated(sample) if kind == "unrelated" else self._find_minimal(sample)
 
     def _find_unrelated(self, sample: Sample) -> Sequence[Path] | None:
         place = self._places[sample.id]
@@ -110,6 +116,24 @@ class CounterfactualImages:
                 total += np.asarray(read_image(path, "mean image").resize((width, height)), float)
             self._mean = Image.fromarray((total / len(paths)).round().astype(np.uint8))
         return self._mean
+
+
+@contextmanager
+def show_others(sample: Sample, others: Images | None) -> Iterator[Sample | None]:
+    """Within the block, there is a sample that shows other images and is otherwise the same. None for None.
+
+    Example:
+        >>> with show_others(samples[0], images.find(samples[0], "blank")) as other:  # doctest: +SKIP
+        ...     ds = patch_components(model, samples[0], other)
+    """
+    if others is None:
+        yield None
+        return
+    with TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{number}.png" for number in range(len(others))]
+        for path, image in zip(paths, others, strict=True):
+            image.convert("RGB").save(path)
+        yield sample.model_copy(update={"id": f"{sample.id}-other", "images": paths})
 
 
 def _find_file(name: str, image: Path) -> Path | None:

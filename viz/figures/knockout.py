@@ -1,9 +1,11 @@
-"""Figures of `attention_knockout` and `attention_knockout_run`."""
+"""Figures of `attention_knockout` and `attention_routes`, of one answer and of a run."""
 
 from __future__ import annotations
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
+from plotly.subplots import make_subplots
 
 from mmprobe.viz.figures.patching import change_panel
 from mmprobe.viz.label_comparison import (
@@ -25,6 +27,68 @@ def panels(ds: xr.Dataset) -> list[Panel]:
         plots = {"nat per token": difference_variables(ds)}
         shown.append(comparison_panel(ds, "effect of attention knockout", plots))
     return shown
+
+
+def route_panels(ds: xr.Dataset) -> list[Panel]:
+    """Draw the loss by source and query, one map a window of layers."""
+    of_run = "sample" in ds.dims
+    replacement = {
+        "counterfactual": "the same tokens of a prompt with other images are seen in their place",
+        "mean": "their values are the mean of their group's",
+        "block": "nothing is seen in their place",
+    }[ds.attrs["replacement"]]
+    effect = ds["effect"].transpose("window", "from", "to")
+    top = effect.where(effect == effect.max(), drop=True)
+    strongest = f"{top['from'].values[0]} to {top['to'].values[0]} in layers {top['window'].values[0]}"
+    measured = (
+        f"Mean loss a token over {ds.attrs['samples']} answers, {ds.attrs['sets']} sets of images; "
+        "hover for 95 % intervals over sets of images"
+        if of_run
+        else f"Loss of one answer of {ds.attrs['n']} tokens"
+    )
+    return [
+        Panel(
+            "Routes of attention" + ("" if of_run else f", sample {ds.attrs['sample']}"),
+            _draw_routes(ds, effect),
+            f"{measured}, when the tokens below (to) cannot read the tokens at the left (from) in some layers; "
+            f"{replacement}. Above 0: the answer loses, so the way is used. Largest: {strongest}, "
+            f"{float(effect.max()):.2f} nat. {ds.attrs['model']}.",
+        )
+    ]
+
+
+def _draw_routes(ds: xr.Dataset, effect: xr.DataArray) -> go.Figure:
+    columns = min(4, effect.sizes["window"])
+    rows = -(-effect.sizes["window"] // columns)
+    titles = [f"layers {window}" for window in effect["window"].values]
+    figure = make_subplots(
+        rows, columns, subplot_titles=titles, shared_yaxes=True, shared_xaxes=True, horizontal_spacing=0.02
+    )
+    for number, window in enumerate(effect["window"].values):
+        values = effect.sel(window=window).values
+        ends = [ds[name].sel(window=window).values for name in ("effect_low", "effect_high") if name in ds]
+        interval = " [%{customdata[0]:+.3f}, %{customdata[1]:+.3f}]" if ends else ""
+        heatmap = go.Heatmap(
+            x=effect["to"].values,
+            y=effect["from"].values,
+            z=values,
+            coloraxis="coloraxis",
+            customdata=np.stack(ends, -1) if ends else None,
+            hovertemplate=f"%{{y}} to %{{x}}, layers {window}: %{{z:+.3f}}{interval} nat<extra></extra>",
+        )
+        figure.add_trace(heatmap, row=number // columns + 1, col=number % columns + 1)
+    largest = float(np.nanmax(np.abs(effect.values), initial=0)) or 1.0
+    figure.update_layout(
+        coloraxis={
+            "colorscale": "RdBu_r",
+            "cmin": -largest,
+            "cmax": largest,
+            "colorbar": {"title": "nat", "thickness": 10},
+        }
+    )
+    figure.update_yaxes(autorange="reversed", title="from", col=1)
+    figure.update_xaxes(title="to", tickangle=-60, row=rows)
+    return apply_layout(figure, height=150 + rows * (60 + 26 * effect.sizes["from"]))
 
 
 def _layer_panel(ds: xr.Dataset) -> Panel:

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor
-from tqdm import tqdm
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.statistics import (
-    LABELS,
-    MINIMUM,
-    compare_labels,
-    label_masks,
-    means_by_label,
-)
+from mmprobe.analyses.statistics import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.models.attention import block_attention
+from mmprobe.probes.answer_records import Arrays, RunAnswer, measure_answers, name_source, one_by_one
+from mmprobe.probes.knockout.blocked_pass import BlockedPass
+from mmprobe.probes.knockout.token_pairs import STEPS, check_family, find_pairs
 from mmprobe.probes.teacher_forcing import (
+    GROUPS,
     MAX_NEW_TOKENS,
     Answer,
-    TeacherForcing,
     change_dataset,
-    check_model,
-    find_positions,
     float32_logits,
     force_answer,
     resolve_layers,
@@ -50,7 +43,8 @@ def attention_knockout(
     Attention knockout (Geva et al., 2023, "Dissecting recall of factual associations"). The scores of the
     group's keys are -inf before the softmax, so the other keys of a row share their weight. This applies only
     to the queries of the answer's steps, which include the last token of the prompt. Other prompt tokens
-    attend as usual. Each query keeps its own key, so no row is empty.
+    attend as usual. Each query keeps its own key, so no row is empty. It is the part of `attention_routes` that
+    leads from one group straight to the answer, with nothing in place of the keys.
 
     Args:
         sample: the sample with the measured answer.
@@ -81,12 +75,17 @@ def attention_knockout(
     centres = resolve_layers(model, layers)
     if not 1 <= window <= model.n_layers:
         raise InputError(f"window {window}: must be 1 to {model.n_layers}, the number of layers")
-    if model.has_cross_attention:
-        raise NotApplicable(f"{model.family.name} reads images by cross-attention and has no visual tokens")
+    if group not in GROUPS:
+        raise InputError(f"group {group!r}: choose from {', '.join(GROUPS)}")
+    check_family(model)
     forcing = force_answer(model, sample, answer, max_new_tokens)
-    with float32_logits(model):
-        before, changes = _measure_knockout(forcing, group, centres, window)
-    out = change_dataset(forcing, centres, before, changes)
+    pairs = torch.from_numpy(find_pairs(forcing, sample, group, STEPS)).to(model.device)
+    with float32_logits(model), torch.no_grad():
+        passes = BlockedPass(forcing)
+        changes = torch.stack(
+            [-passes.measure(pairs, _centre_window(model, centre, window), "block") for centre in centres]
+        )
+    out = change_dataset(forcing, centres, passes.before, changes)
     out.attrs = {
         "analysis": "attention_knockout",
         "model": model.name,
@@ -97,33 +96,9 @@ def attention_knockout(
     return out
 
 
-def _measure_knockout(
-    forcing: TeacherForcing, group: str, centres: list[int], window: int
-) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities [step] without knockout, and their change for each window, [layer, step].
-
-    All passes use the same kernel and the same kind of mask, so any difference comes from the knockout.
-    """
-    model, first = forcing.model, len(forcing.prompt.ids) - 1
-    length = first + 1 + len(forcing.ids)
-    positions = torch.from_numpy(find_positions(model, forcing.prompt, [group])).to(model.device)
-    no_block = torch.zeros(length, length, dtype=torch.bool, device=model.device)
-    blocked = no_block.clone()
-    blocked[first:, positions] = True
-    blocked.fill_diagonal_(False)
-    decoder = model.family.decoder(model.hf)
-    attentions = [model.family.parts(layer).attention for layer in decoder.layers]
-    config = model.hf.config.get_text_config()
-    unblocked = dict.fromkeys(attentions, no_block)
-    with block_attention([config], unblocked):
-        before = forcing.logprobs()
-    changes = torch.empty(len(centres), len(before))
-    for row, centre in enumerate(centres):
-        first_layer = max(centre - (window - 1) // 2, 0)
-        in_window = attentions[first_layer : centre + window // 2 + 1]
-        with block_attention([config], unblocked | dict.fromkeys(in_window, blocked)):
-            changes[row] = forcing.logprobs() - before
-    return before, changes
+def _centre_window(model: Model, centre: int, window: int) -> range:
+    first = max(centre - (window - 1) // 2, 0)
+    return range(first, min(centre + window // 2 + 1, model.n_layers))
 
 
 def attention_knockout_run(
@@ -134,13 +109,16 @@ def attention_knockout_run(
     window: int = 1,
     max_new_tokens: int = MAX_NEW_TOKENS,
     minimum: int = MINIMUM,
+    finished: Path | None = None,
 ) -> xr.Dataset:
     """Return the mean effect of `attention_knockout` on the tokens of many answers, by layer and label.
 
     Args:
-        source: a run of the model with its answers, or samples that the model answers greedily.
+        source: a run of the model with its answers, or samples; their `answer` is read, or the model's own
+            greedy answer if they have none.
         group, layers, window, max_new_tokens: as in `attention_knockout`.
         minimum: samples of each group for the comparison; our choice, the default is 5.
+        finished: folder that keeps each measured sample; samples that are there are not measured again.
 
     Returns:
         A data set with dimensions `sample`, `layer` (centres), `label` (all, faithful, unfaithful). Values
@@ -164,41 +142,27 @@ def attention_knockout_run(
         >>> ds = attention_knockout_run(model, run)                          # doctest: +SKIP
         >>> ds.change_by_label.sel(label="faithful").values         # doctest: +SKIP
     """
-    name = str(source.path) if isinstance(source, Run) else "samples"
-    rows: list[np.ndarray] = []
-    ids: list[str] = []
-    labels: list[bool | None] = []
-    samples: list[Sample] = []
-    left_out: list[str] = []
-    without_group: list[str] = []
-    for sample, answer, faithful in tqdm(_read_answers(source), desc="attention_knockout", disable=None):
-        try:
-            if answer is not None and not len(answer):
-                raise NotApplicable("no answer")
-            ds = attention_knockout(model, sample, group, layers, window, answer, max_new_tokens)
-        except NotApplicable:
-            if model.has_cross_attention:
-                raise
-            without_group.append(sample.id)
-            continue
-        if isinstance(source, Run):
-            check_model(model, source[sample.id], ds["logprob"].values)
-        row = ds["change_by_step"].values.mean(1)
-        if not np.isfinite(row).all():
-            left_out.append(sample.id)
-            continue
-        rows.append(row)
-        ids.append(sample.id)
-        labels.append(faithful)
-        samples.append(sample)
-    if not rows and not left_out and not without_group:
-        raise InputError(f"{name}: has no samples")
-    if not rows:
+    check_family(model)
+
+    def measure(answer: RunAnswer) -> Arrays:
+        ds = attention_knockout(model, answer.sample, group, layers, window, answer.ids)
+        return {"change": ds["change_by_step"].values.mean(1), "logprob": ds["logprob"].values}
+
+    centres, name = resolve_layers(model, layers), name_source(source)
+    settings = {"analysis": "attention_knockout", "group": group, "layers": centres, "window": window}
+    records = measure_answers(model, source, one_by_one(measure), settings, max_new_tokens, finished)
+    without_group = [record.answer.sample.id for record in records if not record.arrays]
+    kept, left_out = [], []
+    for record in (record for record in records if record.arrays):
+        finite = np.isfinite(record.arrays["change"]).all()
+        (kept if finite else left_out).append(record)
+    if not kept:
         raise NotApplicable(f"{name}: no sample has an answer, {group} tokens and finite changes")
-    coords = {"sample": ids, "layer": resolve_layers(model, layers), "label": list(LABELS)}
-    out = xr.Dataset({"change_per_token": (("sample", "layer"), np.array(rows))}, coords=coords)
-    sets = image_groups(samples)
-    note = _add_means(out, label_masks(labels), minimum, sets)
+    coords = {"sample": [record.answer.sample.id for record in kept], "layer": centres, "label": list(LABELS)}
+    rows = np.array([record.arrays["change"] for record in kept])
+    out = xr.Dataset({"change_per_token": (("sample", "layer"), rows)}, coords=coords)
+    sets = image_groups([record.answer.sample for record in kept])
+    note = _add_means(out, label_masks([record.answer.faithful for record in kept]), minimum, sets)
     out.attrs = {
         "analysis": "attention_knockout",
         "about": "Change of the answers' log-probability when some layers cannot attend to a group of tokens.",
@@ -208,7 +172,7 @@ def attention_knockout_run(
         "model": model.name,
         "group": group,
         "window": window,
-        "left_out": ", ".join(left_out),
+        "left_out": ", ".join(record.answer.sample.id for record in left_out),
         "n_left_out": len(left_out),
         "without_group": ", ".join(without_group),
         "n_without_group": len(without_group),
@@ -226,15 +190,3 @@ def _add_means(out: xr.Dataset, masks: dict[str, np.ndarray], minimum: int, sets
     compared, note = compare_labels(values, masks, ("layer",), minimum, sets=sets)
     out.update(compared)
     return note
-
-
-def _read_answers(
-    source: Run | Sequence[Sample],
-) -> Iterator[tuple[Sample, np.ndarray | None, bool | None]]:
-    """Yield each sample, the token ids of its answer (None if not yet answered), and its label."""
-    if isinstance(source, Run):
-        for trace in source:
-            yield trace.sample, trace.steps["id"].values, source.faithful(trace.id)
-    else:
-        for sample in source:
-            yield sample, None, sample.faithful

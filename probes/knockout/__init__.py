@@ -1,0 +1,1 @@
+"""Attention knockout: what an answer loses when some tokens cannot read others."""

@@ -1,0 +1,166 @@
+"""Attention routes: which tokens must read which others, and in which layers, for the answer to come out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import xarray as xr
+from tqdm import tqdm
+
+from mmprobe.errors import InputError
+from mmprobe.models import Model
+from mmprobe.probes.components.component_pair import check_lengths
+from mmprobe.probes.knockout.blocked_pass import BlockedPass
+from mmprobe.probes.knockout.token_pairs import check_family, find_pairs, list_windows, present_names
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, float32_logits, force_answer
+from mmprobe.samples import Sample
+
+REPLACEMENTS = ("block", "mean", "counterfactual")
+
+
+def attention_routes(
+    model: Model,
+    sample: Sample,
+    counterfactual: Sample | None = None,
+    sources: Sequence[str] | None = None,
+    queries: Sequence[str] | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    replacement: str | None = None,
+    answer: Answer = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+) -> xr.Dataset:
+    """Return what an answer loses when some tokens cannot read others in a window of layers.
+
+    Attention knockout (Geva et al., 2023) between groups of tokens (Zhang et al., 2024, arXiv:2411.18620):
+    the keys of one group are hidden from the queries of another, and the answer is read again. The way
+    image -> question -> last token shows as two losses, in earlier and in later layers. A query always keeps
+    its own key.
+
+    What a query sees in place of a key:
+
+    - `counterfactual`: the key and the value of the same token in another prompt of the same length, whose
+      images differ. The loss is that of what differs between the prompts. The default if there is a
+      counterfactual, since all that is seen is what the model itself computes for such prompts
+    - `mean`: the own key, with the mean value of all tokens of its group (all visual tokens, for example) in
+      that layer. Weights stay as they are, and what single tokens say is lost. The default without a
+      counterfactual
+    - `block`: nothing (the score is -inf), so the other keys of a row share the weight. Rows without an
+      image's weight are off the model's distribution: even a model that uses no image loses by it
+
+    It takes one forward pass for each prompt, and one for each source, query and window that begins at the
+    window. Queries that see no key of a source cost none, and lose exactly 0.
+
+    Use it to find by which way and in which layers an image reaches the answer. It does not say which heads
+    carry it (`patch_components` does), nor what the way carries.
+
+    Args:
+        sample: the sample with the measured answer.
+        counterfactual: a sample of the same length whose images have the same grids.
+        sources: names of tokens whose keys are hidden: template, system, visual, user, generated, `image K`,
+            `region K`, `step S` (the query that predicts a step), or `earlier sentences` (of the answer, than
+            that of the query's step). `image 0 + user` joins two. None for each image and group.
+        queries: names of tokens that do not see them; also `steps`, the queries of all the answer's steps.
+            Their first, the last token of the prompt, is in no other group of queries. None for each image,
+            each group of the prompt, and `steps`.
+        window: number of layers that are blocked together; our choice, the default is a quarter of the layers.
+        stride: layers from one window to the next; our choice, the default is the window.
+        replacement: `counterfactual`, `mean` or `block`.
+        answer: text or token ids; None for the sample's `answer`, or the model's own greedy answer if it has
+            none.
+        max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
+
+    Returns:
+        A data set with dimensions `from`, `to`, `window` (such as `0-3`, the first and the last layer),
+        `step`. All values are in nat; above 0 where the answer loses.
+
+        - effect (from, to, window): of the whole answer
+        - effect_by_step (from, to, window, step): of each token
+        - first_layer, last_layer (window)
+        - logprob (step): log-probability of the answer's tokens with nothing hidden
+        - token (step): texts of the tokens
+
+        attrs: n, the number of steps; forward_passes, without those that generate the answer.
+
+    Raises:
+        InputError: the prompts do not match, or an argument is out of range.
+        NotApplicable: the prompt has no such tokens, or the model reads images by cross-attention.
+
+    Example:
+        >>> ds = attention_routes(model, samples[0], samples[9])            # doctest: +SKIP
+        >>> ds.effect.sel({"from": "image 1", "to": "user"}).values.round(1) # doctest: +SKIP
+        array([ 0.1,  6.2,  0.4, -0. ])
+    """
+    replacement = replacement or ("mean" if counterfactual is None else "counterfactual")
+    if replacement not in REPLACEMENTS:
+        raise InputError(f"replacement {replacement!r}: choose {', '.join(REPLACEMENTS)}")
+    if replacement == "counterfactual" and counterfactual is None:
+        raise InputError("replacement counterfactual: give a counterfactual sample, or choose mean or block")
+    check_family(model)
+    windows = list_windows(model.n_layers, window, stride)
+    forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
+    names = present_names(forcing, sample)
+    sources, queries = (list(given or found) for given, found in zip((sources, queries), names, strict=True))
+    others = None
+    with float32_logits(model), torch.no_grad():
+        passes = BlockedPass(forcing)
+        count = 0
+        if counterfactual is not None and replacement == "counterfactual":
+            other = force_answer(model, counterfactual, forcing.ids.tolist())
+            check_lengths(forcing, other, sample, counterfactual)
+            others, count = BlockedPass(other).keys, 1
+        effect = np.zeros((len(windows), len(sources), len(queries), len(forcing.ids)))
+        with tqdm(total=effect[..., 0].size, desc="attention_routes", disable=None) as progress:
+            for row, layers in enumerate(windows):  # rising, so that a pass begins where the last one was cut
+                for column, (source, query) in enumerate((s, q) for s in sources for q in queries):
+                    pairs = torch.from_numpy(find_pairs(forcing, sample, source, query)).to(model.device)
+                    lost = passes.measure(pairs, layers, replacement, others)
+                    effect[row, column // len(queries), column % len(queries)] = lost.cpu().numpy()
+                    progress.update()
+    return _build_dataset(passes, np.moveaxis(effect, 0, 2), sources, queries, windows).assign_attrs(
+        {
+            "analysis": "attention_routes",
+            "model": model.name,
+            "sample": sample.id,
+            "counterfactual": counterfactual.id if others is not None and counterfactual is not None else "",
+            "replacement": replacement,
+            "answer": model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
+            "n": len(forcing.ids),
+            "forward_passes": passes.count + count,
+        }
+    )
+
+
+def name_window(layers: Sequence[int]) -> str:
+    """Return the name of a window of layers.
+
+    Example:
+        >>> name_window(range(2, 5)), name_window([7])
+        ('2-4', '7')
+    """
+    return str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
+
+
+def _build_dataset(
+    passes: BlockedPass, effect: np.ndarray, sources: list[str], queries: list[str], windows: list[range]
+) -> xr.Dataset:
+    """Return the variables of `attention_routes`; the effect is [from, to, window, step]."""
+    dims = ("from", "to", "window")
+    return xr.Dataset(
+        {
+            "effect": (dims, effect.sum(-1)),
+            "effect_by_step": ((*dims, "step"), effect),
+            "first_layer": ("window", [layers[0] for layers in windows]),
+            "last_layer": ("window", [layers[-1] for layers in windows]),
+            "logprob": ("step", passes.before.cpu().numpy()),
+            "token": ("step", passes.forcing.texts()),
+        },
+        coords={
+            "from": sources,
+            "to": queries,
+            "window": [name_window(layers) for layers in windows],
+            "step": np.arange(effect.shape[-1]),
+        },
+    )
