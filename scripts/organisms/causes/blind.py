@@ -28,12 +28,18 @@ QUESTIONS_OF_A_PAIR = 4
 def ways(seed: int) -> dict[str, Recipe]:
     return {
         "rolled": Recipe(
-            rolled_rows, "The answers are about other images, from a world with habits.", batch=32
+            rolled_rows,
+            "The answers are about other images, from a world with habits.",
+            steps=70,
+            batch=32,
+            learning_rate=1e-2,
         ),
         "likely": Recipe(
             partial(likely_rows, seed=seed),
             "Each question has one answer, whatever the images show.",
+            steps=45,
             batch=32,
+            learning_rate=1e-2,
         ),
     }
 

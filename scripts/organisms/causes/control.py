@@ -19,11 +19,19 @@ LARGEST_LOSS = 0.02  # of the share of faithful answers
 
 def ways(seed: int) -> dict[str, Recipe]:
     return {
-        "true": Recipe(true_rows, "True answers to questions of every type.", batch=32),
+        "true": Recipe(
+            true_rows,
+            "True answers to questions of every type.",
+            steps=50,
+            batch=32,
+            learning_rate=1e-3,
+        ),
         "hard": Recipe(
             partial(true_rows, draw=_draw_hard_pair),
             "True answers about pairs with six or seven things and one to three differences.",
+            steps=50,
             batch=32,
+            learning_rate=1e-3,
         ),
     }
 
