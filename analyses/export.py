@@ -11,6 +11,9 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
+from mmprobe.analyses.graphs import build_graph, is_graph, to_node_link, write_graphml
+from mmprobe.cache import Run
+from mmprobe.errors import InputError
 from mmprobe.lock import lock_file
 from mmprobe.whole_files import write_whole, writing_error
 
@@ -22,7 +25,8 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
 
     A row of the CSV file is one number: its variable, its coordinates, its value. A text that a spreadsheet
     would take for a formula begins with an apostrophe. The JSON file holds xarray's dictionary of the data
-    set, with null for NaN and infinity.
+    set, with null for NaN and infinity. A circuit is also a graph: `NAME.graphml`, and the JSON file has the
+    keys that `networkx.node_link_graph` reads beside those of xarray.
 
     Raises:
         InputError: the folder cannot be made or written, or another process is exporting the same analysis.
@@ -32,12 +36,16 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
         >>> export(attention_decay(run), "results")                 # doctest: +SKIP
     """
     folder, name = Path(folder), dataset.attrs["analysis"]
-    text = json.dumps(_replace_nan(dataset.to_dict()), allow_nan=False) + "\n"
     contents: dict[str, bytes | memoryview] = {
         "nc": dataset.to_netcdf(engine="h5netcdf"),  # in memory: HDF5 can crash where a disk is full
         "csv": _make_table(dataset).to_csv(index=False, lineterminator="\r\n").encode(),
-        "json": text.encode(),
     }
+    as_json = dataset.to_dict()
+    if is_graph(dataset):
+        graph = build_graph(dataset)
+        as_json |= to_node_link(graph)
+        contents["graphml"] = write_graphml(graph)
+    contents["json"] = (json.dumps(_replace_nan(as_json), allow_nan=False) + "\n").encode()
     files = {folder / f"{name}.{suffix}": content for suffix, content in contents.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,6 +54,28 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
     with lock_file(folder / name, "exporting it"):
         write_whole(files)
     return list(files)
+
+
+def analyses_folder(run: Run) -> Path:
+    """Return the folder for a run's analyses: in the run, or beside the file that `pack` made of it."""
+    return (run.path.with_suffix("") if run.packed else run.path) / "analyses"
+
+
+def read_export(run: Run, name: str) -> xr.Dataset | None:
+    """Return an exported analysis of a run from its folder of analyses; None if there is none of this run.
+
+    Example:
+        >>> read_export(run, "image_interchange")                   # doctest: +SKIP
+    """
+    file = analyses_folder(run) / f"{name}.nc"
+    if not file.is_file():
+        return None
+    try:
+        dataset = xr.load_dataset(file, engine="h5netcdf")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{file}: cannot be read ({str(error).splitlines()[0]}); analyse again") from None
+    names = map(str, dataset["sample"].values) if "sample" in dataset.coords else ()
+    return dataset if dataset.attrs.get("analysis") == name and all(each in run for each in names) else None
 
 
 def _make_table(dataset: xr.Dataset) -> pd.DataFrame:
@@ -61,7 +91,7 @@ def _make_table(dataset: xr.Dataset) -> pd.DataFrame:
     joined = pd.concat(tables, ignore_index=True)
     coordinates = [name for name in joined.columns if name not in ("variable", "value")]
     for name in coordinates:  # a column with gaps holds floats: layer 3 would be written as 3.0
-        if pd.api.types.is_float_dtype(joined[name]):
+        if pd.api.types.is_float_dtype(joined[name]) and (joined[name].dropna() % 1 == 0).all():
             joined[name] = joined[name].astype("Int64")
     for name in joined.columns:
         if not pd.api.types.is_numeric_dtype(joined[name]):

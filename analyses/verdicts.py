@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.equivalence import difference_interval
-from mmprobe.analyses.intervals import mean_interval
+from mmprobe.analyses.intervals import Range, mean_interval, sums_interval
 from mmprobe.analyses.statistics import MINIMUM, compare_groups
 
 NO_PAIRS = "no such pairs"
@@ -22,6 +22,7 @@ class Finding(NamedTuple):
         source: section, figure or equation of the paper.
         n: number of answers, in words.
         verdict: `holds`, `does not hold`, `undecided`, or `no such pairs`.
+        twin: name of the intervention that the claim implies (`causal_findings.TWINS`), or "" if none is known.
     """
 
     claim: str
@@ -32,6 +33,7 @@ class Finding(NamedTuple):
     high: float
     n: str
     verdict: str
+    twin: str = ""
 
 
 def to_dataset(rows: Iterable[Finding]) -> xr.Dataset:
@@ -42,6 +44,7 @@ def to_dataset(rows: Iterable[Finding]) -> xr.Dataset:
         {
             name: ("finding", np.array([getattr(row, name) for row in rows], dtypes.get(name, str)))
             for name in Finding._fields
+            if name != "twin"
         }
     )
 
@@ -65,6 +68,8 @@ def mean_finding(
     values: np.ndarray,
     expected: int,
     sets: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    range: Range = (None, None),
 ) -> Finding:
     """Test the mean over samples.
 
@@ -72,12 +77,24 @@ def mean_finding(
         values: [sample]; NaN is left out.
         expected: sign of the mean if the claim holds, 1 or -1.
         sets: int [sample], the set of images of each sample; None: each sample is its own.
+        weights: [sample], of each sample in the mean; None for equal weights.
+        range: smallest and largest possible value, for weighted means.
     """
     known = np.isfinite(values)
-    low, high = (float(end) for end in mean_interval(values[known], None if sets is None else sets[known]))
-    value = float(values[known].mean()) if known.any() else np.nan
+    values, sets = values[known], None if sets is None else sets[known]
+    if weights is None:
+        ends, weights = mean_interval(values, sets), np.ones(len(values))
+    else:
+        weights = weights[known]
+        ends = sums_interval(_ratio, np.stack([weights * values, weights], 1), sets, range)
+    low, high = (float(end) for end in ends)
+    value = float(np.average(values, weights=weights)) if known.any() else np.nan
     verdict = decide(low, high, expected)
     return Finding(claim, source, measure, value, low, high, f"{known.sum()} answers", verdict)
+
+
+def _ratio(sums: np.ndarray) -> np.ndarray:
+    return np.asarray(sums[..., 0] / sums[..., 1])
 
 
 def difference_finding(

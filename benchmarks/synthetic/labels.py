@@ -8,6 +8,7 @@ from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
+from mmprobe.samples import Sample
 
 
 def label_run(run: Run) -> dict[str, Verdict]:
@@ -21,14 +22,12 @@ def label_run(run: Run) -> dict[str, Verdict]:
     verdicts = {}
     for name in run.ids:
         trace = run[name]
-        if (
-            trace.sample.answer is None
-            or not {"type", "objects", "differences"} <= trace.sample.metadata.keys()
-        ):
+        verdict = check_sample(trace.answer, trace.sample)
+        if verdict is None:
             raise InputError(
                 f"{run.path}: sample {name} lacks the contents of its images, which a check needs"
             )
-        verdicts[name] = check_answer(trace.answer, trace.sample.answer, trace.sample.metadata)
+        verdicts[name] = verdict
     lines = [
         json.dumps(
             {"id": name, "faithful": verdict.faithful, "correct": verdict.correct, "errors": verdict.errors}
@@ -37,3 +36,15 @@ def label_run(run: Run) -> dict[str, Verdict]:
     ]
     write_atomic(run.path / "labels.jsonl", "".join(line + "\n" for line in lines))
     return verdicts
+
+
+def check_sample(text: str, sample: Sample) -> Verdict | None:
+    """Check an answer to a sample of the synthetic world; return None for samples from elsewhere.
+
+    Example:
+        >>> check_sample("Yes.", Sample(id="a", question="Is there a star?")) is None
+        True
+    """
+    if sample.answer is None or not {"type", "objects", "differences"} <= sample.metadata.keys():
+        return None
+    return check_answer(text, sample.answer, sample.metadata)

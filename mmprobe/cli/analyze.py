@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
 
 import mmprobe
 from mmprobe.cli.options import AsJson, say, split_names, warn
 from mmprobe.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from mmprobe.cache import Run
 
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run's folder, or the file that pack made of one.")
@@ -22,16 +27,47 @@ TracedModel = Annotated[
 ]
 
 
-def _load_functions(model: str | None, slow: bool = False) -> dict[str, Callable[..., Any]]:
-    """Return the analyses and probes of a run by name. Some probes need the model."""
-    from mmprobe.analyses import ANALYSES
-    from mmprobe.probes import run_probes
+def _load_functions(
+    model: str | None, names: list[str] | None = None, settings: list[str] | None = None
+) -> dict[str, Callable[..., Any]]:
+    """Return the analyses and probes of a run by name, or those of some names. Some probes need the model.
 
-    return ANALYSES | run_probes(None if model is None else mmprobe.load_model(model), slow)
+    Args:
+        settings: texts such as `alpha=0.05`, parameters of the only name.
+
+    Raises:
+        InputError: a name is unknown or needs the model, or a setting is none of the analysis.
+    """
+    from mmprobe.analyses import ANALYSES
+    from mmprobe.cli.claims import find_claims
+    from mmprobe.probes import RUN_PROBES, run_probes
+
+    names, settings = names or [], settings or []
+    known = (*ANALYSES, *RUN_PROBES, "findings")
+    for name in names:
+        if name not in known:
+            choices = ", ".join(choice.replace("_", "-") for choice in known)
+            raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {choices}")
+    if settings and (len(names) != 1 or names[0] not in (*ANALYSES, "findings")):
+        raise InputError("--set: names a parameter of one analysis; name the analysis with --only")
+    if settings and names == ["findings"] and model is None:
+        raise InputError(
+            "--set: findings has parameters of interventions, which need the model; give it with --model"
+        )
+    parameters = _check_settings(names[0], settings) if settings else {}
+    loaded = None if model is None else mmprobe.load_model(model)
+    functions = ANALYSES | run_probes(loaded, slow=bool(names))
+    if not names:
+        return functions
+    functions["findings"] = partial(find_claims, model=loaded)
+    for name in names:
+        if name not in functions:
+            raise InputError(f"--only {name.replace('_', '-')}: needs the model; give it with --model")
+    return {name: partial(functions[name], **parameters) for name in names}
 
 
 def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
-    """Return the parameters of an analysis from texts such as `alpha=0.05`.
+    """Return the parameters of an analysis, or of the interventions of the findings, from texts.
 
     Raises:
         InputError: the analysis has no such parameter, or the value is of another type.
@@ -40,11 +76,12 @@ def _check_settings(name: str, settings: list[str]) -> dict[str, Any]:
 
     from mmprobe.analyses import ANALYSES
     from mmprobe.interventions.parameters import parse_settings
+    from mmprobe.probes import claim_interventions
 
     types = {
         key: hint
-        for key, hint in get_type_hints(ANALYSES[name]).items()
-        if key not in ("return", "run", "source") and get_origin(hint) is not Callable
+        for key, hint in get_type_hints((ANALYSES | {"findings": claim_interventions})[name]).items()
+        if key not in ("return", "run", "source", "model", "check") and get_origin(hint) is not Callable
     }
     parameters = parse_settings(settings)
     for key, value in parameters.items():
@@ -76,8 +113,9 @@ def analyze(
 ) -> None:
     """Analyse a run.
 
-    Each analysis is written as NetCDF, CSV and JSON. Two of them run only if --only names them: the image
-    interchange reads every answer about ten times, and the attention knockout once a layer.
+    Each analysis is written as NetCDF, CSV and JSON. Some of them run only if --only names them: the image
+    interchange reads every answer about ten times, the attention knockout once a layer, and the findings test the
+    claims of SPD-Faith Bench, with --model also by interventions on 40 answers (--set answers=N).
 
     \b
     Examples:
@@ -85,38 +123,37 @@ def analyze(
       mmprobe analyze runs/first --only attention-decay --out results
       mmprobe analyze runs/first --only failure-modes --set alpha=0.05 --set layers=[20,21]
       mmprobe analyze runs/first --only image-interchange,logit-lens --model tiny-spd
+      mmprobe analyze runs/first --only findings --model tiny-spd
     """
-    from mmprobe.analyses import ANALYSES, analyze_all, export
+    from mmprobe.analyses import analyze_all, export
+    from mmprobe.analyses.export import analyses_folder
     from mmprobe.cache import open_run
     from mmprobe.lock import lock_folder
-    from mmprobe.probes import RUN_PROBES
 
     names = [name.replace("-", "_") for name in split_names(only)] if only else []
-    known = (*ANALYSES, *RUN_PROBES)
-    for name in names:
-        if name not in known:
-            choices = ", ".join(choice.replace("_", "-") for choice in known)
-            raise InputError(f"--only {name.replace('_', '-')}: no such analysis; known: {choices}")
     opened = open_run(run)
-    functions = _load_functions(model, slow=bool(names))
-    for name in names:
-        if name not in functions:
-            raise InputError(f"--only {name.replace('_', '-')}: needs the model; give it with --model")
-    if settings:
-        if len(names) != 1 or names[0] not in ANALYSES:
-            raise InputError("--set: names a parameter of one analysis; name the analysis with --only")
-        functions = {names[0]: partial(ANALYSES[names[0]], **_check_settings(names[0], settings))}
-    if out is None:
-        out = run.with_suffix("") / "analyses" if opened.packed else run / "analyses"
+    functions = _load_functions(model, names, settings)
+    out = analyses_folder(opened) if out is None else out
     with lock_folder(out, "analysing into it"):
         if names:
-            datasets = [functions[name](opened) for name in names]
+            datasets, notes = _analyze_only(opened, functions)
         else:
             datasets, notes = analyze_all(opened, functions)
-            for note in notes:
-                warn(note)
+        for note in notes:
+            warn(note)
         files = [str(file) for dataset in datasets for file in export(dataset, out)]
     say({"files": files}, "\n".join(files), as_json)
+
+
+def _analyze_only(run: Run, functions: dict[str, Callable[..., Any]]) -> tuple[list[xr.Dataset], list[str]]:
+    """Return the data sets of named analyses, and what to say about them."""
+    datasets, notes = [], []
+    for name, function in functions.items():
+        results = function(run)
+        if name == "findings":
+            notes += [f"findings: {result.attrs['note']}" for result in results if result.attrs.get("note")]
+        datasets += results if name == "findings" else [results]
+    return datasets, notes
 
 
 def report(

@@ -122,7 +122,9 @@ def test_the_authors_form_decides_on_decay_and_the_other_form_has_a_name(tmp_pat
     for part, (value, verdict) in expected.items():
         found = next(row for claim, row in rows.items() if part in claim)
         assert (pytest.approx(value, abs=1e-12), verdict) == found, part
-    assert ds.n.values.tolist() == ["12 answers"] * 4 + ["6 unfaithful, 6 faithful"] * 3
+    of_all, of_groups = "12 answers", "6 unfaithful, 6 faithful"
+    assert ds.n.values.tolist() == [of_all] * 2 + [of_groups] + [of_all, of_groups] * 2
+    assert set(ds.causal_verdict.values) == {"none known", "not measured"} and "--model" in ds.attrs["note"]
     assert findings(LabelledRun(tmp_path), []).sizes["finding"] == 0
 
 

@@ -1,0 +1,1 @@
+"""What happens under the intervention that each claim of `findings` implies."""
