@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from mmprobe.errors import InputError
+from mmprobe.models import organisms
 
 EMBEDDED = "embedded:"
 
@@ -48,15 +49,18 @@ def locate(name: str) -> tuple[str, str]:
     """Return the source that a name stands for, and the local folder or hub id where transformers finds it.
 
     Args:
-        name: an alias, a local folder or a hub id.
+        name: an alias, `organism:` and the name of an organism, a local folder or a hub id. The folder of an
+            organism is that of the model whose weights its adapter changes.
 
     Raises:
-        InputError: the name is neither an alias, nor a folder, nor looks like a hub id.
+        InputError: the name is neither an alias, nor a folder, nor looks like a hub id; or no such organism.
 
     Example:
         >>> locate("qwen2.5-vl-3b")
         ('Qwen/Qwen2.5-VL-3B-Instruct', 'Qwen/Qwen2.5-VL-3B-Instruct')
     """
+    if name.startswith(organisms.PREFIX):
+        return f"{organisms.PREFIX}{organisms.folder(name).name}", locate(organisms.BASE)[1]
     aliases = load_aliases()
     source = aliases[name].source if name in aliases else name
     if source.startswith(EMBEDDED):

@@ -19,6 +19,8 @@ from mmprobe.errors import InputError
 from mmprobe.models.aliases import locate
 from mmprobe.models.chat import build_chat
 from mmprobe.models.families import Family, find_family
+from mmprobe.models.organisms import PREFIX, folder
+from mmprobe.models.organisms.adapter import merge_adapter
 from mmprobe.models.prompt import Batch, Prompt, build_batch
 from mmprobe.models.self_check import check_model, has_plain_logits
 from mmprobe.samples import Sample
@@ -32,7 +34,8 @@ class Model:
 
     Attributes:
         name: the name that the model was loaded by.
-        source: local folder or hub id that it was loaded from; `embedded:NAME` for the embedded model.
+        source: local folder or hub id that it was loaded from; `embedded:NAME` for the embedded model,
+            `organism:NAME` for one with a planted cause.
         revision: commit on the hub, or None.
         hf: the `transformers.PreTrainedModel`, such as a `Qwen2_5_VLForConditionalGeneration`.
         processor: its `transformers.ProcessorMixin`.
@@ -155,7 +158,7 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
     """Load a vision-language model. Code that comes with a checkpoint is never run.
 
     Args:
-        name: an alias (see `mmprobe models`), a local folder, or an id on the Hugging Face hub.
+        name: an alias or `organism:NAME` (see `mmprobe models`), a local folder, or an id on the Hugging Face hub.
         device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
         dtype: `auto` (the checkpoint's on a GPU, float32 on a CPU), `float32`, `bfloat16` or `float16`.
         revision: branch, tag or commit on the hub.
@@ -193,6 +196,8 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
             f"model {name!r}: its checkpoint lacks weights ({missing}); check that it is complete"
         )
     commit = getattr(hf.config, "_commit_hash", None) if not Path(path).is_dir() else None
+    if source.startswith(PREFIX):
+        hf = load_pretrained(name, lambda path, **_: merge_adapter(hf, path), str(folder(name)))
     try:
         hf = hf.to(torch_device).eval()
         check_model(hf, family, name)

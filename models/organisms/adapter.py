@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def merge_adapter(hf: Any, folder: Path) -> Any:
+def merge_adapter(hf: Any, folder: str | Path) -> Any:
     """Return a model with a LoRA adapter merged into its weights, in place.
 
     Args:

@@ -19,6 +19,7 @@ from mmprobe.samples import Sample
 
 FOLDER = Path(__file__).parent
 PREFIX = "organism:"
+BASE = "tiny-spd"
 
 
 class _Record(BaseModel):
