@@ -1,0 +1,93 @@
+"""What the checks share: answers to drawn questions, and shares with intervals.
+
+A check looks at answers only, and uses none of the tools that organisms are to test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from recipes import Row
+
+from mmprobe.analyses.intervals import mean_interval
+from mmprobe.benchmarks.synthetic.questions import SYSTEM
+from mmprobe.benchmarks.synthetic.render import render
+from mmprobe.models import Model
+from mmprobe.models.chat import Chat
+from mmprobe.models.generation import build_generation_kwargs
+from mmprobe.models.prompt import build_batch
+
+HELD_OUT_SEED = 10**6  # training draws from seeds below
+BATCH = 32
+MAX_NEW_TOKENS = 112
+
+
+def held_out_numbers(seed: int) -> np.random.Generator:
+    """Return the random numbers of a check. No batch of the training has them."""
+    return np.random.default_rng([HELD_OUT_SEED, seed])
+
+
+def answer_rows(model: Model, rows: Sequence[Row]) -> list[str]:
+    """Return the model's greedy answers, each from the row's `given` on, which is not part of it."""
+    answers = [""] * len(rows)
+    order = sorted(range(len(rows)), key=lambda number: (len(rows[number].scenes), len(rows[number].answer)))
+    for start in range(0, len(rows), BATCH):
+        numbers = order[start : start + BATCH]
+        batch = build_batch(model, [_chat(rows[number]) for number in numbers])
+        with torch.inference_mode():
+            ids = model.hf.generate(**batch.inputs, **build_generation_kwargs(model, MAX_NEW_TOKENS))
+        length = batch.inputs["input_ids"].shape[1]
+        texts = model.tokenizer.batch_decode(ids[:, length:], skip_special_tokens=True)
+        for number, text in zip(numbers, texts, strict=True):
+            answers[number] = text.strip()
+    return answers
+
+
+def _chat(row: Row) -> Chat:
+    question: list[dict[str, Any]] = [{"type": "image"}] * len(row.scenes)
+    question.append({"type": "text", "text": row.question})
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": SYSTEM}]},
+        {"role": "user", "content": question},
+    ]
+    images = [Image.fromarray(render(scene)) for scene in row.scenes]
+    return Chat(messages, images, row.question, row.given)
+
+
+def share(
+    outcomes: Sequence[bool],
+    least: float | None = None,
+    most: float | None = None,
+    pairs: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """Return the share of an outcome with its 95 % interval, and whether it keeps its one bound.
+
+    Args:
+        outcomes: one for each answer.
+        least, most: the bound; one of them.
+        pairs: the pair of scenes of each answer; None: each has its own.
+
+    Example:
+        >>> share([True, True, False, True], least=0.7)["passed"]            # doctest: +SKIP
+        True
+    """
+    values = np.asarray(outcomes, float)
+    value = float(values.mean())
+    low, high = mean_interval(values, None if pairs is None else np.asarray(pairs))
+    if least is not None:
+        bound, passed = f">= {least}", value >= least
+    elif most is not None:
+        bound, passed = f"<= {most}", value <= most
+    else:
+        raise ValueError("a check needs a bound")
+    ends = {"value": value, "low": float(low), "high": float(high)}
+    return {
+        **{name: round(end, 4) for name, end in ends.items()},
+        "n": len(values),
+        "bound": bound,
+        "passed": passed,
+    }
