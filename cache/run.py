@@ -7,19 +7,26 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import RootModel
 from tqdm import tqdm
 
+from mmprobe.cache.arrays import stack_traces
 from mmprobe.cache.check import list_names, open_group, read_text_attribute
 from mmprobe.cache.checksums import open_checked
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.trace import Trace
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, unknown_name
 from mmprobe.json_files import JsonRecord, Text, parse_record
+from mmprobe.notebook import show_rows
 from mmprobe.samples import Id, Sample, regular_file
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+SHOWN_ROWS = 20
 HASHED_KEYS = ("model", "capture", "generate", "engine", "batch_size")  # of run.json
 
 
@@ -97,15 +104,104 @@ class Run:
     def _id_set(self) -> frozenset[str]:
         return frozenset(self.ids)
 
-    def __getitem__(self, name: str) -> Trace:
+    @overload
+    def __getitem__(self, key: str | int) -> Trace: ...
+    @overload
+    def __getitem__(self, key: slice) -> Run: ...
+    def __getitem__(self, key: str | int | slice) -> Trace | Run:
+        """Return a trace by its sample's id or its place in the run, or a part of the run by a slice."""
+        if isinstance(key, slice):
+            return self._part(self.ids[key])
+        name = self.ids[key] if isinstance(key, int) else key
         if name not in self:
             raise KeyError(f"{self.path}: no finished sample {name!r}")
         if self.packed:
             return Trace(self.path, f"/samples/{name}")
         return Trace(self.path / "samples" / f"{name}.h5")
 
+    def _part(self, names: list[str]) -> Run:
+        return Run(self.path, {**self.config, "order": names}, [], self.labels)
+
+    def select(self, ids: Iterable[str] | None = None, **fields: Any) -> Run:
+        """Return the part of the run whose samples have these values. Analyses take it like a run.
+
+        Args:
+            ids: ids of samples; None for all.
+            fields: by name, values of the sample's fields or metadata. `faithful` also reads labels.jsonl.
+
+        Raises:
+            InputError: no sample has a field of this name.
+
+        Example:
+            >>> run.select(faithful=False, type="steps")            # doctest: +SKIP
+            <Run runs/demo: 3 of 3 samples, tiny-spd>
+        """
+        samples = {name: self.sample(name) for name in (self.ids if ids is None else ids)}
+        known = set(Sample.model_fields).union(*(sample.metadata for sample in samples.values()))
+        for field in fields:
+            if field not in known:
+                raise unknown_name("select: field", field, sorted(known))
+
+        def value(sample: Sample, field: str) -> Any:
+            if field == "faithful":
+                return self.labels.get(sample.id, sample.faithful)
+            return getattr(sample, field) if field in Sample.model_fields else sample.metadata.get(field)
+
+        return self._part(
+            [
+                name
+                for name, sample in samples.items()
+                if all(value(sample, field) == wanted for field, wanted in fields.items())
+            ]
+        )
+
+    @property
+    def captured(self) -> tuple[str, ...]:
+        """Paths of the data sets that the first trace holds, as `stack` takes them."""
+        return self[0].captured if self.ids else ()
+
+    def stack(self, path: str) -> xr.DataArray:
+        """Return one data set of all traces, with a dimension `sample` in front.
+
+        Answers have different lengths, so the places beyond the end of a sample are NaN. Integers become floats.
+
+        Raises:
+            NotCaptured: a trace lacks the data set.
+
+        Example:
+            >>> run.stack("attention/mass").dims                    # doctest: +SKIP
+            ('sample', 'step', 'layer', 'head', 'group')
+        """
+        return stack_traces(self, path)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return a table with a row a sample: its fields, the model's answer, its steps and whether it is faithful.
+
+        `truth` is the sample's own answer, `answer` the model's. Metadata have columns `metadata.NAME`.
+
+        Example:
+            >>> run.to_dataframe().groupby("polarity").faithful.mean()          # doctest: +SKIP
+        """
+        import pandas as pd
+
+        rows = []
+        for name, trace in self.stream("table"):
+            sample = trace.sample
+            row = sample.model_dump(include={"question", "pair_id", "polarity"})
+            row |= {"truth": sample.answer, "answer": trace.answer, "n_images": len(sample.images)}
+            row |= {"n_steps": trace.steps.sizes["step"], "faithful": self.labels.get(name, sample.faithful)}
+            rows.append(row | {f"metadata.{key}": value for key, value in sample.metadata.items()})
+        return pd.DataFrame(rows, index=pd.Index(self.ids, name="id"))
+
     def __repr__(self) -> str:
         return f"<Run {self.path}: {len(self)} of {len(self.config['order'])} samples, {self.config['model']['name']}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(trace.id, trace.sample.question, trace.answer) for trace in self[:SHOWN_ROWS]]
+        return show_rows(["id", "question", "answer"], rows, repr(self))
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return self.ids
 
     def sample(self, name: str) -> Sample:
         """Return the sample with this id."""

@@ -13,12 +13,13 @@ import numpy as np
 import xarray as xr
 from xarray.core.indexing import CopyOnWriteArray, LazilyIndexedArray, MemoryCachedArray
 
+from mmprobe.cache.arrays import StoredArray, empty_array
 from mmprobe.cache.check import CheckedGroup
 from mmprobe.cache.check_views import VIEW_PATHS, check_views
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.lazy_array import StoredArray, empty_array
 from mmprobe.cache.schema import VARIABLES
 from mmprobe.errors import InputError, NotCaptured
+from mmprobe.notebook import show_fields
 from mmprobe.samples import Sample
 
 
@@ -289,6 +290,19 @@ class Trace:
         from mmprobe.cache.activation_cache import activation_cache
 
         return activation_cache(self, model)
+
+    def _repr_html_(self) -> str:
+        sample = self.sample
+        fields = {"id": sample.id, "system": sample.system, "question": sample.question}
+        fields |= {"answer": self.answer, "truth": sample.answer, "steps": self.steps.sizes["step"]}
+        return show_fields(fields | {"captured": ", ".join(self.captured)}, sample.images)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.captured)
+
+    def __getitem__(self, path: str) -> xr.DataArray:
+        """Return one data set by its path in the file, as `array` does."""
+        return self.array(path)
 
     def close(self) -> None:
         """Free everything that was read. No file stays open between reads."""

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field, fields
-from difflib import get_close_matches
 from typing import Any
 
 import yaml
@@ -108,24 +107,6 @@ def _is_allowed(value: Any, declaration: Mapping[str, Any]) -> bool:
         and math.isfinite(value)
         and declaration["low"] <= value <= declaration["high"]
     )
-
-
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Return an error about an unknown name that suggests the most similar known names.
-
-    Args:
-        kind: kind of the thing that has the name, such as `method`.
-        name: the unknown name.
-        known: the names that exist.
-
-    Example:
-        >>> unknown_name("method", "sgae", ["sage", "vcd"]).args[0]
-        "method 'sgae': there is none; did you mean sage?"
-    """
-    known = sorted(known)
-    similar = get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(similar)}?" if similar else f"choose {', '.join(known) or 'none'}"
-    return InputError(f"{kind} {name!r}: there is none; {hint}")
 
 
 def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from mmprobe.errors import InputError
-from mmprobe.interventions.parameters import unknown_name
+from mmprobe.errors import InputError, unknown_name
 from mmprobe.samples import regular_file
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmprobe.errors import InputError
+from mmprobe.notebook import show_fields
 
 MAX_IMAGE_PIXELS = 100_000_000
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may start programs, as EPS does
@@ -73,6 +74,9 @@ class Sample(BaseModel):
     faithful: bool | None = None
     regions: list[Region] = []
     metadata: dict[str, Any] = {}
+
+    def _repr_html_(self) -> str:
+        return show_fields(self.model_dump(exclude={"images"}), self.images)
 
 
 def load_samples(path: str | Path) -> list[Sample]:

@@ -16,9 +16,8 @@ from tqdm import tqdm
 from mmprobe.cache import Run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import hash_config
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, unknown_name
 from mmprobe.interventions.base import Method
-from mmprobe.interventions.parameters import unknown_name
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.lock import lock_folder
@@ -28,10 +27,11 @@ from mmprobe.models.generation import (
     check_generation_arguments,
     use_repetition_penalty,
 )
+from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, sort_by_images
 from mmprobe.samples import Sample, load_samples
 from mmprobe.traces.batch import BatchTracer
 from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.engines import load_engine, resolve_capture
+from mmprobe.traces.engines import load_engine, resolve_capture, why_whole_prompts
 from mmprobe.traces.interrupt import finish_batch_on_interrupt
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.run_folder import (
@@ -40,6 +40,7 @@ from mmprobe.traces.run_folder import (
     remove_partial_files,
     remove_trace,
     run_config,
+    sort_failures,
 )
 from mmprobe.traces.scale.crew import Workers
 from mmprobe.traces.scale.shards import FINISHED, Part, choose_part, finish_shard, open_whole
@@ -64,6 +65,7 @@ def trace(
     repetition_penalty: float | None = None,
     shard: str | None = None,
     workers: Workers | None = None,
+    shared_prefix: bool = True,
     **parameters: Any,
 ) -> Run:
     """Let the model answer every sample, and record its internals.
@@ -98,6 +100,9 @@ def trace(
         workers: `mmprobe.traces.Processes(n)` traces with n processes, one a GPU, or one a group of CPU cores.
             They load the model themselves, so `model` has no weights then (`mmprobe.models.load_shapes`). A
             process that dies is replaced. What it left unfinished is asked again, at most three times.
+        shared_prefix: whether samples with the same images and system prompt share one vision pass and one prefill
+            of their common beginning. Numbers then differ from those of separate passes by rounding alone. Methods,
+            other engines, data sets of `prompt/` and `vision/`, and some families need whole prompts.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
 
     Returns:
@@ -127,6 +132,7 @@ def trace(
         "method": method,
         "repetition_penalty": repetition_penalty,
         "parameters": parameters,
+        "shared_prefix": shared_prefix,
     }
     if workers is not None:
         from mmprobe.traces.scale.trace_workers import ModelChoice, trace_with_workers
@@ -136,8 +142,10 @@ def trace(
     settings = prepare_run(model, **arguments)
     part = choose_part(Path(out), shard, form_batches(settings, samples))
     with open_part(part, settings, resume, overwrite) as finished:
-        with open_tracer(model, settings, part.folder) as tracer:
+        repeated = repeated_keys(samples)
+        with open_tracer(model, settings, part.folder, repeated) as tracer:
             _trace_batches(tracer, part.batches, finished)
+        sort_failures(part.folder, part.samples)
         if part.shard is not None:
             finish_shard(part)
     return open_whole(part)
@@ -167,6 +175,7 @@ class RunSettings(NamedTuple):
         spec: the part of the capture that can be recorded.
         record: the engine's `record`.
         options: arguments of transformers' `generate`.
+        shares_prefixes: whether samples with the same images share what is read of their common beginning.
     """
 
     config: dict[str, Any]
@@ -176,6 +185,7 @@ class RunSettings(NamedTuple):
     methods: Sequence[Method]
     record: Callable[..., Any]
     options: dict[str, Any]
+    shares_prefixes: bool
 
     @property
     def repetition_penalty(self) -> float | None:
@@ -196,6 +206,7 @@ def prepare_run(
     method: str | Path | Method | Sequence[str | Path | Method],
     repetition_penalty: float | None,
     parameters: Mapping[str, Any],
+    shared_prefix: bool,
 ) -> RunSettings:
     """Check the arguments of `trace`, and return what follows from them."""
     check_generation_arguments(max_new_tokens, temperature, seed, repetition_penalty)
@@ -216,13 +227,22 @@ def prepare_run(
         methods,
         partial(record, remote=remote) if remote else record,
         build_generation_kwargs(model, max_new_tokens, temperature),
+        shared_prefix and why_whole_prompts(model, spec, engine, methods) is None,
     )
 
 
 @contextmanager
-def open_tracer(model: Model, settings: RunSettings, folder: Path) -> Iterator[BatchTracer]:
-    """Yield a tracer that writes into a folder. At the end of the block all its traces are written."""
+def open_tracer(
+    model: Model, settings: RunSettings, folder: Path, repeated: frozenset[tuple[Any, ...]]
+) -> Iterator[BatchTracer]:
+    """Yield a tracer that writes into a folder. At the end of the block all its traces are written.
+
+    Args:
+        repeated: keys of the samples that share prefixes, if the settings let them.
+    """
     config = settings.config
+    shares = settings.shares_prefixes and repeated
+    prefixes = PrefixStore(model, repeated, settings.spec.wants("tam/")) if shares else None
     with WriterThread() as thread, use_repetition_penalty(model, settings.repetition_penalty):
         yield BatchTracer(
             model,
@@ -235,6 +255,7 @@ def open_tracer(model: Model, settings: RunSettings, folder: Path) -> Iterator[B
             thread,
             config["batch_size"],
             hash_config(config),
+            prefixes,
         )
 
 
@@ -268,7 +289,7 @@ def _trace_batches(tracer: BatchTracer, batches: Sequence[Sequence[Sample]], fin
     total = sum(map(len, batches))
     progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=total, disable=None)
     with progress, finish_batch_on_interrupt() as interrupted:
-        for batch in batches:
+        for batch in sort_by_images(batches) if tracer.prefixes else batches:
             unfinished = [sample for sample in batch if sample.id not in finished]
             if unfinished:
                 for sample in unfinished:  # a spoiled trace must not stay where the sample fails now

@@ -22,7 +22,7 @@ NEED_TORCH = {
     Path("cache/activation_cache.py"),  # TransformerLens
     Path("benchmarks/core/cost.py"),  # GPU memory
 }
-SHARED = {"errors", "json_files", "samples", "lock", "whole_files"}  # every folder may import them
+SHARED = {"errors", "json_files", "samples", "lock", "notebook", "whole_files"}  # every folder may import them
 
 
 def read_table() -> dict[str, set[str]]:

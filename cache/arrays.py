@@ -1,12 +1,12 @@
-"""Arrays of a trace that are read when they are used."""
+"""Arrays of traces: read when they are used, and stacked over traces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -17,6 +17,9 @@ from xarray.core.indexing import ExplicitIndexer, IndexingSupport, explicit_inde
 
 from mmprobe.cache.check import CheckedGroup
 from mmprobe.errors import InputError
+
+if TYPE_CHECKING:
+    from mmprobe.cache.trace import Trace
 
 LABELLED = {"layer", "head", "group"}  # dimensions with coordinates
 
@@ -79,3 +82,40 @@ def empty_array(root: CheckedGroup, dims: tuple[str, ...]) -> xr.DataArray:
 def _make_array(coordinates: tuple[tuple[str, tuple[Any, ...]], ...]) -> xr.DataArray:
     arrays = {dim: np.array(values, str if dim == "group" else np.int32) for dim, values in coordinates}
     return xr.DataArray(np.zeros([len(values) for values in arrays.values()]), arrays)
+
+
+def stack_traces(traces: Iterable[Trace], path: str) -> xr.DataArray:
+    """Return the array that `Run.stack` describes."""
+    names, arrays, tokens = [], [], []
+    for trace in traces:
+        names.append(trace.id)
+        arrays.append(trace.array(path).load())
+        if "step" in arrays[-1].dims:
+            tokens.append(_step_tokens(trace))
+    if not arrays:
+        return xr.DataArray(np.zeros(0), dims="sample", coords={"sample": names})
+    first = arrays[0]
+    sizes = tuple(np.max([array.shape for array in arrays], axis=0).tolist())
+    is_text = first.dtype.kind == "O"
+    dtype = first.dtype if is_text else np.result_type(first.dtype, np.float32)
+    values = np.full((len(arrays), *sizes), "" if is_text else np.nan, dtype)
+    for place, array in zip(values, arrays, strict=True):
+        place[tuple(map(slice, array.shape))] = array.values
+    coords = {
+        dim: coord
+        for dim, coord in first.coords.items()
+        if all(coord.equals(array.coords.get(dim)) for array in arrays)
+    }
+    stacked = xr.DataArray(values, coords, ("sample", *first.dims), first.name, first.attrs)
+    stacked = stacked.assign_coords(sample=names)
+    if tokens:
+        length = stacked.sizes["step"]
+        padded = [texts + [""] * (length - len(texts)) for texts in tokens]
+        stacked = stacked.assign_coords(step_token=(("sample", "step"), padded))
+    return stacked
+
+
+def _step_tokens(trace: Trace) -> list[str]:
+    """Return the text of the token of each step."""
+    texts = trace.tokens["text"].values
+    return [str(text) for text in texts[len(texts) - trace.steps.sizes["step"] :]]
