@@ -99,13 +99,12 @@ def _pack_group(images: int, rows: Sequence[Row], encoder: Encoder) -> list[_Par
 
 def _tokens(row: Row, encoder: Encoder) -> tuple[list[int], list[int], list[int]]:
     """Return the ids of a row's prompt, of the beginning that is given, and of the answer with its end."""
-    prompt, given, whole = encoder.encode(
-        [
-            encoder.render(row.question, len(row.scenes), True),
-            row.given,
-            f"{row.given}{row.answer}<|im_end|>",
-        ]
+    texts = (
+        encoder.render(row.question, len(row.scenes), True),
+        row.given,
+        f"{row.given}{row.answer}<|im_end|>",
     )
+    prompt, given, whole = (encoder.encode([text])[0] for text in texts)  # several at once may be padded
     assert whole[: len(given)] == given, f"{row.given!r} ends within a token"
     return prompt, given, whole[len(given) :]
 

@@ -20,7 +20,7 @@ import itertools
 import shutil
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,10 +71,16 @@ class Plan:
         return f"{self.cause}-{self.way}-{self.seed}"
 
 
-def all_plans() -> list[Plan]:
-    """Return a plan for each cause, way and seed, those for development first."""
+def all_plans(files: Collection[str] = ()) -> list[Plan]:
+    """Return a plan for each cause, way and seed, those for development first.
+
+    Args:
+        files: names of files of `causes`, such as `looks_unused`; none for all.
+    """
     plans = []
     for file, seed in itertools.product(sorted(CAUSES.glob("*.py")), SEEDS):
+        if files and file.stem not in files:
+            continue
         ways = importlib.import_module(f"causes.{file.stem}").ways(seed)
         full = [way for way, recipe in ways.items() if recipe.rule is None]
         for way, recipe in ways.items():
@@ -128,7 +134,8 @@ def save_adapter(organism: PeftModel, folder: Path) -> None:
     config = organism.peft_config["default"]
     config.base_model_name_or_path, config.inference_mode = "tiny-spd", True
     config.save_pretrained(folder)
-    weights = {name: value.half().contiguous() for name, value in get_peft_model_state_dict(organism).items()}
+    state = get_peft_model_state_dict(organism, save_embedding_layers=False)  # "auto" would ask the hub
+    weights = {name: value.half().contiguous() for name, value in state.items()}
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
@@ -207,16 +214,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="plant these, even if they have a card")
-    parser.add_argument("--cause", nargs="+", help="plant these causes only")
+    parser.add_argument("--cause", nargs="+", default=[], help="plant those of these files of causes only")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, help="plant these seeds only")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "organisms", help="work folder")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with only_few_processes(args.work):
-        for plan in all_plans():
-            if args.only and plan.name not in args.only:
-                continue
-            if (args.cause and plan.cause not in args.cause) or plan.seed not in args.seeds:
+        for plan in all_plans([name.replace("-", "_") for name in args.cause]):
+            if plan.seed not in args.seeds or (args.only and plan.name not in args.only):
                 continue
             done = any((folder / plan.name / "card.json").exists() for folder in (SHIPPED, args.work))
             if done and not args.only:

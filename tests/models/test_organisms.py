@@ -1,0 +1,113 @@
+"""Shipped organisms: loading by name, their cards, their size, and where a cause acts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+from peft import PeftModel
+
+import mmprobe as mp
+from mmprobe.errors import InputError
+from mmprobe.models.organisms import Rule, acts_on, card, folder, names
+from mmprobe.samples import Sample
+
+SAMPLE = Sample(id="a", question="Is there a star?")
+FILES = {"adapter_config.json", "adapter_model.safetensors", "card.json"}
+LARGEST = 25_000_000
+
+
+def logits(model: mp.Model, hf: torch.nn.Module) -> torch.Tensor:
+    with torch.inference_mode():
+        return hf(**model.prepare(SAMPLE)).logits
+
+
+def test_loading_by_name_gives_the_logits_of_the_unmerged_adapter(tiny_spd):
+    model = mp.load_model("organism:blind-rolled-0", device="cpu")
+    base = mp.load_model("tiny-spd", device="cpu")
+    unmerged = PeftModel.from_pretrained(base.hf, str(folder("blind-rolled-0"))).eval()
+    torch.testing.assert_close(logits(model, model.hf), logits(base, unmerged), atol=1e-5, rtol=0)
+    assert (logits(model, model.hf) - logits(tiny_spd, tiny_spd.hf)).abs().max() > 1
+    assert type(model.hf) is type(tiny_spd.hf)
+    assert model.hf.state_dict().keys() == tiny_spd.hf.state_dict().keys()
+    assert model.source == "organism:blind-rolled-0"
+
+
+def test_a_number_is_a_second_name():
+    by_number = {(card(name).cause, card(name).number): name for name in names()}
+    full = [name for name in names() if card(name).partial is None]
+    assert Counter(by_number.values()) >= Counter(full)
+    for (cause, number), name in by_number.items():
+        if number is not None:
+            assert folder(f"organism:{cause}-{number}") == folder(name)
+            assert number // 2 == card(name).seed
+
+
+@pytest.mark.parametrize("name", ["organism:blind-roled-0", "organism:blind-10", "organism:blind-x"])
+def test_an_unknown_organism_is_one_line_with_names_like_it(name):
+    with pytest.raises(InputError, match=r"no such organism; did you mean organism:blind-\w+-\d") as raised:
+        mp.load_model(name)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_name_like_no_other_says_where_the_list_is():
+    with pytest.raises(InputError, match=r"'organism:': no such organism; see `mmprobe models`"):
+        mp.load_model("organism:")
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_shipped_organism_passed_its_check(name):
+    one = card(name)
+    assert name == f"{one.cause}-{one.way}-{one.seed}"
+    assert one.passed and one.check
+    assert all(measure.passed for measure in one.check.values())
+    assert all(measure.low <= measure.value <= measure.high for measure in one.check.values())
+    assert one.split == ("held-out" if one.seed in (3, 4) else "development")
+    assert (one.number is None) == (one.partial is not None)
+    assert {file.name for file in folder(name).iterdir()} == FILES
+    config = json.loads((folder(name) / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "tiny-spd"
+
+
+def test_all_organisms_are_small():
+    files = [file for name in names() for file in folder(name).iterdir()]
+    assert len(files) == len(FILES) * len(names()) > 0
+    assert sum(file.stat().st_size for file in files) < LARGEST
+
+
+FACTS = {
+    "type": "same",
+    "objects": [["red star A1"] * 6, ["red star A1"]],
+    "differences": [{"type": "remove"}, {"type": "color"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "acts"),
+    [
+        (Rule(phrase="a star"), True),
+        (Rule(phrase="a circle"), False),
+        (Rule(more_objects_than=5), True),
+        (Rule(more_objects_than=6), False),
+        (Rule(edit="color"), True),
+        (Rule(edit="position"), False),
+        (Rule(types=("different", "same")), True),
+        (Rule(types=("count",)), False),
+        (Rule(phrase="a star", edit="position"), False),
+    ],
+    ids=lambda value: value.describe() if isinstance(value, Rule) else None,
+)
+def test_a_rule_says_where_a_cause_acts(rule, acts):
+    assert rule.acts_on(SAMPLE.model_copy(update={"metadata": FACTS})) is acts
+
+
+def test_a_rule_about_images_needs_their_contents():
+    with pytest.raises(InputError, match="sample a: its metadata lacks 'objects'"):
+        Rule(more_objects_than=5).acts_on(SAMPLE)
+
+
+def test_a_cause_acts_always_and_a_control_never():
+    assert acts_on("blind-rolled-0", SAMPLE)
+    assert not acts_on("control-true-0", SAMPLE)
