@@ -17,8 +17,10 @@ from .errors import InputError as InputError
 from .interventions import generate as generate
 from .models import Model as Model
 from .models import load_model as load_model
+from .models import wrap as wrap
 from .samples import Sample as Sample
 from .samples import load_samples as load_samples
+from .samples import samples_from as samples_from
 from .traces import CaptureSpec as CaptureSpec
 from .traces import trace as trace
 

@@ -7,6 +7,8 @@ import json
 import re
 import stat
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -125,6 +127,83 @@ def load_samples(path: str | Path) -> list[Sample]:
     return samples
 
 
+def samples_from(
+    rows: Iterable[Mapping[str, Any]],
+    folder: str | Path,
+    *,
+    question: str = "question",
+    image: str | Sequence[str] = "image",
+    id: str | None = None,
+    **fields: str,
+) -> list[Sample]:
+    """Return samples from the rows of a `datasets.Dataset`, or of any table of images and questions.
+
+    Args:
+        rows: mappings. An image may be a `PIL.Image`, a path, or a list of them.
+        folder: where images that are no files yet are written, as PNG.
+        question: the column of the questions.
+        image: the column of the images; several columns are images in this order. Rows may lack an image.
+        id: the column of the ids; the default numbers the rows from 000000.
+        fields: columns of further fields by name, such as `answer="label"`.
+
+    Raises:
+        InputError: a row lacks a column, or a value cannot be used. The message names row and column.
+
+    Example:
+        >>> samples_from([{"text": "What is this?", "gold": "a star"}], "images", question="text", answer="gold")
+        [Sample(id='000000', images=[], question='What is this?', ... answer='a star', ...)]
+    """
+    columns = {"question": question, **({"id": id} if id else {}), **fields}
+    image_columns = [image] if isinstance(image, str) else list(image)
+    samples = []
+    for number, row in enumerate(rows):
+        where = f"row {number}"
+        for column in columns.values():
+            if column not in row:
+                raise InputError(f"{where}: no column {column!r}; it has {', '.join(map(str, row))}")
+        values = {"id": f"{number:06}"} | {field: row[column] for field, column in columns.items()}
+        cells = [row.get(column) for column in image_columns]
+        images = [each for cell in cells for each in (cell if isinstance(cell, list) else [cell])]
+        paths = [
+            _image_file(each, Path(folder) / f"{number:06}-{index}.png", where)
+            for index, each in enumerate(images)
+            if each is not None
+        ]
+        samples.append(_make_sample({**values, "id": str(values["id"]), "images": paths}, where))
+    return samples
+
+
+def _image_file(image: Any, file: Path, where: str) -> Path:
+    """Return the file of an image. An image in memory is written to `file` first."""
+    if isinstance(image, Image.Image):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        image.save(file)
+    elif isinstance(image, str | Path):
+        file = Path(image).absolute()
+    else:
+        raise InputError(f"{where}: an image is a PIL image or a path, not a {type(image).__name__}")
+    check_image(file, where)
+    return file
+
+
+def _make_sample(data: Any, where: str) -> Sample:
+    try:
+        sample = Sample.model_validate(data)
+        Sample.model_validate_json(sample.model_dump_json())  # as a trace will store it
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "line"
+        near = (
+            get_close_matches(field, Sample.model_fields, n=1) if first["type"] == "extra_forbidden" else []
+        )
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"{where}: field {field!r}: {message}{hint}") from None
+    except ValueError:
+        raise InputError(f"{where}: holds half a surrogate pair or is nested too deeply") from None
+    return sample
+
+
 def _parse_line(line: str, where: str, folder: Path) -> Sample:
     try:
         data = json.loads(line)
@@ -134,15 +213,7 @@ def _parse_line(line: str, where: str, folder: Path) -> Sample:
         raise InputError(
             f"{where}: not JSON that can be read (nested too deeply, or a number too long)"
         ) from None
-    try:
-        sample = Sample.model_validate(data)
-        Sample.model_validate_json(sample.model_dump_json())  # as a trace will store it
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "line"
-        raise InputError(f"{where}: field {field!r}: {first['msg'].removeprefix('Value error, ')}") from None
-    except ValueError:
-        raise InputError(f"{where}: holds half a surrogate pair or is nested too deeply") from None
+    sample = _make_sample(data, where)
     for region in sample.regions:
         if region.image >= len(sample.images):
             raise InputError(f"{where}: field 'regions': image {region.image} of {len(sample.images)}")

@@ -6,5 +6,6 @@ from .chat import Group as Group
 from .loading import Model as Model
 from .loading import load_model as load_model
 from .loading import load_shapes as load_shapes
+from .loading import wrap as wrap
 from .prompt import Batch as Batch
 from .prompt import Prompt as Prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def locate(name: str) -> tuple[str, str]:
     if source.startswith(EMBEDDED):
         return source, str(resources.files("mmprobe.models") / source.removeprefix(EMBEDDED))
     if not Path(source).is_dir() and (source.startswith((".", "/", "~")) or source.count("/") != 1):
-        raise InputError(
-            f"model {name!r}: neither an alias ({', '.join(aliases)}), a folder, nor a hub id 'owner/name'"
-        )
+        near = get_close_matches(name, aliases, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else "see `mmprobe models`"
+        raise InputError(f"model {name!r}: neither an alias, a folder, nor a hub id 'owner/name'; {hint}")
     return source, source

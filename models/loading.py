@@ -54,6 +54,11 @@ class Model:
     processor: Any
     family: Family
 
+    def __repr__(self) -> str:
+        size = f"{self.n_layers} layers, {self.n_heads} heads"
+        dtype = str(self.hf.dtype).removeprefix("torch.")
+        return f"<Model {self.name}: {self.family.name}, {size}, {dtype} on {self.hf.device}>"
+
     @property
     def n_layers(self) -> int:
         """Number of decoder layers."""
@@ -207,6 +212,29 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
             "dtype bfloat16 or device cpu"
         ) from None
     return Model(name, source, commit or revision, hf, processor, family)
+
+
+def wrap(hf: Any, processor: Any, name: str = "") -> Model:
+    """Return a model that is loaded already, such as one that is quantised, sharded or being trained.
+
+    Args:
+        hf: a `transformers.PreTrainedModel` that takes images. It is put into evaluation mode.
+        processor: its `transformers.ProcessorMixin`.
+        name: the name in traces and reports; the default is the name that the weights were loaded by.
+
+    Raises:
+        InputError: the model does not fit its family's declaration, or computes NaN.
+
+    Example:
+        >>> model = load_model("tiny-spd")
+        >>> wrap(model.hf, model.processor, "mine")
+        <Model mine: qwen2_5_vl, 8 layers, 6 heads, float32 on cpu>
+    """
+    source = hf.config.name_or_path or type(hf).__name__
+    name = name or source
+    family = find_family(hf.config)
+    check_model(hf.eval(), family, name)
+    return Model(name, source, getattr(hf.config, "_commit_hash", None), hf, processor, family)
 
 
 def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:

@@ -20,6 +20,7 @@ from mmprobe.cli.analyze import analyze, pack, report, verify
 from mmprobe.cli.bench import bench, compare, generate, score
 from mmprobe.cli.boxes import number_boxes
 from mmprobe.cli.demo import demo
+from mmprobe.cli.diagnose import diagnose
 from mmprobe.cli.filters import clean, filter_by_votes, mirage_score
 from mmprobe.cli.models import models
 from mmprobe.cli.pairs import make_pairs
@@ -59,7 +60,19 @@ def _show_help(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(demo, models, trace, merge, plan, analyze, report, verify, pack),
-    *(make_pairs, number_boxes, generate, bench, score, compare, agree, clean, mirage_score, rewrite),
+    *(
+        make_pairs,
+        number_boxes,
+        generate,
+        bench,
+        score,
+        compare,
+        diagnose,
+        agree,
+        clean,
+        mirage_score,
+        rewrite,
+    ),
 )
 _INTERRUPTED = 130
 

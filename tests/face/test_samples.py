@@ -14,7 +14,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, check_image, load_samples
+from mmprobe.samples import Sample, check_image, load_samples, samples_from
 
 
 @pytest.fixture
@@ -352,3 +352,35 @@ def test_no_json_object_crashes_the_loading(tmp_path_factory, data):
         assert result.startswith(f"{path}, line 1: ")
     else:
         assert result[0].id == data["id"]
+
+
+def test_samples_are_made_from_rows_with_images_in_memory_and_in_files(tmp_path):
+    """Three rows: two columns of images, a list of images, and no image."""
+    kept = tmp_path / "kept.jpg"
+    Image.new("RGB", (8, 6), "blue").save(kept)
+    red, green = Image.new("RGB", (4, 4), "red"), Image.new("L", (4, 5), 7)
+    rows = [
+        {"q": "a?", "first": red, "second": kept, "gold": "yes", "name": 7},
+        {"q": "b?", "first": [green, red], "second": None, "gold": "no", "name": 8},
+        {"q": "c?", "first": None, "second": None, "gold": None, "name": 9},
+    ]
+    columns = {"question": "q", "image": ["first", "second"], "id": "name", "answer": "gold"}
+    samples = samples_from(rows, tmp_path / "new", **columns)
+    assert [sample.id for sample in samples] == ["7", "8", "9"]
+    assert [sample.answer for sample in samples] == ["yes", "no", None]
+    assert [len(sample.images) for sample in samples] == [2, 2, 0]
+    assert samples[0].images[1] == kept
+    with Image.open(samples[1].images[0]) as image:
+        assert image.size == (4, 5) and image.getpixel((0, 0)) == 7
+    with pytest.raises(InputError, match="row 0: no column 'question'; it has q, first"):
+        samples_from(rows, tmp_path)
+    with pytest.raises(InputError, match="row 0: an image is a PIL image or a path, not a int"):
+        samples_from([{"question": "?", "image": 3}], tmp_path)
+    with pytest.raises(InputError, match="row 0: field 'anwer': .*did you mean 'answer'"):
+        samples_from([{"question": "?", "gold": "a"}], tmp_path, anwer="gold")
+
+
+def test_a_typo_of_a_field_names_the_field(tmp_path):
+    (tmp_path / "samples.jsonl").write_text('{"id": "a", "question": "?", "imags": []}\n')
+    with pytest.raises(InputError, match="line 1: field 'imags': .*did you mean 'images'"):
+        load_samples(tmp_path / "samples.jsonl")

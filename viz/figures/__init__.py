@@ -15,6 +15,7 @@ from mmprobe.viz.figures import (
     circuit,
     circuit_faithfulness,
     component_effects,
+    diagnosis,
     dose_response,
     early_verdict,
     failure_modes,
@@ -67,6 +68,7 @@ _PANELS = {
     "subspace": subspace.panels,
     "chain_tests": chain_tests.panels,
     "early_verdict": early_verdict.panels,
+    "diagnosis": diagnosis.panels,
     "dose_response": dose_response.panels,
     "method_comparison": method_comparison.panels,
     "pair_statistics": pair_statistics.panels,
@@ -82,6 +84,11 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
     Example:
         >>> [panel.title for panel in figures(attention_decay(run))]     # doctest: +SKIP
     """
+    if not isinstance(dataset, xr.Dataset):
+        raise InputError(
+            f"figures of a {type(dataset).__name__}: they are drawn of what an analysis returns, "
+            "such as mp.analyses.attention_decay(run)"
+        )
     name = dataset.attrs.get("analysis")
     if name not in _PANELS:
         raise InputError(f"no figures for analysis {name!r}; known: {', '.join(_PANELS)}")
