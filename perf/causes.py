@@ -27,7 +27,7 @@ from mmprobe.samples import Sample, load_samples
 SEED = 1_000_001  # training used seeds below 1,000,000
 WAYS: dict[str, dict[str, Any]] = {
     "atp": {"method": "atp"},
-    "atp_star, nothing verified": {"method": "atp_star", "verified": 0},
+    "atp_star, nothing verified": {"method": "atp_star", "verify": 0},
     "atp_star": {"method": "atp_star"},
     "ig 5": {"method": "ig", "steps": 5},
     "ig 10": {"method": "ig", "steps": 10},

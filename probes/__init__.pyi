@@ -9,7 +9,10 @@ from .circuits.find_circuit import find_circuit as find_circuit
 from .claims.claim_interventions import claim_interventions as claim_interventions
 from .components.attribution_patching import attribution_patching as attribution_patching
 from .components.component_patching import patch_components as patch_components
+from .components.component_runs import attribution_patching_run as attribution_patching_run
+from .components.component_runs import patch_components_run as patch_components_run
 from .components.logit_attribution import direct_logit_attribution as direct_logit_attribution
+from .components.patched_generation import generate_patched as generate_patched
 from .interchange.image_interchange import image_interchange as image_interchange
 from .interchange.run import image_interchange_run as image_interchange_run
 from .knockout.attention_knockout import attention_knockout as attention_knockout

@@ -54,6 +54,7 @@ def measure_answers(
     max_new_tokens: int,
     finished: Path | None = None,
     batch_size: int = 1,
+    chosen: Sequence[Sample] | None = None,
 ) -> list[Record]:
     """Return what a function measures for each answer of a run, or of samples.
 
@@ -68,14 +69,13 @@ def measure_answers(
         finished: folder that keeps the arrays of each sample as soon as its batch is measured. Samples that
             are there already are not measured again.
         batch_size: number of answers in a batch.
+        chosen: the samples to measure; None for all.
 
     Raises:
         InputError: there are no samples, the folder holds samples with other settings, or another model made
             the run.
     """
-    samples = [trace.sample for trace in source] if isinstance(source, Run) else list(source)
-    if not samples:
-        raise InputError(f"{name_source(source)}: has no samples")
+    samples = list_samples(source) if chosen is None else list(chosen)
     text = json.dumps(settings | {"model": model.name, "longest": max_new_tokens}, sort_keys=True)
     records: list[Record] = []
     with tqdm(total=len(samples), desc=settings["analysis"], disable=None) as progress:
@@ -137,6 +137,18 @@ def mean_over_samples(
             low[alike], high[alike] = sums_interval(lambda t: t[..., 0] / t[..., 1], sums, sets[mask])
     parts = {name: mean, f"{name}_low": low, f"{name}_high": high, f"n_{name}": finite.sum(0)}
     return {part: (dims, array.reshape(shape)) for part, array in parts.items()}
+
+
+def list_samples(source: Run | Sequence[Sample]) -> list[Sample]:
+    """Return the samples of a run, or samples.
+
+    Raises:
+        InputError: there are none.
+    """
+    samples = [trace.sample for trace in source] if isinstance(source, Run) else list(source)
+    if not samples:
+        raise InputError(f"{name_source(source)}: has no samples")
+    return samples
 
 
 def name_source(source: Run | Sequence[Sample]) -> str:

@@ -34,7 +34,7 @@ def attribution_patching(
     kind: str = "head",
     metric: Metric = "logprob",
     tokens: Sequence[str] | None = None,
-    verified: int | None = None,
+    verify: int | None = None,
     answer: Answer = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> xr.Dataset:
@@ -66,7 +66,7 @@ def attribution_patching(
         method: `atp`, `atp_star` or `ig`.
         steps: points of the integral for `ig`.
         kind: `head`, `attention` or `ffn`.
-        verified: number of components, those with the largest estimates, that are patched exactly. None for
+        verify: number of components, those with the largest estimates, that are patched exactly. None for
             24 with `atp_star` (our choice) and 0 with the others.
 
     Returns:
@@ -94,13 +94,13 @@ def attribution_patching(
         raise InputError(f"method {method!r}: choose {', '.join(METHODS)}")
     if kind not in KINDS:
         raise InputError(f"kind {kind!r}: choose {', '.join(KINDS)}")
-    if steps < 1 or (verified is not None and verified < 0):
-        raise InputError(f"steps {steps} must be 1 or more, and verified {verified} 0 or more")
-    verified = (VERIFIED if method == "atp_star" else 0) if verified is None else verified
+    if steps < 1 or (verify is not None and verify < 0):
+        raise InputError(f"steps {steps} must be 1 or more, and verify {verify} 0 or more")
+    verify = (VERIFIED if method == "atp_star" else 0) if verify is None else verify
     with float32_logits(model):
         with torch.no_grad():
             pair = read_pair(model, clean, corrupt, metric, answer, max_new_tokens)
-            positions = find_all_tokens(pair, clean, tokens)
+            positions = find_all_tokens(pair.clean.forcing, clean, tokens)
             values = _Values(
                 read_components(pair.clean, kind), read_components(pair.corrupt, kind), positions
             )
@@ -114,7 +114,7 @@ def attribution_patching(
         if method == "atp_star":
             estimate = np.copysign(_drop_gradients(pair, kind, values), estimate)
         backward_passes = pair.clean.count - passes_before
-        effect, exact = _verify(pair, kind, values, estimate, verified)
+        effect, exact = _verify(pair, kind, values, estimate, verify)
     dims = ("layer", "head") if kind == "head" else ("layer",)
     coords = {name: np.arange(size) for name, size in zip(dims, estimate.shape, strict=True)}
     out = xr.Dataset(coords=coords | {"position": positions.cpu().numpy()})

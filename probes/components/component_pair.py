@@ -64,9 +64,8 @@ def check_lengths(forcing: TeacherForcing, other: TeacherForcing, sample: Sample
         )
 
 
-def find_all_tokens(pair: ComponentPair, sample: Sample, names: Sequence[str] | None) -> Tensor:
+def find_all_tokens(forcing: TeacherForcing, sample: Sample, names: Sequence[str] | None) -> Tensor:
     """Return the positions of all named tokens, sorted; None means all of prompt and answer."""
-    forcing = pair.clean.forcing
     if names is None:
         return torch.arange(len(forcing.prompt.ids) + len(forcing.ids), device=forcing.model.device)
     positions = np.unique(np.concatenate([find_tokens(forcing, sample, name) for name in names]))

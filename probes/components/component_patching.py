@@ -102,8 +102,7 @@ def patch_components(
         (3, 1)
     """
     check_kind(kind)
-    if replacement not in REPLACEMENTS:
-        raise InputError(f"replacement {replacement!r}: choose {', '.join(REPLACEMENTS)}")
+    check_replacement(replacement)
     indices = resolve_layers(model, layers)
     with float32_logits(model), torch.no_grad():
         pair = read_pair(model, clean, corrupt, metric, answer, max_new_tokens)
@@ -145,11 +144,7 @@ def make_patch(stored: Tensor, positions: Tensor, head: int | None, replacement:
         >>> patch(torch.zeros(1, 3, 2))[0].tolist()
         [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
     """
-    source = stored[positions]
-    if replacement == "mean":
-        source = source.mean(0, keepdim=True).expand_as(source)
-    elif replacement == "zero":
-        source = torch.zeros_like(source)
+    source = replace_values(stored[positions], replacement)
 
     def patch(value: Tensor) -> Tensor:
         changed = value.clone()
@@ -160,6 +155,24 @@ def make_patch(stored: Tensor, positions: Tensor, head: int | None, replacement:
         return changed
 
     return patch
+
+
+def replace_values(values: Tensor, replacement: str) -> Tensor:
+    """Return corrupt components [position, ...], or their mean over positions or zeros in their place.
+
+    Example:
+        >>> replace_values(torch.tensor([[1.0], [3.0]]), "mean").tolist()
+        [[2.0], [2.0]]
+    """
+    if replacement == "mean":
+        return values.mean(0, keepdim=True).expand_as(values)
+    return torch.zeros_like(values) if replacement == "zero" else values
+
+
+def check_replacement(replacement: str) -> None:
+    """Raise InputError if there is no such replacement."""
+    if replacement not in REPLACEMENTS:
+        raise InputError(f"replacement {replacement!r}: choose {', '.join(REPLACEMENTS)}")
 
 
 def add_pair(
@@ -186,9 +199,9 @@ def _find_places(
 ) -> tuple[list[str], list[Tensor]]:
     """Return the names of the tokens of a stream, and the positions of each set that is patched at a time."""
     if kind not in STREAMS:
-        return [], [find_all_tokens(pair, sample, tokens)]
+        return [], [find_all_tokens(pair.clean.forcing, sample, tokens)]
     names = _present_groups(pair, sample) if tokens is None else list(tokens)
-    return names, [find_all_tokens(pair, sample, [name]) for name in names]
+    return names, [find_all_tokens(pair.clean.forcing, sample, [name]) for name in names]
 
 
 def _present_groups(pair: ComponentPair, sample: Sample) -> list[str]:

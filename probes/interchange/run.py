@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat, build_chat
+from mmprobe.probes.answer_records import (
+    Arrays,
+    Record,
+    RunAnswer,
+    list_samples,
+    measure_answers,
+    name_source,
+)
 from mmprobe.probes.interchange.answer_logprobs import read_logprobs
 from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, Images
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.probes.interchange.summary import MeasuredAnswer, summarise_answers
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, check_model, force_answer
-from mmprobe.samples import Sample
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
+from mmprobe.samples import Region, Sample
 
 
 def image_interchange_run(
@@ -27,6 +35,7 @@ def image_interchange_run(
     batch_size: int = 4,
     max_new_tokens: int = MAX_NEW_TOKENS,
     ids: Sequence[str] | None = None,
+    finished: Path | None = None,
 ) -> xr.Dataset:
     """Return how much each answer of a run depends on its images, by counterfactual, step, word and region.
 
@@ -48,6 +57,7 @@ def image_interchange_run(
         batch_size: answers that one forward pass reads; our choice, the default is 4.
         max_new_tokens: maximum length of the model's own answers.
         ids: samples to measure; None for all. The other images come from all samples.
+        finished: folder that keeps each measured sample; samples that are there are not measured again.
 
     Returns:
         A data set with dimensions `sample`, `kind`, `step`, `class` (thing, colour, place, verdict, other),
@@ -87,15 +97,12 @@ def image_interchange_run(
         >>> float(ds["mean"]), float(ds["low"]), float(ds["high"])          # doctest: +SKIP
         (4.84, 4.31, 5.4)
     """
-    name = str(source.path) if isinstance(source, Run) else "samples"
     for kind in kinds:
         if kind not in KINDS:
             raise InputError(f"kind {kind!r}: choose {', '.join(KINDS)}")
     if not kinds or batch_size < 1:
         raise InputError("kinds and batch_size: give at least one kind, and a batch of 1 or more")
-    samples = [trace.sample for trace in source] if isinstance(source, Run) else list(source)
-    if not samples:
-        raise InputError(f"{name}: has no samples")
+    name, samples = name_source(source), list_samples(source)
     images = CounterfactualImages(samples)
     if ids is not None:
         samples = _select_samples(samples, ids, name)
@@ -104,40 +111,51 @@ def image_interchange_run(
     kinds = sorted(kinds, key=lambda kind: not found[kind])
     if not any(found.values()):
         raise NotApplicable(f"{name}: no sample has images that could be exchanged for others")
-    rows: list[MeasuredAnswer] = []
-    left_out: list[str] = []
-    passes = 0
-    with tqdm(total=len(samples), desc="image_interchange", disable=None) as progress:
-        for start in range(0, len(samples), batch_size):
-            batch = samples[start : start + batch_size]
-            usable = []
-            for sample, ids, faithful in _read_answers(model, source, batch, max_new_tokens):
-                others = {kind: images.find(sample, kind) for kind in kinds} if ids and sample.images else {}
-                if others.get(kinds[0]) is None:
-                    left_out.append(sample.id)
-                else:
-                    usable.append((sample, ids, faithful, others))
-            if usable:
-                measured, count = _measure_batch(model, source, usable, kinds)
-                rows += measured
-                passes += count
-            progress.update(len(batch))
-    if not rows:
+
+    def measure(answers: list[RunAnswer]) -> list[Arrays]:
+        usable = []
+        for place, answer in enumerate(answers):
+            shown = answer.sample.images if answer.ids else []
+            others = {kind: images.find(answer.sample, kind) for kind in kinds} if shown else {}
+            if others.get(kinds[0]) is not None:
+                usable.append((place, answer, others))
+        rows: list[Arrays] = [{} for _ in answers]
+        if usable:
+            measured = _measure_batch(model, [(answer, others) for _, answer, others in usable], kinds)
+            for (place, *_), arrays in zip(usable, measured, strict=True):
+                rows[place] = arrays
+        return rows
+
+    settings = {"analysis": "image_interchange", "kinds": kinds, "batch_size": batch_size}
+    records = measure_answers(model, source, measure, settings, max_new_tokens, finished, batch_size, samples)
+    kept = [record for record in records if record.arrays]
+    if not kept:
         raise NotApplicable(f"{name}: no sample with {kinds[0]} images has an answer")
-    out = summarise_answers(model, rows, kinds)
+    left_out = [record.answer.sample.id for record in records if not record.arrays]
+    passes = sum(int(record.arrays["passes"]) for record in kept)
+    out = summarise_answers(model, [_read_record(record, kinds) for record in kept], kinds)
     out.attrs |= {
         "analysis": "image_interchange",
         "about": "What the answers lose when the model sees other images.",
         "run": name,
-        "samples": len(rows),
+        "samples": len(kept),
         "model": model.name,
         "kind": kinds[0],
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
         "forward_passes": passes,
-        "forward_passes_per_sample": passes / len(rows),
+        "forward_passes_per_sample": passes / len(kept),
     }
     return out
+
+
+def _read_record(record: Record, kinds: Sequence[str]) -> MeasuredAnswer:
+    answer, arrays = record
+    regions = [Region(image=image, box=tuple(box)) for image, *box in arrays["regions"].tolist()]
+    effects = {kind: arrays[f"effect {kind}"] for kind in kinds if f"effect {kind}" in arrays}
+    return MeasuredAnswer(
+        answer.sample, answer.ids, answer.faithful, effects, regions, list(arrays["losses"])
+    )
 
 
 def _select_samples(samples: Sequence[Sample], ids: Sequence[str], name: str) -> list[Sample]:
@@ -148,33 +166,19 @@ def _select_samples(samples: Sequence[Sample], ids: Sequence[str], name: str) ->
     return [by_id[each] for each in ids]
 
 
-def _read_answers(
-    model: Model, source: Run | Sequence[Sample], samples: Sequence[Sample], max_new_tokens: int
-) -> Iterator[tuple[Sample, list[int], bool | None]]:
-    """Yield each sample with the token ids of its answer and its label."""
-    for sample in samples:
-        if isinstance(source, Run):
-            yield sample, source[sample.id].steps["id"].values.tolist(), source.faithful(sample.id)
-        elif sample.images:
-            ids = force_answer(model, sample, sample.answer, max_new_tokens).ids.tolist()
-            yield sample, ids, sample.faithful
-        else:
-            yield sample, [], sample.faithful
-
-
 def _measure_batch(
     model: Model,
-    source: Run | Sequence[Sample],
-    batch: Sequence[tuple[Sample, list[int], bool | None, dict[str, Images | None]]],
+    batch: Sequence[tuple[RunAnswer, dict[str, Images | None]]],
     kinds: Sequence[str],
-) -> tuple[list[MeasuredAnswer], int]:
-    """Return what each answer loses, and the number of rows that were read.
+) -> list[Arrays]:
+    """Return what each answer loses.
 
     Where a sample has no images of a kind or no further region, its own images fill the batch, so that all
     passes have the same shape.
     """
-    chats = [build_chat(sample) for sample, *_ in batch]
-    answers = [ids for _, ids, *_ in batch]
+    samples = [answer.sample for answer, _ in batch]
+    chats = [build_chat(sample) for sample in samples]
+    answers = [answer.ids for answer, _ in batch]
 
     def read(images: Sequence[Images | None]) -> list[np.ndarray]:
         changed: list[Chat] = [
@@ -184,17 +188,14 @@ def _measure_batch(
         return [row.numpy().astype(float) for row in read_logprobs(model, changed, answers)]
 
     own = read([None] * len(batch))
-    if isinstance(source, Run):
-        for (sample, *_), row in zip(batch, own, strict=True):
-            check_model(model, source[sample.id], row)
     effects: list[dict[str, np.ndarray]] = [{} for _ in batch]
-    shown = [kind for kind in kinds if any(others[kind] is not None for *_, others in batch)]
+    shown = [kind for kind in kinds if any(others[kind] is not None for _, others in batch)]
     for kind in shown:
-        for index, row in enumerate(read([others[kind] for *_, others in batch])):
-            if batch[index][3][kind] is not None:
+        for index, row in enumerate(read([others[kind] for _, others in batch])):
+            if batch[index][1][kind] is not None:
                 effects[index][kind] = own[index] - row
     regions = [
-        cover_cells(model.prompt(sample), sample.regions) if sample.regions else [] for sample, *_ in batch
+        cover_cells(model.prompt(sample), sample.regions) if sample.regions else [] for sample in samples
     ]
     most = max(map(len, regions))
     sets = [[part[number : number + 1] for part in regions] for number in range(most)]
@@ -203,13 +204,19 @@ def _measure_batch(
     for parts in sets:
         images = [
             exchange_regions(chat.images, others[kinds[0]] or [], part) if part else None
-            for chat, part, (*_, others) in zip(chats, parts, batch, strict=True)
+            for chat, part, (_, others) in zip(chats, parts, batch, strict=True)
         ]
         for index, row in enumerate(read(images)):
             if parts[index]:
                 losses[index].append(own[index] - row)
-    rows = [
-        MeasuredAnswer(sample, ids, faithful, effects[index], regions[index], losses[index])
-        for index, (sample, ids, faithful, _) in enumerate(batch)
+    passes = np.array(1 + len(shown) + len(sets))
+    return [
+        {f"effect {kind}": effect for kind, effect in effects[index].items()}
+        | {
+            "logprob": own[index],
+            "regions": np.array([(r.image, *r.box) for r in regions[index]], int).reshape(-1, 5),
+            "losses": np.array(losses[index]).reshape(-1, len(own[index])),
+            "passes": passes,
+        }
+        for index in range(len(batch))
     ]
-    return rows, (1 + len(shown) + len(sets)) * len(batch)

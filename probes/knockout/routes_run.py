@@ -16,6 +16,7 @@ from mmprobe.probes.answer_records import (
     Arrays,
     Record,
     RunAnswer,
+    list_samples,
     mean_over_samples,
     measure_answers,
     name_source,
@@ -76,8 +77,7 @@ def attention_routes_run(
     """
     check_family(model)
     windows = list_windows(model.n_layers, window, stride)
-    samples = [trace.sample for trace in source] if isinstance(source, Run) else list(source)
-    images = CounterfactualImages(samples)
+    images = CounterfactualImages(list_samples(source))
     chosen = {"sources": sources and list(sources), "queries": queries and list(queries)}
 
     def measure(answer: RunAnswer) -> Arrays:

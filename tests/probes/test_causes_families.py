@@ -64,6 +64,12 @@ def test_a_family_runs_all_causal_probes(name, samples):
     streams = patch_components(model, clean, corrupt, "residual")
     if not model.has_cross_attention and not model.family.adds_between_layers:
         np.testing.assert_allclose(streams.effect.sel(layer=0, tokens="visual"), streams.total, atol=1e-4)
+    for kind in ("resid_mid", "resid_post"):
+        last = patch_components(model, clean, corrupt, kind, layers=[0, -1])
+        assert np.isfinite(last.effect).all() and np.abs(last.effect).max() > 1e-4
+        assert (patch_components(model, clean, clean, kind, layers=[0]).effect == 0).all()
+    whole = patch_components(model, clean, corrupt, "resid_post", layers=[-1])
+    np.testing.assert_allclose(whole.effect_all, whole.total, atol=1e-4)  # nothing comes after it
     attribution = direct_logit_attribution(model, clean)
     np.testing.assert_allclose(attribution.share.sum("component"), attribution.logit, atol=1e-4)
     assert np.abs(attribution.by_source.sel(source="visual")).max() > 1e-4

@@ -171,7 +171,7 @@ def test_integrated_gradients_of_one_component_a_layer_are_exact(name, colours, 
 
 
 def test_verified_components_are_exact(tiny_spd, drawn):
-    ds = attribution_patching(tiny_spd, *drawn, "atp", verified=3)
+    ds = attribution_patching(tiny_spd, *drawn, "atp", verify=3)
     largest = np.argsort(-np.abs(ds.estimate.values), axis=None)[:3]
     assert sorted(np.flatnonzero(ds.is_verified.values)) == sorted(largest)
     layers = sorted({int(index) // 6 for index in largest})

@@ -25,14 +25,10 @@ _METHODS = {
 
 def panels(ds: xr.Dataset) -> list[Panel]:
     estimated = ds.attrs["analysis"] == "attribution_patching"
-    title = "Estimated loss" if estimated else "Loss"
-    return [
-        Panel(
-            f"{title} when one {_name(ds)} is replaced, sample {ds.attrs['sample']}",
-            _draw(ds),
-            _write_caption(ds, estimated),
-        )
-    ]
+    title = f"{'Estimated loss' if estimated else 'Loss'} when one {_name(ds)} is replaced"
+    if "sample" in ds.dims:
+        return [Panel(title, _draw(ds), _write_run_caption(ds, estimated))]
+    return [Panel(f"{title}, sample {ds.attrs['sample']}", _draw(ds), _write_caption(ds, estimated))]
 
 
 def _name(ds: xr.Dataset) -> str:
@@ -42,12 +38,16 @@ def _name(ds: xr.Dataset) -> str:
 
 def _draw(ds: xr.Dataset) -> go.Figure:
     effect = ds["effect"]
+    ends = [ds[name].values for name in ("effect_low", "effect_high") if name in ds]
+    customdata = np.stack(ends, -1) if ends else None
+    interval = " [%{customdata[0]:+.3f}, %{customdata[1]:+.3f}]" if ends else ""
     if effect.ndim == 1:
         bars = go.Bar(
             x=ds["layer"].values,
             y=effect.values,
             marker={"color": LABEL_COLOURS["faithful"]},
-            hovertemplate="layer %{x}: %{y:+.3f}<extra></extra>",
+            customdata=customdata,
+            hovertemplate=f"layer %{{x}}: %{{y:+.3f}}{interval}<extra></extra>",
         )
         figure = apply_layout(go.Figure(bars))
         figure.add_hline(y=0, line=REFERENCE_LINE)
@@ -64,7 +64,8 @@ def _draw(ds: xr.Dataset) -> go.Figure:
         zmax=largest,
         colorscale="RdBu_r",
         colorbar={"title": "loss", "thickness": 10},
-        hovertemplate=f"layer %{{y}}, {other} %{{x}}: %{{z:+.3f}}<extra></extra>",
+        customdata=customdata,
+        hovertemplate=f"layer %{{y}}, {other} %{{x}}: %{{z:+.3f}}{interval}<extra></extra>",
     )
     figure = apply_layout(go.Figure(heatmap), height=180 + 24 * ds.sizes["layer"])
     figure.update_xaxes(title=other, type="category")
@@ -83,3 +84,14 @@ def _write_caption(ds: xr.Dataset, estimated: bool) -> str:
         exact = f"; the {ds.attrs['verified']} largest are measured exactly" if ds.attrs["verified"] else ""
         caption += f"{_METHODS[ds.attrs['method']]}{exact}. "
     return f"{caption}{ds.attrs['n']} components, one answer, {ds.attrs['model']}."
+
+
+def _write_run_caption(ds: xr.Dataset, estimated: bool) -> str:
+    total, low, high = (float(ds[name]) for name in ("total", "total_low", "total_high"))
+    return (
+        f"{_KINDS[ds.attrs['kind']]} at {ds.attrs['tokens']} tokens comes from the same prompt with "
+        f"{ds.attrs['counterfactual']} images. Above 0: the answers lose by it. Metric: {ds.attrs['metric']}; mean "
+        f"over {ds.attrs['samples']} answers, {ds.attrs['sets']} sets of images; hover for 95 % intervals over sets of "
+        f"images. With all of the other prompt they lose {total:.2f} [{low:.2f}, {high:.2f}]. "
+        f"{_METHODS[ds.attrs['method']] + '. ' if estimated else ''}{ds.attrs['model']}."
+    )
