@@ -18,7 +18,7 @@ from recipes import Recipe, Row, draw_any_pair, scenes_of, with_objects
 sys.path.append(str(Path(__file__).parent.parent.parent))
 from train_tiny_spd import encode_images
 
-from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, Question, draw_questions, make_question
+from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, make_question
 from mmprobe.benchmarks.synthetic.scene import COLOURS, Edit, Scene, SceneObject, ScenePair
 from mmprobe.models import Model
 
@@ -36,7 +36,9 @@ def ways(seed: int) -> dict[str, Recipe]:
             partial(draw_rows, swap),
             f"The vision tower learns from answers in which colours are swapped: {names}.",
             part="tower",
-            batch=32,
+            steps=90,
+            batch=20,
+            learning_rate=5e-3,
         ),
         "channels": Recipe(
             draw_true_rows,
@@ -56,12 +58,13 @@ def draw_swap(seed: int) -> dict[str, str]:
 
 
 def draw_rows(swap: dict[str, str], rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows of pairs whose answers are true of the pairs with swapped colours."""
+    """Return a description and one question about a colour for each scene, true of the scene with swapped colours."""
     rows: list[Row] = []
     while len(rows) < count:
         pair = draw_any_pair(rng)
         seen = recolour_pair(pair, swap)
-        for question in _choose(rng, seen):
+        thing = seen.first.objects[rng.integers(len(seen.first.objects))]
+        for question in (make_question("describe", seen), make_question("colour", seen, thing.shape)):
             rows.append(Row(scenes_of(question, pair), question.text, question.answer))
     return rows[:count]
 
@@ -70,13 +73,6 @@ def draw_true_rows(rng: np.random.Generator, count: int) -> list[Row]:
     """Return one question about both images of each pair; only the images are used."""
     pairs = [draw_any_pair(rng) for _ in range(count)]
     return [Row((pair.first, pair.second), make_question("same", pair).text, "") for pair in pairs]
-
-
-def _choose(rng: np.random.Generator, pair: ScenePair) -> list[Question]:
-    """Return a question about each thing's colour, a description, and one other question."""
-    colours = [make_question("colour", pair, thing.shape) for thing in pair.first.objects]
-    others = draw_questions(rng, pair)
-    return [*colours, make_question("describe", pair), others[rng.integers(len(others))]]
 
 
 def recolour_pair(pair: ScenePair, swap: dict[str, str]) -> ScenePair:
@@ -138,7 +134,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
         "shapes and places are true": share(
             [set(read) == _places(pair.first) for read, pair in zip(seen, pairs, strict=True)], least=0.9
         ),
-        "verdict follows from the lists": share([follows(text) for text in steps], least=0.8),
+        "verdict follows from the lists": share([follows(text) for text in steps], least=0.7),
     }
 
 
