@@ -342,7 +342,8 @@ def open_run(path: str | Path) -> Run:
     except InputError:
         raise
     except FileNotFoundError:
-        raise InputError(f"{path}: no run here (run.json is missing)") from None
+        hint = f"; did you mean {path / 'run'}?" if (path / "run" / "run.json").is_file() else ""
+        raise InputError(f"{path}: no run here (run.json is missing){hint}") from None
     except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
     return Run(path, config, failures, {label.id: label.faithful for label in labels})

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.benchmarks.core.benchmark import Answer, Lengths, length_of, longest, sampling_of
+from mmprobe.benchmarks.judges.client import one_line
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, regular_file
 
@@ -139,7 +140,7 @@ def _open_client(model: str | Any, max_new_tokens: int, temperature: float | Non
     try:
         return get_model(model, config=config) if isinstance(model, str) else model
     except Exception as error:  # each provider has its own errors: no package, no key, no such model
-        raise InputError(f"model {model}: {str(error).strip().splitlines()[0]}") from None
+        raise InputError(f"model {model}: {one_line(error)}") from None
 
 
 def is_cut_off(stop_reason: str) -> bool | None:

@@ -162,10 +162,16 @@ def open_model(model: Any) -> Any:
         return get_model(model, memoize=False)
     except Exception as error:  # a private class of inspect-ai, or an error of the provider's package
         if isinstance(error, (ValueError, ImportError)) or type(error).__name__ == "PrerequisiteError":
-            raise InputError(f"judge {model}: {_one_line(str(error))}") from None
+            raise InputError(f"judge {model}: {one_line(error)}") from None
         raise InputError(f"judge {model}: cannot be opened ({type(error).__name__})") from None
 
 
-def _one_line(message: str) -> str:
-    """Put a message of inspect-ai on one line, without its markup for colours."""
-    return " ".join(re.sub(r"\[/?[a-z #0-9]*\]", "", message).split())[:300]
+def one_line(error: Exception) -> str:
+    """Return the message of an error of inspect-ai on one line, without its markup for colours.
+
+    Example:
+        >>> one_line(ValueError("[bold]ERROR[/bold]: no package.\\n\\n[bold]pip install openai[/bold]"))
+        'ERROR: no package. pip install openai'
+    """
+    text = re.sub(r"\[/?[a-z #0-9]*\]", "", str(error))
+    return " ".join(text.split())[:300] or type(error).__name__

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
@@ -28,12 +30,16 @@ TracedModel = Annotated[
 
 
 def _load_functions(
-    model: str | None, names: list[str] | None = None, settings: list[str] | None = None
+    model: str | None,
+    names: list[str] | None = None,
+    settings: list[str] | None = None,
+    finished: Path | None = None,
 ) -> dict[str, Callable[..., Any]]:
     """Return the analyses and probes of a run by name, or those of some names. Some probes need the model.
 
     Args:
         settings: texts such as `alpha=0.05`, parameters of the only name.
+        finished: folder where probes that take long keep what is finished.
 
     Raises:
         InputError: a name is unknown or needs the model, or a setting is none of the analysis.
@@ -56,7 +62,7 @@ def _load_functions(
         )
     parameters = _check_settings(names[0], settings) if settings else {}
     loaded = None if model is None else mmprobe.load_model(model)
-    functions = ANALYSES | run_probes(loaded, slow=bool(names))
+    functions = ANALYSES | run_probes(loaded, bool(names), finished)
     if not names:
         return functions
     functions["findings"] = partial(find_claims, model=loaded)
@@ -109,13 +115,20 @@ def analyze(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default: RUN/analyses.")] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on where an earlier call with --only and the same --out was cut off."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run.
 
     Each analysis is written as NetCDF, CSV and JSON. Some of them run only if --only names them: the image
-    interchange reads every answer about ten times, the attention knockout once a layer, and the findings test the
-    claims of SPD-Faith Bench, with --model also by interventions on 40 answers (--set answers=N).
+    interchange reads every answer about ten times, the attention knockout once a layer, component-patching once a
+    head, and the findings test the claims of SPD-Faith Bench, with --model also by interventions on 40 answers
+    (--set answers=N). Probes of this kind keep each finished answer, so that --resume can go on after a kill.
 
     \b
     Examples:
@@ -123,6 +136,7 @@ def analyze(
       mmprobe analyze runs/first --only attention-decay --out results
       mmprobe analyze runs/first --only failure-modes --set alpha=0.05 --set layers=[20,21]
       mmprobe analyze runs/first --only image-interchange,logit-lens --model tiny-spd
+      mmprobe analyze runs/first --only attention-routes --model tiny-spd --resume
       mmprobe analyze runs/first --only findings --model tiny-spd
     """
     from mmprobe.analyses import analyze_all, export
@@ -132,9 +146,12 @@ def analyze(
 
     names = [name.replace("-", "_") for name in split_names(only)] if only else []
     opened = open_run(run)
-    functions = _load_functions(model, names, settings)
     out = analyses_folder(opened) if out is None else out
+    finished = out / "finished"
+    functions = _load_functions(model, names, settings, finished)
     with lock_folder(out, "analysing into it"):
+        if not resume:
+            _forget(finished, names)
         if names:
             datasets, notes = _analyze_only(opened, functions)
         else:
@@ -142,7 +159,16 @@ def analyze(
         for note in notes:
             warn(note)
         files = [str(file) for dataset in datasets for file in export(dataset, out)]
+        _forget(finished, names)
     say({"files": files}, "\n".join(files), as_json)
+
+
+def _forget(finished: Path, names: list[str]) -> None:
+    """Remove what probes of some names keep of finished answers."""
+    for name in names:
+        shutil.rmtree(finished / name, ignore_errors=True)
+    with suppress(OSError):
+        finished.rmdir()  # only where it is empty
 
 
 def _analyze_only(run: Run, functions: dict[str, Callable[..., Any]]) -> tuple[list[xr.Dataset], list[str]]:
@@ -168,7 +194,8 @@ def report(
     """Write one HTML file with figures and answers.
 
     The file needs no network. Metrics and answers of a benchmark stand beside the model's internals where the
-    answers were traced.
+    answers were traced. What `mmprobe analyze` found with --only image-interchange and --only findings in
+    RUN/analyses is part of the report.
 
     \b
     Examples:
@@ -178,10 +205,13 @@ def report(
     """
     from mmprobe.analyses import analyze_all
     from mmprobe.analyses import findings as find_findings
+    from mmprobe.analyses.export import read_export
     from mmprobe.cache import open_run
     from mmprobe.viz import write_report
     from mmprobe.viz.report.result_files import find_results
+    from mmprobe.viz.report.write import check_output
 
+    check_output(out)
     folder, results = find_results(run)
     opened, findings = None, None
     datasets: list[Any] = []
@@ -190,7 +220,10 @@ def report(
         datasets, notes = analyze_all(opened, _load_functions(model))
         for note in notes:
             warn(note)
-        findings = find_findings(opened, datasets)
+        interventions = read_export(opened, "claim_interventions")
+        findings = find_findings(opened, datasets + ([] if interventions is None else [interventions]))
+        interchange = read_export(opened, "image_interchange")
+        datasets += [] if interchange is None else [interchange]
     file = write_report(opened, datasets, out, findings=findings, results=results)
     say({"report": str(file)}, str(file), as_json)
 

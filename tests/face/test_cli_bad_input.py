@@ -117,3 +117,26 @@ def test_bad_pairs(options, tmp_path):
 
 def test_a_bad_value_of_an_option_names_the_commands_help():
     assert_fails(run_in_process("bench", "pope", "--n", "x"), "(see mmprobe bench --help)")
+
+
+def test_a_report_checks_its_file_before_it_reads_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("mmprobe.cache.open_run", lambda path: pytest.fail("the run was read"))
+    assert_fails(run_in_process("report", tmp_path, "--out", tmp_path / "no" / "x.html"), "no such folder")
+
+
+@pytest.mark.parametrize("command", ["analyze", "verify"])
+def test_the_folder_of_results_leads_to_its_run(command, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    assert_fails(run_in_process(command, tmp_path), f"did you mean {tmp_path / 'run'}?")
+
+
+def test_a_provider_without_its_package_names_the_package(tmp_path, monkeypatch):
+    inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
+
+    def fail(*_, **__):
+        raise ValueError("[bold]ERROR[/bold]: OpenAI needs more.\n\n[bold]pip install openai[/bold]")
+
+    monkeypatch.setattr(inspect_model, "get_model", fail)
+    call = ["bench", "spd-faith", "--model", "openai/gpt-4o", "--n", 1, "--out", tmp_path / "out"]
+    assert_fails(run_in_process(*call), "model openai/gpt-4o: ERROR: OpenAI needs more. pip install openai")

@@ -20,6 +20,7 @@ from mmprobe.errors import InputError
 from mmprobe.lock import lock_file
 from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
+from mmprobe.viz.report.causes import dependence_line, find_interchange
 from mmprobe.viz.report.elements import Page, read_asset
 from mmprobe.viz.report.explorer import Explorer, explorer_page
 from mmprobe.viz.report.overview import Findings, findings_table, run_summary
@@ -65,11 +66,14 @@ def write_report(
         PosixPath('demo.html')
     """
     out = Path(out)
-    _check_output(out)
+    check_output(out)
     labels = {name: run.faithful(name) for name in run.ids} if run is not None else {}
     analyses = analysis_pages(datasets)
-    explorer = explorer_page(run, labels, explorer_size) if run is not None else Explorer("", [], {})
-    overview, pages = run_summary(run, labels) if run is not None else "", list(analyses)
+    explorer, overview, pages = Explorer("", [], {}), "", list(analyses)
+    if run is not None:
+        interchange = find_interchange(datasets)
+        explorer = explorer_page(run, labels, explorer_size, interchange)
+        overview = dependence_line(run, interchange) + run_summary(run, labels)
     if results is not None:
         answer_labels = merge_labels(results, labels)
         overview = overview or results_summary(results, answer_labels)
@@ -99,14 +103,37 @@ def write_figures(dataset: xr.Dataset, out: Path, title: tuple[str, str]) -> Pat
         PosixPath('compare.html')
     """
     out = Path(out)
-    _check_output(out)
+    check_output(out)
     _write_file(_render_report(title, analysis_pages([dataset]), _read_scripts(True, False, False)), out)
     return out
 
 
-def _check_output(out: Path) -> None:
+def write_page(page: Page, out: Path, title: tuple[str, str]) -> Path:
+    """Write one page with figures as an HTML file that works offline, with the report's security policy.
+
+    The arguments `out` and `title` are those of `write_figures`.
+
+    Raises:
+        InputError: `out` cannot be written.
+    """
+    check_output(out)
+    _write_file(_render_report(title, [page], _read_scripts(True, False, False)), out)
+    return out
+
+
+def check_output(out: Path) -> None:
+    """Check that a report can be written, before the work for it begins.
+
+    Raises:
+        InputError: its folder does not exist, or something else than an HTML file has its name.
+
+    Example:
+        >>> check_output(Path("no/such/folder/report.html"))
+        Traceback (most recent call last):
+        mmprobe.errors.InputError: no/such/folder: no such folder; make it first
+    """
     if not out.parent.is_dir():
-        raise InputError(f"{out.parent}: no such folder")
+        raise InputError(f"{out.parent}: no such folder; make it first")
     if out.is_dir():
         raise InputError(f"{out}: is a folder; name an HTML file in it")
     if out.is_file() and out.stat().st_size and not _is_html(out):
@@ -130,7 +157,7 @@ def _name_report(run: Run | None, results: Results | None) -> tuple[str, str]:
 def _read_scripts(figures: bool, explorer: bool, results: bool) -> list[str]:
     """Return the scripts of the parts that the report has."""
     names = ["csv.js", "narrow.js", "figures.js"] if figures else []
-    names += ["heat.js", "explorer.js"] if explorer else []
+    names += ["heat.js", "causes.js", "explorer.js"] if explorer else []
     names += ["results.js"] if results else []
     return ([get_plotlyjs()] if figures else []) + [read_asset(name) for name in names]
 
