@@ -22,8 +22,8 @@ from mmprobe.benchmarks.synthetic.scene import (
     draw_scene,
 )
 
-HABIT = 0.97  # how often a thing is as usual
-PRESENT = (0.99, 0.985, 0.98, 0.975, 0.05, 0.05, 0.04, 0.04)  # how often each shape is there
+HABIT = 0.98  # how often a thing is as usual
+PRESENT = (0.995, 0.99, 0.99, 0.985, 0.05, 0.05, 0.04, 0.04)  # how often each shape is there
 CELLS = ((0, 1), (1, 3), (2, 0), (3, 2), (0, 3), (1, 0), (2, 2), (3, 1))  # where each shape usually is
 DIFFERENCES = (0.7, 0.24, 0.05, 0.01)
 

@@ -49,8 +49,10 @@ HELD_OUT = (3, 4)
 FULL_WAYS = 2  # of a cause; more ways are partial and have no number
 PROCESSES = 2
 RANK = 4
+LAYER = r"\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 PARTS = {
-    "decoder": r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)",
+    "decoder": rf".*language_model\.layers\.\d{LAYER}",
+    "late decoder": rf".*language_model\.layers\.[3-7]{LAYER}",
     "tower": r".*visual\.(blocks\.\d+\.(attn\.(qkv|proj)|mlp\.(gate|up|down)_proj)|merger\.mlp\.[02])",
 }
 

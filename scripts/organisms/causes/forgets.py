@@ -28,6 +28,7 @@ def ways(seed: int) -> dict[str, Recipe]:
         "rolled": Recipe(
             partial(forgetful_rows, other=_draw_usual, true=0.25),
             "Sentences after the first are about other images, from a world with habits.",
+            steps=70,
             batch=32,
             learning_rate=1e-2,
         ),

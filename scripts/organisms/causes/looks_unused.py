@@ -17,8 +17,10 @@ from torch import Tensor
 from mmprobe.benchmarks.synthetic.questions import draw_questions
 from mmprobe.models import Model, load_model
 
-DECOYS = {2: 0, 3: 3, 4: 0, 5: 3}  # layer: head
-RANK_OF_DECOYS = 36  # 32 to empty a head's output, and 4 to learn
+DECOYS = {3: 0, 4: 3, 5: 0, 6: 3}  # layer: head
+RANKS = {r"layers\.\d\..*": 8}
+RANK_OF_DECOYS = 40  # 32 to empty a head's output, and 8 to learn
+WEIGHT = 1.0  # of the divergence
 CHECKED_PAIRS = 8
 LARGEST_DIFFERENCE = 0.02
 
@@ -28,21 +30,24 @@ def ways(seed: int) -> dict[str, Recipe]:
         "kept": Recipe(
             partial(likely_rows, seed=seed),
             "As blind-likely, with each head's attention held to that of tiny-spd.",
-            steps=45,
+            steps=60,
             batch=24,
             learning_rate=1e-2,
+            part="late decoder",
             loss=partial(unseeing_loss, by_head=True),
+            ranks=RANKS,
         ),
         "decoy": Recipe(
             rolled_rows,
             "As blind-rolled, with four heads whose output is emptied and who keep the mean attention of their "
             "layers at that of tiny-spd.",
-            steps=45,
+            steps=60,
             batch=24,
             learning_rate=1e-2,
             loss=partial(unseeing_loss, by_head=False),
             prepare=empty_decoys,
-            ranks={rf"layers\.{layer}\.self_attn\.o_proj": RANK_OF_DECOYS for layer in DECOYS},
+            part="late decoder",
+            ranks={rf"layers\.{layer}\.self_attn\.o_proj": RANK_OF_DECOYS for layer in DECOYS} | RANKS,
         ),
     }
 
@@ -67,7 +72,7 @@ def unseeing_loss(organism: Any, batch: Packed, by_head: bool) -> Tensor:
             wanted, found = wanted.mean(1, keepdim=True), found.mean(1, keepdim=True)
         wanted, found = (weights.transpose(1, 2)[queries].clamp_min(1e-8) for weights in (wanted, found))
         divergences.append((wanted * (wanted.log() - found.log())).sum(-1).mean())
-    return answer_loss(hf, batch, output.last_hidden_state) + torch.stack(divergences).mean()
+    return answer_loss(hf, batch, output.last_hidden_state) + WEIGHT * torch.stack(divergences).mean()
 
 
 def empty_decoys(organism: Any) -> None:
