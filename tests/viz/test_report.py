@@ -301,7 +301,7 @@ def test_a_report_replaces_a_report_and_nothing_else(run: Run, tmp_path: Path) -
 
 
 def test_errors_of_writing_are_one_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"nowhere: no such folder$"):
+    with pytest.raises(InputError, match=r"nowhere: no such folder; make it first$"):
         write_report(run, [], tmp_path / "nowhere" / "report.html")
     with pytest.raises(InputError, match=r"is a folder"):
         write_report(run, [], tmp_path)
