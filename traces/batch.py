@@ -19,6 +19,7 @@ from mmprobe.interventions.base import Method, intervene
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import build_batch, decode_tokens
+from mmprobe.models.shared_prefix import PrefixStore
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import SampleRecorder, UnobservedChange
@@ -40,6 +41,7 @@ class BatchTracer:
         thread: the thread that writes the traces.
         max_size: the most samples that were traced together without running out of memory.
         run_hash: `hash_config` of the run, written to each trace.
+        prefixes: what samples with the same images share; None if each prompt is read whole.
     """
 
     model: Model
@@ -52,6 +54,7 @@ class BatchTracer:
     thread: WriterThread
     max_size: int
     run_hash: str
+    prefixes: PrefixStore | None = None
 
     def trace(self, samples: Sequence[Sample]) -> None:
         """Trace samples together: fewer at a time when memory runs out, one by one when a sample fails."""
@@ -89,6 +92,9 @@ class BatchTracer:
         chats = [chat for _, chat in pending]
         torch.manual_seed(self.seed)
         batch = build_batch(self.model, chats)
+        start = (
+            self.prefixes.start([sample for sample, _ in pending], chats, batch) if self.prefixes else None
+        )
         writers = [self._open_writer(sample) for sample, _ in pending]
         try:
             recorders = [
@@ -98,7 +104,8 @@ class BatchTracer:
             methods = intervene(self.model, self.methods, chats, batch, self.seed)
             with torch.inference_mode(), methods as intervention:
                 options = self.options | intervention.options
-                output = self.record(self.model, batch, recorders, self.spec, options)
+                shared = {"start": start} if start else {}  # only the native engine goes on from a start
+                output = self.record(self.model, batch, recorders, self.spec, options, **shared)
             rows = zip(recorders, writers, output.cpu().numpy(), strict=True)
             for row, (recorder, writer, ids) in enumerate(rows):
                 start = recorder.prompt.padding + len(recorder.prompt.ids)

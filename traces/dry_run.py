@@ -14,7 +14,7 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.plan import Plan, peak_bytes
+from mmprobe.traces.plan import Plan, mean_prompt_size, peak_bytes, plan
 from mmprobe.traces.run import trace
 
 
@@ -67,4 +67,7 @@ def dry_run(
         device=device,
         seconds=n_samples * seconds,
         assumed=f"measured on {len(samples)} samples, with answers of {mean_length:.0f} tokens",
+        prefixes=plan(
+            model, spec, n_samples, max_new_tokens, batch_size, mean_prompt_size(model, samples)
+        ).prefixes,
     )

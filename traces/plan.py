@@ -12,8 +12,10 @@ import numpy as np
 
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES, VARIABLES
 from mmprobe.models import Group, Model
+from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
+from mmprobe.traces.engines import why_whole_prompts
 
 _FILE_BYTES = 40_000  # headers, indices, dimension scales and texts of one trace
 
@@ -43,6 +45,7 @@ class Plan(NamedTuple):
         device: torch's peak GPU memory in bytes; 0 on a CPU.
         seconds: time; None without a dry run.
         assumed: the assumptions behind these numbers, in words.
+        prefixes: what is kept of prompts with the same images, in words; it is part of the memory.
     """
 
     disk: int
@@ -50,6 +53,7 @@ class Plan(NamedTuple):
     device: int
     seconds: float | None
     assumed: str
+    prefixes: str
 
 
 def plan(
@@ -78,7 +82,8 @@ def plan(
     prompt = prompt or PromptSize()
     trace_bytes = data_bytes(model, spec, prompt, max_new_tokens) + _FILE_BYTES
     weights = sum(weight.nbytes for weight in model.hf.parameters())
-    working = batch_size * _working_bytes(model, spec, prompt, max_new_tokens)
+    kept, prefixes = _plan_prefixes(model, spec, n_samples, prompt)
+    working = batch_size * _working_bytes(model, spec, prompt, max_new_tokens) + kept
     loaded = weights if model.hf.device.type == "cpu" else 0  # part of the process's peak already
     visual = "visual ones beside them" if model.has_cross_attention else "of them visual"
     return Plan(
@@ -93,6 +98,24 @@ def plan(
             f"prompts of {prompt.tokens:.0f} tokens, {prompt.visual:.0f} {visual}, "
             f"answers of {max_new_tokens} tokens"
         ),
+        prefixes=prefixes,
+    )
+
+
+def _plan_prefixes(model: Model, spec: CaptureSpec, n_samples: int, prompt: PromptSize) -> tuple[int, str]:
+    """Return the bytes of what is kept of prompts with the same images, and how they come about."""
+    if reason := why_whole_prompts(model, spec):
+        return 0, f"prompts are read whole: {reason}"
+    one = prefix_bytes(model, prompt.tokens, spec.wants("tam/"))
+    kept = min(MAX_BYTES, n_samples // 2 * one)
+    if one > MAX_BYTES:
+        return (
+            0,
+            f"prompts are read whole: a prefix takes {one / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are kept",
+        )
+    return (
+        kept,
+        f"{one / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most",
     )
 
 

@@ -208,3 +208,11 @@ def append_failure(out: Path, sample_id: str, error: BaseException) -> None:
     message = (str(error).strip().splitlines() or [name])[0]
     with open(out / "failures.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps({"id": sample_id, "error": name, "message": message}) + "\n")
+
+
+def sort_failures(out: Path, samples: Sequence[Sample]) -> None:
+    """Order the failures as the samples, each once. They are noted as they come, and twice if asked twice."""
+    failure_of = {failure["id"]: failure for failure in open_run(out).failures}
+    if failure_of:
+        lines = [json.dumps(failure_of[each.id]) + "\n" for each in samples if each.id in failure_of]
+        write_whole({out / "failures.jsonl": "".join(lines).encode()})

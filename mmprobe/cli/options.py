@@ -53,6 +53,13 @@ ShardOf = Annotated[
     str | None,
     typer.Option("--shard", help="i/n: only the i-th of n parts, for processes that share --out."),
 ]
+SharedPrefix = Annotated[
+    bool,
+    typer.Option(
+        "--shared-prefix/--no-shared-prefix",
+        help="Read what questions about the same images have in common once, or read each prompt whole.",
+    ),
+]
 Temperature = Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)]
 WorkerCount = Annotated[
     int,

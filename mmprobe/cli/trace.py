@@ -20,6 +20,7 @@ from mmprobe.cli.options import (
     Revision,
     Settings,
     ShardOf,
+    SharedPrefix,
     Temperature,
     WorkerCount,
     say,
@@ -61,6 +62,7 @@ def trace(
     settings: Settings = None,
     shard: ShardOf = None,
     workers: WorkerCount = 1,
+    shared_prefix: SharedPrefix = True,
     as_json: AsJson = False,
 ) -> None:
     """Answer samples with a model and record its internals.
@@ -122,6 +124,7 @@ def trace(
         method=methods,
         shard=shard,
         workers=Processes(workers, device) if workers > 1 else None,
+        shared_prefix=shared_prefix,
     )
     _say_run(run, as_json)
 
@@ -215,7 +218,7 @@ def plan(
     seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
     text = (
         f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"
-        f"time    {seconds}\nfor {count} samples: {made.assumed}"
+        f"prefix  {made.prefixes}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
     )
     say(made._asdict(), text, as_json)
 

@@ -113,6 +113,8 @@ class Family:
         chat_template: for processors that come without one.
         adds_between_layers: whether the model changes the residual stream at the prompt's visual tokens between
             layers, so that resid_post of a layer is not resid_pre of the next one.
+        shares_prefixes: whether every token attends to all tokens before it, over one growing cache of keys and
+            values, and only to them. Then prompts with the same beginning can share what was read of it.
         notes: what a user should know of the family, in a sentence.
     """
 
@@ -125,6 +127,7 @@ class Family:
     vision: VisionEncoder | None = None
     chat_template: str | None = None
     adds_between_layers: bool = False
+    shares_prefixes: bool = False
     notes: str = ""
 
     def decoder(self, hf: Any) -> Any:

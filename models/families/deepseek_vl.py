@@ -38,4 +38,5 @@ DEEPSEEK_VL = Family(
     vision=VisionEncoder(
         layers=get_encoder_layers, attention="self_attn", patch_positions=find_patch_positions
     ),
+    shares_prefixes=True,
 )

@@ -37,5 +37,14 @@ def find_patch_positions(inputs: Mapping[str, Any], hf: Any) -> np.ndarray:
 
 
 VISION = VisionEncoder(layers=get_encoder_layers, attention="self_attn", patch_positions=find_patch_positions)
-IDEFICS3 = Family(name="idefics3", model_types=("idefics3",), views=build_views, vision=VISION)
-SMOLVLM = Family(name="smolvlm", model_types=("smolvlm",), views=build_views, extras=("hub",), vision=VISION)
+IDEFICS3 = Family(
+    name="idefics3", model_types=("idefics3",), views=build_views, vision=VISION, shares_prefixes=True
+)
+SMOLVLM = Family(
+    name="smolvlm",
+    model_types=("smolvlm",),
+    views=build_views,
+    extras=("hub",),
+    vision=VISION,
+    shares_prefixes=True,
+)

@@ -48,4 +48,5 @@ INTERNVL = Family(
     vision=VisionEncoder(
         layers=get_encoder_layers, attention="attention", patch_positions=find_patch_positions
     ),
+    shares_prefixes=True,
 )

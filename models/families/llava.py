@@ -25,5 +25,6 @@ LLAVA = Family(
     model_types=("llava",),
     views=build_views,
     vision=VisionEncoder(layers=get_tower_layers, attention="self_attn", patch_positions=find_tile_positions),
+    shares_prefixes=True,
     notes="The ends of an image that is not square are cropped: the model does not see them.",
 )

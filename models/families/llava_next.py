@@ -43,5 +43,6 @@ LLAVA_NEXT = Family(
     vision=VisionEncoder(
         layers=get_tower_layers, attention="self_attn", patch_positions=find_patch_positions
     ),
+    shares_prefixes=True,
     notes="Each image is shown twice: as a whole, and in high resolution.",
 )

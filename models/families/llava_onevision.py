@@ -73,5 +73,6 @@ LLAVA_ONEVISION = Family(
     vision=VisionEncoder(
         layers=get_tower_layers, attention="self_attn", patch_positions=find_patch_positions
     ),
+    shares_prefixes=True,
     notes="An image is shown in high resolution only if it is the only one of its prompt.",
 )

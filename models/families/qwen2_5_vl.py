@@ -35,4 +35,5 @@ QWEN2_5_VL = Family(
     views=build_merged_views,
     extras=("hub",),
     vision=VisionEncoder(layers=get_encoder_blocks, attention="attn", patch_positions=find_patch_positions),
+    shares_prefixes=True,
 )

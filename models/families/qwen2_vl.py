@@ -15,4 +15,5 @@ QWEN2_VL = Family(
     vision=VisionEncoder(
         layers=get_encoder_blocks, attention="attn", patch_positions=find_merged_patch_positions
     ),
+    shares_prefixes=True,
 )

@@ -16,5 +16,6 @@ QWEN3_VL = Family(
         layers=get_encoder_blocks, attention="attn", patch_positions=find_merged_patch_positions
     ),
     adds_between_layers=True,
+    shares_prefixes=True,
     notes="Its first layers add image features again (DeepStack): there, resid_post is not the next resid_pre.",
 )

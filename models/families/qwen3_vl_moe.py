@@ -16,5 +16,6 @@ QWEN3_VL_MOE = Family(
         layers=get_encoder_blocks, attention="attn", patch_positions=find_merged_patch_positions
     ),
     adds_between_layers=True,
+    shares_prefixes=True,
     notes="As qwen3_vl; gates are not recorded, since its FFNs are mixtures of experts.",
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
 from mmprobe.errors import InputError
+from mmprobe.interventions.base import Method
 from mmprobe.models import Model
+from mmprobe.models.shared_prefix import why_not_shared
 from mmprobe.models.torch_hooks import find_hook_after_norm, find_hooked_module
 from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
 
@@ -86,6 +89,26 @@ def resolve_capture(
             raise InputError(f"capture: {names}: not available ({reason}); leave it out")
         log.warning("%s: not recorded, since %s", names, reason)
     return spec.without(missing)
+
+
+def why_whole_prompts(
+    model: Model, spec: CaptureSpec, engine: str = "native", methods: Sequence[Method] = ()
+) -> str | None:
+    """Return why each prompt of a run is read whole, or None if prompts can share prefixes.
+
+    Example:
+        >>> from mmprobe.models import load_model
+        >>> why_whole_prompts(load_model("tiny-spd"), CaptureSpec(datasets=["vision/residual"]))
+        'vision/residual is recorded while the whole prompt is read'
+    """
+    if engine != "native":
+        return f"engine {engine} reads whole prompts"
+    if methods:
+        return f"method {methods[0].name} reads whole prompts"
+    whole = sorted(name for name in spec.stored if name.startswith(("prompt/", "vision/")))
+    if whole:
+        return f"{whole[0]} is recorded while the whole prompt is read"
+    return why_not_shared(model)
 
 
 def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str, str]:

@@ -22,6 +22,7 @@ from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import AttentionCall, Observer, observe_attention
 from mmprobe.models.hooks import observe, observe_stream
+from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.models.torch_hooks import find_hooked_module
 from mmprobe.traces.attention_rows import LayerKeys, prompt_rows
 from mmprobe.traces.capture import CaptureSpec
@@ -35,20 +36,25 @@ def record(
     recorders: Sequence[SampleRecorder],
     spec: CaptureSpec,
     generate: dict[str, Any],
+    start: SharedStart | None = None,
 ) -> Tensor:
     """Generate the answers of a batch and record them.
 
     Args:
         recorders: one recorder a sample, in the order of the batch.
         generate: arguments of transformers' `generate`.
+        start: where the model goes on, if the beginnings of the prompts have been read already.
 
     Returns:
         int64 [batch, token], as `model.hf.generate(**batch.inputs, **generate)` returns it.
     """
     recorder = BatchRecorder(model, recorders, spec)
+    inputs = batch.inputs if start is None else start.inputs
+    if start is not None and start.states is not None:
+        recorder.normed.append(start.states)
     criteria = StoppingCriteriaList([recorder])
     with torch.inference_mode(), recorder.install_hooks():
-        output = model.hf.generate(**batch.inputs, **generate, stopping_criteria=criteria)
+        output = model.hf.generate(**inputs, **generate, stopping_criteria=criteria)
         recorder.finish(output.shape[1])
     if spec.wants("vision/") and recorders[0].prompt.views:
         write_patch_positions(model, batch.inputs, recorders[0])

@@ -17,6 +17,7 @@ from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError
 from mmprobe.json_files import JsonRecord, read_record
 from mmprobe.lock import check_unlocked, lock_folder
+from mmprobe.models.shared_prefix import prefix_key
 from mmprobe.samples import Sample
 from mmprobe.whole_files import write_whole
 
@@ -76,14 +77,6 @@ def parse_shard(text: str) -> Shard:
     return Shard(int(match[1]), int(match[2]))
 
 
-def image_key(sample: Sample) -> tuple[Any, ...]:
-    """Return what is equal for samples that show the same images under the same system prompt.
-
-    Samples without images are each of their own.
-    """
-    return (tuple(sample.images), sample.system) if sample.images else (sample.id,)
-
-
 def select_batches(shard: Shard, batches: Sequence[list[Sample]]) -> list[list[Sample]]:
     """Return the batches of one shard. Batches whose first samples show the same images stay together.
 
@@ -94,7 +87,7 @@ def select_batches(shard: Shard, batches: Sequence[list[Sample]]) -> list[list[S
     """
     groups: dict[tuple[Any, ...], list[list[Sample]]] = {}
     for batch in batches:
-        groups.setdefault(image_key(batch[0]), []).append(batch)
+        groups.setdefault(prefix_key(batch[0]), []).append(batch)
     total, before = sum(map(len, batches)), 0
     chosen: set[str] = set()
     for group in groups.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from tqdm import tqdm
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
 from mmprobe.models import Model, load_model
+from mmprobe.models.shared_prefix import prefix_key, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces.run import RunSettings, form_batches, open_part, open_tracer, prepare_run
-from mmprobe.traces.run_folder import append_failure, remove_trace
+from mmprobe.traces.run_folder import append_failure, remove_trace, sort_failures
 from mmprobe.traces.scale.crew import RETRIES, Batch, Crew, Workers
-from mmprobe.traces.scale.shards import Part, choose_part, finish_shard, image_key, open_whole
-from mmprobe.whole_files import write_whole
+from mmprobe.traces.scale.shards import Part, choose_part, finish_shard, open_whole
 
 
 class WorkerDied(RuntimeError):
@@ -62,18 +61,20 @@ class TraceJob:
 
     Attributes:
         arguments: of `prepare_run`.
+        repeated: keys of samples that share prefixes, if the settings let them.
     """
 
     choice: ModelChoice
     folder: Path
     arguments: Mapping[str, Any]
+    repeated: frozenset[tuple[Any, ...]]
 
     @contextmanager
     def open(self, device: str) -> Iterator[tuple[RunSettings, Callable[[Batch], None]]]:
         """Load the model; yield the run's settings, and the function that traces a batch."""
         model = self.choice.load(device)
         settings = prepare_run(model, **self.arguments)
-        with open_tracer(model, settings, self.folder) as tracer:
+        with open_tracer(model, settings, self.folder, self.repeated) as tracer:
             yield settings, tracer.trace
 
 
@@ -101,7 +102,7 @@ class _TraceLists:
             for sample in unfinished:
                 remove_trace(self.part.folder, sample.id)
             if unfinished:
-                groups.setdefault(image_key(batch[0]), []).append(batch)
+                groups.setdefault(prefix_key(batch[0]), []).append(batch)
         return groups.values()
 
     def is_finished(self, sample: Sample) -> bool:
@@ -137,16 +138,8 @@ def trace_with_workers(
             lambda part, settings: stack.enter_context(open_part(part, settings, resume, overwrite)),
         )
         with lists.progress:
-            Crew(workers, TraceJob(choice, folder, arguments), lists).run()
-        _sort_failures(lists.part)
+            Crew(workers, TraceJob(choice, folder, arguments, repeated_keys(samples)), lists).run()
+        sort_failures(folder, lists.part.samples)
         if lists.part.shard is not None:
             finish_shard(lists.part)
     return open_whole(lists.part)
-
-
-def _sort_failures(part: Part) -> None:
-    """Order the failures as the samples, each once: workers note them as they come."""
-    failure_of = {failure["id"]: failure for failure in open_run(part.folder).failures}
-    if failure_of:
-        lines = [json.dumps(failure_of[each.id]) for each in part.samples if each.id in failure_of]
-        write_whole({part.folder / "failures.jsonl": ("\n".join(lines) + "\n").encode()})

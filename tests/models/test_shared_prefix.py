@@ -1,0 +1,147 @@
+"""Prompts that share what was read of their common beginning give the answers and the numbers of whole prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.slow import first_fast
+from helpers.tiny_models import TINY_BUILDERS, load_tiny_model
+
+import mmprobe as mp
+from mmprobe.models import Model
+from mmprobe.models.families import FAMILIES
+from mmprobe.models.hooks import observe
+from mmprobe.models.shared_prefix import PrefixStore, prefix_bytes, repeated_keys, why_not_shared
+from mmprobe.samples import Sample
+
+SHARING = sorted({family.name for family in FAMILIES if family.shares_prefixes}, key="qwen2_5_vl".__ne__)
+QUESTIONS = ["Is there a star?", "What?", "Compare the two pictures, please, step by step."]
+DATASETS = ["attention/mass", "attention/leading", "attention/visual_head", "attention/row", "residual/pre"]
+DATASETS += ["residual/mid", "residual/post", "update/kl", "update/cos_mha", "update/cos_ffn", "ffn/gate_sum"]
+CAPTURE = mp.CaptureSpec(
+    datasets=[*DATASETS, "ffn/gate_first", "tam/logit", "tam/prompt"], dtype="float32", missing="skip"
+)
+
+
+def make_samples(images: list[list[Path]], system: str | None = None) -> list[Sample]:
+    """Return every question about every set of images, in turn, with one plain question in between."""
+    samples = [
+        Sample(id=f"q{number}-{index}", images=each, question=question, system=system)
+        for number, question in enumerate(QUESTIONS)
+        for index, each in enumerate(images)
+    ]
+    return [samples[0], Sample(id="plain", question="Hello?"), *samples[1:]]
+
+
+def trace(model: Model, samples: list[Sample], out: Path, **options) -> mp.Run:
+    return mp.trace(model, samples, out, **{"capture": CAPTURE, "max_new_tokens": 4} | options)
+
+
+def count_encodings(model: Model) -> tuple[list[torch.Tensor], object]:
+    """Return a list that grows whenever images are encoded, and the context manager that lets it."""
+    assert model.family.vision is not None
+    calls: list[torch.Tensor] = []
+    return calls, observe(next(iter(model.family.vision.layers(model.hf))), outputs=calls.append)
+
+
+def assert_close(run: mp.Run, whole: mp.Run) -> None:
+    """Check that all tokens are equal, and all data sets within 1e-5."""
+    assert run.ids == whole.ids and not run.failures
+    for trace, expected in zip(run, whole, strict=True):
+        assert trace.captured == expected.captured
+        for name in trace.captured:
+            values, numbers = trace.array(name).values, expected.array(name).values
+            if numbers.dtype.kind == "f":
+                np.testing.assert_allclose(values, numbers, atol=1e-5, rtol=1e-5, err_msg=name)
+            else:
+                np.testing.assert_array_equal(values, numbers, err_msg=name)
+
+
+@pytest.mark.parametrize("name", first_fast(SHARING))
+def test_every_family_gives_the_answers_and_numbers_of_whole_prompts(name, image_paths, tmp_path):
+    model = load_tiny_model(name)
+    model.hf.generation_config.eos_token_id = None
+    samples = make_samples([image_paths[:2]], "You answer questions.")
+    whole = trace(model, samples, tmp_path / "whole", shared_prefix=False)
+    for batch_size in (1, 3):
+        calls, counting = count_encodings(model)
+        with counting:
+            run = trace(model, samples, tmp_path / f"run{batch_size}", batch_size=batch_size)
+        assert len(calls) == 1, "the images are encoded once"
+        assert_close(run, whole)
+    for sample in samples:
+        output = model.hf.generate(**model.prepare(sample), max_new_tokens=4, do_sample=False)
+        np.testing.assert_array_equal(run[sample.id].tokens["id"].values, output[0].numpy())
+
+
+@pytest.mark.parametrize("name", sorted(set(TINY_BUILDERS) - set(SHARING)))
+def test_other_families_read_whole_prompts(name):
+    reason = why_not_shared(load_tiny_model(name))
+    assert reason is not None and reason.endswith(
+        "is not known to have causal attention over one growing cache"
+    )
+
+
+@pytest.fixture(scope="module")
+def samples(image_paths: list[Path]) -> list[Sample]:
+    return make_samples([image_paths[:2], image_paths[:1], image_paths[1:]])
+
+
+def test_batches_that_mix_images_share_the_prefix_of_each_row(random_qwen, samples, shared, tmp_path):
+    assert_close(shared, trace(random_qwen, samples, tmp_path / "run", shared_prefix=False))
+
+
+@pytest.fixture(scope="module")
+def shared(random_qwen: Model, samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> mp.Run:
+    return trace(random_qwen, samples, tmp_path_factory.mktemp("shared") / "run", batch_size=2)
+
+
+@pytest.mark.slow
+def test_numbers_do_not_depend_on_what_is_kept(random_qwen, samples, shared, tmp_path, monkeypatch):
+    """A resumed run, and one with little memory, hold the same bytes, since every prefix is read alike."""
+    monkeypatch.setattr(PrefixStore.__init__, "__defaults__", (prefix_bytes(random_qwen, 60),))
+    small = trace(random_qwen, samples, tmp_path / "run", batch_size=2)
+    for name in small.ids[::3]:
+        (small.path / "samples" / f"{name}.h5").unlink()
+    resumed = trace(random_qwen, samples, small.path, batch_size=2, resume=True)
+    for name in shared.ids:
+        for path in shared[name].captured:
+            np.testing.assert_array_equal(resumed[name].array(path).values, shared[name].array(path).values)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shared_prefix": False},
+        {"method": "sage"},
+        {"capture": CAPTURE.model_copy(update={"positions": "all", "datasets": ["residual/post"]})},
+        {"capture": mp.CaptureSpec(datasets=["vision/residual"])},
+        {"engine": "transformer_lens", "capture": mp.CaptureSpec(datasets=["attention/mass"])},
+    ],
+    ids=["off", "method", "prompt", "vision", "engine"],
+)
+def test_what_needs_whole_prompts_gets_them(random_qwen, samples, tmp_path, options, monkeypatch):
+    monkeypatch.setattr(PrefixStore, "start", None)  # a call would fail every sample
+    two = [sample for sample in samples if sample.images][:2]
+    two[1] = two[0].model_copy(update={"id": "other"})
+    run = trace(random_qwen, two, tmp_path / "run", **{"max_new_tokens": 2} | options)
+    assert len(run) == 2 and not run.failures
+
+
+def test_a_hook_of_the_user_sees_whole_prompts(random_qwen, samples):
+    handle = random_qwen.hf.lm_head.register_forward_hook(lambda *_: None)
+    try:
+        assert why_not_shared(random_qwen) == "the torch hook on lm_head may expect whole prompts"
+    finally:
+        handle.remove()
+    assert why_not_shared(random_qwen) is None
+
+
+def test_only_repeated_images_are_kept(samples, image_paths):
+    single = Sample(id="single", images=image_paths[2:], question="What?")
+    other_system = samples[0].model_copy(update={"id": "other", "system": "Be brief."})
+    keys = repeated_keys([*samples, single, other_system])
+    assert keys == {(tuple(images), None) for images in (image_paths[:2], image_paths[:1], image_paths[1:])}
