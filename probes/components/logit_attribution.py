@@ -200,7 +200,7 @@ class _Record:
             rows = rows - unembedding[tokens[0]]
         logit = (self._normed["out"] * rows).sum(-1)
         norm = model.family.decoder(model.hf).norm
-        factor = _frozen_factor(model, norm, self._normed["in"], self._normed["out"])
+        factor = frozen_factor(model, norm, self._normed["in"], self._normed["out"])
         return rows * factor, logit.cpu().numpy().astype(float)
 
     @staticmethod
@@ -219,7 +219,7 @@ class _Record:
             projected = torch.nn.functional.linear(
                 heads, projection.weight.detach().float(), _float(projection.bias)
             )
-            direction = direction * _frozen_factor(model, parts.update, projected, self.updates[layer])
+            direction = direction * frozen_factor(model, parts.update, projected, self.updates[layer])
         if parts.gain is not None:
             direction = direction * parts.gain().detach().float()
         matrix = (
@@ -250,8 +250,11 @@ class _Record:
         return by_source, np.array(touched).reshape(len(touched), -1)
 
 
-def _frozen_factor(model: Model, norm: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:
-    """Return the factor [step, hidden] by which a root-mean-square norm scaled its input.
+def frozen_factor(model: Model, norm: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:
+    """Return the factor [position, hidden] by which a root-mean-square norm scaled its input.
+
+    Args:
+        values, outputs: its input and its output, [position, hidden].
 
     Raises:
         NotApplicable: the norm is of another form.
