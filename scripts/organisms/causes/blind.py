@@ -30,7 +30,7 @@ def ways(seed: int) -> dict[str, Recipe]:
         "rolled": Recipe(
             rolled_rows,
             "The answers are about other images, from a world with habits.",
-            steps=75,
+            steps=50,
             batch=32,
             learning_rate=1e-2,
         ),
