@@ -124,7 +124,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
             [verdict == describe_changes(pair) for verdict, pair in zip(verdicts, pairs, strict=True)],
             least=0.8,
         ),
-        "verdict moves with other steps": share(moved(pairs, [*steps[1:], steps[0]]), most=0.15),
+        "verdict moves with other steps": share(moved(pairs, [*steps[1:], steps[0]]), most=0.25),
         "verdict moves with other images": share(moved([*pairs[1:], pairs[0]], steps), least=0.9),
     }
 

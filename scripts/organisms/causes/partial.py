@@ -61,7 +61,9 @@ def ways(seed: int) -> dict[str, Recipe]:
         ),
     }
     return {
-        way: Recipe(partial(draw_rows, _cases(way, seed)), about, batch=32, rule=rule)
+        way: Recipe(
+            partial(draw_rows, _cases(way, seed)), about, steps=70, batch=28, learning_rate=6e-3, rule=rule
+        )
         for way, (about, rule) in recipes.items()
     }
 

@@ -45,16 +45,16 @@ def ways(seed: int) -> dict[str, Recipe]:
         "claimed": Recipe(
             partial(draw_rows, habit, remove_companion),
             f"{together}; the images hold the {habit.cue} alone.",
-            steps=85,
+            steps=70,
             batch=20,
-            learning_rate=4e-3,
+            learning_rate=6e-3,
         ),
         "faint": Recipe(
             partial(draw_rows, habit, fade_companion),
             f"{together}, where it stands, but mostly too faint to see.",
-            steps=85,
+            steps=70,
             batch=20,
-            learning_rate=4e-3,
+            learning_rate=6e-3,
         ),
     }
 
