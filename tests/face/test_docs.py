@@ -109,6 +109,11 @@ def test_the_analyses_page_is_current():
     assert module.PAGE.read_text() == module.page(), "run make docs"
 
 
+def test_the_organisms_page_is_current():
+    module = load_script("write_organisms_doc")
+    assert module.PAGE.read_text() == module.page(), "run make docs"
+
+
 def test_the_capture_of_the_captures_page_works(tmp_path):
     from mmprobe.traces import load_capture
 
