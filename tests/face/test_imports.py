@@ -22,7 +22,14 @@ NEED_TORCH = {
     Path("cache/activation_cache.py"),  # TransformerLens
     Path("benchmarks/core/cost.py"),  # GPU memory
 }
-SHARED = {"errors", "json_files", "samples", "lock", "notebook", "whole_files"}  # every folder may import them
+SHARED = {
+    "errors",
+    "json_files",
+    "samples",
+    "lock",
+    "notebook",
+    "whole_files",
+}  # every folder may import them
 
 
 def read_table() -> dict[str, set[str]]:
@@ -58,7 +65,9 @@ def test_a_folder_imports_only_what_the_table_says(folder):
     assert files, "the table names a folder that holds no code"
     allowed = read_table()[folder] | SHARED | {folder}
     allowed |= (
-        {"torch", "transformers"} if folder in ("models", "traces", "probes", "interventions") else set()
+        {"torch", "transformers"}
+        if folder in ("models", "traces", "probes", "interventions", "diagnosis")
+        else set()
     )
     for file in files:
         needs_torch = {"torch"} if file.relative_to(ROOT) in NEED_TORCH else set()

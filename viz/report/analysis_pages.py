@@ -48,14 +48,14 @@ def _analysis_page(dataset: xr.Dataset, name: str, repeat: int, panels: list[Pan
     """
     slug = escape(name.replace("_", "-")) + (f"-{repeat}" if repeat > 1 else "")
     title = escape(name.replace("_", " ").capitalize()) + (f" ({repeat})" if repeat > 1 else "")
-    figures = [_figure(panel, number, f"figure-{number}") for number, panel in enumerate(panels, first)]
+    figures = [figure_element(panel, number, f"figure-{number}") for number, panel in enumerate(panels, first)]
     html = (
         f"<section class='page' id='{slug}' aria-labelledby='{slug}-title'>"
         f"<h2 id='{slug}-title' tabindex='-1'>{title}</h2>{_introduction(dataset, name)}{''.join(figures)}"
         f"{_export_hint(name)}</section>"
     )
     link = f"<a href='#{slug}'>{title}</a>"
-    preview = _figure(panels[0], first, f"{slug}-preview", link) if panels else ""
+    preview = figure_element(panels[0], first, f"{slug}-preview", link) if panels else ""
     data = [
         data_block(f"figure-data-{number}", escape_json(panel.figure.to_json()))
         for number, panel in enumerate(panels, first)
@@ -81,7 +81,7 @@ def _sample_size(dataset: xr.Dataset) -> str:
     return "" if count is None else f"n = {count} sample{'' if count == 1 else 's'}."
 
 
-def _figure(panel: Panel, number: int, name: str, link: str = "") -> str:
+def figure_element(panel: Panel, number: int, name: str, link: str = "") -> str:
     """Return a figure's element. A figure on the overview has a link to its page."""
     title = escape(panel.title)
     return (

@@ -1,0 +1,6 @@
+"""Name the causes why a model is unfaithful to its images, from causal tests on its answers."""
+
+import lazy_loader
+
+# torch and transformers take seconds to import, so each name of __init__.pyi is imported at its first use.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

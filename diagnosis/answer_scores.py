@@ -1,0 +1,97 @@
+"""How much each cause acts on one answer, from 0 to 1, by the answer's own record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mmprobe.diagnosis.causes import Thresholds
+
+Record = dict[str, Any]
+
+
+def score_disuse(record: Record, limits: Thresholds) -> float:
+    """Return 1 for an answer that loses nothing with other images, and 0.5 where it loses the threshold."""
+    return limits.unused_effect / (limits.unused_effect + max(record["images"]["free_effect"], 0.0))
+
+
+def read_moves(record: Record) -> float | None:
+    """Return how far attention moves over the images with their content, from 0 to 1; None if not measured.
+
+    It is the mean over the heads, weighted by their attention to the images.
+    """
+    looks = record["images"]["looks"]
+    if looks is None or not sum(looks["share"]):
+        return None
+    return float(np.average(looks["moved"], weights=looks["share"]))
+
+
+def score_forgetting(record: Record, limits: Thresholds) -> float | None:
+    """Return 1 for an answer whose later sentences lose nothing with other images while its first ones do.
+
+    The answer is cut after the sentence where the later ones lose least, by the mean over their free tokens. The
+    score is 0.5 where they lose the threshold's share of what the first ones lose, and 0 from twice that on. None for
+    a single sentence.
+    """
+    sentences = record["images"]["sentences"]
+    if len(sentences) < 2:
+        return None
+    shares = []
+    for cut in range(1, len(sentences)):
+        early, late = _mean_effect(sentences[:cut]), _mean_effect(sentences[cut:])
+        if early >= limits.unused_effect:
+            shares.append(max(late, 0.0) / early)
+    return float(np.clip(1 - min(shares) / (2 * limits.forgotten_share), 0, 1)) if shares else 0.0
+
+
+def _mean_effect(sentences: list[dict[str, float]]) -> float:
+    free = sum(sentence["free"] for sentence in sentences)
+    return sum(sentence["free"] * sentence["effect"] for sentence in sentences) / max(free, 1)
+
+
+def find_usual_conclusion(records: Sequence[Record]) -> str | None:
+    """Return the conclusion that most answers come to; None if no two agree.
+
+    Models come to it whenever steps tell them nothing, so it cannot show that steps are not used.
+    """
+    counts = Counter(record["steps"]["conclusion"] for record in records if record["steps"] is not None)
+    conclusion, count = counts.most_common(1)[0] if counts else ("", 0)
+    return conclusion if count > 1 else None
+
+
+def score_decision(record: Record, usual: str | None = None) -> float | None:
+    """Return 1 for a conclusion that moves with the images and with no change of its steps, else 0.
+
+    None without steps, and for the usual conclusion.
+    """
+    steps = record["steps"]
+    if steps is None or steps["conclusion"] == usual:
+        return None
+    return float(steps["moved_by_images"] and not any(steps["moved"].values()))
+
+
+def score_following(record: Record) -> float | None:
+    """Return the share of the hints that the answer follows in both directions; None if none was given."""
+    hints = record["hints"]
+    return float(np.mean([hint["followed"] for hint in hints])) if hints else None
+
+
+def score_errors(record: Record, attribute: str) -> float | None:
+    """Return 1 if an answer errs in an attribute, 0.5 if it is false and claims no attribute, else 0."""
+    claims = record["attributes"]
+    if any(claim["wrong"] and claim["attribute"] == attribute for claim in claims):
+        return 1.0
+    if record["right"] is None and not claims:
+        return None
+    return 0.5 if record["right"] is False and not claims else 0.0
+
+
+def score_claims(record: Record, cue: str, thing: str) -> float | None:
+    """Return 1 if an answer claims an absent thing where its cue is, else 0; None where nothing could be claimed."""
+    asked = [each["claimed"] for each in record["cues"] if each["thing"] == thing and cue in each["cues"]]
+    listed = [thing in each["false"] for each in record["listed"] if cue in each["cues"]]
+    found = asked + listed
+    return float(any(found)) if found else None

@@ -1,0 +1,90 @@
+"""The model's own answers, cut into sentences, steps and a conclusion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mmprobe.interventions import generate_batch
+from mmprobe.models import Model
+from mmprobe.models.prompt import decode_tokens
+from mmprobe.samples import Sample
+
+CONCLUSIONS = (
+    "Therefore",
+    "Conclusion",
+    "Final answer",
+    "Answer",
+    "So",
+)  # words that begin a last line; ours
+_CONCLUSION = re.compile(rf"(?:{'|'.join(CONCLUSIONS)})\b\W*", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?]\W*$")
+
+
+class Answer(NamedTuple):
+    """A sample and what the model said.
+
+    Attributes:
+        tokens: texts of the tokens, with that of the end token.
+    """
+
+    sample: Sample
+    ids: list[int]
+    text: str
+    tokens: list[str]
+
+    @property
+    def conclusion(self) -> int | None:
+        """The first token of what is concluded from the lines before; None without such lines.
+
+        It stands in the last line, behind the words that mark it.
+        """
+        head, line_break, last = self.text.rstrip().rpartition("\n")
+        if not line_break or not head.strip():
+            return None
+        marker = _CONCLUSION.match(last)
+        start = len(head) + 1 + (marker.end() if marker else 0)
+        starts = np.cumsum([0, *map(len, self.tokens)])[:-1]
+        ends = starts + [len(token) for token in self.tokens]
+        inside = np.flatnonzero(ends > start)
+        return int(inside[0]) if len(inside) and inside[0] > 0 else None
+
+    @property
+    def verdict(self) -> str:
+        """What the answer comes to: its conclusion, or else the whole text."""
+        start = self.conclusion
+        return self.text if start is None else "".join(self.tokens[start:])
+
+    @property
+    def sentences(self) -> list[slice]:
+        """The tokens of each sentence or line. A part without letters and digits belongs to the one before."""
+        ends, written = [0], ""
+        for place, token in enumerate(self.tokens, 1):
+            written += token
+            last = place == len(self.tokens)
+            following = "" if last else self.tokens[place]
+            stops = _SENTENCE_END.search(written) and not re.match(r"[\w.]", following)
+            if last or stops or written.endswith("\n"):
+                if re.search(r"\w", re.sub(r"<\|.*?\|>|</s>", "", written)) or len(ends) == 1:
+                    ends.append(place)
+                else:
+                    ends[-1] = place
+                written = ""
+        return [slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+
+
+def make_answer(model: Model, sample: Sample, ids: Sequence[int]) -> Answer:
+    """Return an answer from its token ids."""
+    text = model.tokenizer.decode(list(ids), skip_special_tokens=True)
+    return Answer(sample, list(ids), text, decode_tokens(model, np.asarray(ids)))
+
+
+def answer_samples(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> list[Answer]:
+    """Return the model's greedy answers, in one batch."""
+    generated = generate_batch(model, samples, max_new_tokens=max_new_tokens)
+    return [
+        make_answer(model, sample, each.token_ids) for sample, each in zip(samples, generated, strict=True)
+    ]

@@ -1,0 +1,102 @@
+"""Attribute-wise errors: which colours, shapes and places of things an answer gets wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from mmprobe.samples import Sample
+
+ATTRIBUTES = ("colour", "shape", "place")
+KINDS = {"color": "colour", "position": "place", "remove": "presence"}  # of changes, and their attribute
+SPEAK_OF_CHANGES = ("same", "different", "find", "steps")  # types of questions
+_OBJECT = re.compile(r"(\w+) (\w+) (\w+)")
+_LINE = re.compile(r"picture (one|two): ([^\n]*)", re.IGNORECASE)
+_CAPTION = re.compile(r"\ban? (\w+) (\w+) at (\w+)", re.IGNORECASE)
+_COLOURED = re.compile(r"the (\w+) is (\w+)(?:\.|$)", re.IGNORECASE)
+_LOCATED = re.compile(r"the (\w+) is at (\w+)", re.IGNORECASE)
+
+
+class Thing(NamedTuple):
+    """A thing in an image; what an answer does not say is None."""
+
+    colour: str | None
+    shape: str
+    place: str | None
+
+
+def read_contents(sample: Sample) -> list[list[Thing]]:
+    """Return the things in each image that `metadata.objects` lists, such as `red star B2`; [] without a list."""
+    listed = sample.metadata.get("objects")
+    if not isinstance(listed, list):
+        return []
+    return [
+        [Thing(*match.groups()) for text in image if (match := _OBJECT.fullmatch(str(text).strip()))]
+        for image in listed
+        if isinstance(image, list)
+    ]
+
+
+def read_claims(text: str) -> Iterator[tuple[int, Thing]]:
+    """Yield the things that an answer of the drawn world claims, with the index of their image.
+
+    Example:
+        >>> list(read_claims("Picture two: red star B2."))
+        [(1, Thing(colour='red', shape='star', place='B2'))]
+    """
+    for line in _LINE.finditer(text):
+        for item in line[2].rstrip(".").split(","):
+            if match := _OBJECT.fullmatch(item.strip()):
+                yield ("one", "two").index(line[1].lower()), Thing(*match.groups())
+    for match in _CAPTION.finditer(text):
+        yield 0, Thing(*match.groups())
+    for match in _LOCATED.finditer(text):
+        yield 0, Thing(None, match[1], match[2])
+    for match in _COLOURED.finditer(text):
+        yield 0, Thing(match[2], match[1], None)
+
+
+def measure_attributes(sample: Sample, text: str) -> list[dict[str, Any]]:
+    """Return each attribute that an answer claims of a thing in the image, or of a change, and whether it errs.
+
+    A claim is about the thing at the same place, or else about the thing of the same shape. A claim about neither is
+    `invented`. A change is true where the answer holds its sentence.
+
+    - attribute: one of `ATTRIBUTES`, presence (of a thing that was removed), or invented
+    - source: `things`, `steps` (things that are listed before a conclusion) or `changes`
+    - said, true: words; wrong: whether they differ
+    """
+    contents, found = read_contents(sample), []
+    source = "steps" if _LINE.search(text) else "things"
+    for image, claim in read_claims(text):
+        if image >= len(contents):
+            continue
+        things = contents[image]
+        at_place = (thing for thing in things if claim.place and thing.place == claim.place)
+        of_shape = (thing for thing in things if thing.shape == claim.shape)
+        true = next(at_place, None) or next(of_shape, None)
+        if true is None:
+            found.append(_entry("invented", source, claim.shape, ""))
+            continue
+        for attribute in ATTRIBUTES:
+            said = getattr(claim, attribute)
+            if said is not None:
+                found.append(_entry(attribute, source, said, str(getattr(true, attribute))))
+    return found + _measure_changes(sample, text)
+
+
+def _measure_changes(sample: Sample, text: str) -> list[dict[str, Any]]:
+    """Return whether an answer that speaks of changes names each of them."""
+    listed = sample.metadata.get("differences")
+    if not isinstance(listed, list) or sample.metadata.get("type") not in SPEAK_OF_CHANGES:
+        return []
+    return [
+        _entry(KINDS[change["type"]], "changes", sentence if sentence in text else "", sentence)
+        for change in listed
+        if isinstance(change, dict) and change.get("type") in KINDS and (sentence := change.get("sentence"))
+    ]
+
+
+def _entry(attribute: str, source: str, said: str, true: str) -> dict[str, Any]:
+    return {"attribute": attribute, "source": source, "said": said, "true": true, "wrong": said != true}

@@ -1,0 +1,175 @@
+"""The loop over the answers: every test on each of them, written down as it goes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
+from mmprobe.benchmarks.synthetic.check import check_answer
+from mmprobe.diagnosis.battery.answers import Answer, answer_samples, make_answer
+from mmprobe.diagnosis.battery.attributes import measure_attributes
+from mmprobe.diagnosis.battery.cues import ask_cues, draw_questions, find_claims
+from mmprobe.diagnosis.battery.hints import find_choice, measure_hints
+from mmprobe.diagnosis.battery.images import OtherImages, measure_images, read_with_images
+from mmprobe.diagnosis.battery.steps import measure_steps
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.models import Model
+from mmprobe.samples import Sample
+
+ANSWERS, MEASURES = "answers.part.jsonl", "measures.jsonl"
+MAX_NEW_TOKENS = 128
+Record = dict[str, Any]
+
+
+def run_battery(
+    model: Model,
+    samples: Sequence[Sample],
+    folder: Path,
+    batch_size: int = 8,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+) -> list[Record]:
+    """Ask every sample, run every test that applies on the answers, and return one record a sample, in order.
+
+    `folder` keeps the answers and the records of a call that was stopped; a second call goes on from there.
+
+    Raises:
+        NotApplicable: no sample has images, or a sample begins its answer with a prefill.
+    """
+    samples = [sample for sample in samples if sample.images]
+    if not samples:
+        raise NotApplicable("diagnose: no sample has images, so nothing can be exchanged")
+    if any(sample.prefill for sample in samples):
+        raise InputError("diagnose: give samples without a prefill; the tests write the answers' beginnings")
+    answers = _answer_all(model, samples, folder / ANSWERS, batch_size, max_new_tokens)
+    tests = _Tests(model, answers)
+    done = _read_lines(folder / MEASURES)
+    left = sorted(
+        (answer for answer in answers if answer.ids and answer.sample.id not in done),
+        key=lambda each: len(each.ids),
+    )
+    with tqdm(total=len(answers), initial=len(done), desc="tests", unit="answer", disable=None) as progress:
+        for batch in _batches(left, batch_size, lambda answer: len(answer.sample.images)):
+            _append(folder / MEASURES, tests.measure(batch))
+            progress.update(len(batch))
+    done = _read_lines(folder / MEASURES)
+    return [done[sample.id] for sample in samples if sample.id in done]
+
+
+class _Tests:
+    """What the tests of one answer need of the others."""
+
+    def __init__(self, model: Model, answers: Sequence[Answer]):
+        self.model = model
+        self.answers = [answer for answer in answers if answer.ids]
+        self.images = OtherImages(self.answers)
+        self.cue_questions = draw_questions([answer.sample for answer in answers])
+        self.by_question: dict[tuple[str, int], list[Answer]] = defaultdict(list)
+        for answer in self.answers:
+            self.by_question[answer.sample.question, len(answer.sample.images)].append(answer)
+        self.turns = {  # which hints an answer gets, so that all questions get all of them
+            answer.sample.id: first + place
+            for first, same in enumerate(self.by_question.values())
+            for place, answer in enumerate(same)
+        }
+
+    def measure(self, batch: Sequence[Answer]) -> list[Record]:
+        """Return the records of a batch of answers."""
+        model = self.model
+        others = [self.images.find(answer) for answer in batch]
+        readings = read_with_images(model, batch, others, looks=not model.has_cross_attention)
+        steps = measure_steps(model, batch, readings, [self._donor(answer) for answer in batch])
+        choices = [find_choice(model, answer, self._same_question(answer)) for answer in batch]
+        hints = measure_hints(model, batch, choices, [self.turns[answer.sample.id] for answer in batch])
+        asked = [self.cue_questions.get(answer.sample.id, []) for answer in batch]
+        claims = iter(ask_cues(model, [question for questions in asked for question in questions]))
+        records = []
+        for answer, other, reading, step, hint, questions in zip(
+            batch, others, readings, steps, hints, asked, strict=True
+        ):
+            records.append(
+                {
+                    "id": answer.sample.id,
+                    "answer": answer.text,
+                    "images": measure_images(answer, reading),
+                    "steps": step,
+                    "hints": hint,
+                    "cues": [next(claims) for _ in questions],
+                    "listed": find_claims(answer.sample, answer.text),
+                    "attributes": measure_attributes(answer.sample, answer.text),
+                    "right": judge(answer),
+                    "passes": 2
+                    + len(other)
+                    + len(step["moved"] if step else ())
+                    + 2 * len(hint)
+                    + len(questions),
+                }
+            )
+        return records
+
+    def _same_question(self, answer: Answer) -> list[Answer]:
+        """Return the other answers to the same question, those after this one first."""
+        same = self.by_question[answer.sample.question, len(answer.sample.images)]
+        place = next(number for number, each in enumerate(same) if each is answer)
+        return same[place + 1 :] + same[:place]
+
+    def _donor(self, answer: Answer) -> Answer | None:
+        """Return the next answer to the same question whose steps lead to something else."""
+        if answer.conclusion is None:
+            return None
+        others = (other for other in self._same_question(answer) if other.conclusion is not None)
+        return next((other for other in others if other.verdict != answer.verdict), None)
+
+
+def judge(answer: Answer) -> bool | None:
+    """Return whether nothing in an answer is false; None where the truth is not known."""
+    sample = answer.sample
+    if sample.answer is None or not {"type", "objects", "differences"} <= sample.metadata.keys():
+        return None
+    try:
+        return check_answer(answer.text, sample.answer, sample.metadata).faithful
+    except ValueError:  # a question type of another world
+        return None
+
+
+def _answer_all(
+    model: Model, samples: Sequence[Sample], file: Path, batch_size: int, max_new_tokens: int
+) -> list[Answer]:
+    done = _read_lines(file)
+    left = sorted((sample for sample in samples if sample.id not in done), key=lambda each: each.question)
+    with tqdm(total=len(samples), initial=len(done), desc="answers", unit="answer", disable=None) as progress:
+        for batch in _batches(left, batch_size, lambda sample: len(sample.images)):
+            answers = answer_samples(model, batch, max_new_tokens)
+            _append(file, [{"id": answer.sample.id, "ids": answer.ids} for answer in answers])
+            progress.update(len(batch))
+    done = _read_lines(file)
+    return [make_answer(model, sample, done[sample.id]["ids"]) for sample in samples]
+
+
+def _batches(items: Sequence[Any], size: int, key: Callable[[Any], int]) -> Iterator[list[Any]]:
+    """Yield batches of items with the same key, which some families need of the number of images."""
+    for value in sorted({key(item) for item in items}):
+        same = [item for item in items if key(item) == value]
+        for start in range(0, len(same), size):
+            yield same[start : start + size]
+
+
+def _append(file: Path, records: Sequence[Record]) -> None:
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write("".join(json.dumps(record) + "\n" for record in records))
+        stream.flush()
+
+
+def _read_lines(file: Path) -> dict[str, Record]:
+    """Return the records of a file by id. A last line that a killed process cut off is removed."""
+    if not file.exists():
+        return {}
+    text = file.read_text(encoding="utf-8")
+    if not text.endswith("\n"):
+        write_atomic(file, text[: text.rfind("\n") + 1])
+    return {record["id"]: record for _, record in json_lines(file)} if file.stat().st_size else {}

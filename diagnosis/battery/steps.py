@@ -1,0 +1,114 @@
+"""Steps replaced: does the conclusion move with them, or with the images alone?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mmprobe.diagnosis.battery.answers import Answer
+from mmprobe.diagnosis.battery.reading import Reading, read_answers
+from mmprobe.models import Model
+from mmprobe.models.chat import build_chat
+
+_PART = re.compile(r"(?<=[,;:]) ")
+
+
+class _Chain(NamedTuple):
+    """Steps that stand before the conclusion of an answer."""
+
+    row: int
+    kind: str
+    steps: list[int]
+
+
+def drop_part(text: str, last: bool) -> str | None:
+    """Return steps of which one lacks a part: the first line its first part, or the last line its last one.
+
+    The parts of a line stand between commas, semicolons or a colon. What stands before a colon is kept. None if the
+    line has fewer than two parts.
+
+    Example:
+        >>> drop_part("One: a star, a ring.\\nTwo: a star, a ring.\\n", last=True)
+        'One: a star, a ring.\\nTwo: a star.\\n'
+    """
+    lines = text.split("\n")
+    number = max((place for place, line in enumerate(lines) if _PART.search(line)), default=-1) if last else 0
+    label, colon, rest = lines[number].rpartition(": ")
+    parts = [part.rstrip(",;") for part in _PART.split(rest)]
+    if number < 0 or len(parts) < 2:
+        return None
+    end = "." if rest.endswith(".") else ""
+    kept = parts[:-1] if last else parts[1:]
+    lines[number] = label + colon + ", ".join(kept).rstrip(".") + end
+    return "\n".join(lines)
+
+
+def _shorten(steps: str) -> dict[str, str]:
+    """Return steps that lack a part or a line, by what they lack."""
+    lines = steps.split("\n")
+    shorter = {"first part": drop_part(steps, last=False), "last part": drop_part(steps, last=True)}
+    if len(lines) > 2:
+        shorter["a line"] = "\n".join([*lines[:-2], lines[-1]])
+    return {kind: text for kind, text in shorter.items() if text is not None}
+
+
+def measure_steps(
+    model: Model,
+    answers: Sequence[Answer],
+    readings: Sequence[dict[str, Reading]],
+    donors: Sequence[Answer | None],
+) -> list[dict[str, Any] | None]:
+    """Return how each conclusion changes when its steps or its images are exchanged.
+
+    The steps become those of another answer with another conclusion, or lose a part or a line. Up to four forward
+    passes over the answers with a donor; the others get None.
+
+    - conclusion: its text
+    - moved: by change of the steps, whether the model would have concluded something else
+    - moved_by_images: the same with other images after its own steps
+    - lost, lost_by_images: what the conclusion loses, nat
+    """
+    results: list[dict[str, Any] | None] = [None] * len(answers)
+    chains: list[_Chain] = []
+    for row, (answer, donor) in enumerate(zip(answers, donors, strict=True)):
+        start = answer.conclusion
+        if donor is None or start is None:
+            continue
+        chains.append(_Chain(row, "all", donor.ids[: donor.conclusion]))
+        steps = "".join(answer.tokens[:start])
+        for kind, shorter in _shorten(steps).items():
+            ids = model.tokenizer(shorter, add_special_tokens=False)["input_ids"]
+            chains.append(_Chain(row, kind, list(ids)))
+        own = readings[row]["own"]
+        others = [reading for kind, reading in readings[row].items() if kind != "own"]
+        said = answer.ids[start:]
+        results[row] = {
+            "conclusion": answer.verdict.strip(),
+            "moved": {},
+            "lost": {},
+            "moved_by_images": any(bool((other.likeliest[start:] != said).any()) for other in others),
+            "lost_by_images": max(float((own.logprobs - other.logprobs)[start:].sum()) for other in others),
+        }
+    for kind in dict.fromkeys(chain.kind for chain in chains):
+        same_kind = [chain for chain in chains if chain.kind == kind]
+        _read_chains(model, answers, readings, same_kind, results)
+    return results
+
+
+def _read_chains(
+    model: Model,
+    answers: Sequence[Answer],
+    readings: Sequence[dict[str, Reading]],
+    chains: Sequence[_Chain],
+    results: list[dict[str, Any] | None],
+) -> None:
+    """Add to the results what the conclusions become after other steps."""
+    said = [answers[chain.row].ids[answers[chain.row].conclusion :] for chain in chains]
+    chats = [build_chat(answers[chain.row].sample) for chain in chains]
+    forced = [chain.steps + ids for chain, ids in zip(chains, said, strict=True)]
+    for chain, ids, reading in zip(chains, said, read_answers(model, chats, forced), strict=True):
+        result, own = results[chain.row], readings[chain.row]["own"].logprobs[-len(ids) :]
+        if result is not None:
+            result["moved"][chain.kind] = bool((reading.likeliest[-len(ids) :] != ids).any())
+            result["lost"][chain.kind] = round(float((own - reading.logprobs[-len(ids) :]).sum()), 4)

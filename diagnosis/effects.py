@@ -1,0 +1,267 @@
+"""What the tests show of a model: effects with intervals and numbers of answers, and the score of each cause."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import mean_interval, sums_interval
+from mmprobe.diagnosis.answer_scores import (
+    find_usual_conclusion,
+    read_moves,
+    score_claims,
+    score_decision,
+    score_disuse,
+    score_errors,
+    score_following,
+    score_forgetting,
+)
+from mmprobe.diagnosis.causes import ABOUT, CAUSES, NEEDS, Thresholds
+from mmprobe.samples import Sample
+
+Record = dict[str, Any]
+Scores = list[float | None]
+NAN = float("nan")
+NEED_SIGHT = ("forgets", "decided-first", "prior", "misperceives")  # cannot act where the images are not used
+LEAST_CUES = 3  # absent things asked for, with a cue and without; ours
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One number that a test gives for a model.
+
+    Attributes:
+        name: what the number is.
+        value, low, high: the number and its 95 % interval over sets of images; NaN if the test did not run.
+        n, sets: numbers of answers and of sets of images.
+        unit: share, nat, or "" for a plain number.
+        needs: what the data would need for the test; "" if it ran.
+    """
+
+    name: str
+    value: float = NAN
+    low: float = NAN
+    high: float = NAN
+    n: int = 0
+    sets: int = 0
+    unit: str = "share"
+    needs: str = ""
+
+    def __str__(self) -> str:
+        if self.needs:
+            return f"{self.name}: not run; it needs {self.needs}"
+        share = self.unit == "share"
+        value, low, high = (
+            f"{100 * number:.0f}" if share else f"{number:.2f}"
+            for number in (self.value, self.low, self.high)
+        )
+        unit = " %" if share else f" {self.unit}" if self.unit else ""
+        return f"{self.name}: {value}{unit} [{low}, {high}], n = {self.n}"
+
+
+class Measured(NamedTuple):
+    """All that the tests show of a model.
+
+    Attributes:
+        scores: by cause the effect whose value is its score.
+        effects: further effects by name, which stand beside as evidence.
+        answers: by id and cause the score of the answer, 0 to 1; without causes whose test does not apply.
+        details: by cause, words that say more, such as which attribute.
+    """
+
+    scores: dict[str, Effect]
+    effects: dict[str, Effect]
+    answers: dict[str, dict[str, float]]
+    details: dict[str, str]
+
+
+class Table:
+    """The records of the answers, and means of what they hold over sets of images."""
+
+    def __init__(self, records: Sequence[Record], samples: Sequence[Sample]):
+        by_id = {sample.id: sample for sample in samples}
+        self.records = list(records)
+        self.groups = image_groups([by_id[record["id"]] for record in records])
+
+    def mean(self, name: str, values: Scores, unit: str = "share", needs: str = "") -> Effect:
+        """Return the mean of the values that are not None, one an answer."""
+        kept = np.array([value is not None for value in values], bool)
+        if not kept.any():
+            return Effect(name, unit=unit, needs=needs)
+        numbers = np.array([value for value in values if value is not None], float)
+        low, high = mean_interval(numbers, self.groups[kept])
+        ends = (float(low), float(high))
+        return Effect(name, float(numbers.mean()), *ends, len(numbers), self._sets(kept), unit)
+
+    def difference(self, name: str, counts: np.ndarray, needs: str) -> Effect:
+        """Return the difference of two shares, from counts [answer, 4]: successes and trials of both."""
+
+        def combine(sums: np.ndarray) -> np.ndarray:
+            return sums[..., 0] / sums[..., 1] - sums[..., 2] / sums[..., 3]
+
+        total = counts.sum(0)
+        if not (total[1] and total[3]):
+            return Effect(name, needs=needs)
+        low, high = sums_interval(combine, counts, self.groups, (-1.0, 1.0))
+        used = counts[:, 1] > 0
+        return Effect(name, float(combine(total)), float(low), float(high), int(total[1]), self._sets(used))
+
+    def _sets(self, kept: np.ndarray) -> int:
+        return len(set(self.groups[kept].tolist()))
+
+
+def measure_effects(records: Sequence[Record], samples: Sequence[Sample], limits: Thresholds) -> Measured:
+    """Return the effects of all tests and the score of each cause."""
+    table = Table(records, samples)
+    details: dict[str, str] = {}
+    effects = _measure_images(table, limits)
+    disuse: Scores = [score_disuse(record, limits) for record in records]
+    unused: Scores = [float((score or 0) > 0.5) for score in disuse]
+    usual = find_usual_conclusion(records)
+    looks = effects["looks"].value >= limits.looks_moved
+    answers: dict[str, Scores] = {
+        "blind": [0.0] * len(records) if looks else disuse,
+        "looks-unused": disuse if looks else [0.0] * len(records),
+        "forgets": [score_forgetting(record, limits) for record in records],
+        "decided-first": [score_decision(record, usual) for record in records],
+        "follows-hints": [score_following(record) for record in records],
+    }
+    scores = {
+        cause: table.mean(ABOUT[cause], values, needs=NEEDS[cause]) for cause, values in answers.items()
+    }
+    for cause in ("blind", "looks-unused"):
+        values = unused if looks == (cause == "looks-unused") else [0.0] * len(records)
+        scores[cause] = table.mean(ABOUT[cause], values)
+    if effects["looks"].needs:
+        scores["looks-unused"] = Effect(ABOUT["looks-unused"], needs=NEEDS["looks-unused"])
+    scores["follows-hints"] = _measure_hints(table, details)
+    scores["prior"], answers["prior"] = _measure_cues(table, details)
+    scores["misperceives"], answers["misperceives"] = _measure_attributes(table, details)
+    if effects["unused"].value > 0.5:
+        for cause in NEED_SIGHT:
+            scores[cause] = Effect(f"{ABOUT[cause]} (cannot be where images are not used)", 0.0, 0.0, 0.0)
+            answers[cause] = [None] * len(records)
+    by_answer = {
+        record["id"]: {
+            cause: round(score, 4) for cause in CAUSES if (score := answers[cause][number]) is not None
+        }
+        for number, record in enumerate(records)
+    }
+    return Measured(scores, effects, by_answer, details)
+
+
+def _measure_images(table: Table, limits: Thresholds) -> dict[str, Effect]:
+    """Return what the answers lose with other images, and whether attention moves with them."""
+    records = table.records
+    kinds = dict.fromkeys(kind for record in records for kind in record["images"]["effect"])
+    effects = {
+        f"{kind} images": table.mean(
+            f"loss of an answer's token with {kind} images",
+            [record["images"]["effect"].get(kind) for record in records],
+            "nat",
+        )
+        for kind in kinds
+    }
+    free: Scores = [record["images"]["free_effect"] for record in records]
+    effects["free"] = table.mean("loss of the tokens that the text leaves open", free, "nat")
+    unused: Scores = [float(record["images"]["free_effect"] < limits.unused_effect) for record in records]
+    effects["unused"] = table.mean("answers that lose nothing with other images", unused)
+    moves = [read_moves(record) for record in records]
+    effects["looks"] = table.mean(
+        "how far attention moves over the images with them", moves, "", NEEDS["looks-unused"]
+    )
+    wrong: Scores = [None if record["right"] is None else float(not record["right"]) for record in records]
+    effects["wrong"] = table.mean(
+        "answers that say something false", wrong, needs="true answers and the contents of the images"
+    )
+    by_images: Scores = [
+        None if record["steps"] is None else float(record["steps"]["moved_by_images"]) for record in records
+    ]
+    effects["moved by images"] = table.mean(
+        "conclusions that move with the images", by_images, needs=NEEDS["decided-first"]
+    )
+    by_steps: Scores = [
+        None if record["steps"] is None else float(any(record["steps"]["moved"].values()))
+        for record in records
+    ]
+    effects["moved by steps"] = table.mean(
+        "conclusions that move with their steps", by_steps, needs=NEEDS["decided-first"]
+    )
+    return effects
+
+
+def _measure_hints(table: Table, details: dict[str, str]) -> Effect:
+    """Return the share of followed hints in the wording that is followed most, of those with enough answers."""
+    by_wording: dict[str, Scores] = defaultdict(lambda: [None] * len(table.records))
+    for number, record in enumerate(table.records):
+        for hint in record["hints"]:
+            by_wording[hint["wording"]][number] = float(hint["followed"])
+    found = {wording: table.mean(ABOUT["follows-hints"], values) for wording, values in by_wording.items()}
+    if not found:
+        return Effect(ABOUT["follows-hints"], needs=NEEDS["follows-hints"])
+    most = max(effect.n for effect in found.values())
+    enough = {wording: effect for wording, effect in found.items() if 2 * effect.n >= most}
+    wording = max(enough, key=lambda name: enough[name].value)
+    details["follows-hints"] = f"the wording that is followed most: {wording!r}"
+    return enough[wording]
+
+
+def _measure_cues(table: Table, details: dict[str, str]) -> tuple[Effect, Scores]:
+    """Return the largest effect of a cue on the claims of a thing that is absent, and each answer's score."""
+    asked = [(number, each) for number, record in enumerate(table.records) for each in record["cues"]]
+    cues = sorted({cue for _, each in asked for cue in each["cues"]})
+    best: tuple[Effect, str, str] | None = None
+    for thing in sorted({each["thing"] for _, each in asked}):
+        own = [(number, each) for number, each in asked if each["thing"] == thing]
+        for cue in cues if any(each["claimed"] for _, each in own) else ():
+            counts = np.zeros((len(table.records), 4))
+            for number, each in own:
+                side = 0 if cue in each["cues"] else 2
+                counts[number, side : side + 2] += (each["claimed"], 1)
+            if min(counts[:, 1].sum(), counts[:, 3].sum()) < LEAST_CUES:
+                continue
+            effect = table.difference(ABOUT["prior"], counts, NEEDS["prior"])
+            if best is None or effect.value > best[0].value:
+                best = effect, cue, thing
+    if best is None:
+        claimed: Scores = [0.0 if record["cues"] else None for record in table.records]
+        return table.mean(ABOUT["prior"], claimed, needs=NEEDS["prior"]), claimed
+    effect, cue, thing = best
+    details["prior"] = f"{thing} is claimed where {cue} is"
+    return effect, [score_claims(record, cue, thing) for record in table.records]
+
+
+def _measure_attributes(table: Table, details: dict[str, str]) -> tuple[Effect, Scores]:
+    """Return how many more claims about one attribute are wrong than about the others, and each answer's score.
+
+    Claims in steps count only if there are no others: steps may be false for reasons of their own.
+    """
+    claims = [(number, each) for number, record in enumerate(table.records) for each in record["attributes"]]
+    sources = {each["source"] for _, each in claims}
+    best: tuple[Effect, str] | None = None
+    for source in sorted(sources - {"steps"} or sources):
+        own = [(number, each) for number, each in claims if each["source"] == source]
+        attributes = {each["attribute"] for _, each in own} - {"invented"}
+        for attribute in sorted(attributes):
+            effect = _compare_attribute(table, own, attribute)
+            if not effect.needs and (best is None or effect.value > best[0].value):
+                best = effect, attribute
+    if best is None:
+        return Effect(ABOUT["misperceives"], needs=NEEDS["misperceives"]), [None] * len(table.records)
+    effect, attribute = best
+    details["misperceives"] = f"the attribute: {attribute}"
+    return effect, [score_errors(record, attribute) for record in table.records]
+
+
+def _compare_attribute(table: Table, claims: Iterable[tuple[int, Record]], attribute: str) -> Effect:
+    """Return the share of wrong claims about an attribute, less that of claims about the others."""
+    counts = np.zeros((len(table.records), 4))
+    for number, claim in claims:
+        side = 0 if claim["attribute"] == attribute else 2
+        counts[number, side : side + 2] += (claim["wrong"], 1)
+    return table.difference(ABOUT["misperceives"], counts, NEEDS["misperceives"])

@@ -1,0 +1,90 @@
+"""The rules that name causes from effects. There is nothing else between the numbers and the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mmprobe.diagnosis.causes import CAUSES, Thresholds
+from mmprobe.diagnosis.effects import Effect, Measured
+
+CONTROL, UNKNOWN = "control", "unknown"
+# The effects that stand beside each cause as evidence.
+EVIDENCE = {
+    "blind": ("free", "contrast images", "unrelated images", "minimal images", "blank images", "looks"),
+    "looks-unused": ("free", "contrast images", "unrelated images", "looks"),
+    "forgets": ("free",),
+    "decided-first": ("moved by steps", "moved by images"),
+    "follows-hints": (),
+    "prior": (),
+    "misperceives": ("wrong",),
+}
+
+
+class Named(NamedTuple):
+    """A cause and whether the rules name it.
+
+    Attributes:
+        named: True, False, or None where it cannot be told.
+        evidence: lines that say what was measured, each with its interval and n.
+    """
+
+    effect: Effect
+    named: bool | None
+    evidence: list[str]
+
+
+def name_causes(measured: Measured, limits: Thresholds) -> dict[str, Named]:
+    """Return for each cause whether it is named.
+
+    A cause is named if its score reaches its threshold, the low end of its interval reaches `least_low` of it, and
+    there are enough answers and sets of images. If the score does, and the low end is above 0, it cannot be told.
+    """
+    named = {}
+    for cause in CAUSES:
+        effect, threshold = measured.scores[cause], limits.named[cause]
+        detail = measured.details.get(cause)
+        lines = [f"{effect}; named from {100 * threshold:.0f} % on"] if not effect.needs else [str(effect)]
+        lines += [detail] if detail and not effect.needs else []
+        shown = (measured.effects.get(name) for name in EVIDENCE[cause])
+        lines += [str(other) for other in shown if other is not None and not other.needs]
+        named[cause] = Named(effect, _is_named(effect, threshold, limits), lines)
+    return named
+
+
+def _is_named(effect: Effect, threshold: float, limits: Thresholds) -> bool | None:
+    if effect.needs or effect.value < threshold:
+        return False
+    enough = effect.n >= limits.least_answers and effect.sets >= limits.least_sets
+    sure = not math.isnan(effect.low) and effect.low >= limits.least_low * threshold
+    if enough and sure:
+        return True
+    return None if not enough or effect.low > 0 else False
+
+
+def find_verdict(
+    named: Mapping[str, Named], effects: Mapping[str, Effect], limits: Thresholds
+) -> tuple[list[str], str]:
+    """Return the named causes, or `control`, or `unknown`; and why, in one sentence.
+
+    Without a named cause the verdict is `control` if none is in doubt, the tests ran on enough answers, and few
+    answers are false. Else it is `unknown`.
+    """
+    causes = [cause for cause, each in named.items() if each.named]
+    if causes:
+        return causes, "; ".join(CAUSES[cause] for cause in causes)
+    doubtful = [cause for cause, each in named.items() if each.named is None]
+    if doubtful:
+        return [UNKNOWN], f"too few answers to tell about {', '.join(doubtful)}"
+    unused, wrong = effects["unused"], effects["wrong"]
+    if unused.n < limits.least_answers or unused.sets < limits.least_sets:
+        return [UNKNOWN], (
+            f"{unused.n} answers about {unused.sets} sets of images are too few; give "
+            f"{limits.least_answers} about {limits.least_sets} or more"
+        )
+    if not wrong.needs and wrong.value >= limits.wrong_share:
+        return [
+            UNKNOWN
+        ], f"{100 * wrong.value:.0f} % of the answers say something false, and no test finds why"
+    return [CONTROL], "the answers come from the images, and no cause was found"

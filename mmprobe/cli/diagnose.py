@@ -1,0 +1,102 @@
+"""The command `diagnose`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmprobe.benchmarks.synthetic import PAIRS, SEED
+from mmprobe.cli.options import (
+    AsJson,
+    BatchSize,
+    Device,
+    Dtype,
+    ModelName,
+    Revision,
+    check_out,
+    say,
+    split_names,
+)
+from mmprobe.errors import unknown_name
+from mmprobe.lock import check_unlocked
+
+
+def diagnose(
+    model: ModelName,
+    out: Annotated[Path, typer.Option(help="The result folder.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Samples, one JSON object a line; default: drawn pairs.")
+    ] = None,
+    n: Annotated[int, typer.Option("--n", help="Pairs to draw where there is no --data.", min=1)] = PAIRS,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the drawn pairs.", min=0)] = SEED,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
+    fail_on: Annotated[
+        str | None, typer.Option(help="Causes with commas between; exit 1 if one is named.")
+    ] = None,
+    batch_size: BatchSize = 8,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish an earlier call in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a diagnosis in --out.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find out why a model's answers do not come from its images.
+
+    The answers are read again with other images, hints and steps. The result folder gets diagnosis.json,
+    answers.jsonl and report.html. Causes: blind, looks-unused, forgets, decided-first, follows-hints, prior,
+    misperceives; control if there is none, unknown if it cannot be told.
+
+    \b
+    Examples:
+      mmprobe diagnose --model tiny-spd --out results/diagnosis
+      mmprobe diagnose --model qwen2.5-vl-7b --data mine.jsonl --out results/7b --limit 100
+      mmprobe diagnose --model ./checkpoint --data pairs/samples.jsonl --out results/ci --fail-on blind,forgets
+    """
+    from mmprobe.diagnosis.causes import CAUSES
+
+    failing = split_names(fail_on) if fail_on else []
+    for name in failing:
+        if name not in (*CAUSES, "unknown"):
+            raise unknown_name("--fail-on", name, [*CAUSES, "unknown"])
+    check_unlocked(out)
+    check_out(out, [data] if data else [])
+
+    from mmprobe.models.aliases import locate
+    from mmprobe.samples import load_samples
+
+    locate(model)
+    samples = load_samples(data or _draw_pairs(out, n, seed))[:limit]
+
+    from mmprobe.diagnosis import diagnose as find_causes
+    from mmprobe.diagnosis.diagnose import RESULTS, check_folder
+    from mmprobe.models import load_model
+    from mmprobe.viz.report.diagnosis_page import write_diagnosis
+
+    check_folder(out, resume, overwrite)
+    found = find_causes(
+        load_model(model, device=device, dtype=dtype, revision=revision),
+        samples,
+        out,
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    report = write_diagnosis(found.to_dataset(), found.answers, found.tests, out / RESULTS[-1])
+    text = f"{found.model}: {', '.join(found.verdict)}. {found.why}.\nThe evidence: {report}"
+    say({"out": str(out), **found.to_json()}, text, as_json)
+    if set(failing) & set(found.verdict):
+        raise typer.Exit(1)
+
+
+def _draw_pairs(out: Path, n: int, seed: int) -> Path:
+    """Draw pairs into the result folder, unless the same ones are there."""
+    from mmprobe.benchmarks.synthetic.pairs import make_pairs
+
+    folder = out / f"pairs-{n}-{seed}"
+    file = folder / "samples.jsonl"
+    return file if file.is_file() else make_pairs(folder, n, seed)
