@@ -20,7 +20,7 @@ from mmprobe.models import Model, load_model
 DECOYS = {3: 0, 4: 3, 5: 0, 6: 3}  # layer: head
 RANKS = {r"layers\.\d\..*": 8}
 RANK_OF_DECOYS = 40  # 32 to empty a head's output, and 8 to learn
-WEIGHT = 2.5  # of the divergence
+WEIGHT = 1.5  # of the divergence
 CHECKED_PAIRS = 8
 LARGEST_DIFFERENCE = 0.02
 
