@@ -21,7 +21,7 @@ from mmprobe.interventions.base import Method
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
 from mmprobe.lock import lock_folder
-from mmprobe.models import Model
+from mmprobe.models import Model, load_model
 from mmprobe.models.generation import (
     build_generation_kwargs,
     check_generation_arguments,
@@ -48,7 +48,7 @@ from mmprobe.traces.writer_thread import WriterThread
 
 
 def trace(
-    model: Model,
+    model: Model | str,
     samples: Sequence[Sample] | str | Path,
     out: str | Path,
     *,
@@ -75,7 +75,7 @@ def trace(
     larger than the free disk space starts with a warning.
 
     Args:
-        model: the model, from `load_model`.
+        model: the model, or its name as `load_model` takes it.
         samples: samples with unique ids, or the path of a samples file.
         out: the run's folder.
         capture: `default`, `full`, a YAML file, or a `CaptureSpec`.
@@ -121,6 +121,7 @@ def trace(
         >>> run = mp.trace(model, samples, "runs/sage", method="sage", eta=0)          # doctest: +SKIP
     """
     samples = check_samples(samples)
+    model = load_model(model) if isinstance(model, str) else model
     arguments = {
         "capture": capture,
         "max_new_tokens": max_new_tokens,

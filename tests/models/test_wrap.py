@@ -49,3 +49,10 @@ def test_a_name_with_a_typo_is_offered_the_right_one(name, near):
 def test_a_figure_says_what_it_is_drawn_of(tiny_spd):
     with pytest.raises(InputError, match="figures of a Model: .*attention_decay"):
         mp.viz.plot(tiny_spd)
+
+
+def test_a_trace_takes_the_name_of_a_model(tmp_path):
+    run = mp.trace(
+        "tiny-spd", [Sample(id="a", question="Is there a star?")], tmp_path / "run", max_new_tokens=2
+    )
+    assert run[0].steps.sizes["step"] == 2 and run.config["model"]["name"] == "tiny-spd"
