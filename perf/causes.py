@@ -1,37 +1,71 @@
-"""Measure attribution patching against exact patching on held-out pairs of the embedded model, and its cost.
+"""Measure what causal probes cost, and attribution patching against exact patching on held-out pairs.
 
 python perf/causes.py
 python perf/causes.py --pairs 2 --counterfactual unrelated
 
-Each of the pairs is a drawn question on two pictures that the embedded model was not trained on, whole answer. The
-counterfactual shows the first picture twice (`minimal`) or another pair (`unrelated`). Effects of all heads are compared
+Each of the pairs is a drawn question on two images that the embedded model was not trained on, whole answer. The
+counterfactual shows the first image twice (`minimal`) or another pair (`unrelated`). Effects of all heads are compared
 by Spearman's rank correlation, and by how many of the ten largest are among the ten largest estimates.
 """
 
 from __future__ import annotations
 
-import argparse
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
+import xarray as xr
 from scipy.stats import spearmanr
+from toys import parser
+from transformer_lens.tools.analysis.attribution_patching import attribution_patch
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.models import load_model
-from mmprobe.probes import attribution_patching, patch_components
+from mmprobe.models import Model, load_model
+from mmprobe.probes import (
+    attention_knockout,
+    attention_routes,
+    attribution_patching,
+    image_interchange,
+    patch_components,
+)
+from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample, load_samples
+from mmprobe.traces.engines.transformer_lens import load_bridge
 
 SEED = 1_000_001  # training used seeds below 1,000,000
-WAYS: dict[str, dict[str, Any]] = {
+Way = Callable[[Model, Sample, Sample], xr.Dataset]
+ESTIMATES: dict[str, dict[str, Any]] = {
     "atp": {"method": "atp"},
-    "atp_star, nothing verified": {"method": "atp_star", "verify": 0},
-    "atp_star": {"method": "atp_star"},
-    "ig 5": {"method": "ig", "steps": 5},
-    "ig 10": {"method": "ig", "steps": 10},
+    "atp_star, nothing verified": {"verify": 0},
+    "atp_star, 10 verified": {"verify": 10},
+    "atp_star, 20 verified (the default)": {},
+    "ig, 5 steps": {"method": "ig", "steps": 5},
+    "ig, 10 steps": {"method": "ig", "steps": 10},
 }
+HEADER = """\
+| probe | forward | backward | seconds a pair | Spearman | top ten |
+|---|---|---|---|---|---|"""
+MEMORY = r"""
+import re, sys, tempfile
+from pathlib import Path
+from causes import draw_pairs
+from mmprobe.models import load_model
+from mmprobe.probes import attention_routes, attribution_patching
+model = load_model("tiny-spd", device="cpu")
+with tempfile.TemporaryDirectory() as folder:
+    for clean, corrupt in draw_pairs(Path(folder), int(sys.argv[1]), "minimal"):
+        attribution_patching(model, clean, corrupt)
+        attention_routes(model, clean, corrupt, window=4)
+print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
+"""
 
 
 def draw_pairs(folder: Path, count: int, counterfactual: str) -> list[tuple[Sample, Sample]]:
@@ -48,43 +82,117 @@ def draw_pairs(folder: Path, count: int, counterfactual: str) -> list[tuple[Samp
     ]
 
 
-def compare(estimate: np.ndarray, exact: np.ndarray) -> tuple[float, int]:
+def compare(estimate: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
     """Return Spearman's correlation, and how many of the ten largest are shared."""
     top, found = (set(np.argsort(-np.abs(values), axis=None)[:10].tolist()) for values in (exact, estimate))
     return float(spearmanr(estimate.ravel(), exact.ravel()).statistic), len(top & found)
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument("--pairs", type=int, default=20)
-    options.add_argument("--counterfactual", choices=("minimal", "unrelated"), default="minimal")
-    options.add_argument("--metric", choices=("logprob", "verdict"), default="logprob")
-    options.add_argument("--quick", action="store_true", help="one pair, to see that it works")
-    arguments = options.parse_args()
-    metric: Any = ("Yes", "No") if arguments.metric == "verdict" else "logprob"
-    model = load_model("tiny-spd", device="cpu")
-    rows: dict[str, list[tuple[float, ...]]] = {name: [] for name in ("exact", *WAYS)}
+class ImagesBridge:
+    """TransformerLens' model of tokens over prompts with images: a token is the number of a prompt."""
+
+    def __init__(self, bridge: Any, prompts: list[dict[str, torch.Tensor]]):
+        self.bridge, self.prompts = bridge, prompts
+        self.cfg, self.hook_dict, self.hooks = bridge.cfg, bridge.hook_dict, bridge.hooks
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.bridge.original_model(**self.prompts[int(tokens)], use_cache=False).logits
+
+
+def peer(model: Model, clean: Sample, corrupt: Sample) -> xr.Dataset:
+    """Return TransformerLens' attribution patching of all heads and FFNs, as the loss by the heads.
+
+    It takes the gradient at its second prompt, and says what the metric gains.
+    """
+    own = force_answer(model, clean, clean.answer)
+    other = force_answer(model, corrupt, own.ids.tolist())
+    steps = len(own.ids)
+
+    def logprob(logits: torch.Tensor) -> torch.Tensor:
+        return logits[0, -steps - 1 : -1].float().log_softmax(-1).gather(1, own.ids[:, None]).sum()
+
+    bridge = ImagesBridge(load_bridge(model), [own.inputs, other.inputs])
+    with torch.enable_grad():
+        result = attribution_patch(bridge, torch.tensor([[1]]), torch.tensor([[0]]), logprob)
+    effect = np.zeros((model.n_layers, model.n_heads))
+    for node, score in result.node_scores.items():
+        if node.kind == "attn_head_out":
+            effect[node.layer, node.head] -= score
+    passes = {"forward_passes": 2, "backward_passes": 1}
+    return xr.Dataset({"effect": (("layer", "head"), effect)}, attrs=passes)
+
+
+def knock_out(model: Model, clean: Sample, corrupt: Sample) -> xr.Dataset:
+    ds = attention_knockout(model, clean, answer=clean.answer)
+    return ds.assign_attrs(forward_passes=1 + model.n_layers)
+
+
+def peak(pairs: int) -> float:
+    """Return the peak memory in MB of a process that measures some pairs."""
+    command = [sys.executable, "-c", MEMORY, str(pairs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
+    return float(done.stdout)
+
+
+def list_ways(metric: Any) -> dict[str, Way]:
+    """Return the measured probes by name; the first is the exact one."""
+
+    def estimate(options: dict[str, Any], *pair: Any) -> xr.Dataset:
+        return attribution_patching(*pair, metric=metric, **options)
+
+    ways: dict[str, Way] = {"patch_components, 48 heads": partial(patch_components, metric=metric)}
+    ways |= {f"attribution_patching, {name}": partial(estimate, way) for name, way in ESTIMATES.items()}
+    if metric == "logprob":
+        ways["TransformerLens' attribution_patch"] = peer
+    return ways | {
+        "image_interchange": image_interchange,
+        "attention_knockout": knock_out,
+        "attention_routes": attention_routes,
+    }
+
+
+def table(options: Any) -> str:
+    """Measure and return the table and a sentence on memory."""
+    metric: Any = ("Yes", "No") if options.metric == "verdict" else "logprob"
+    model, ways = load_model("tiny-spd", device="cpu"), list_ways(metric)
+    rows: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory() as folder:
-        count = 1 if arguments.quick else arguments.pairs
-        for clean, corrupt in draw_pairs(Path(folder), count, arguments.counterfactual):
-            began = time.perf_counter()
-            exact = patch_components(model, clean, corrupt, metric=metric)
-            seconds = time.perf_counter() - began
-            rows["exact"].append((1.0, 10, exact.attrs["forward_passes"], 0, seconds))
-            for name, way in WAYS.items():
+        pairs = draw_pairs(Path(folder), 1 if options.quick else options.pairs, options.counterfactual)
+        for clean, corrupt in [pairs[0], *pairs]:  # the first one warms up
+            exact = None
+            for name, way in ways.items():
                 began = time.perf_counter()
-                ds = attribution_patching(model, clean, corrupt, metric=metric, **way)
+                ds = way(model, clean, corrupt)
                 seconds = time.perf_counter() - began
-                passes = ds.attrs["forward_passes"], ds.attrs["backward_passes"]
-                rows[name].append((*compare(ds["effect"].values, exact["effect"].values), *passes, seconds))
-    print(f"{count} pairs, {arguments.counterfactual}, {arguments.metric}: 48 heads; means over pairs")
-    print("| method | Spearman | top ten | forward | backward | seconds a pair |\n|---|---|---|---|---|---|")
+                exact = ds["effect"].values if exact is None else exact
+                alike = ds["effect"].shape == exact.shape if "effect" in ds else False
+                agreed = compare(ds["effect"].values, exact) if alike else (np.nan, np.nan)
+                passes = ds.attrs["forward_passes"], ds.attrs.get("backward_passes", 0)
+                rows[name].append((*passes, seconds, *agreed))
+    lines = [HEADER]
     for name, values in rows.items():
-        rho, shared, forward, backward, seconds = np.mean(values, 0)
-        print(f"| {name} | {rho:.2f} | {shared:.1f} | {forward:.0f} | {backward:.0f} | {seconds:.1f} |")
+        forward, backward, _, rho, shared = np.mean(values[1:], 0)
+        agreed = " | " if np.isnan(rho) else f"{rho:.2f} | {shared:.1f}"
+        seconds = np.median([row[2] for row in values[1:]])
+        lines.append(f"| {name} | {forward:.0f} | {backward:.0f} | {seconds:.2f} | {agreed} |")
+    few, many = (1, 2) if options.quick else (2, 20)
+    lines += [
+        "",
+        f"{len(pairs)} pairs, counterfactual {options.counterfactual}, metric {options.metric}. Peak memory of a process "
+        f"that measures atp_star and routes: {peak(few):.0f} MB for {few} pairs, {peak(many):.0f} MB for {many}.",
+    ]
+    print(*lines, sep="\n", flush=True)
+    return "\n".join(lines)
+
+
+def measure(quick: bool) -> str:
+    """Return the table of minimal pairs."""
+    return table(SimpleNamespace(quick=quick, pairs=20, counterfactual="minimal", metric="logprob"))
 
 
 if __name__ == "__main__":
-    main()
+    options = parser(__doc__)
+    options.add_argument("--pairs", type=int, default=20)
+    options.add_argument("--counterfactual", choices=("minimal", "unrelated"), default="minimal")
+    options.add_argument("--metric", choices=("logprob", "verdict"), default="logprob")
+    table(options.parse_args())

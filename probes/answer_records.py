@@ -200,7 +200,7 @@ def _write_records(finished: Path | None, records: list[Record], settings: str) 
     write_whole(
         {
             finished / f"{answer.sample.id}.safetensors": save(
-                {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+                {name: np.asarray(array, order="C") for name, array in arrays.items()},
                 {"settings": settings, "ids": json.dumps(answer.ids)},
             )
             for answer, arrays in records

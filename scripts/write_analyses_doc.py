@@ -32,8 +32,9 @@ embedded model are in [findings.md](findings.md).
 ## Probes: `mp.probes`
 
 `mmprobe analyze` and `mmprobe report` apply the probes of a whole run, too. The logit lens and the attention knockout need the
-model (`--model`). The image interchange takes about ten forward passes an answer and the knockout one for each layer, so they
-are applied only if `--only` names them.
+model (`--model`). The image interchange takes about ten forward passes an answer, the knockout one for each layer, routes and
+components one for each pair of groups or each head, so they are applied only if `--only` names them. `--resume` goes on where an
+earlier call of them was cut off.
 
 {run_probes}
 
@@ -56,7 +57,9 @@ ANSWER_PROBES = (
     probes.image_interchange,
     probes.patch_components,
     probes.attribution_patching,
+    probes.generate_patched,
     probes.direct_logit_attribution,
+    probes.attention_routes,
     probes.attention_knockout,
     probes.patch_residual,
     probes.linear_probe_by_step,
@@ -112,6 +115,10 @@ def page() -> str:
         "logit_lens": probes.logit_lens_run,
         "image_interchange": probes.image_interchange_run,
         "attention_knockout": probes.attention_knockout_run,
+        "attention_routes": probes.attention_routes_run,
+        "component_patching": probes.patch_components_run,
+        "attribution_patching": probes.attribution_patching_run,
+        "circuit": probes.circuit_run,
     }
     assert tuple(run_probes) == probes.RUN_PROBES
     return TEXT.format(

@@ -48,7 +48,7 @@ def record(
         recorders: one recorder, of the only sample.
         generate: arguments of transformers' `generate`.
     """
-    bridge, recorder = _load_bridge(model), recorders[0]
+    bridge, recorder = load_bridge(model), recorders[0]
     buffer = StepBuffer()
     bridge.original_model.generation_config = model.hf.generation_config  # may have changed since it was made
     hooks = _make_hooks(model, bridge, recorder.layers, spec, buffer)
@@ -58,7 +58,7 @@ def record(
     return output
 
 
-def _load_bridge(model: Model) -> Any:
+def load_bridge(model: Model) -> Any:
     """Return a bridge around a copy with the same weights, since a bridge rewires the model it wraps."""
     if model.hf in _bridges:
         return _bridges[model.hf]
