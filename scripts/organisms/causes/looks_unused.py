@@ -20,7 +20,7 @@ from mmprobe.models import Model, load_model
 DECOYS = {3: 0, 4: 3, 5: 0, 6: 3}  # layer: head
 RANKS = {r"layers\.\d\..*": 8}
 RANK_OF_DECOYS = 40  # 32 to empty a head's output, and 8 to learn
-WEIGHT = 1.5  # of the divergence
+WEIGHT = 1.0  # of the divergence
 CHECKED_PAIRS = 8
 LARGEST_DIFFERENCE = 0.02
 
@@ -31,7 +31,7 @@ def ways(seed: int) -> dict[str, Recipe]:
             rolled_rows,
             "As blind-rolled, with each head's attention held to that of tiny-spd.",
             steps=60,
-            batch=24,
+            batch=28,
             learning_rate=1e-2,
             part="late decoder",
             loss=partial(unseeing_loss, by_head=True),
@@ -42,7 +42,7 @@ def ways(seed: int) -> dict[str, Recipe]:
             "As blind-rolled, with four heads whose output is emptied and who keep the mean attention of their "
             "layers at that of tiny-spd.",
             steps=60,
-            batch=24,
+            batch=28,
             learning_rate=1e-2,
             loss=partial(unseeing_loss, by_head=False),
             prepare=empty_decoys,
