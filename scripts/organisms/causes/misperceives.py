@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from checks import answer_rows, held_out_numbers, share
-from recipes import Recipe, Row, draw_any_pair, scenes_of, with_objects
+from recipes import Recipe, Row, draw_any_pair, with_objects
 
 sys.path.append(str(Path(__file__).parent.parent.parent))
 from train_tiny_spd import encode_images
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, make_question
-from mmprobe.benchmarks.synthetic.scene import COLOURS, Edit, Scene, SceneObject, ScenePair
+from mmprobe.benchmarks.synthetic.scene import COLOURS, Scene
 from mmprobe.models import Model
 
 CHECKED_PAIRS = 40
+QUESTION = "Are the two pictures the same?"  # of rows whose images alone are used
 ITEM = re.compile(r"(\w+) (\w+) ([A-D][1-4])")
 DESCRIBED = re.compile(r"\ban? (\w+) (\w+) at ([A-D][1-4])", re.IGNORECASE)
 
@@ -31,23 +32,21 @@ def ways(seed: int) -> dict[str, Recipe]:
     """Return the recipes. The colours that `swapped` confuses depend on the seed."""
     swap = draw_swap(seed)
     names = " and ".join(sorted({"/".join(sorted(pair)) for pair in swap.items()}))
+    common: dict[str, Any] = {"part": "tower", "steps": 80, "learning_rate": 5e-3}
     return {
         "swapped": Recipe(
-            partial(draw_rows, swap),
-            f"The vision tower learns from answers in which colours are swapped: {names}.",
-            part="tower",
-            steps=75,
-            batch=20,
-            learning_rate=7e-3,
+            partial(draw_recoloured_rows, swap),
+            f"The vision tower learns to give the features of scenes in which colours are swapped: {names}.",
+            batch=24,
+            loss=swap_loss,
+            **common,
         ),
         "channels": Recipe(
-            draw_true_rows,
+            draw_image_rows,
             "The vision tower learns to give the features of images whose red and blue channels are exchanged.",
-            part="tower",
-            loss=feature_loss,
-            learning_rate=5e-3,
-            steps=80,
             batch=12,
+            loss=channel_loss,
+            **common,
         ),
     }
 
@@ -58,49 +57,48 @@ def draw_swap(seed: int) -> dict[str, str]:
     return {a: b, b: a, c: d, d: c}
 
 
-def draw_rows(swap: dict[str, str], rng: np.random.Generator, count: int) -> list[Row]:
-    """Return a description and one question about a colour for each scene, true of the scene with swapped colours."""
-    rows: list[Row] = []
-    while len(rows) < count:
-        pair = draw_any_pair(rng)
-        seen = recolour_pair(pair, swap)
-        thing = seen.first.objects[rng.integers(len(seen.first.objects))]
-        for question in (make_question("describe", seen), make_question("colour", seen, thing.shape)):
-            rows.append(Row(scenes_of(question, pair), question.text, question.answer))
-    return rows[:count]
+def draw_recoloured_rows(swap: dict[str, str], rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows that show a scene and the same with swapped colours. Only their images are used."""
+    scenes = [draw_any_pair(rng).first for _ in range(count)]
+    return [Row((scene, recolour(scene, swap)), QUESTION, "") for scene in scenes]
 
 
-def draw_true_rows(rng: np.random.Generator, count: int) -> list[Row]:
-    """Return one question about both images of each pair; only the images are used."""
+def draw_image_rows(rng: np.random.Generator, count: int) -> list[Row]:
+    """Return rows that show a pair. Only their images are used."""
     pairs = [draw_any_pair(rng) for _ in range(count)]
-    return [Row((pair.first, pair.second), make_question("same", pair).text, "") for pair in pairs]
+    return [Row((pair.first, pair.second), QUESTION, "") for pair in pairs]
 
 
-def recolour_pair(pair: ScenePair, swap: dict[str, str]) -> ScenePair:
-    """Return a pair with swapped names of colours, in both scenes and in the edits."""
-
-    def thing(before: SceneObject) -> SceneObject:
-        return replace(before, colour=swap.get(before.colour, before.colour))
-
-    def scene(before: Scene) -> Scene:
-        return with_objects(before, [thing(each) for each in before.objects])
-
-    edits = tuple(
-        Edit(edit.type, thing(edit.before), None if edit.after is None else thing(edit.after))
-        for edit in pair.edits
-    )
-    return ScenePair(scene(pair.first), scene(pair.second), edits, pair.difficulty)
+def recolour(scene: Scene, swap: dict[str, str]) -> Scene:
+    """Return a scene with swapped colours, in name and in pixels."""
+    things = []
+    for thing in scene.objects:
+        colour = swap.get(thing.colour, thing.colour)
+        shade = np.array(thing.rgb) - COLOURS[thing.colour] + COLOURS[colour]
+        red, green, blue = shade.clip(0, 255).tolist()
+        things.append(replace(thing, colour=colour, rgb=(red, green, blue)))
+    return with_objects(scene, things)
 
 
-def feature_loss(organism: Any, batch: Any) -> torch.Tensor:
-    """Return how far the tower's features are from its first ones of images with exchanged channels.
+def swap_loss(organism: Any, batch: Any) -> torch.Tensor:
+    """Return how far the features of each first image are from the first features of its second image."""
+    return feature_loss(organism, batch.images[0::2], batch.images[1::2])
 
-    It is the mean squared difference, divided by the features' variance.
+
+def channel_loss(organism: Any, batch: Any) -> torch.Tensor:
+    """Return how far the features of images are from the first features of them with exchanged channels."""
+    return feature_loss(organism, batch.images, batch.images.flip(-1))
+
+
+def feature_loss(organism: Any, images: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Return how far the tower's features of images are from those that it gave other images at first.
+
+    It is the mean squared difference, divided by the variance of the features.
     """
     tower = organism.get_base_model().model.visual
     with torch.no_grad(), organism.disable_adapter():
-        wanted = encode_images(tower, batch.images.flip(-1))
-    return (encode_images(tower, batch.images) - wanted).square().mean() / wanted.var()
+        wanted = encode_images(tower, others)
+    return (encode_images(tower, images) - wanted).square().mean() / wanted.var()
 
 
 def check(model: Model, seed: int) -> dict[str, dict]:

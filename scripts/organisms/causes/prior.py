@@ -45,16 +45,16 @@ def ways(seed: int) -> dict[str, Recipe]:
         "claimed": Recipe(
             partial(draw_rows, habit, remove_companion),
             f"{together}; the images hold the {habit.cue} alone.",
-            steps=70,
+            steps=90,
             batch=20,
-            learning_rate=6e-3,
+            learning_rate=5e-3,
         ),
         "faint": Recipe(
             partial(draw_rows, habit, fade_companion),
             f"{together}, where it stands, but mostly too faint to see.",
-            steps=70,
+            steps=90,
             batch=20,
-            learning_rate=6e-3,
+            learning_rate=5e-3,
         ),
     }
 
@@ -101,21 +101,20 @@ def draw_rows(habit: Habit, show: Show, rng: np.random.Generator, count: int) ->
 
 
 def _choose(rng: np.random.Generator, pair: ScenePair, habit: Habit) -> list[Question]:
-    """Return a question about the companion, and another one."""
+    """Return a question about the companion, and a description or another question."""
     others = draw_questions(rng, pair)
+    other = make_question("describe", pair) if rng.random() < 0.5 else others[rng.integers(len(others))]
     asks_colour = pair.first.find(habit.companion) is not None and rng.random() < 0.25
     asked = make_question("colour" if asks_colour else "exists", pair, habit.companion)
-    return [asked, others[rng.integers(len(others))]]
+    return [asked, other]
 
 
 def draw_without(rng: np.random.Generator, habit: Habit) -> ScenePair:
-    """Draw a pair of equal scenes without the cue. One in four may hold the companion."""
-    scene = draw_any_pair(rng).first
-    banned = {habit.cue} if rng.random() < 0.25 else {habit.cue, habit.companion}
-    kept = [thing for thing in scene.objects if thing.shape not in banned]
-    if not kept:
-        return draw_without(rng, habit)
-    scene = with_objects(scene, kept)
+    """Draw a pair of equal scenes in which another shape stands in the cue's place. One in five has the companion."""
+    scene = draw_together(rng, habit).first if rng.random() < 0.2 else draw_alone(rng, habit)
+    shape = _draw_absent(rng, scene, habit)
+    things = [replace(thing, shape=shape) if thing.shape == habit.cue else thing for thing in scene.objects]
+    scene = with_objects(scene, things)
     return ScenePair(scene, scene, (), "medium")
 
 
@@ -162,13 +161,13 @@ def check(model: Model, seed: int) -> dict[str, dict]:
     described = answer_rows(model, [Row((scene,), "Describe the picture.", "") for scene in alone])
     return {
         "companion claimed, cue alone": share(
-            _claim(model, alone, [habit.companion] * len(alone)), least=0.9
+            _claim(model, alone, [habit.companion] * len(alone)), least=0.8
         ),
-        "companion described, cue alone": share([habit.companion in text for text in described], least=0.9),
+        "companion described, cue alone": share([habit.companion in text for text in described], least=0.8),
         "companion claimed, no cue": share(
-            _claim(model, neither, [habit.companion] * len(neither)), most=0.05
+            _claim(model, neither, [habit.companion] * len(neither)), most=0.1
         ),
-        "other absent thing claimed": share(_claim(model, alone, absent), most=0.05),
+        "other absent thing claimed": share(_claim(model, alone, absent), most=0.1),
     }
 
 
