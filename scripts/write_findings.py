@@ -2,7 +2,7 @@
 
 python scripts/write_findings.py --folder findings        # half an hour on two CPU cores; resumes if stopped
 
-The folder keeps pairs and runs. Types of questions differ in length and difficulty, so answers are compared
+The folder keeps pairs, runs and analyses. Types of questions differ in length and difficulty, so answers are compared
 within one type: the opposite questions `same` and `different` are one run, the step-by-step comparisons
 another.
 """
@@ -14,8 +14,11 @@ import base64
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -25,12 +28,16 @@ from plotly.offline import get_plotlyjs
 from tqdm import tqdm
 
 import mmprobe as mp
-from mmprobe.analyses import analyze_all
-from mmprobe.analyses.findings import findings
-from mmprobe.analyses.verdicts import Finding, decide, mean_finding, to_dataset
+from mmprobe.analyses import export
+from mmprobe.analyses.causal_findings import add_twins
+from mmprobe.analyses.export import analyses_folder, read_export
+from mmprobe.analyses.findings import CLAIMED, findings
+from mmprobe.analyses.run_answers import RunAnswers
+from mmprobe.analyses.verdicts import Finding, decide, mean_finding
 from mmprobe.benchmarks.synthetic.labels import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
+from mmprobe.cli.claims import intervene
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes import attribute, compare_with_regions, run_probes
@@ -42,6 +49,7 @@ QUESTIONS = {"verdicts": ("same", "different"), "steps": ("steps",)}
 MAX_NEW_TOKENS = 128
 ATTRIBUTED = 40  # answers with attributions, which take long
 EVERY = 16  # steps between two attributed tokens
+INTERVENED = 80  # answers of each run with interventions
 Datasets = dict[str, dict[str, xr.Dataset]]
 
 
@@ -76,20 +84,7 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
         attributed: as `measure_attributions` returns it.
     """
     ratio = datasets["steps"]["attention_ratio"]
-    layer = int(ratio["ratio_by_label"].sel(label="all").idxmax("layer"))
-    best = ratio.sel(label="all", layer=layer)
-    n = f"{int(best['n_label'])} answers"
-    values = [
-        float(best[f"ratio_by_label{end}"]) - float(best["random_by_label"]) for end in ("", "_low", "_high")
-    ]
-    yield Finding(
-        f"The changed regions get more attention than random regions (layer {layer}, the best of all)",
-        "-",
-        "ratio of mean attention on the regions to mean attention elsewhere, minus the ratio of random regions",
-        *values,
-        n,
-        decide(*values[1:], 1),
-    )
+    n = f"{int(ratio['n_label'].sel(label='all'))} answers"
     values = [float(ratio[f"head_stability{end}"]) for end in ("", "_low", "_high")]
     yield Finding(
         "The same heads attend to the changes in both halves of the data",
@@ -119,11 +114,32 @@ def test_own_claims(datasets: Datasets, attributed: dict[str, np.ndarray]) -> It
             "share of the positive attribution on the regions, minus the regions' share of the cells",
             lifts,
             1,
-        )
+        )._replace(twin="regions")
 
 
-def measure_attributions(model: Model, run: Run) -> dict[str, np.ndarray]:
-    """Return the share of attribution on the regions minus their share of the cells, [sample] by method."""
+def analyze_run(run: Run, functions: dict[str, Callable[[Run], xr.Dataset]]) -> dict[str, xr.Dataset]:
+    """Return analyses of a run by name; those of an earlier call are read again."""
+    datasets = {}
+    for name, analyze in functions.items():
+        dataset = read_export(run, name)
+        if dataset is None:
+            try:
+                dataset = analyze(run)
+            except NotApplicable as error:
+                print(f"{name} left out: {error}")
+                continue
+            export(dataset, analyses_folder(run))
+        datasets[name] = dataset
+    return datasets
+
+
+def measure_attributions(model: Model, run: Run, file: Path) -> dict[str, np.ndarray]:
+    """Return the share of attribution on the regions minus their share of the cells, [sample] by method.
+
+    The file keeps them.
+    """
+    if file.exists():
+        return {method: np.array(lifts) for method, lifts in json.loads(file.read_text()).items()}
     names = run.ids[:: max(1, len(run) // ATTRIBUTED)][:ATTRIBUTED]
     lifts: dict[str, list[float]] = {"occlusion": [], "integrated_gradients": []}
     for name in tqdm(names, desc="attribution", unit="answer", disable=None):
@@ -137,19 +153,10 @@ def measure_attributions(model: Model, run: Run) -> dict[str, np.ndarray]:
             except NotApplicable:
                 continue
             method_lifts.append(float(regions["share"].mean() - regions["area"]))
+    file.write_text(json.dumps(lifts))
     return {method: np.array(method_lifts) for method, method_lifts in lifts.items()}
 
 
-# analyses that a claim is tested by; others run where a figure shows them
-CLAIMED = {
-    "attention_decay",
-    "attention_vs_activation",
-    "residual_drift",
-    "sublayer_transitions",
-    "neuron_activation",
-    "attention_ratio",
-    "predict_unfaithful",
-}
 FIGURES = (
     ("steps", "attention_decay", 0),
     ("steps", "attention_decay", 4),
@@ -201,17 +208,36 @@ def draw_png(page: Page, figure: go.Figure) -> bytes:
 
 
 def make_table(ds: xr.Dataset) -> list[str]:
-    """Return the lines of a table of findings."""
-    lines = ["| claim | paper | measured | value [95 %] | n | verdict |", "|---|---|---|---|---|---|"]
+    """Return the lines of a table of findings, two for each claim: the correlation and the intervention."""
+    lines = [
+        "| claim | paper | evidence | measured | value [95 %] | n | verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for number in range(ds.sizes["finding"]):
-        row = {name: ds[name].values[number] for name in ds}
-        numbers = (
-            f"{row['value']:+.4g} [{row['low']:+.4g}, {row['high']:+.4g}]" if np.isfinite(row["low"]) else "–"
-        )
-        lines.append(
-            f"| {row['claim']} | {row['source']} | {row['measure']} | {numbers} | {row['n']} | **{row['verdict']}** |"
-        )
+        row = {str(name): ds[name].values[number] for name in ds}
+        lines.append(f"| {row['claim']} | {row['source']} | correlation | {make_cells(row, '')} |")
+        done = f"If {row['intervention']}: " if row["intervention"] else ""
+        lines.append(f"| | | intervention | {done}{make_cells(row, 'causal_')} |")
     return lines
+
+
+def make_cells(row: dict[str, Any], prefix: str) -> str:
+    """Return the cells of a measure, its numbers and its verdict."""
+    measure, value, low, high, n, verdict = (
+        row[f"{prefix}{name}"] for name in ("measure", "value", "low", "high", "n", "verdict")
+    )
+    numbers = f"{value:+.4g} [{low:+.4g}, {high:+.4g}]" if np.isfinite(low) else "–"
+    return f"{measure or '–'} | {numbers} | {n or '–'} | **{verdict}**"
+
+
+def count_agreement(tables: list[xr.Dataset]) -> str:
+    """Return in words how often the two verdicts of a claim agree."""
+    counts = Counter(np.concatenate([table["agree"].values for table in tables]).tolist())
+    return (
+        f"Of the {counts.total()} rows of claims below, {counts.total() - counts['–']} have an intervention. The two "
+        f"verdicts agree in {counts['yes']} of these and disagree in {counts['no']}; in {counts['open']} at least one "
+        "is undecided."
+    )
 
 
 TEXT = """\
@@ -227,6 +253,22 @@ predicts. **does not hold**: it lies on the other side. **undecided**: it includ
 the kind that the claim is about. The claim that something stays the same holds if the whole interval lies within its margin.
 Differences are unfaithful minus faithful answers to one type of question. A small model of a drawn world may differ from the
 large models of the paper. This page shows that the analyses can support a claim and can contradict it.
+
+## Correlations and interventions
+
+What correlates with unfaithful answers need not be their cause. So each claim has two rows. The first says what correlates, over
+all answers. The second says what happens under the intervention that the claim implies, on {intervened} answers of each run; up
+to half of them are unfaithful, and means over the run count each answer by the number of answers that it stands for:
+
+- attention to the images falls: the images are exchanged for unrelated ones, and each token loses log-probability. If later
+  tokens depend less on the images, the loss falls over the steps
+- unfaithful answers attend less: the answers are generated again with attention to the images raised (SAGE's first stage, with
+  the paper's strength), and checked again
+- the changed regions get more attention: only they are exchanged, or as many places beside them
+- FFNs or attention turn the residual stream: their updates in the last third of the layers are replaced by their mean
+- FFNs conflict with attention: the answers are generated again with these FFN updates scaled down (SAGE's second stage)
+
+{agreement} **none known**: no intervention that tests the claim is known.
 
 ## Dilution
 
@@ -275,23 +317,40 @@ def main() -> None:
     datasets: Datasets = {}
     for name, run in runs.items():
         probes = run_probes(model if name == "steps" else None, slow=True)
-        shown = CLAIMED | {figure for folder, figure, _ in FIGURES if folder == name}
-        functions = mp.analyses.ANALYSES | probes
-        results, left_out = analyze_all(run, {key: functions[key] for key in functions if key in shown})
-        print(*left_out, sep="\n")
-        datasets[name] = {dataset.attrs["analysis"]: dataset for dataset in results}
-    attributed = measure_attributions(model, runs["steps"])
+        functions: dict[str, Callable[[Run], xr.Dataset]] = mp.analyses.ANALYSES | probes
+        shown = {*CLAIMED, "predict_unfaithful", *(figure for folder, figure, _ in FIGURES if folder == name)}
+        functions = {key: functions[key] for key in functions if key in shown}
+        functions["claim_interventions"] = partial(intervene, model=model, answers=INTERVENED)
+        datasets[name] = analyze_run(run, functions)
+    write_page(
+        model,
+        runs,
+        datasets,
+        measure_attributions(model, runs["steps"], arguments.folder / "attributed.json"),
+    )
+
+
+def write_page(
+    model: Model, runs: dict[str, Run], datasets: Datasets, attributed: dict[str, np.ndarray]
+) -> None:
+    """Write the page and its figures."""
+    tables = [findings(run, datasets[name].values()) for name, run in runs.items()]
+    own, of_steps = test_own_claims(datasets, attributed), datasets["steps"]["claim_interventions"]
+    tables.append(add_twins(own, of_steps, RunAnswers(runs["steps"])))
     bad = {name: sum(run.faithful(id_) is False for id_ in run.ids) for name, run in runs.items()}
+    of_verdicts, of_steps_table, beyond = ("\n".join(make_table(table)) for table in tables)
     text = TEXT.format(
-        pairs=arguments.pairs,
+        pairs=len(runs["steps"]),
         layers=model.n_layers,
         verdicts=len(runs["verdicts"]),
         steps=len(runs["steps"]),
         bad_verdicts=bad["verdicts"],
         bad_steps=bad["steps"],
-        of_verdicts="\n".join(make_table(findings(runs["verdicts"], datasets["verdicts"].values()))),
-        of_steps="\n".join(make_table(findings(runs["steps"], datasets["steps"].values()))),
-        beyond="\n".join(make_table(to_dataset(test_own_claims(datasets, attributed)))),
+        intervened=INTERVENED,
+        agreement=count_agreement(tables),
+        of_verdicts=of_verdicts,
+        of_steps=of_steps_table,
+        beyond=beyond,
         figures="\n".join(draw_figures(datasets, DOCS / "findings")),
     )
     (DOCS / "findings.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from mmprobe.cli.options import AsJson, say
 DIFFERENCES = (1, 3)  # hard pairs with differences: the embedded model hardly errs on others
 QUESTIONS = ("same", "different", "count", "steps", "describe")
 MAX_NEW_TOKENS = 128
+EXCHANGED = 16  # answers that are read again with other images
 
 
 def demo(
@@ -46,7 +48,7 @@ def run_demo(out: Path) -> dict[str, Any]:
     from mmprobe.analyses import ANALYSES, analyze_all, export, findings
     from mmprobe.benchmarks.synthetic.labels import label_run
     from mmprobe.benchmarks.synthetic.pairs import make_pairs
-    from mmprobe.probes import run_probes
+    from mmprobe.probes import image_interchange_run, run_probes
 
     samples_file = out / "pairs" / "samples.jsonl"
     if not samples_file.exists():
@@ -66,6 +68,8 @@ def run_demo(out: Path) -> dict[str, Any]:
     verdicts = label_run(mp.open_run(folder))
     run = mp.open_run(folder)
     datasets, _ = analyze_all(run, ANALYSES | run_probes(model))
+    ids = random.Random(SEED).sample(run.ids, EXCHANGED)
+    datasets.append(image_interchange_run(model, run, ("unrelated",), ids=sorted(ids, key=run.ids.index)))
     for dataset in datasets:
         export(dataset, out / "analyses")
     report = mp.viz.write_report(run, datasets, out / "report.html", findings=findings(run, datasets))

@@ -1,4 +1,4 @@
-"""A Chromium for the tests that open pages, from the PATH or Playwright's own.
+"""A Chromium for the tests that open pages, from the PATH or Playwright's own, and what a page shows.
 
 `python tests/helpers/browser.py` exits with 0 if one starts.
 """
@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, Error, Playwright, sync_playwright
+import numpy as np
+from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = [
@@ -52,6 +53,20 @@ def _launch(playwright: Playwright) -> Browser:
         except Error:
             continue
     raise NoBrowserError(NO_BROWSER)
+
+
+def heat_maps(page: Page, container: str = "sample-images") -> list[np.ndarray]:
+    """Return RGBA of the heat maps' cells, [height, width, 4] for each image."""
+    canvases = page.evaluate(
+        """(container) => [...document.querySelectorAll(`#${container} canvas`)].map((canvas) => {
+            const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+            copy.drawImage(canvas, 0, 0);
+            const pixels = [...copy.getImageData(0, 0, canvas.width, canvas.height).data];
+            return { shape: [canvas.height, canvas.width, 4], pixels };
+        })""",
+        container,
+    )
+    return [np.array(canvas["pixels"]).reshape(canvas["shape"]) for canvas in canvases]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 import xarray as xr
+from helpers.browser import heat_maps
 from PIL import Image
 from playwright.sync_api import Page
 
@@ -38,20 +39,6 @@ def choose(page: Page, name: str) -> None:
     page.click("#pages a[href='#explorer']")
     page.locator(".samples button", has_text=name).click()
     page.wait_for_function("name => document.querySelector('#sample-id').textContent === name", arg=name)
-
-
-def heat_maps(page: Page, container: str = "sample-images") -> list[np.ndarray]:
-    """Return RGBA of the heat maps' cells, [height, width, 4] for each image."""
-    canvases = page.evaluate(
-        """(container) => [...document.querySelectorAll(`#${container} canvas`)].map((canvas) => {
-            const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
-            copy.drawImage(canvas, 0, 0);
-            const pixels = [...copy.getImageData(0, 0, canvas.width, canvas.height).data];
-            return { shape: [canvas.height, canvas.width, 4], pixels };
-        })""",
-        container,
-    )
-    return [np.array(canvas["pixels"]).reshape(canvas["shape"]) for canvas in canvases]
 
 
 def assert_heat_shows(
@@ -132,7 +119,7 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
     match = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert match
     policy = dict(part.strip().split(" ", 1) for part in match[1].split(";"))
-    assert len(scripts) == 7, "the pages' script, plotly.js once, the figures' three and the explorer's two"
+    assert len(scripts) == 8, "the pages' script, plotly.js once, the figures' three and the explorer's three"
     assert policy == {
         "default-src": "'none'",
         "script-src": " ".join(f"'sha256-{digest}'" for digest in hashes),

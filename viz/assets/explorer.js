@@ -1,5 +1,5 @@
 "use strict";
-/* The explorer. It shows one sample and unpacks its data block when it is selected. Needs heat.js. */
+/* The explorer. It shows one sample and unpacks its data block when it is selected. Needs heat.js and causes.js. */
 (() => {
   const PLOT = { width: 600, height: 90, top: 6 };
   const LABELS = new Map([[true, "faithful"], [false, "unfaithful"], [null, "unlabelled"]]);
@@ -24,7 +24,7 @@
 
   async function load(name) {
     const data = JSON.parse(find(name).textContent);
-    const { mass, share } = data;
+    const { mass, share, cause } = data;
     for (const map of [data.attention, data.activation]) {
       if (!map) continue;
       map.weights = await unpack(map.weights, Uint8Array);
@@ -32,6 +32,7 @@
     }
     if (mass) mass.values = await unpack(mass.values, Float32Array);
     if (share) data.share = await unpack(share, Float32Array);
+    for (const part of cause ? ["steps", "losses"] : []) cause[part] = await unpack(cause[part], Float32Array);
     return data;
   }
 
@@ -95,10 +96,16 @@
     }
   }
 
+  const showsCause = () => Boolean(sample.cause) && (!sample.attention || find("map").value === "cause");
+
   function showHeat(step) {
     const perStep = find("normalise").value === "step";
     const scope = perStep ? "largest of this step" : "largest of all steps";
-    if (sample.attention) {
+    if (showsCause()) {
+      const maximum = causes.brightest(sample.cause, perStep ? step : null);
+      paintMaps("sample-images", causes.map(sample.cause, step), maximum);
+      find("legend-max").textContent = `${maximum.toPrecision(3)} nat lost ${causes.words(sample.cause)}, ${scope}`;
+    } else if (sample.attention) {
       const weights = visualWeights(step);
       const maximum = perStep ? largest(weights) : largestOfSample();
       paintMaps("sample-images", weights, maximum);
@@ -153,6 +160,8 @@
     svg.querySelector(".area").setAttribute("d",
       `${line}L${plotX(shares.length - 1)},${PLOT.height}L${plotX(0)},${PLOT.height}Z`);
     find("share-max").textContent = `highest ${percent(maximum)}`;
+    svg.querySelector(".loss").setAttribute("d", sample.cause ? causes.path(sample.cause, plotX, PLOT) : "");
+    if (sample.cause) find("loss-max").textContent = `highest ${causes.nat(causes.largest(sample.cause.steps))}`;
     find("share-last").textContent = `step ${shares.length - 1}`;
   }
 
@@ -163,6 +172,8 @@
     find("step-probability").textContent = logprob === null ? "not a number" : percent(Math.exp(logprob));
     find("step-logprob").textContent = `${number(logprob)} nat`;
     find("step-entropy").textContent = `${number(sample.entropy[step])} nat`;
+    if (sample.cause) find("step-loss").textContent = causes.nat(sample.cause.steps[step]);
+    if (sample.share) find("step-attention").textContent = percent(shareAt(step));
   }
 
   /** Shows the step under the pointer, or the selected step. */
@@ -214,7 +225,10 @@
     const available = {
       attention: sample.attention,
       activation: sample.activation,
-      maps: sample.attention || sample.activation,
+      cause: sample.cause,
+      both: sample.cause && sample.attention,
+      map: sample.cause || sample.attention,
+      maps: sample.cause || sample.attention || sample.activation,
       mass: sample.mass,
       share: sample.share && sample.images.length && sample.tokens.length,
       layers: sample.layers.length,
@@ -233,14 +247,23 @@
     find("sample-question").textContent = sample.question;
     find("sample-truth").textContent = sample.truth === null ? "" : `True answer: ${sample.truth}`;
     find("sample-notes").replaceChildren(...sample.notes.map((note) => make("li", { textContent: note })));
-    showImages("sample-images", sample.attention);
+    showImages("sample-images", sample.cause || sample.attention);
     showImages("sample-activation", sample.activation);
     find("tokens").replaceChildren(...sample.tokens.flatMap(tokenNodes));
+    if (sample.cause) causes.underline(find("tokens").children, sample.cause);
     pinned = 0;
     pointed = null;
     find("sample").hidden = false;
     showAvailable();
     showRegions();
+    showMap();
+  }
+
+  /** Names the map over the images, and shows it. */
+  function showMap() {
+    find("map-name").replaceChildren(showsCause()
+      ? `Cause: what the token loses ${causes.words(sample.cause)}`
+      : "Attention, ", showsCause() ? "" : make("span", { className: "layer-words" }));
     showLayers();
   }
 
@@ -324,6 +347,7 @@
     find("layer-mean").addEventListener("change", showLayers);
     find("opacity").addEventListener("input", showStep);
     find("normalise").addEventListener("change", showStep);
+    find("map").addEventListener("change", showMap);
     find("regions").addEventListener("change", showRegions);
   }
 

@@ -14,11 +14,13 @@ const heat = (() => {
     return INFERNO[below].map((low, channel) => low + (position - below) * (INFERNO[below + 1][channel] - low));
   }
 
-  /** Colours a canvas with one pixel per visual token; `largest` is the weight with the brightest colour. */
+  /** Colours a canvas with one pixel per visual token; `largest` is the weight with the brightest colour.
+   * Tokens whose weight is NaN stay clear. */
   function paint(canvas, weights, largest) {
     const context = canvas.getContext("2d");
     const pixels = context.createImageData(canvas.width, canvas.height);
     weights.forEach((weight, cell) => {
+      if (Number.isNaN(weight)) return;
       const value = largest > 0 ? weight / largest : 0;
       const alpha = MIN_ALPHA + (255 - MIN_ALPHA) * value;
       pixels.data.set([...inferno(value), alpha].map(Math.round), 4 * cell);

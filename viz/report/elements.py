@@ -11,6 +11,8 @@ from html import escape
 from importlib import resources
 from typing import Any, NamedTuple
 
+import numpy as np
+
 LABEL_NAMES = {True: "faithful", False: "unfaithful", None: "unlabelled"}
 
 
@@ -60,6 +62,11 @@ def escape_json(json_text: str) -> str:
 def compress(data: bytes) -> str:
     """Return deflated data as base64, as the page's scripts unpack it."""
     return base64.b64encode(zlib.compress(data, 6)).decode("ascii")
+
+
+def pack_array(values: np.ndarray, dtype: str) -> str:
+    """Return an array as `compress` packs its bytes."""
+    return compress(np.ascontiguousarray(values, dtype).tobytes())
 
 
 def facts_list(facts: Mapping[str, str]) -> str:

@@ -7,6 +7,8 @@ from html import escape
 from string import Template
 from typing import NamedTuple
 
+import xarray as xr
+
 from mmprobe.cache import Run
 from mmprobe.viz.report.elements import LABEL_NAMES, data_block, filter_buttons, read_asset
 from mmprobe.viz.report.explorer_data import sample_blocks, select_ids
@@ -31,16 +33,20 @@ class Explorer(NamedTuple):
     links: dict[str, str]
 
 
-def explorer_page(run: Run, labels: dict[str, bool | None], size: int) -> Explorer:
+def explorer_page(
+    run: Run, labels: dict[str, bool | None], size: int, interchange: xr.Dataset | None = None
+) -> Explorer:
     """Return the explorer of a run's samples, with at most `size` samples.
 
     Args:
         labels: by sample id, whether the sample is faithful; None if unknown.
+        interchange: data set of `image_interchange_run`, or None.
     """
-    selected = select_ids(labels, size)
-    blocks = sample_blocks(run, selected)
+    measured = () if interchange is None else set(interchange["sample"].values.tolist())
+    selected = select_ids(labels, size, measured)
+    blocks = sample_blocks(run, selected, interchange)
     shown = selected[: len(blocks)]
-    note = _size_note(len(run), len(shown), is_full=len(shown) < len(selected))
+    note = _size_note(len(run), len(shown), len(shown) < len(selected), bool(measured))
     if not shown:
         return Explorer(_EMPTY_PAGE.substitute(reason=note or "This run has no samples."), [], {})
     items = "".join(
@@ -67,9 +73,12 @@ def _list_item(number: int, name: str, label: str, question: str) -> str:
     )
 
 
-def _size_note(finished: int, shown: int, is_full: bool) -> str:
+def _size_note(finished: int, shown: int, is_full: bool, is_measured: bool) -> str:
     """Return how many samples the explorer shows and why, or nothing if it shows all."""
     if shown == finished:
         return ""
     reason = " More samples would make the file too large." if is_full else ""
-    return f"Shows {shown} of {finished} samples: unfaithful samples first, then in the order of the run.{reason}"
+    then = "then those with measured causes, in" if is_measured else "then in"
+    return (
+        f"Shows {shown} of {finished} samples: unfaithful samples first, {then} the order of the run.{reason}"
+    )

@@ -5,34 +5,46 @@ from __future__ import annotations
 import base64
 import io
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from PIL import Image, UnidentifiedImageError
 
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, open_image
-from mmprobe.viz.report.elements import compress, dump_json
+from mmprobe.viz.report.causes import HOW, cause_data
+from mmprobe.viz.report.elements import dump_json, pack_array
 
 MAX_IMAGE_SIDE = 448
 MAX_BYTES = 60_000_000
+_NO_CAUSE = (
+    f"Attention is not use: what this answer loses with other images was not measured. {HOW} measures it; then "
+    "write the report again."
+)
 _SPECIAL_TOKEN = re.compile(r"<\|[^<>\s]+\|>|</?[A-Za-z_]+>|\[[A-Z_]+\]")
 
 
-def select_ids(labels: dict[str, bool | None], size: int) -> list[str]:
-    """Return the ids of at most `size` samples, unfaithful samples first, then in the order of the run.
+def select_ids(labels: dict[str, bool | None], size: int, measured: Collection[str] = ()) -> list[str]:
+    """Return the ids of at most `size` samples, in the order of the run.
+
+    Unfaithful samples come first, then those whose causes were measured.
 
     Example:
-        >>> select_ids({"a": None, "b": True, "c": False}, 2)
-        ['c', 'a']
+        >>> select_ids({"a": None, "b": True, "c": False, "d": None}, 3, {"d"})
+        ['c', 'd', 'a']
     """
-    return sorted(labels, key=lambda name: labels[name] is not False)[:size]
+    return sorted(labels, key=lambda name: (labels[name] is not False, name not in measured))[:size]
 
 
-def sample_blocks(run: Run, names: list[str]) -> list[str]:
+def sample_blocks(run: Run, names: list[str], interchange: xr.Dataset | None = None) -> list[str]:
     """Return JSON for each sample, safe inside `<script>`. Stop before the total exceeds `MAX_BYTES`.
+
+    Args:
+        interchange: data set of `image_interchange_run`, or None.
 
     Example:
         >>> blocks = sample_blocks(run, run.ids[:24])             # doctest: +SKIP
@@ -42,7 +54,7 @@ def sample_blocks(run: Run, names: list[str]) -> list[str]:
     for name in names:
         trace = run[name]
         try:
-            block = dump_json(sample_data(trace, run.faithful(name)))
+            block = dump_json(sample_data(trace, run.faithful(name), interchange))
         finally:
             trace.close()
         budget -= len(block)
@@ -52,7 +64,7 @@ def sample_blocks(run: Run, names: list[str]) -> list[str]:
     return blocks
 
 
-def sample_data(trace: Trace, faithful: bool | None) -> dict[str, Any]:
+def sample_data(trace: Trace, faithful: bool | None, interchange: xr.Dataset | None = None) -> dict[str, Any]:
     """Return the explorer's data of one trace, ready for JSON.
 
     Returns:
@@ -64,6 +76,7 @@ def sample_data(trace: Trace, faithful: bool | None) -> dict[str, Any]:
         - activation.scale: float32 [step]
         - mass.values: float32 [step, layer, group], mean over heads
         - share: float32 [step, layer], attention on all visual tokens
+        - cause: as `cause_data` returns it
 
         An array that was not captured is None, and `notes` says so.
     """
@@ -73,6 +86,7 @@ def sample_data(trace: Trace, faithful: bool | None) -> dict[str, Any]:
     groups = trace.attention_mass["group"].values.tolist() if mass is not None else []
     captured = [name for name in ("attention/mass", "attention/visual") if name in trace.captured]
     layers = trace.array(captured[0])["layer"].values.tolist() if captured else []
+    cause = cause_data(trace, interchange)
     activation, reason = _activation_maps(trace) if sample.images else (None, "")
     return {
         "id": sample.id,
@@ -86,10 +100,12 @@ def sample_data(trace: Trace, faithful: bool | None) -> dict[str, Any]:
         "layers": layers,
         "attention": None if attention is None or not attention.size else _quantise(attention),
         "activation": None if activation is None else _quantise(activation),
-        "mass": None if mass is None else {"groups": groups, "values": _pack(mass, "<f4")},
+        "mass": None if mass is None else {"groups": groups, "values": pack_array(mass, "<f4")},
         "share": _visual_share(mass, groups, attention),
+        "cause": cause,
         "notes": _capture_notes(sample, mass, attention)
-        + ([f"No token activation maps: {reason}."] if reason else []),
+        + ([f"No token activation maps: {reason}."] if reason else [])
+        + ([_NO_CAUSE] if sample.images and cause is None else []),
     }
 
 
@@ -123,8 +139,8 @@ def _capture_notes(sample: Sample, mass: np.ndarray | None, attention: np.ndarra
 def _visual_share(mass: np.ndarray | None, groups: list[str], attention: np.ndarray | None) -> str | None:
     """Return attention on all visual tokens [step, layer], packed."""
     if mass is not None:
-        return _pack(mass[:, :, groups.index("visual")], "<f4")
-    return None if attention is None else _pack(attention.astype(np.float32).sum(-1), "<f4")
+        return pack_array(mass[:, :, groups.index("visual")], "<f4")
+    return None if attention is None else pack_array(attention.astype(np.float32).sum(-1), "<f4")
 
 
 def _quantise(weights: np.ndarray) -> dict[str, Any]:
@@ -135,11 +151,7 @@ def _quantise(weights: np.ndarray) -> dict[str, Any]:
         rows = np.nan_to_num(rows.astype(np.float32), posinf=0)
         scale[step] = rows.max(-1)
         levels[step] = np.rint(255 * rows / np.where(scale[step] > 0, scale[step], 1)[..., None])
-    return {"weights": _pack(levels, "u1"), "scale": _pack(scale, "<f4")}
-
-
-def _pack(values: np.ndarray, dtype: str) -> str:
-    return compress(np.ascontiguousarray(values, dtype).tobytes())
+    return {"weights": pack_array(levels, "u1"), "scale": pack_array(scale, "<f4")}
 
 
 def _round_values(values: np.ndarray) -> list[float | None]:

@@ -19,14 +19,38 @@ VERDICTS = {
     "does not hold": ("no", "✗"),
     "undecided": ("open", "?"),
     "no such pairs": ("open", "–"),
+    "none known": ("open", "–"),
+    "not measured": ("open", "–"),
 }
-_FINDING_FIELDS = ("claim", "verdict", "measure", "value", "low", "high", "n", "source")
+_FINDING_COLUMNS = ("Verdict", "Measure", "Value", "Interval", "n", "Source")
+_NUMBERS = ("verdict", "measure", "value", "low", "high", "n")
+_FINDING_FIELDS = (
+    "claim",
+    *_NUMBERS,
+    "source",
+    "intervention",
+    "agree",
+    *(f"causal_{name}" for name in _NUMBERS),
+)
+_AGREEMENT = {
+    "yes": "both verdicts agree",
+    "no": "the verdicts disagree",
+    "open": "not both verdicts are decided",
+}
+_CORRELATIONS_ONLY = (
+    "<p class='muted'>These are correlations. What happens under the interventions that the claims imply was not measured: "
+    "<code>mmprobe analyze RUN --only findings --model MODEL</code> measures it; then write the report again.</p>"
+)
 _MAX_FAILURES = 20
 _FINDINGS_NOTE = (
     "A claim holds if the whole 95 % interval lies on its side of 0. It does not hold if the interval lies on the "
     "other side. It is undecided if the interval contains 0 or there are too few answers. The claim that something "
     "stays the same holds if the whole interval lies within its margin. A claim about pairs that the run does not have "
     "is not tested. Faithful and unfaithful answers may also differ in their questions."
+)
+_CAUSES_NOTE = (
+    " What correlates need not be the cause: the second row of a claim says what happens under the intervention that "
+    "the claim implies. None known: no intervention that tests the claim is known."
 )
 
 Findings = xr.Dataset | Sequence[Mapping[str, Any]]
@@ -77,9 +101,12 @@ def _failure_list(failures: list[dict]) -> str:
 def findings_table(findings: Findings | None) -> str:
     """Return a table of claims and verdicts, or nothing if there are no findings.
 
+    A claim has a second row if the interventions that the claims imply were measured.
+
     Args:
         findings: mappings, or a data set of variables with one dimension. Keys are `claim`, `verdict` (one
-            of `VERDICTS`), and optionally `measure`, `value`, `low`, `high`, `n`, `source`.
+            of `VERDICTS`), and optionally `measure`, `value`, `low`, `high`, `n`, `source`; for the
+            intervention `intervention`, `agree`, and `causal_` with verdict, measure, value, low, high and n.
 
     Raises:
         InputError: a claim is missing, or a verdict is none of `VERDICTS`.
@@ -91,17 +118,44 @@ def findings_table(findings: Findings | None) -> str:
     rows = _list_findings(findings)
     if not rows:
         return ""
-    heads = "".join(f"<th scope='col'>{name}</th>" for name in _finding_cells(rows[0], 1))
-    lines = []
-    for number, row in enumerate(rows, 1):
-        cells = _finding_cells(row, number)
-        claim = cells.pop("Claim")
-        values = "".join(f"<td data-label='{name}'>{cell}</td>" for name, cell in cells.items())
-        lines.append(f"<tr><th scope='row'>{claim}</th>{values}</tr>")
+    verdicts = {row.get("causal_verdict", "none known") for row in rows}
+    measured = bool(verdicts - {"none known", "not measured"})
+    evidence = "<th scope='col'>Evidence</th>" if measured else ""
+    lines = [_claim_rows(row, number, measured) for number, row in enumerate(rows, 1)]
+    heads = "".join(f"<th scope='col'>{name}</th>" for name in _FINDING_COLUMNS)
+    how = _CORRELATIONS_ONLY if "not measured" in verdicts and not measured else ""
+    note = _FINDINGS_NOTE + (_CAUSES_NOTE if measured else "")
     return (
-        f"<h3 id='findings'>Findings</h3><table class='findings' aria-labelledby='findings'>"
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table><p class='muted'>{_FINDINGS_NOTE}</p>"
+        f"<h3 id='findings'>Findings</h3>{how}<table class='findings' aria-labelledby='findings'><thead><tr>"
+        f"<th scope='col'>Claim</th>{evidence}{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        f"<p class='muted'>{note}</p>"
     )
+
+
+def _claim_rows(row: Mapping[str, Any], number: int, measured: bool) -> str:
+    """Return the row of a claim, and the row of the intervention if any was measured."""
+    if not row.get("claim"):
+        raise InputError(_wrong_finding(number, row))
+    claim, cells = _format_cell(row["claim"]), _finding_cells(row, number)
+    if not measured:
+        return f"<tr><th scope='row'>{claim}</th>{_join_cells(cells)}</tr>"
+    causal = {
+        name.removeprefix("causal_"): value for name, value in row.items() if name.startswith("causal_")
+    }
+    if row.get("intervention"):
+        causal["measure"] = f"If {row['intervention']}: {causal['measure']}"
+    agreement = _AGREEMENT.get(str(row.get("agree")), "")
+    mark = f"<span class='agreement'>{agreement}</span>" if agreement else ""
+    first = {"Evidence": "correlation", **cells}
+    second = {"Evidence": "intervention", **_finding_cells(causal, number)}
+    return (
+        f"<tr class='claim'><th scope='row' rowspan='2'>{claim}{mark}</th>{_join_cells(first)}</tr>"
+        f"<tr class='cause'>{_join_cells(second)}</tr>"
+    )
+
+
+def _join_cells(cells: Mapping[str, str]) -> str:
+    return "".join(f"<td data-label='{name}'>{cell}</td>" for name, cell in cells.items())
 
 
 def _list_findings(findings: Findings | None) -> Sequence[Mapping[str, Any]]:
@@ -114,17 +168,18 @@ def _list_findings(findings: Findings | None) -> Sequence[Mapping[str, Any]]:
     return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
+def _wrong_finding(number: int, row: Mapping[str, Any]) -> str:
+    return f"finding {number}: needs a claim, and a verdict of {', '.join(VERDICTS)}; it has {row.get('verdict')!r}"
+
+
 def _finding_cells(row: Mapping[str, Any], number: int) -> dict[str, str]:
     """Return a row's cells by column, escaped."""
     verdict = row.get("verdict")
-    if not row.get("claim") or verdict not in VERDICTS:
-        raise InputError(
-            f"finding {number}: needs a claim, and a verdict of {', '.join(VERDICTS)}; it has {verdict!r}"
-        )
+    if verdict not in VERDICTS:
+        raise InputError(_wrong_finding(number, row))
     kind, sign = VERDICTS[verdict]
     low, high = _format_cell(row.get("low")), _format_cell(row.get("high"))
     return {
-        "Claim": _format_cell(row["claim"]),
         "Verdict": f"<span class='verdict {kind}'><span aria-hidden='true'>{sign}</span> {verdict}</span>",
         "Measure": _format_cell(row.get("measure")),
         "Value": _format_cell(row.get("value")),

@@ -1,0 +1,162 @@
+"""What answers lose with other images, in the report: beside attention, switchable, and in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from helpers.browser import heat_maps
+from playwright.sync_api import Page
+
+from mmprobe.analyses.export import analyses_folder, export, read_export
+from mmprobe.cache import Run
+from mmprobe.errors import InputError
+from mmprobe.viz.report import write_report
+from mmprobe.viz.report.causes import cause_data, dependence_line
+from mmprobe.viz.report.overview import findings_table
+
+EFFECT = np.array([0.5, 4.0, -1.0, 2.0, 0.0, 1.0])
+BY_REGION = np.array([[0.25, 3.0, -2.0, 1.0, 0.0, 0.5], [0.0, 1.5, 0.0, 2.0, 0.0, 0.0]])
+
+
+def interchange(**changes: object) -> xr.Dataset:
+    """Return an image interchange of `evil`, with two regions of one visual token: one on each image."""
+    values = {
+        "effect": (("sample", "step"), EFFECT[None].astype(np.float32)),
+        "effect_by_region_step": (("sample", "region", "step"), BY_REGION[None].astype(np.float32)),
+        "region_image": (("sample", "region"), [[0, 1]]),
+        "region_box": (("sample", "region", "corner"), [[[28, 0, 28, 28], [0, 56, 28, 28]]]),
+        **{name: ((), value) for name, value in {"median": 1.5, "median_low": 0.5, "median_high": 2.25}.items()},
+        **{f"unused_share{end}": ((), value) for end, value in {"": 0.25, "_low": 0.125, "_high": 0.5}.items()},
+        "n": ((), 1),
+    } | changes  # fmt: skip
+    attrs = {"analysis": "image_interchange", "kind": "unrelated"}
+    return xr.Dataset(values, coords={"sample": ["evil"]}, attrs=attrs)
+
+
+@pytest.fixture
+def report(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("mmprobe.viz.report.write.analysis_pages", lambda datasets: [])
+    return write_report(run, [interchange()], tmp_path / "report.html")
+
+
+def heat(page: Page) -> np.ndarray:
+    """Return the opacity of the cells of both images, [cell], 0 to 255."""
+    return np.concatenate([cells[..., 3].ravel() for cells in heat_maps(page)])
+
+
+def test_cause_and_attention_are_over_the_image_and_switchable(
+    run: Run, report: Path, show: Callable[..., Page]
+) -> None:
+    page = show(report, "explorer")
+    page.wait_for_selector("#sample-images canvas")
+    assert page.locator("#map").input_value() == "cause"
+    assert page.locator("#map-name").inner_text() == "Cause: what the token loses with the region exchanged"
+    page.click('.token[data-step="1"]')
+    cells = heat(page)
+    assert np.flatnonzero(cells).tolist() == [1, 6 + 4], "cells that were not exchanged stay clear"
+    np.testing.assert_allclose(cells[[1, 10]], [255, 100 + 155 / 2], atol=1)
+    assert page.locator("#legend-max").inner_text().startswith("3.00 nat lost with the region exchanged")
+    assert page.locator("#step-loss").inner_text() == "4.00 nat"
+    page.select_option("#normalise", "sample")
+    page.click('.token[data-step="3"]')
+    np.testing.assert_allclose(heat(page)[[1, 10]], [100 + 155 / 3, 100 + 155 * 2 / 3], atol=1)
+    page.click('.token[data-step="2"]')
+    assert set(heat(page)[[1, 10]]) == {100}, "a loss under 0 is drawn as none"
+    assert page.locator("#step-loss").inner_text() == "-1.00 nat", "and its number is shown"
+
+    page.select_option("#map", "attention")
+    assert page.locator("#map-name").inner_text() == "Attention, mean over layers"
+    weights = run["evil"].attention_visual.values.astype(float).mean(1)
+    np.testing.assert_allclose(heat(page), 100 + 155 * weights[2] / weights.max(), atol=1.6)
+    assert page.locator("#step-loss").is_visible(), "attention is not alone"
+    losses = page.eval_on_selector_all(
+        ".token", "all => all.map((token) => token.style.getPropertyValue('--loss'))"
+    )
+    assert losses == ["13%", "100%", "0%", "50%", "0%", "25%"]
+    assert page.locator("#share .loss").get_attribute("d").count("L") == 5
+
+
+def test_an_answer_without_causes_says_how_to_measure_them(report: Path, show: Callable[..., Page]) -> None:
+    page = show(report, "explorer")
+    page.locator(".samples button", has_text="plain").click()
+    page.wait_for_function("document.querySelector('#sample-id').textContent === 'plain'")
+    assert not page.locator("#map").is_visible() and not page.locator("#step-loss").is_visible()
+    assert (
+        "mmprobe analyze RUN --only image-interchange --model MODEL"
+        in page.locator("#sample-notes").inner_text()
+    )
+    assert (heat(page) > 0).all(), "attention"
+    assert page.locator("#map-name").inner_text() == "Attention, mean over layers"
+
+
+def test_without_regions_the_map_is_of_all_images(run: Run) -> None:
+    none = np.full((1, 2), -1), np.full((1, 2, 4), -1)
+    ds = interchange(region_image=(("sample", "region"), none[0]))
+    cause = cause_data(run["evil"], ds)
+    assert cause is not None and cause["cells"] == [list(range(12))] and cause["losses"] == cause["steps"]
+    assert cause_data(run["plain"], ds) is None
+    shorter = EFFECT[None].copy()
+    shorter[0, -1] = np.nan
+    assert cause_data(run["evil"], interchange(effect=(("sample", "step"), shorter))) is None, (
+        "another answer"
+    )
+
+
+def test_one_line_says_how_much_the_answers_depend_on_their_images(
+    run: Run, one_trace: Callable[..., Run]
+) -> None:
+    text = re.sub("<[^>]*>", "", dependence_line(run, interchange()))
+    assert text == (
+        "With unrelated images in place of their own, the median answer loses 1.50 nat a token [0.50, 2.25]. 25% of "
+        "the answers [12%, 50%] lose under 0.1 nat a token, so they hardly depend on their images. Image interchange, "
+        "1 of 2 answers, 95 % intervals."
+    )
+    assert "mmprobe analyze RUN --only image-interchange --model MODEL" in dependence_line(run, None)
+
+
+CLAIM = {
+    "claim": "A", "verdict": "holds", "measure": "slope", "value": -1.5, "low": -2.0, "high": -1.0, "n": 24,
+    "intervention": "<b>images</b> go", "agree": "no", "causal_verdict": "does not hold", "causal_measure": "loss",
+    "causal_value": 0.5, "causal_low": 0.25, "causal_high": 0.75, "causal_n": "8 answers",
+}  # fmt: skip
+OTHER = CLAIM | {"claim": "B", "intervention": "", "agree": "–", "causal_verdict": "none known"}
+
+
+def test_a_claim_has_a_row_for_the_intervention() -> None:
+    html = findings_table([CLAIM, OTHER])
+    rows = [re.sub("<[^>]+>", "|", row) for row in re.findall("<tr class.*?</tr>", html)]
+    rows = [[cell for cell in row.split("|") if cell.strip()] for row in rows]
+    assert rows[0] == [
+        "A", "the verdicts disagree", "correlation", "✓", " holds", "slope", "-1.5", "-2 to -1", "24", "–",
+    ]  # fmt: skip
+    assert rows[1] == [
+        "intervention", "✗", " does not hold", "If &lt;b&gt;images&lt;/b&gt; go: loss", "0.5", "0.25 to 0.75",
+        "8 answers", "–",
+    ]  # fmt: skip
+    assert rows[2][0] == "B" and rows[3][:3] == ["intervention", "–", " none known"]
+
+
+def test_correlations_alone_say_how_to_measure_causes() -> None:
+    html = findings_table([CLAIM | {"causal_verdict": "not measured"}, OTHER])
+    assert html.count("<tr>") == 3 and "intervention</td>" not in html
+    assert "mmprobe analyze RUN --only findings --model MODEL" in html
+    with pytest.raises(InputError, match="finding 1: needs a claim, and a verdict"):
+        findings_table([CLAIM | {"causal_verdict": "perhaps"}])
+
+
+def test_exports_of_another_run_are_not_read(run: Run) -> None:
+    assert read_export(run, "image_interchange") is None
+    export(interchange(), analyses_folder(run))
+    stored = read_export(run, "image_interchange")
+    assert stored is not None
+    xr.testing.assert_equal(stored, interchange())
+    export(interchange().assign_coords(sample=["lost"]), analyses_folder(run))
+    assert read_export(run, "image_interchange") is None
+    (analyses_folder(run) / "image_interchange.nc").write_bytes(b"no")
+    with pytest.raises(InputError, match=r"image_interchange.nc: cannot be read .*analyse again"):
+        read_export(run, "image_interchange")
