@@ -202,7 +202,6 @@ def ship(work: Path, name: str) -> None:
 @contextmanager
 def only_few_processes(work: Path) -> Iterator[None]:
     """Wait until fewer than `PROCESSES` others plant, and count as one of them."""
-    work.mkdir(parents=True, exist_ok=True)
     locks = [FileLock(work / f".process-{number}.lock") for number in range(PROCESSES)]
     while True:
         for lock in locks:
@@ -221,21 +220,22 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "organisms", help="work folder")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    with only_few_processes(args.work):
-        for plan in all_plans([name.replace("-", "_") for name in args.cause]):
-            if plan.seed not in args.seeds or (args.only and plan.name not in args.only):
-                continue
-            done = any((folder / plan.name / "card.json").exists() for folder in (SHIPPED, args.work))
-            if done and not args.only:
-                continue
-            with ExitStack() as stack, suppress(Timeout):
-                stack.enter_context(FileLock(args.work / f".{plan.name}.lock").acquire(timeout=0))
-                card = plant(plan, args.work / plan.name)
-                numbers = ", ".join(f"{name} {measure.value:.3f}" for name, measure in card.check.items())
-                verdict = "ok" if card.passed else "FAILED"
-                print(f"{card.name}: {verdict}, {card.training.seconds:.0f} s; {numbers}", flush=True)
-                if card.passed:
-                    ship(args.work, plan.name)
+    args.work.mkdir(parents=True, exist_ok=True)
+    for plan in all_plans([name.replace("-", "_") for name in args.cause]):
+        if plan.seed not in args.seeds or (args.only and plan.name not in args.only):
+            continue
+        done = any((folder / plan.name / "card.json").exists() for folder in (SHIPPED, args.work))
+        if done and not args.only:
+            continue
+        with ExitStack() as stack, suppress(Timeout):
+            stack.enter_context(FileLock(args.work / f".{plan.name}.lock").acquire(timeout=0))
+            stack.enter_context(only_few_processes(args.work))
+            card = plant(plan, args.work / plan.name)
+            numbers = ", ".join(f"{name} {measure.value:.3f}" for name, measure in card.check.items())
+            verdict = "ok" if card.passed else "FAILED"
+            print(f"{card.name}: {verdict}, {card.training.seconds:.0f} s; {numbers}", flush=True)
+            if card.passed:
+                ship(args.work, plan.name)
 
 
 if __name__ == "__main__":
