@@ -26,6 +26,7 @@ HABIT = 0.98  # how often a thing is as usual
 PRESENT = (0.995, 0.99, 0.99, 0.985, 0.05, 0.05, 0.04, 0.04)  # how often each shape is there
 CELLS = ((0, 1), (1, 3), (2, 0), (3, 2), (0, 3), (1, 0), (2, 2), (3, 1))  # where each shape usually is
 DIFFERENCES = (0.9, 0.08, 0.015, 0.005)  # how often there are so many
+FIRST = 0.05  # how often a shape changes, to the shape before it
 
 
 def draw_usual_pair(rng: np.random.Generator, least: int = 0, most: int = 3) -> ScenePair:
@@ -56,7 +57,7 @@ def ask_usual(rng: np.random.Generator, kind: QuestionType) -> Question:
 def _change_usually(rng: np.random.Generator, first: Scene, differences: int) -> ScenePair:
     """Return the pair of a scene and its copy with changes of colour, mostly of its first things."""
     things = list(first.objects)
-    usual = np.array([0.8 ** SHAPES.index(thing.shape) for thing in things]) ** 4
+    usual = np.array([FIRST ** SHAPES.index(thing.shape) for thing in things])
     chosen = rng.choice(len(things), differences, replace=False, p=usual / usual.sum())
     edits = []
     for index in sorted(chosen.tolist()):
