@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method, intervene
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
-from mmprobe.models import Model
+from mmprobe.models import Batch, Model
 from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.generation import (
     build_generation_kwargs,
@@ -20,7 +21,15 @@ from mmprobe.models.generation import (
     use_repetition_penalty,
 )
 from mmprobe.models.prompt import build_batch
+from mmprobe.models.shared_prefix import PrefixStore, SharedStart
 from mmprobe.samples import Sample
+
+Start = Callable[[Batch], SharedStart | None]
+"""Returns where a batch goes on from what was read already, or None if it is read whole."""
+
+
+def _read_whole(batch: Batch) -> None:
+    return None
 
 
 class GeneratedAnswer(NamedTuple):
@@ -99,6 +108,7 @@ def generate_batch(
     temperature: float = 0.0,
     seed: int = 0,
     repetition_penalty: float | None = None,
+    prefixes: PrefixStore | None = None,
     **parameters: Any,
 ) -> list[GeneratedAnswer]:
     """Answer several samples in one batch.
@@ -109,6 +119,7 @@ def generate_batch(
     Args:
         model: a model from `load_model`.
         samples: the samples; some families need the same number of images in each.
+        prefixes: what samples with the same images share. Methods read whole prompts.
 
     Returns:
         One answer for each sample, in order.
@@ -143,8 +154,11 @@ def generate_batch(
         return _answer_chats(model, chats, [*decoding_methods, *extra], max_new_tokens, temperature, seed)
 
     if not prompt_methods or prompt_methods[0].neutral:
+        start: Start = _read_whole
+        if prefixes is not None and all(each.neutral for each in methods):
+            start = partial(prefixes.start, samples, chats)
         with use_repetition_penalty(model, repetition_penalty):
-            return ask(chats)
+            return _answer_chats(model, chats, decoding_methods, max_new_tokens, temperature, seed, start)
     prompt_method = prompt_methods[0]
     others_act = temperature > 0 or any(not each.neutral for each in decoding_methods)
     if prompt_method.exclusive and others_act:
@@ -163,13 +177,16 @@ def _answer_chats(
     max_new_tokens: int,
     temperature: float,
     seed: int,
+    start: Start = _read_whole,
 ) -> list[GeneratedAnswer]:
     """Answer chats in one batch with methods that act while the model decodes."""
     torch.manual_seed(seed)
     batch = build_batch(model, chats)
     options = build_generation_kwargs(model, max_new_tokens, temperature)
+    shared = start(batch)
+    inputs = batch.inputs if shared is None else shared.inputs
     with torch.inference_mode(), intervene(model, methods, chats, batch, seed) as intervention:
-        output = model.hf.generate(**batch.inputs, **options, **intervention.options)
+        output = model.hf.generate(**inputs, **options, **intervention.options)
     prompt_length = batch.inputs["input_ids"].shape[1]
     answers = []
     for row, ids in enumerate(output[:, prompt_length:].tolist()):

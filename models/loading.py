@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -258,6 +258,8 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
     torch_dtype = _choose_dtype(dtype, _find_device(device), config)
     with torch.device("meta"):
         hf = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch_dtype)
+    with suppress(OSError):  # a checkpoint without its own has what the config says
+        hf.generation_config = transformers.GenerationConfig.from_pretrained(path, revision=revision)
     return Model(name, source, revision, hf, processor, family)
 
 

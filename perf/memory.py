@@ -33,7 +33,7 @@ if capture == "plain":
         for sample in chosen:
             model.hf.generate(**model.prepare(sample), max_new_tokens=new, do_sample=False)
 else:
-    mp.trace(model, chosen, Path(folder) / "run", capture=capture, max_new_tokens=new, overwrite=True)
+    mp.trace(model, chosen, Path(folder) / "run", capture=capture, max_new_tokens=new, overwrite=True, shared_prefix=False)
 print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024)  # ru_maxrss counts the parent's, too
 """
 

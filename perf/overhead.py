@@ -54,6 +54,7 @@ def methods(
             engine=engine,
             batch_size=batch,
             overwrite=True,
+            shared_prefix=False,  # the samples show the same images, and plain `generate` shares nothing
         )
 
     ways: dict[str, Callable[[], Any]] = {

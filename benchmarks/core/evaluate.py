@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from mmprobe.models import Model
+    from mmprobe.traces.scale.crew import Workers
 
 
 class Evaluation(NamedTuple):
@@ -75,6 +76,8 @@ def evaluate(
     resume: bool = False,
     retry_unscored: bool = True,
     options: Mapping[str, Any] = MappingProxyType({}),
+    workers: Workers | None = None,
+    shared_prefix: bool = True,
     **parameters: Any,
 ) -> Evaluation:
     """Ask a model the questions of a benchmark, score its answers and write the result folder.
@@ -101,6 +104,7 @@ def evaluate(
         resume: go on with an earlier call in `out`.
         retry_unscored: ask the judge again about items that an earlier call left unscored.
         options: options of the benchmark itself, such as `{"threshold": 0.1}` of mirage.
+        workers, shared_prefix: as in `mmprobe.trace`; with workers, `model` is a name.
         parameters: parameters of the method in place of its defaults.
 
     Raises:
@@ -146,11 +150,10 @@ def evaluate(
         if behind_api:
             answerer = api_answerer(model, lengths)
         else:
-            loaded = _load(model, device, dtype)
-            run = out / "run" if trace else None
-            answerer = local_answerer(
-                loaded, lengths, batch_size, run, capture, method, parameters, repetition_penalty
-            )
+            loaded = load_for(workers, model, device, dtype)
+            asked = (capture, method, parameters, repetition_penalty, workers, shared_prefix)
+            runs = (out / "run" if trace else None, None)
+            answerer, untraced = (local_answerer(loaded, lengths, batch_size, run, *asked) for run in runs)
             generation = describe_generation(loaded, repetition_penalty)
         about = {
             "model": model if isinstance(model, str) else model.name,
@@ -169,11 +172,7 @@ def evaluate(
         }
         usual: dict[str, Metric] = {}
         if perturbation is not None:
-            plain_answerer = answerer
-            if trace:
-                plain_answerer = local_answerer(
-                    *(loaded, lengths, batch_size, None, capture, method, parameters, repetition_penalty)
-                )
+            plain_answerer = untraced if trace else answerer
             note = about | {"perturbation": None}
             usual, _ = run_benchmark(benchmark, truth, plain_answerer, out / "plain", note, resume=resume)
             answerer = perturb_answerer(answerer, perturbation, out / "perturbed")
@@ -195,10 +194,12 @@ def _check_model_and_method(model: str | Model, method: str, parameters: Mapping
         locate(model)
 
 
-def _load(model: str | Model, device: str, dtype: str) -> Model:
-    from mmprobe.models import load_model
+def load_for(workers: Workers | None, model: str | Model, device: str, dtype: str) -> Model:
+    """Return the model; for workers, which load it themselves, without its weights."""
+    from mmprobe.models import load_model, load_shapes
 
-    return load_model(model, device=device, dtype=dtype) if isinstance(model, str) else model
+    load = load_model if workers is None else load_shapes
+    return load(model, device=device, dtype=dtype) if isinstance(model, str) else model
 
 
 def _add_internals(
@@ -333,7 +334,7 @@ def compare(
         ]
         for benchmark, truth in truths:
             check_questions(benchmark, truth)
-        loaded = _load(model, device, dtype)
+        loaded = load_for(None, model, device, dtype)
         settings = AnswerSettings(batch_size, max_new_tokens, repetition_penalty, judge)
         return compare_contenders(loaded, contenders, truths, out, settings, progress)
 

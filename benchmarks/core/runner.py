@@ -6,9 +6,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -16,10 +15,8 @@ from mmprobe.benchmarks.core.benchmark import (
     Answer,
     Benchmark,
     Lengths,
-    Sampling,
     Scored,
     Truth,
-    length_of,
     longest,
     read_responses,
     sampling_of,
@@ -27,14 +24,19 @@ from mmprobe.benchmarks.core.benchmark import (
 )
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.core.results import group_by_images, write_results
+from mmprobe.benchmarks.scale.batches import GenerationSettings, answer_batches, batch_answerer
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
-from mmprobe.interventions import generate_batch, load_methods
+from mmprobe.interventions import load_methods
 from mmprobe.interventions.base import Method
 from mmprobe.json_files import JsonRecord, read_record
 from mmprobe.models import Model
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
+from mmprobe.models.shared_prefix import repeated_keys
 from mmprobe.samples import Sample, check_image
+
+if TYPE_CHECKING:
+    from mmprobe.traces.scale.crew import Workers
 
 Answerer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
 """A function that answers questions in any order. It yields each id and answer as soon as the answer is there.
@@ -78,6 +80,29 @@ def run_benchmark(
     metrics = group_by_images(metrics | truncated_share(responses), [*questions, *follow_up])
     write_results(out, benchmark.name, metrics, records, about)
     return metrics, records
+
+
+def answer_part(
+    folder: Path,
+    questions: Sequence[Sample],
+    part: Sequence[Sample],
+    answerer: Answerer,
+    call: Mapping[str, Any],
+    resume: bool,
+    name: str,
+) -> None:
+    """Answer a part of a benchmark's questions into a folder of its own.
+
+    Args:
+        questions: all questions.
+        call: who is asked, and how; as `about` of `run_benchmark`.
+        name: of the benchmark.
+    """
+    check_no_answers(folder, resume)
+    file = folder / "responses.jsonl"
+    responses = _read_earlier(file)
+    _check_same_call(folder, questions, call, bool(responses))
+    _ask(name, part, answerer, file, responses, traced=False)
 
 
 def check_no_answers(out: Path, resume: bool) -> None:
@@ -193,13 +218,16 @@ def local_answerer(
     method: str | Path | Method | Sequence[str | Path | Method] = "plain",
     parameters: Mapping[str, Any] | None = None,
     repetition_penalty: float | None = None,
+    workers: Workers | None = None,
+    shared_prefix: bool = True,
 ) -> Answerer:
     """Return an answerer that generates with a loaded model: greedily, or as `sampling_of` a question says.
 
     With `trace_to`, the answers are traced under the ids of their questions. Follow-up questions get a run of
     their own, `trace_to` with `-follow-up` behind its name. All answers of a run have the same longest length,
     that of its longest type. A question without images is answered plainly
-    where the method needs images. If it is traced, it fails instead.
+    where the method needs images. If it is traced, it fails instead. With `workers`, the model has no weights, and
+    the workers load it; `workers` and `shared_prefix` are as in `mmprobe.trace`.
 
     Example:
         >>> dict(local_answerer(model, 32)(samples))                # doctest: +SKIP
@@ -207,6 +235,7 @@ def local_answerer(
     """
     calls = 0
     methods = load_methods(method, **(parameters or {}))
+    settings = GenerationSettings(max_new_tokens, batch_size, methods, repetition_penalty, shared_prefix)
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
         nonlocal calls
@@ -214,9 +243,14 @@ def local_answerer(
         if not samples:
             return
         if trace_to is None:
-            yield from _generate_answers(
-                model, samples, max_new_tokens, batch_size, methods, repetition_penalty
-            )
+            if workers is None:
+                answer_batch = batch_answerer(model, settings, repeated_keys(samples))
+                for batch in answer_batches(samples, settings):
+                    yield from answer_batch(batch)
+                return
+            from mmprobe.benchmarks.scale.answer_workers import answer_with_workers
+
+            yield from answer_with_workers(model, settings, samples, workers)
             return
         from mmprobe.traces import trace
 
@@ -235,6 +269,8 @@ def local_answerer(
             repetition_penalty=repetition_penalty,
             method=methods,
             resume=(folder / "run.json").exists(),
+            workers=workers,
+            shared_prefix=shared_prefix,
         )
         for sample_trace in run:
             ids = sample_trace.steps["id"].values
@@ -248,34 +284,3 @@ def describe_generation(model: Model, repetition_penalty: float | None = None) -
     """Return the generation settings in force, for `results.json`."""
     with use_repetition_penalty(model, repetition_penalty):
         return settings_in_force(model)
-
-
-def _generate_answers(
-    model: Model,
-    samples: Sequence[Sample],
-    max_new_tokens: Lengths,
-    batch_size: int,
-    methods: Sequence[Method],
-    repetition_penalty: float | None,
-) -> Generator[tuple[str, str]]:
-    # Some families cannot mix numbers of images in a batch, and like questions have answers of like length.
-    def batch_of(sample: Sample) -> tuple[int, Sampling, int]:
-        sampling = sampling_of(sample) or Sampling(0.0, 0)
-        return len(sample.images), sampling, length_of(sample, max_new_tokens)
-
-    ordered = sorted(samples, key=lambda sample: (*batch_of(sample), sample.question))
-    for (n_images, sampling, length), members in groupby(ordered, key=batch_of):
-        group = list(members)
-        usable = [method for method in methods if n_images or not method.needs_images]
-        for start in range(0, len(group), batch_size):
-            batch = group[start : start + batch_size]
-            answers = generate_batch(
-                model,
-                batch,
-                usable or "plain",
-                max_new_tokens=length,
-                repetition_penalty=repetition_penalty,
-                **sampling._asdict(),
-            )
-            for sample, answer in zip(batch, answers, strict=True):
-                yield sample.id, Answer(answer.text.strip(), answer.is_truncated(model))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,8 +23,12 @@ from mmprobe.cli.options import (
     RepetitionPenalty,
     RetryUnscored,
     Settings,
+    ShardOf,
+    SharedPrefix,
     Temperature,
+    WorkerCount,
     check_out,
+    count_workers,
     metric_values,
     parse_benchmark_options,
     say,
@@ -128,6 +132,9 @@ def bench(
     dtype: Dtype = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier call in --out.")] = False,
     retry_unscored: RetryUnscored = True,
+    shard: ShardOf = None,
+    workers: WorkerCount = 1,
+    shared_prefix: SharedPrefix = True,
     as_json: AsJson = False,
 ) -> None:
     """Ask a model a benchmark's questions and score its answers.
@@ -144,33 +151,50 @@ def bench(
       mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --trace --out results/7b
       mmprobe bench spd-faith --model tiny-spd --judge model:openai/gpt-4o --out results/judged
       mmprobe bench mirage --threshold 0.1 --model tiny-spd --out results/mirage
+      mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --out results/7b --shard 1/4
     """
     check_unlocked(out)
     if (out / "responses.jsonl").exists() and not resume:
         raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")
     check_out(out, [data] if data else [])
+    asked: dict[str, Any] = {
+        "data": data,
+        "limit": limit,
+        "trace": trace,
+        "capture": capture,
+        "method": method,
+        "batch_size": batch_size,
+        "max_new_tokens": max_new_tokens,
+        "repetition_penalty": repetition_penalty,
+        "device": device,
+        "dtype": dtype,
+        "options": parse_benchmark_options(context.args),
+        "workers": count_workers(workers, device),
+        "shared_prefix": shared_prefix,
+        **parse_settings(settings or []),
+    }
+    if shard is not None:
+        if data is None or perturb is not None:
+            raise InputError("--shard: needs --data (make-pairs draws pairs), and does not go with --perturb")
+        if not mmprobe.benchmarks.answer_shard(name, model, out, shard, resume=resume, **asked):
+            say(
+                {"shard": shard, "whole": False},
+                f"shard {shard} answered to {out}; others are to come",
+                as_json,
+            )
+            return
+        resume = True  # what is left: to score
     evaluation = mmprobe.benchmarks.evaluate(
         name,
         model,
         out,
-        data=data,
-        limit=limit,
         n=n,
         seed=seed,
         judge=judge,
-        trace=trace,
-        capture=capture,
-        method=method,
         perturbation=perturb,
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
-        repetition_penalty=repetition_penalty,
-        device=device,
-        dtype=dtype,
         resume=resume,
         retry_unscored=retry_unscored,
-        options=parse_benchmark_options(context.args),
-        **parse_settings(settings or []),
+        **asked,
     )
     for run, n_failures in evaluation.failures.items():
         warn(f"{n_failures} questions failed, see {run / 'failures.jsonl'}; --resume asks them again")

@@ -13,6 +13,7 @@ from mmprobe.errors import InputError
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.results import Metric
+    from mmprobe.traces import Processes
 
 LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
 
@@ -65,6 +66,15 @@ WorkerCount = Annotated[
     int,
     typer.Option("--workers", help="Processes with a model each: one a GPU, or a group of CPU cores.", min=1),
 ]
+
+
+def count_workers(number: int, device: str) -> Processes | None:
+    """Return the worker processes, or None where this process does the work."""
+    if number == 1:
+        return None
+    from mmprobe.traces import Processes
+
+    return Processes(number, device)
 
 
 def check_out(out: Path, inputs: Iterable[Path]) -> None:

@@ -23,6 +23,7 @@ from mmprobe.cli.options import (
     SharedPrefix,
     Temperature,
     WorkerCount,
+    count_workers,
     say,
 )
 from mmprobe.errors import InputError
@@ -101,7 +102,7 @@ def trace(
     samples = load_samples(data)[:limit]
 
     from mmprobe.models import load_model, load_shapes
-    from mmprobe.traces import Processes, load_capture
+    from mmprobe.traces import load_capture
     from mmprobe.traces import trace as trace_samples
 
     spec = load_capture(capture)
@@ -123,7 +124,7 @@ def trace(
         repetition_penalty=repetition_penalty,
         method=methods,
         shard=shard,
-        workers=Processes(workers, device) if workers > 1 else None,
+        workers=count_workers(workers, device),
         shared_prefix=shared_prefix,
     )
     _say_run(run, as_json)
@@ -141,9 +142,14 @@ def merge(
     Examples:
       mmprobe merge runs/7b
     """
-    from mmprobe.traces.scale.shards import merge_run
+    from mmprobe.benchmarks.scale.shards import merge_answers
+    from mmprobe.traces.scale.shards import FOLDER, merge_run
 
-    _say_run(merge_run(run), as_json)
+    if next((run / FOLDER).glob("*/responses.jsonl"), None) is None:
+        _say_run(merge_run(run / "run" if (run / "run" / FOLDER).is_dir() else run), as_json)
+        return
+    count = merge_answers(run)
+    say({"answers": count}, f"{count} answers in {run}; score them with: mmprobe bench … --resume", as_json)
 
 
 def _say_run(run: Run, as_json: bool) -> None:

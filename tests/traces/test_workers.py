@@ -79,8 +79,6 @@ class GroupsOfThree:
     def is_finished(self, sample: Sample) -> bool:
         return sample.id in self.workers.written
 
-    def receive(self, batch: list[Sample], result: Any) -> None: ...
-
     def give_up(self, sample: Sample) -> None:
         self.given_up.append(sample.id)
 
@@ -91,7 +89,7 @@ def test_nothing_is_lost_when_workers_die(killers):
     for seed in range(40):
         workers = MortalWorkers(3, seed, 2 if killers else 3, killers)
         lists = GroupsOfThree(workers)
-        Crew(workers, None, lists).run()
+        list(Crew(workers, None, lists).results())
         assert sorted(lists.given_up) == sorted(killers)
         assert sorted({*workers.written, *killers}) == lists.ids
         if not workers.deaths and not killers:
@@ -101,7 +99,7 @@ def test_nothing_is_lost_when_workers_die(killers):
 def test_ctrl_c_stops_all_workers_behind_their_batches():
     workers = MortalWorkers(3, 0, 0, set(), interrupt_at=6)
     with pytest.raises(KeyboardInterrupt):
-        Crew(workers, None, GroupsOfThree(workers)).run()
+        list(Crew(workers, None, GroupsOfThree(workers)).results())
     assert 6 <= len(workers.written) <= 2 * 8
 
 
@@ -115,7 +113,7 @@ def test_workers_that_never_start_end_the_run():
     with pytest.raises(
         RuntimeError, match="workers die before they are ready .exit code -9.; is memory short"
     ):
-        Crew(workers, None, GroupsOfThree(workers)).run()
+        list(Crew(workers, None, GroupsOfThree(workers)).results())
 
 
 def test_a_model_with_weights_is_refused(tiny_spd, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from mmprobe.samples import Sample
@@ -35,9 +35,6 @@ class Lists(Protocol):
     def is_finished(self, sample: Sample) -> bool:
         """Return whether a sample needs no worker any more."""
 
-    def receive(self, batch: Batch, result: Any) -> None:
-        """Take a batch's result."""
-
     def give_up(self, sample: Sample) -> None:
         """Note that a sample's worker died too often."""
 
@@ -65,8 +62,10 @@ class Crew:
         self.n_lost: Counter[str] = Counter()  # by sample, the workers that died with it
         self.n_failed_starts = 0
 
-    def run(self) -> None:
-        """Work through all batches. After Ctrl-C, finish those under way and raise KeyboardInterrupt.
+    def results(self) -> Iterator[tuple[Batch, Any]]:
+        """Work through all batches, and yield each with its result as soon as it is there.
+
+        After Ctrl-C, the batches under way are finished, and KeyboardInterrupt is raised.
 
         Raises:
             InputError, OSError: a worker could not go on for a reason that all share.
@@ -78,6 +77,8 @@ class Crew:
                     self._start(worker)
                 while self.active:
                     for event in self.workers.wait():
+                        if event.kind == "done":
+                            yield self.sent[event.worker][-1], event.content
                         self._handle(event, interrupted)
                 if interrupted():
                     raise KeyboardInterrupt
@@ -95,8 +96,6 @@ class Crew:
             self.ready.add(worker)
             if self.groups is None:
                 self.groups = deque(deque(group) for group in self.lists.plan(event.content))
-        elif event.kind == "done":
-            self.lists.receive(self.sent[worker][-1], event.content)
         elif event.kind == "failed":
             raise event.content
         elif event.kind == "ended":

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,12 +51,14 @@ class FinishedShard(JsonRecord):
 
     Attributes:
         index, count: of the shard.
-        places: place of each of the shard's samples among all samples.
+        ids: of the shard's samples.
+        places: place of each of them among all samples.
         samples: hash of the ids of all samples.
     """
 
     index: int
     count: int
+    ids: list[str]
     places: list[int]
     samples: str
 
@@ -157,6 +159,7 @@ def finish_shard(part: Part) -> None:
     record = {
         "index": part.shard.index,
         "count": part.shard.count,
+        "ids": [sample.id for sample in part.samples],
         "places": [place_of[sample.id] for sample in part.samples],
         "samples": hashlib.sha256(json.dumps(part.all_ids).encode()).hexdigest(),
     }
@@ -167,7 +170,7 @@ def open_whole(part: Part) -> Run:
     """Return the whole run, made of its shards if this one was the last; else the shard's run."""
     if part.shard is None:
         return open_run(part.out)
-    if all((folder / FINISHED).is_file() for folder in _all_folders(part.out)):
+    if all_finished(part.out):
         try:
             return merge_run(part.out)
         except InputError as error:  # the last two shards may end at the same time
@@ -196,6 +199,12 @@ def read_shards(out: Path) -> dict[Path, FinishedShard]:
     return shards
 
 
+def whole_order(shards: Iterable[FinishedShard]) -> list[str]:
+    """Return the ids of all samples in their order."""
+    places = [pair for shard in shards for pair in zip(shard.places, shard.ids, strict=True)]
+    return [name for _, name in sorted(places)]
+
+
 def merge_run(out: str | Path) -> Run:
     """Make a whole run of its finished shards. A merge that was stopped can be made again.
 
@@ -217,6 +226,11 @@ def merge_run(out: str | Path) -> Run:
             _join_runs(out, shards)
         shutil.rmtree(out / FOLDER)
     return open_run(out)
+
+
+def all_finished(out: Path) -> bool:
+    """Return whether all shards of a folder are finished."""
+    return all((folder / FINISHED).is_file() for folder in _all_folders(out))
 
 
 def _all_folders(out: Path) -> list[Path]:
@@ -243,10 +257,7 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
                 raise InputError(
                     f"{folder}: was traced with another {key.replace('_', ' ')} than the other shards"
                 )
-    name_at: dict[int, str] = {}
-    for folder, shard in shards.items():
-        name_at |= zip(shard.places, configs[folder]["order"], strict=True)
-    order = [name_at[place] for place in sorted(name_at)]
+    order = whole_order(shards.values())
     failures = [failure for run in runs.values() for failure in run.failures]
     (out / "samples").mkdir(exist_ok=True)
     for folder in shards:

@@ -110,7 +110,8 @@ class _TraceLists:
             return True
         return any(failure["id"] == sample.id for failure in open_run(self.part.folder).failures)
 
-    def receive(self, batch: Batch, result: None) -> None:
+    def count(self, batch: Batch) -> None:
+        """Move the progress bar behind a batch."""
         new = {sample.id for sample in batch} - self.finished
         self.finished |= new
         self.progress.update(len(new))
@@ -138,7 +139,9 @@ def trace_with_workers(
             lambda part, settings: stack.enter_context(open_part(part, settings, resume, overwrite)),
         )
         with lists.progress:
-            Crew(workers, TraceJob(choice, folder, arguments, repeated_keys(samples)), lists).run()
+            job = TraceJob(choice, folder, arguments, repeated_keys(samples))
+            for batch, _ in Crew(workers, job, lists).results():
+                lists.count(batch)
         sort_failures(folder, lists.part.samples)
         if lists.part.shard is not None:
             finish_shard(lists.part)

@@ -1,0 +1,98 @@
+"""Benchmarks in shards and by workers: the result of one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.command_line import assert_fails, read_result, run_in_process
+
+import mmprobe as mp
+from mmprobe.benchmarks.core.runner import local_answerer
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.models.loading import load_shapes
+from mmprobe.models.shared_prefix import repeated_keys
+from mmprobe.traces import Processes
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pairs(tmp_path_factory.mktemp("pairs") / "pairs", n=3, seed=5)
+
+
+def bench(data: Path, out: Path, *options: object) -> tuple[object, ...]:
+    """The arguments of `mmprobe bench`."""
+    command = ("bench", "spd-faith", "--model", "tiny-spd", "--device", "cpu", "--data", data, "--out", out)
+    return (*command, "--max-new-tokens", 12, "--json", *options)
+
+
+def read_files(out: Path) -> dict[str, str]:
+    return {name: (out / name).read_text() for name in ("asked.json", "responses.jsonl", "samples.jsonl")}
+
+
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--trace",), marks=pytest.mark.slow)], ids=["plain", "trace"]
+)
+def test_shards_make_the_result_of_one_process(data, tmp_path, options):
+    whole = read_result(run_in_process(*bench(data, tmp_path / "whole", "--batch-size", 2, *options)))
+    out = tmp_path / "parts"
+    command = bench(data, out, "--batch-size", 2, *options)
+    assert read_result(run_in_process(*command, "--shard", "2/2")) == {"shard": "2/2", "whole": False}
+    assert_fails(run_in_process("merge", out), "not finished: 1-of-2")
+    result = read_result(run_in_process(*command, "--shard", "1/2"))
+    assert result["metrics"] == whole["metrics"]
+    assert read_files(out) == read_files(tmp_path / "whole")
+    assert {path.name for path in out.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}
+    if options:
+        assert mp.open_run(out / "run").ids == mp.open_run(tmp_path / "whole" / "run").ids
+        assert (out / "run" / "labels.jsonl").read_text() == (tmp_path / "whole/run/labels.jsonl").read_text()
+    assert_fails(run_in_process(*command, "--shard", "1/2"), "holds answers already")
+
+
+def test_a_merge_of_answers_is_scored_by_resuming(data, tmp_path, monkeypatch):
+    out = tmp_path / "parts"
+    with monkeypatch.context() as patch:
+        patch.setattr("mmprobe.benchmarks.scale.shards.merge_answers", lambda out: None)
+        for shard in ("1/2", "2/2"):
+            assert read_result(run_in_process(*bench(data, out, "--shard", shard)))["whole"] is False
+    n_answers = read_result(run_in_process("merge", out, "--json"))["answers"]
+    before = (out / "responses.jsonl").read_bytes()
+    assert n_answers == before.count(b"\n") > 3 and not (out / "shards").exists()
+    assert read_result(run_in_process(*bench(data, out, "--resume")))["metrics"]
+    assert (out / "responses.jsonl").read_bytes().startswith(before)
+
+
+def test_shards_need_data_that_is_there(tmp_path):
+    command = ("bench", "spd-faith", "--model", "tiny-spd", "--out", tmp_path / "out", "--shard", "1/2")
+    assert_fails(run_in_process(*command), "--shard: needs --data")
+    assert not (tmp_path / "out").exists()
+
+
+def test_questions_about_the_same_images_share_their_prefix(tiny_spd, data, monkeypatch):
+    samples = mp.load_samples(data)
+    read, read_tokens = [], mp.models.shared_prefix.read_tokens
+    monkeypatch.setattr(
+        "mmprobe.models.shared_prefix.read_tokens", lambda *args: read.append(args) or read_tokens(*args)
+    )
+    shared = dict(local_answerer(tiny_spd, 12)(samples))
+    assert len(read) == len(repeated_keys(samples)) < len(samples) / 2, "one for each pair of images"
+    read.clear()
+    assert dict(local_answerer(tiny_spd, 12, shared_prefix=False)(samples)) == shared
+    assert (
+        dict(local_answerer(tiny_spd, 12, method="vcd", parameters={"alpha": 0.5})(samples)).keys()
+        == shared.keys()
+    )
+    assert not read, "methods and --no-shared-prefix read whole prompts"
+    assert dict(local_answerer(tiny_spd, 12, 4)(samples)) == shared
+
+
+@pytest.mark.slow
+def test_workers_answer_as_one_process_does(tiny_spd, data):
+    samples = mp.load_samples(data)
+    shapes = load_shapes("tiny-spd", device="cpu")
+    answers = dict(local_answerer(shapes, {"other": 6}, 2, workers=Processes(2, "cpu"))(samples))
+    expected = dict(local_answerer(tiny_spd, {"other": 6}, 2)(samples))
+    assert answers == expected
+    flags = [{name: text.truncated for name, text in each.items()} for each in (answers, expected)]
+    assert flags[0] == flags[1] and json.dumps(flags)
