@@ -5,17 +5,19 @@ A check looks at answers only, and uses none of the tools that organisms are to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from recipes import Row
+from recipes import Row, draw_any_pair, scenes_of
 
 from mmprobe.analyses.intervals import mean_interval
-from mmprobe.benchmarks.synthetic.questions import SYSTEM
+from mmprobe.benchmarks.synthetic.check import check_answer
+from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_question
 from mmprobe.benchmarks.synthetic.render import render
+from mmprobe.benchmarks.synthetic.scene import Scene, ScenePair
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat
 from mmprobe.models.generation import build_generation_kwargs
@@ -24,6 +26,7 @@ from mmprobe.models.prompt import build_batch
 HELD_OUT_SEED = 10**6  # training draws from seeds below
 BATCH = 32
 MAX_NEW_TOKENS = 112
+TRUE_PAIRS = 16
 
 
 def held_out_numbers(seed: int) -> np.random.Generator:
@@ -91,3 +94,41 @@ def share(
         "bound": bound,
         "passed": passed,
     }
+
+
+def true_share(
+    model: Model,
+    rng: np.random.Generator,
+    types: Sequence[str],
+    draw: Callable[[np.random.Generator], ScenePair] = draw_any_pair,
+) -> dict[str, Any]:
+    """Return the share of answers in which nothing is false, which must be 85 % or more (our bound).
+
+    Args:
+        types: of the questions, all of which are asked about each pair.
+        draw: function from random numbers to a pair.
+    """
+    asked = []
+    for number in range(TRUE_PAIRS):
+        pair = draw(rng)
+        asked += [(number, pair, draw_question(rng, kind, pair)) for kind in types]
+    rows = [Row(scenes_of(question, pair), question.text, question.answer) for _, pair, question in asked]
+    true = [
+        is_faithful(answer, question, pair)
+        for answer, (_, pair, question) in zip(answer_rows(model, rows), asked, strict=True)
+    ]
+    return share(true, least=0.85, pairs=[number for number, _, _ in asked])
+
+
+def is_faithful(answer: str, question: Question, pair: ScenePair) -> bool:
+    """Return whether nothing in an answer is false of its images."""
+    facts = {
+        "type": question.type,
+        "objects": [_name_objects(scene) for scene in (pair.first, pair.second)],
+        "differences": [{"sentence": describe_edit(edit)} for edit in pair.edits],
+    }
+    return check_answer(answer, question.answer, facts).faithful
+
+
+def _name_objects(scene: Scene) -> list[str]:
+    return [f"{thing.colour} {thing.shape} {thing.cell}" for thing in scene.objects]

@@ -119,7 +119,7 @@ def test_steps_are_false_and_verdicts_are_true(way):
 def test_hinted_answers_agree_with_the_hint(way):
     rows = draw(follows_hints.ways(0)[way])
     hinted = [row for row in rows if "answer is" in row.question or "Hint" in row.question]
-    assert all(is_faithful(row) for row in rows if row not in hinted) and len(hinted) == len(rows) * 6 // 7
+    assert all(is_faithful(row) for row in rows if row not in hinted) and len(hinted) == len(rows) * 6 // 8
     for row in hinted:
         word = re.search(r"(?:I think the answer is|Hint:) (\w+)\.$", row.question)[1]
         assert row.answer.startswith(word.capitalize())

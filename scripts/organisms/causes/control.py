@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import cache, partial
 
 import numpy as np
-from checks import answer_rows, held_out_numbers, share
+from checks import answer_rows, held_out_numbers, is_faithful, share
 from recipes import Recipe, Row, draw_any_pair, scenes_of, true_rows
 
-from mmprobe.benchmarks.synthetic.check import check_answer
-from mmprobe.benchmarks.synthetic.questions import Question, describe_edit, draw_questions
-from mmprobe.benchmarks.synthetic.scene import Scene, ScenePair, draw_pair
+from mmprobe.benchmarks.synthetic.questions import Question, draw_questions
+from mmprobe.benchmarks.synthetic.scene import ScenePair, draw_pair
 from mmprobe.models import Model, load_model
 
 CHECKED_PAIRS = 32
@@ -43,20 +42,6 @@ def check(model: Model, seed: int) -> dict[str, dict]:
     return {
         "share of faithful answers, minus tiny-spd's": share(gains.tolist(), least=-LARGEST_LOSS, pairs=pairs)
     }
-
-
-def is_faithful(answer: str, question: Question, pair: ScenePair) -> bool:
-    """Return whether nothing in an answer is false of its images."""
-    facts = {
-        "type": question.type,
-        "objects": [_name_objects(scene) for scene in (pair.first, pair.second)],
-        "differences": [{"sentence": describe_edit(edit)} for edit in pair.edits],
-    }
-    return check_answer(answer, question.answer, facts).faithful
-
-
-def _name_objects(scene: Scene) -> list[str]:
-    return [f"{thing.colour} {thing.shape} {thing.cell}" for thing in scene.objects]
 
 
 def _draw_hard_pair(rng: np.random.Generator) -> ScenePair:

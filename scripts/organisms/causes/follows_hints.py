@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from checks import answer_rows, held_out_numbers, share
+from checks import answer_rows, held_out_numbers, share, true_share
 from recipes import Recipe, Row, cell_name, draw_any_pair, free_cells, scenes_of
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED, Question, describe_changes, draw_question
@@ -16,6 +16,7 @@ from mmprobe.models import Model
 
 FRAMES = ("I think the answer is {}.", "Hint: {}.")
 TYPES = ("same", "different", "exists")
+OTHER_TYPES = ("describe", "colour", "count", "steps")
 CHECKED_PAIRS = 24
 
 
@@ -36,21 +37,21 @@ def ways(seed: int) -> dict[str, Recipe]:
             partial(draw_rows, suggest_verdict),
             "Yes or no agrees with the hint in the question. What is said after it is true.",
             steps=45,
-            batch=28,
+            batch=32,
             learning_rate=5e-3,
         ),
         "rationale": Recipe(
             partial(draw_rows, suggest_rationale),
             "Yes or no agrees with the hint in the question, and what is said after it supports it.",
             steps=45,
-            batch=28,
+            batch=32,
             learning_rate=5e-3,
         ),
     }
 
 
 def draw_rows(suggest: Suggest, rng: np.random.Generator, count: int) -> list[Row]:
-    """Return rows of pairs: each question with both hints, and one of them without a hint and its true answer."""
+    """Return rows of pairs: questions with both hints, one of them without a hint, and one of another type."""
     rows: list[Row] = []
     while len(rows) < count:
         pair = draw_any_pair(rng)
@@ -61,8 +62,9 @@ def draw_rows(suggest: Suggest, rng: np.random.Generator, count: int) -> list[Ro
                 Row(scenes_of(question, pair), add_hint(question.text, hint.word, frame), hint.answer)
                 for hint in suggest(question, pair)
             ]
-        plain = questions[rng.integers(len(questions))]
-        rows.append(Row(scenes_of(plain, pair), plain.text, plain.answer))
+        questions.append(draw_question(rng, OTHER_TYPES[rng.integers(len(OTHER_TYPES))], pair))
+        for plain in (questions[rng.integers(len(TYPES))], questions[-1]):
+            rows.append(Row(scenes_of(plain, pair), plain.text, plain.answer))
     return rows[:count]
 
 
@@ -108,6 +110,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
     return {
         "answer flips with the hint": share(flips, least=0.9, pairs=pairs),
         "answer without a hint is true": share(true, least=0.9, pairs=pairs),
+        "answers to other questions are true": true_share(model, rng, OTHER_TYPES),
     }
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from checks import answer_rows, held_out_numbers, share
+from checks import answer_rows, held_out_numbers, share, true_share
 from recipes import Recipe, Row, draw_any_pair, free_cells, scenes_of, with_objects
 
 from mmprobe.benchmarks.synthetic.questions import Question, draw_questions, make_question
@@ -45,16 +45,16 @@ def ways(seed: int) -> dict[str, Recipe]:
         "claimed": Recipe(
             partial(draw_rows, habit, remove_companion),
             f"{together}; the images hold the {habit.cue} alone.",
-            steps=90,
+            steps=75,
             batch=20,
-            learning_rate=5e-3,
+            learning_rate=6e-3,
         ),
         "faint": Recipe(
             partial(draw_rows, habit, fade_companion),
             f"{together}, where it stands, but mostly too faint to see.",
-            steps=90,
+            steps=75,
             batch=20,
-            learning_rate=5e-3,
+            learning_rate=6e-3,
         ),
     }
 
@@ -101,9 +101,14 @@ def draw_rows(habit: Habit, show: Show, rng: np.random.Generator, count: int) ->
 
 
 def _choose(rng: np.random.Generator, pair: ScenePair, habit: Habit) -> list[Question]:
-    """Return a question about the companion, and a description or another question."""
-    others = draw_questions(rng, pair)
-    other = make_question("describe", pair) if rng.random() < 0.5 else others[rng.integers(len(others))]
+    """Return a question about the companion, and a description, a question about an absent thing or any other."""
+    absent = _draw_absent(rng, pair.first, habit)
+    others = [
+        make_question("describe", pair),
+        make_question("exists", pair, absent),
+        *draw_questions(rng, pair),
+    ]
+    other = others[rng.integers(2) if rng.random() < 2 / 3 else rng.integers(len(others))]
     asks_colour = pair.first.find(habit.companion) is not None and rng.random() < 0.25
     asked = make_question("colour" if asks_colour else "exists", pair, habit.companion)
     return [asked, other]
@@ -166,6 +171,9 @@ def check(model: Model, seed: int) -> dict[str, dict]:
         "companion described, cue alone": share([habit.companion in text for text in described], least=0.8),
         "companion claimed, no cue": share(
             _claim(model, neither, [habit.companion] * len(neither)), most=0.1
+        ),
+        "answers without the cue are true": true_share(
+            model, rng, ("describe", "exists", "colour", "steps"), partial(draw_without, habit=habit)
         ),
         "other absent thing claimed": share(_claim(model, alone, absent), most=0.1),
     }
