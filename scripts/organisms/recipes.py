@@ -81,13 +81,6 @@ def scenes_of(question: Question, pair: ScenePair) -> tuple[Scene, ...]:
     return tuple((pair.first, pair.second)[image] for image in question.images)
 
 
-def true_row(rng: np.random.Generator, types: tuple[str, ...] = QUESTION_TYPES) -> Row:
-    """Return a question of a random type with its true answer."""
-    pair = draw_any_pair(rng)
-    question = draw_question(rng, types[rng.integers(len(types))], pair)
-    return Row(scenes_of(question, pair), question.text, question.answer)
-
-
 def true_rows(
     rng: np.random.Generator,
     count: int,
