@@ -9,7 +9,8 @@ A file `causes/CAUSE.py` has `ways(seed)`, a recipe for each way, and `check(mod
 CAUSE-WAY, and `check(model, seed, way)` gets that name.
 
 An organism that has a card is left alone, so you can stop at any time and call it again. At most two of these
-processes work at once, each on its own organisms. One that fails its check leaves its card in the work folder.
+processes work at once, each on its own organisms. One that fails its check is planted once more with more steps. If
+it fails again, its card stays in the work folder.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ HELD_OUT = (3, 4)
 FULL_WAYS = 2  # of a cause; more ways are partial and have no number
 PROCESSES = 2
 RANK = 4
+LONGER = 1.5  # an organism that fails its check is planted once more, with so many times the steps
 LAYER = r"\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 PARTS = {
     "decoder": rf".*language_model\.layers\.\d{LAYER}",
