@@ -45,6 +45,7 @@ docs: $(VENV)/.wheel
 	$(BIN)/python scripts/write_format_doc.py
 	$(BIN)/python scripts/write_families_doc.py
 	$(BIN)/python scripts/write_analyses_doc.py
+	$(BIN)/python scripts/write_scale_doc.py
 	$(BIN)/python scripts/write_organisms_doc.py
 
 organisms: $(VENV)/.editable

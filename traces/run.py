@@ -43,7 +43,7 @@ from mmprobe.traces.run_folder import (
     sort_failures,
 )
 from mmprobe.traces.scale.crew import Workers
-from mmprobe.traces.scale.shards import FINISHED, Part, choose_part, finish_shard, open_whole
+from mmprobe.traces.scale.shards import FINISHED, Part, choose_part, finish_run, open_whole
 from mmprobe.traces.writer_thread import WriterThread
 
 
@@ -147,9 +147,8 @@ def trace(
         with open_tracer(model, settings, part.folder, repeated) as tracer:
             _trace_batches(tracer, part.batches, finished)
         sort_failures(part.folder, part.samples)
-        if part.shard is not None:
-            finish_shard(part)
-    return open_whole(part)
+        run = finish_run(part)
+    return open_whole(part, run)
 
 
 def check_samples(samples: Sequence[Sample] | str | Path) -> Sequence[Sample]:

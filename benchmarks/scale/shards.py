@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +18,6 @@ from mmprobe.whole_files import write_whole
 
 if TYPE_CHECKING:
     from mmprobe.traces.scale.crew import Workers
-
-log = logging.getLogger("mmprobe")
 
 
 def answer_shard(
@@ -73,7 +70,7 @@ def answer_shard(
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
     from mmprobe.traces.run import trace as trace_samples
-    from mmprobe.traces.scale.shards import all_finished, choose_part, finish_shard
+    from mmprobe.traces.scale.shards import choose_part, finish_shard, merge_if_last
 
     out = Path(out)
     benchmark = with_options(find_benchmark(name), options)
@@ -110,11 +107,7 @@ def answer_shard(
         )
         answer_part(part.folder, questions, part.samples, answerer, call, resume, benchmark.name)
         finish_shard(part)
-    if all_finished(out):
-        try:
-            merge_answers(out)
-        except InputError as error:  # the last two shards may end at the same time
-            log.warning("%s", error)
+    merge_if_last(out, merge_answers)
     return (out / "responses.jsonl").exists()
 
 
@@ -143,5 +136,5 @@ def merge_answers(out: Path) -> int:
             }
             answers = b"".join(line_of[name] for name in whole_order(shards.values()))
             write_whole({out / "asked.json": calls.pop(), out / "responses.jsonl": answers})
-        shutil.rmtree(out / FOLDER)
+        shutil.rmtree(out / FOLDER, ignore_errors=not (out / FOLDER).exists())
         return len((out / "responses.jsonl").read_bytes().splitlines())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
 from helpers.datasets import read_datasets
+from helpers.killing import run_at_once
 
 import mmprobe as mp
 from mmprobe.errors import InputError
@@ -63,7 +65,7 @@ def test_shards_in_any_order_make_the_run_of_one_process(random_qwen, samples, t
 def test_a_merge_that_was_stopped_is_made_again(random_qwen, samples, tmp_path, monkeypatch):
     whole = trace(random_qwen, samples, tmp_path / "whole")
     out = tmp_path / "run"
-    monkeypatch.setattr(shards_module, "merge_run", lambda out: mp.open_run(out / "shards" / "1-of-2"))
+    monkeypatch.setattr(shards_module, "merge_run", lambda out: None)
     for index in (1, 2):
         trace(random_qwen, samples, out, shard=f"{index}/2")
     monkeypatch.undo()
@@ -83,6 +85,20 @@ def test_a_merge_that_was_stopped_is_made_again(random_qwen, samples, tmp_path, 
     finished = run_in_process("merge", out, "--json")
     assert finished.code == 1 and json.loads(finished.stdout)["failed"] == 1
     assert_same(mp.open_run(out), whole)
+
+
+def test_shards_that_finish_at_the_same_time_wait_for_each_other(random_qwen, samples, tmp_path):
+    """Three processes end together. Each returns the whole run, or its own shard's."""
+    out = tmp_path / "run"
+
+    def trace_shard(index):
+        run = mp.trace(random_qwen, samples[:3], out, max_new_tokens=2, shard=f"{index}/3")
+        assert len(run) == (3 if run.path == out else 1)
+
+    for _ in range(4):
+        assert run_at_once([partial(trace_shard, index) for index in (1, 2, 3)], [0, 0, 0]) == [None] * 3
+        assert len(mp.open_run(out)) == 3 and not (out / "shards").exists()
+        shutil.rmtree(out)
 
 
 def test_shards_of_a_command_line(tmp_path, samples, random_qwen):

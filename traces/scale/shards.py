@@ -8,7 +8,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ log = logging.getLogger("mmprobe")
 
 FOLDER = "shards"  # in the folder of the whole
 FINISHED = "shard.json"  # in a shard's folder
+_ATTEMPTS = 20  # to merge while another process does
+_WAIT_SECONDS = 0.1  # between them
 
 
 class Shard(NamedTuple):
@@ -166,16 +169,37 @@ def finish_shard(part: Part) -> None:
     write_whole({part.folder / FINISHED: (json.dumps(record) + "\n").encode()})
 
 
-def open_whole(part: Part) -> Run:
-    """Return the whole run, made of its shards if this one was the last; else the shard's run."""
-    if part.shard is None:
-        return open_run(part.out)
-    if all_finished(part.out):
+def finish_run(part: Part) -> Run:
+    """Return the run of a part, and finish its shard. The caller holds the lock of the part's folder."""
+    run = open_run(part.folder)
+    run.ids  # noqa: B018  # they are read now, since another shard may soon move the traces
+    if part.shard is not None:
+        finish_shard(part)
+    return run
+
+
+def open_whole(part: Part, run: Run) -> Run:
+    """Return the whole run, made of its shards if this one was the last; else the part's own run."""
+    if part.shard is not None:
+        merge_if_last(part.out, merge_run)
+        if (part.out / "run.json").is_file():
+            return open_run(part.out)
+    return run
+
+
+def merge_if_last(out: Path, merge: Callable[[Path], object]) -> None:
+    """Merge the shards of a folder if all are finished. Shards that finish at the same time wait for each other."""
+    for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            return merge_run(part.out)
-        except InputError as error:  # the last two shards may end at the same time
-            log.warning("%s", error)
-    return open_run(part.folder if part.folder.exists() else part.out)
+            if all_finished(out):
+                merge(out)
+            return
+        except (InputError, FileNotFoundError) as error:
+            if not (out / FOLDER).is_dir():
+                return  # another process has merged them
+            if not attempts_left:
+                log.warning("%s", error)
+        time.sleep(_WAIT_SECONDS)
 
 
 def read_shards(out: Path) -> dict[Path, FinishedShard]:
@@ -224,7 +248,7 @@ def merge_run(out: str | Path) -> Run:
             for folder in shards:
                 check_unlocked(folder)
             _join_runs(out, shards)
-        shutil.rmtree(out / FOLDER)
+        shutil.rmtree(out / FOLDER, ignore_errors=not (out / FOLDER).exists())
     return open_run(out)
 
 

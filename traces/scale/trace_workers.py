@@ -18,7 +18,7 @@ from mmprobe.samples import Sample
 from mmprobe.traces.run import RunSettings, form_batches, open_part, open_tracer, prepare_run
 from mmprobe.traces.run_folder import append_failure, remove_trace, sort_failures
 from mmprobe.traces.scale.crew import RETRIES, Batch, Crew, Workers
-from mmprobe.traces.scale.shards import Part, choose_part, finish_shard, open_whole
+from mmprobe.traces.scale.shards import Part, choose_part, finish_run, open_whole
 
 
 class WorkerDied(RuntimeError):
@@ -143,6 +143,5 @@ def trace_with_workers(
             for batch, _ in Crew(workers, job, lists).results():
                 lists.count(batch)
         sort_failures(folder, lists.part.samples)
-        if lists.part.shard is not None:
-            finish_shard(lists.part)
-    return open_whole(lists.part)
+        run = finish_run(lists.part)
+    return open_whole(lists.part, run)

@@ -1,0 +1,91 @@
+"""Time of six questions about the same two images: whole prompts, against prompts that share their beginning.
+
+python perf/prefixes.py
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from paired import in_turn
+from toys import LONG_SIDE, parser, samples, toy
+
+import mmprobe as mp
+from mmprobe.interventions import generate_batch
+from mmprobe.models import Model
+from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
+from mmprobe.samples import Sample
+
+HEADER = """\\
+| model | prompt | questions | new | method | s | ratio | middle half | rounds | goal |
+|---|---|---|---|---|---|---|---|---|---|"""
+QUESTIONS = [
+    "Are the two pictures the same?",
+    "Are the two pictures different?",
+    "Compare the two pictures step by step.",
+    "How many differences are there?",
+    "Describe the first picture.",
+    "Is there a star in the second picture?",
+]
+GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+GOALS = {"answers, shared": "0.35", "default, shared": "0.35"}
+
+
+def methods(model: Model, chosen: list[Sample], new: int, folder: Path) -> dict[str, Callable[[], Any]]:
+    """Return the ways to answer the questions one by one; the first is plain `generate`."""
+
+    def plain() -> None:
+        with torch.inference_mode():
+            for sample in chosen:
+                model.hf.generate(**model.prepare(sample), max_new_tokens=new, **GREEDY)
+
+    def answers() -> None:
+        prefixes = PrefixStore(model, repeated_keys(chosen), keeps_states=False)
+        for sample in chosen:
+            generate_batch(model, [sample], max_new_tokens=new, prefixes=prefixes)
+
+    def traced(shared_prefix: bool) -> Callable[[], Any]:
+        options = {"max_new_tokens": new, "overwrite": True, "shared_prefix": shared_prefix}
+        return lambda: mp.trace(model, chosen, folder / "run", **options)
+
+    return {
+        "plain sdpa": plain,
+        "answers, shared": answers,
+        "default, whole": traced(False),
+        "default, shared": traced(True),
+    }
+
+
+def measure(name: str, model: Model, new: int, rounds: int) -> list[str]:
+    """Return a row for each method: its time, and the ratio to plain generation."""
+    with tempfile.TemporaryDirectory() as folder:
+        images = samples(Path(folder), 1)[0].images
+        chosen = [Sample(id=f"q{i}", images=images, question=each) for i, each in enumerate(QUESTIONS)]
+        times = in_turn(methods(model, chosen, new, Path(folder)), rounds)
+        prompt = len(model.prompt(chosen[0]).ids)
+    goals = GOALS if prompt > 1000 else {}
+    rows = [
+        f"| {name} | {prompt} | {len(chosen)} | {new} | {way} | {paired} | {goals.get(way, '')} |"
+        for way, paired in times.items()
+    ]
+    print(*rows, sep="\\n", flush=True)
+    return rows
+
+
+def table(device: str = "cpu", quick: bool = False, rounds: int = 3) -> str:
+    print(HEADER)
+    rows = [HEADER, *measure("tiny-spd", toy("tiny-spd", device), 4 if quick else 16, 1 if quick else rounds)]
+    if not quick:
+        rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 16, rounds)
+    return "\\n".join(rows)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=3)
+    arguments = options.parse_args()
+    table(arguments.device, arguments.quick, arguments.rounds)

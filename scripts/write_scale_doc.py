@@ -1,0 +1,78 @@
+"""Write the tables of docs/scale.md: what a run costs, by `plan`, and which families share prefixes.
+
+python scripts/write_scale_doc.py
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from mmprobe.models import Model, load_shapes
+from mmprobe.models.families import FAMILIES
+from mmprobe.traces import load_capture
+from mmprobe.traces.plan import PromptSize, plan
+
+PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
+QUESTIONS = 18_000  # six about each of 3,000 pairs
+PROMPT = PromptSize(tokens=1624, visual=1568, user=24, patches=6272)  # two images of 784 pixels
+HEADER = """\
+| capture | longest answer | disk | GPU memory | kept prefixes |
+|---|---|---|---|---|"""
+
+
+def qwen_of_7b() -> Model:
+    """Return a model of the size of Qwen2.5-VL-7B, without weights."""
+    tiny = load_shapes("tiny-spd", device="cpu", dtype="bfloat16")
+    config = copy.deepcopy(tiny.hf.config)
+    text = config.text_config
+    text.num_hidden_layers, text.hidden_size, text.intermediate_size = 28, 3584, 18944
+    text.num_attention_heads, text.num_key_value_heads, text.vocab_size = 28, 4, 152064
+    text.layer_types = ["full_attention"] * 28
+    text.rope_parameters["mrope_section"] = [16, 24, 24]
+    config.vision_config.out_hidden_size = 3584
+    with torch.device("meta"):
+        return replace(tiny, hf=Qwen2_5_VLForConditionalGeneration(config).to(torch.bfloat16))
+
+
+def cost_table() -> str:
+    model, rows = qwen_of_7b(), [HEADER]
+    for capture in ("default", "full"):
+        for length in (64, 256):
+            needs = plan(model, load_capture(capture), QUESTIONS, length, 1, PROMPT, on_gpu=True)
+            kept = needs.prefixes.partition(" for each")[0]
+            cells = (
+                capture,
+                f"{length}",
+                f"{needs.disk / 1e9:,.0f} GB",
+                f"{needs.device / 1e9:.1f} GB",
+                kept,
+            )
+            rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def families() -> str:
+    """Return the families that share prefixes, and those that do not, as two sentences."""
+    names = {
+        shares: ", ".join(f"`{each.name}`" for each in FAMILIES if each.shares_prefixes == shares)
+        for shares in (True, False)
+    }
+    return f"These families share: {names[True]}.\nThese read whole prompts: {names[False]}, and undeclared ones.\n"
+
+
+def fill(page: str) -> str:
+    """Return the page with its tables made again."""
+    for name, text in {"costs": cost_table(), "families": families()}.items():
+        marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+        page = marks.sub(lambda _, text=text: text, page)  # type: ignore[misc]
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
