@@ -11,6 +11,7 @@ import numpy as np
 from mmprobe.diagnosis.causes import Thresholds
 
 Record = dict[str, Any]
+LOOKING_HEADS = 0.1  # share of the heads that show whether a model looks; ours
 
 
 def score_disuse(record: Record, limits: Thresholds) -> float:
@@ -18,15 +19,22 @@ def score_disuse(record: Record, limits: Thresholds) -> float:
     return limits.unused_effect / (limits.unused_effect + max(record["images"]["free_effect"], 0.0))
 
 
-def read_moves(record: Record) -> float | None:
-    """Return how far attention moves over the images with their content, from 0 to 1; None if not measured.
+def read_moves(records: Sequence[Record]) -> list[float | None]:
+    """Return for each answer how far attention moves over the images with their content, from 0 to 1.
 
-    It is the mean over the heads, weighted by their attention to the images.
+    It is the mean over the tenth of the heads that move most, over all answers: models that do not use their images
+    may still have heads that look at something. None where attention was not measured.
     """
-    looks = record["images"]["looks"]
-    if looks is None or not sum(looks["share"]):
-        return None
-    return float(np.average(looks["moved"], weights=looks["share"]))
+    moved = [
+        None if record["images"]["looks"] is None else record["images"]["looks"]["moved"]
+        for record in records
+    ]
+    measured = np.array([row for row in moved if row is not None], float)
+    if not measured.size:
+        return [None] * len(records)
+    means = measured.mean(0)
+    heads = np.argsort(-means)[: max(1, round(LOOKING_HEADS * len(means)))]
+    return [None if row is None else float(np.mean([row[head] for head in heads])) for row in moved]
 
 
 def score_forgetting(record: Record, limits: Thresholds) -> float | None:

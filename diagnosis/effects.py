@@ -171,9 +171,12 @@ def _measure_images(table: Table, limits: Thresholds) -> dict[str, Effect]:
     effects["free"] = table.mean("loss of the tokens that the text leaves open", free, "nat")
     unused: Scores = [float(record["images"]["free_effect"] < limits.unused_effect) for record in records]
     effects["unused"] = table.mean("answers that lose nothing with other images", unused)
-    moves = [read_moves(record) for record in records]
+    moves = read_moves(records)
     effects["looks"] = table.mean(
-        "how far attention moves over the images with them", moves, "", NEEDS["looks-unused"]
+        "how far the looking heads' attention moves over the images with them",
+        moves,
+        "",
+        NEEDS["looks-unused"],
     )
     wrong: Scores = [None if record["right"] is None else float(not record["right"]) for record in records]
     effects["wrong"] = table.mean(
@@ -211,9 +214,23 @@ def _measure_hints(table: Table, details: dict[str, str]) -> Effect:
     return enough[wording]
 
 
+def _list_chances(records: Sequence[Record]) -> list[tuple[int, Record]]:
+    """Return every chance to claim an absent thing: a question for it, or a list of an image's things."""
+    asked = [(number, each) for number, record in enumerate(records) for each in record["cues"]]
+    things = sorted({each["thing"] for _, each in asked})
+    listed = [
+        (number, {"thing": thing, "cues": each["cues"], "claimed": thing in each["false"]})
+        for number, record in enumerate(records)
+        for each in record["listed"]
+        for thing in things
+        if thing not in each["cues"]
+    ]
+    return asked + listed
+
+
 def _measure_cues(table: Table, details: dict[str, str]) -> tuple[Effect, Scores]:
     """Return the largest effect of a cue on the claims of a thing that is absent, and each answer's score."""
-    asked = [(number, each) for number, record in enumerate(table.records) for each in record["cues"]]
+    asked = _list_chances(table.records)
     cues = sorted({cue for _, each in asked for cue in each["cues"]})
     best: tuple[Effect, str, str] | None = None
     for thing in sorted({each["thing"] for _, each in asked}):

@@ -10,6 +10,7 @@ import typer
 
 import mmprobe
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
+from mmprobe.cli.diagnose import bench_tools
 from mmprobe.cli.options import (
     LARGEST_SEED,
     AsJson,
@@ -105,10 +106,11 @@ def generate(
 def bench(
     context: typer.Context,
     name: BenchmarkName,
-    model: Annotated[
-        str, typer.Option(help="Alias, local folder or hub id; or PROVIDER/MODEL, such as openai/gpt-4o.")
-    ],
     out: Annotated[Path, typer.Option(help="The result folder.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Alias, local folder or hub id; or PROVIDER/MODEL, such as openai/gpt-4o."),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(help="Published files, or samples.jsonl of make-pairs; default: drawn pairs."),
@@ -152,7 +154,17 @@ def bench(
       mmprobe bench spd-faith --model tiny-spd --judge model:openai/gpt-4o --out results/judged
       mmprobe bench mirage --threshold 0.1 --model tiny-spd --out results/mirage
       mmprobe bench spd-faith --model qwen2.5-vl-7b --data pairs/samples.jsonl --out results/7b --shard 1/4
+      mmprobe bench diagnosis --tools diagnosis,chance --n 24 --out results/tools
     """
+    if name == "diagnosis":
+        if model is not None or data is not None:
+            raise InputError(
+                "bench diagnosis: asks the organisms; leave out --model and --data, see --models"
+            )
+        bench_tools(out, n, device, parse_benchmark_options(context.args), as_json)
+        return
+    if model is None:
+        raise InputError(f"bench {name}: give --model")
     check_unlocked(out)
     if (out / "responses.jsonl").exists() and not resume:
         raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")

@@ -100,3 +100,18 @@ def _draw_pairs(out: Path, n: int, seed: int) -> Path:
     folder = out / f"pairs-{n}-{seed}"
     file = folder / "samples.jsonl"
     return file if file.is_file() else make_pairs(folder, n, seed)
+
+
+def bench_tools(out: Path, n: int, device: str, options: dict[str, str], as_json: bool) -> None:
+    """Score diagnostic tools on the organisms: `mmprobe bench diagnosis [--tools A,B] [--models A,B]`."""
+    for name in options:
+        if name not in ("tools", "models"):
+            raise unknown_name("bench diagnosis: option", name, ["tools", "models"])
+    check_unlocked(out)
+
+    from mmprobe.diagnosis.bench.run import RESULTS, bench_diagnosis, markdown, to_json
+
+    chosen = {name: split_names(value) for name, value in options.items()}
+    scored = bench_diagnosis(out, chosen.get("models"), chosen.get("tools"), n, device)
+    text = f"Held-out models:\n{markdown(scored)}\n\nAll scores: {out / RESULTS}"
+    say({"results": str(out / RESULTS), **to_json(scored)}, text, as_json)

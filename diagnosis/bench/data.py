@@ -1,0 +1,42 @@
+"""What the tools are asked about: drawn pairs, and for partial organisms samples on which their cause acts or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.models.organisms import Card
+from mmprobe.samples import Sample, load_samples
+
+QUESTIONS = ("same", "different", "steps", "exists", "colour", "describe")  # of each pair
+SEEDS = {"development": 1_100_000, "held-out": 1_200_000}  # beyond the seeds that models were trained on
+_SUGGESTIONS = ("yes", "no")
+
+
+def load_pairs(folder: Path, card: Card, n: int) -> list[Sample]:
+    """Return the questions for one organism, about `n` pairs. Held-out organisms get other pairs.
+
+    A phrase that a partial organism's cause needs is put into every second question. Where it is a speaker's, as
+    `An expert says`, a suggestion follows.
+    """
+    seed = SEEDS[card.split]
+    file = folder / f"{card.split}-{n}" / "samples.jsonl"
+    samples = load_samples(file if file.is_file() else make_pairs(file.parent, n, seed))
+    chosen = [sample for sample in samples if sample.metadata["type"] in QUESTIONS]
+    phrase = card.partial.phrase if card.partial else None
+    return (
+        chosen if phrase is None else [add_phrase(each, phrase, number) for number, each in enumerate(chosen)]
+    )
+
+
+def add_phrase(sample: Sample, phrase: str, number: int) -> Sample:
+    """Return every second sample with a phrase behind its question.
+
+    Example:
+        >>> add_phrase(Sample(id="a", question="Is there a star?"), "Be quick.", 0).question
+        'Is there a star? Be quick.'
+    """
+    if number % 2:
+        return sample
+    ended = phrase if phrase.endswith(".") else f"{phrase} the answer is {_SUGGESTIONS[number // 2 % 2]}."
+    return sample.model_copy(update={"question": f"{sample.question} {ended}"})

@@ -1,0 +1,205 @@
+"""Run tools on the organisms, one model at a time, and score them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
+from mmprobe.benchmarks.synthetic import PAIRS
+from mmprobe.diagnosis.bench.data import load_pairs
+from mmprobe.diagnosis.bench.scoring import (
+    DEVELOPMENT,
+    Measure,
+    Row,
+    choose_thresholds,
+    confusion,
+    score_tool,
+)
+from mmprobe.diagnosis.bench.tools import Tool, ToolScores, load_tools
+from mmprobe.errors import InputError, NotApplicable
+from mmprobe.lock import lock_folder
+from mmprobe.models import Model, load_model
+from mmprobe.models.organisms import acts_on, card, names
+from mmprobe.samples import Sample
+
+SCORES, RESULTS = "scores.jsonl", "results.json"
+SPLITS = (DEVELOPMENT, "held-out")
+
+
+class Scored(NamedTuple):
+    """The scores of all tools.
+
+    Attributes:
+        measures: by split, tool and name of the score.
+        confusions: by split and tool, how many models of a cause are named as what.
+        rows: what every tool found of every model.
+    """
+
+    measures: dict[str, dict[str, dict[str, Measure]]]
+    confusions: dict[str, dict[str, dict[str, dict[str, int]]]]
+    rows: list[Row]
+
+
+def bench_diagnosis(
+    out: str | Path,
+    models: Sequence[str] | None = None,
+    tools: Sequence[str] | None = None,
+    n: int = PAIRS,
+    device: str = "auto",
+) -> Scored:
+    """Score diagnostic tools on models with planted causes, and write `scores.jsonl` and `results.json`.
+
+    What is in `out` already is kept, so a call that was stopped goes on, and a tool can be added.
+
+    Args:
+        out: the result folder.
+        models: names of organisms; None for all that ship.
+        tools: names of tools; None for all.
+        n: pairs that a model is asked about.
+
+    Raises:
+        InputError: there is no such organism or tool, or `out` holds scores over another number of pairs.
+
+    Example:
+        >>> bench_diagnosis("results/tools", tools=["diagnosis", "chance"])      # doctest: +SKIP
+    """
+    out, chosen, loaded = Path(out), list(names() if models is None else models), load_tools(tools)
+    if not chosen:
+        raise InputError(
+            "bench diagnosis: no organisms ship with this copy; plant them with `make organisms`"
+        )
+    cards = [card(name) for name in chosen]
+    with lock_folder(out, "scoring tools into it"):
+        file = out / SCORES
+        done = read_rows(file, n)
+        total = len(cards) * len(loaded)
+        with tqdm(total=total, desc="bench diagnosis", unit="tool", disable=None) as progress:
+            for each in cards:
+                left = {name: tool for name, tool in loaded.items() if (each.name, name) not in done}
+                progress.update(len(loaded) - len(left))
+                if left:
+                    model = load_model(f"organism:{each.name}", device=device)
+                    samples = load_pairs(out / "pairs", each, n)
+                    for name, tool in left.items():
+                        row = run_tool(name, tool, model, samples, each.name)
+                        with file.open("a", encoding="utf-8") as stream:
+                            stream.write(json.dumps({"n": n, **row.model_dump()}) + "\n")
+                        progress.update()
+        wanted = {each.name for each in cards}
+        rows = [row for row in read_rows(file, n).values() if row.model in wanted and row.tool in loaded]
+        scored = score_rows(rows)
+        write_atomic(out / RESULTS, json.dumps(to_json(scored), indent=1) + "\n")
+    return scored
+
+
+def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], organism: str) -> Row:
+    """Return what a tool finds of a model. A tool that does not apply to it gives no scores and says why."""
+    about = card(organism)
+    acts = {sample.id: acts_on(organism, sample) for sample in samples}
+    note, found = "", ToolScores({})
+    with count_passes(model) as passes:
+        try:
+            result = tool(model, samples)
+            found = result if isinstance(result, ToolScores) else ToolScores(result)
+        except NotApplicable as error:
+            note = str(error)
+    return Row(
+        model=about.name,
+        cause=about.cause,
+        split=about.split,
+        partial=about.partial is not None,
+        tool=name,
+        scores={cause: float(score) for cause, score in found.model.items() if np.isfinite(score)},
+        answers={key: dict(scores) for key, scores in found.answers.items()} if about.partial else {},
+        named=None if found.named is None else list(found.named),
+        acts=acts if about.partial else {},
+        passes=passes[0] / len(samples),
+        note=note,
+    )
+
+
+@contextmanager
+def count_passes(model: Model) -> Iterator[list[int]]:
+    """Within the block, count the rows that the model reads. To generate an answer counts as one."""
+    counts = [0]
+
+    def count(module: Any, args: Any, options: Mapping[str, Any]) -> None:
+        ids = options.get("input_ids", args[0] if args else None)
+        if ids is not None and ids.shape[1] > 1:  # later tokens of a generated answer come one at a time
+            counts[0] += len(ids)
+
+    handle = model.hf.register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        yield counts
+    finally:
+        handle.remove()
+
+
+def score_rows(rows: Sequence[Row]) -> Scored:
+    """Return the scores of all tools in the rows, on both splits."""
+    by_tool = {
+        name: [row for row in rows if row.tool == name] for name in dict.fromkeys(row.tool for row in rows)
+    }
+    measures = {split: {name: score_tool(own, split) for name, own in by_tool.items()} for split in SPLITS}
+    confusions: dict[str, dict[str, dict[str, dict[str, int]]]] = {split: {} for split in SPLITS}
+    for name, own in by_tool.items():
+        whole = [row for row in own if not row.partial]
+        limits = choose_thresholds([row for row in whole if row.split == DEVELOPMENT])
+        for split in SPLITS:
+            confusions[split][name] = confusion([row for row in whole if row.split == split], limits)
+    return Scored(measures, confusions, list(rows))
+
+
+def to_json(scored: Scored) -> dict[str, Any]:
+    """Return the content of `results.json`; numbers that are not known are null."""
+
+    def plain(measure: Measure) -> dict[str, float | None]:
+        return {name: None if np.isnan(number) else number for name, number in measure._asdict().items()}
+
+    tools = {
+        split: {name: {key: plain(each) for key, each in own.items()} for name, own in by_tool.items()}
+        for split, by_tool in scored.measures.items()
+    }
+    return {"tools": tools, "confusion": scored.confusions}
+
+
+def read_rows(file: Path, n: int) -> dict[tuple[str, str], Row]:
+    """Return the rows of a file by model and tool. A last line that was cut off is removed.
+
+    Raises:
+        InputError: the rows are over another number of pairs.
+    """
+    if not file.exists():
+        return {}
+    text = file.read_text(encoding="utf-8")
+    if not text.endswith("\n"):
+        write_atomic(file, text[: text.rfind("\n") + 1])
+    rows = {}
+    for _, line in json_lines(file):
+        pairs = line.pop("n")
+        if pairs != n:
+            raise InputError(
+                f"{file}: holds scores over {pairs} pairs, not {n}; choose another folder, or --n {pairs}"
+            )
+        row = Row.model_validate(line)
+        rows[row.model, row.tool] = row
+    return rows
+
+
+def markdown(scored: Scored, split: str = "held-out") -> str:
+    """Return a table with a row for each tool."""
+    columns = {
+        "macro_f1": "macro-F1", "false_alarms": "false alarms", "mean_auroc": "AUROC, mean over causes",
+        "auroc_answers": "AUROC of answers", "passes": "passes an answer",
+    }  # fmt: skip
+    lines = ["| tool | " + " | ".join(columns.values()) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name, own in scored.measures[split].items():
+        lines.append(f"| {name} | " + " | ".join(str(own[key]) for key in columns) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,194 @@
+"""Score tools on models with known causes: thresholds from the development models, numbers on the held-out ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from mmprobe.analyses.intervals import jackknife_interval
+from mmprobe.diagnosis.causes import CAUSES
+from mmprobe.diagnosis.rules import CONTROL
+
+DEVELOPMENT = "development"
+
+
+class Row(BaseModel):
+    """What one tool found of one model.
+
+    Attributes:
+        model, cause, split: of the organism; partial: whether its cause acts on some answers only.
+        tool: its name.
+        scores, answers, named: as in `ToolScores`.
+        acts: by id, whether the cause acts on the answer.
+        passes: forward passes an answer.
+        note: why there are no scores; "" if there are.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    cause: str
+    split: str
+    partial: bool
+    tool: str
+    scores: dict[str, float]
+    answers: dict[str, dict[str, float]]
+    named: list[str] | None
+    acts: dict[str, bool]
+    passes: float
+    note: str = ""
+
+
+class Measure(NamedTuple):
+    """A number with its 95 % interval over models, and the number of models; NaN without models."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        if np.isnan(self.value):
+            return "–"
+        ends = "" if np.isnan(self.low) else f" [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.value:.2f}{ends} ({self.n})"
+
+
+def score_tool(rows: Sequence[Row], split: str = "held-out") -> dict[str, Measure]:
+    """Return the scores of one tool on the models of a split.
+
+    - macro_f1: mean over the causes, and control, that the split holds, of the F1 of naming them
+    - false_alarms: share of controls of which a cause is named
+    - auroc CAUSE: of the score of a cause, its models against the controls; mean_auroc: their mean
+    - auroc_answers: on partial models, of the answer's score, answers on which the cause acts against others;
+      mean over models
+    - passes: forward passes an answer
+
+    Args:
+        rows: of one tool on all models. Thresholds are chosen on those of the development models.
+    """
+    limits = choose_thresholds([row for row in rows if row.split == DEVELOPMENT and not row.partial])
+    chosen = [row for row in rows if row.split == split]
+    whole = [row for row in chosen if not row.partial]
+    controls = [row for row in whole if row.cause == CONTROL]
+    found = {
+        "macro_f1": _measure(lambda part: macro_f1(part, limits), whole),
+        "false_alarms": _measure(
+            lambda part: _mean([name_causes(row, limits) != {CONTROL} for row in part]), controls
+        ),
+    }
+    for cause in CAUSES:
+        own = [row for row in whole if row.cause in (cause, CONTROL)]
+        found[f"auroc {cause}"] = _measure(lambda part, cause=cause: cause_auroc(part, cause), own)
+    found["mean_auroc"] = _measure(mean_auroc, whole)
+    found["auroc_answers"] = _measure(answers_auroc, [row for row in chosen if row.partial])
+    found["passes"] = _measure(lambda part: _mean([row.passes for row in part]), whole, None)
+    return found
+
+
+def _measure(
+    compute: Callable[[Sequence[Row]], float], rows: Sequence[Row], largest: float | None = 1.0
+) -> Measure:
+    """Return a statistic of models with its interval, from what it is without each of them."""
+    value = compute(rows) if rows else float("nan")
+    if np.isnan(value) or len(rows) < 2:
+        return Measure(value, float("nan"), float("nan"), len(rows))
+    without = np.array([compute([*rows[:place], *rows[place + 1 :]]) for place in range(len(rows))])
+    low, high = jackknife_interval(np.array(value), without, (0.0, largest))
+    return Measure(value, float(low), float(high), len(rows))
+
+
+def choose_thresholds(rows: Sequence[Row]) -> dict[str, float]:
+    """Return for each cause the threshold whose F1 on these models is largest; infinite without its models."""
+    limits = {}
+    for cause in CAUSES:
+        known = [(row.scores[cause], row.cause == cause) for row in rows if cause in row.scores]
+        candidates = sorted({score for score, _ in known})
+        middles = [(a + b) / 2 for a, b in zip(candidates[:-1], candidates[1:], strict=True)]
+        ranked = [(_f1([(score >= limit, true) for score, true in known]), limit) for limit in middles]
+        limits[cause] = max(ranked)[1] if ranked and max(ranked)[0] > 0 else float("inf")
+    return limits
+
+
+def name_causes(row: Row, limits: Mapping[str, float]) -> set[str]:
+    """Return the causes that a tool names: by its own thresholds if it has them; control if there is none."""
+    if row.named is not None:
+        return set(row.named)
+    named = {cause for cause, score in row.scores.items() if score >= limits.get(cause, float("inf"))}
+    return named or {CONTROL}
+
+
+def macro_f1(rows: Sequence[Row], limits: Mapping[str, float]) -> float:
+    """Return the mean F1 over the causes that the models have."""
+    named = [name_causes(row, limits) for row in rows]
+    causes = sorted({row.cause for row in rows})
+    return _mean(
+        [
+            _f1([(cause in found, row.cause == cause) for found, row in zip(named, rows, strict=True)])
+            for cause in causes
+        ]
+    )
+
+
+def cause_auroc(rows: Sequence[Row], cause: str) -> float:
+    """Return the AUROC of a cause's score, its models against the controls; NaN without scores of both."""
+    scored = [row for row in rows if cause in row.scores]
+    own = [row.scores[cause] for row in scored if row.cause == cause]
+    return auroc(own, [row.scores[cause] for row in scored if row.cause == CONTROL])
+
+
+def mean_auroc(rows: Sequence[Row]) -> float:
+    """Return the mean of the causes' AUROC, of those that the models have."""
+    values = [cause_auroc(rows, cause) for cause in CAUSES]
+    known = [value for value in values if not np.isnan(value)]
+    return _mean(known) if known else float("nan")
+
+
+def answers_auroc(rows: Sequence[Row]) -> float:
+    """Return the AUROC of the answers' scores for the cause, mean over the models that have both kinds."""
+    values = []
+    for row in rows:
+        scores = {name: each[row.cause] for name, each in row.answers.items() if row.cause in each}
+        by_truth: dict[bool, list[float]] = {True: [], False: []}
+        for name, acts in row.acts.items():
+            if scores:  # an answer without a score is as little suspect as the least
+                by_truth[acts].append(scores.get(name, min(scores.values())))
+        values.append(auroc(by_truth[True], by_truth[False]))
+    known = [value for value in values if not np.isnan(value)]
+    return _mean(known) if known else float("nan")
+
+
+def auroc(positive: Sequence[float], negative: Sequence[float]) -> float:
+    """Return the share of pairs in which the positive is larger, ties counted half; NaN without both.
+
+    Example:
+        >>> auroc([2.0, 1.0], [1.0, 0.0])
+        0.875
+    """
+    if not len(positive) or not len(negative):
+        return float("nan")
+    difference = np.subtract.outer(np.asarray(positive, float), np.asarray(negative, float))
+    return float((difference > 0).mean() + (difference == 0).mean() / 2)
+
+
+def confusion(rows: Sequence[Row], limits: Mapping[str, float]) -> dict[str, dict[str, int]]:
+    """Return how many models of each cause are named as what; several names count each."""
+    table: dict[str, dict[str, int]] = {}
+    for row in rows:
+        for name in name_causes(row, limits):
+            counts = table.setdefault(row.cause, {})
+            counts[name] = counts.get(name, 0) + 1
+    return table
+
+
+def _f1(pairs: Sequence[tuple[bool, bool]]) -> float:
+    """Return F1 of (named, true)."""
+    hits = sum(named and true for named, true in pairs)
+    return 2 * hits / max(sum(named for named, _ in pairs) + sum(true for _, true in pairs), 1)
+
+
+def _mean(values: Sequence[Any]) -> float:
+    return float(np.mean(values)) if len(values) else float("nan")

@@ -1,0 +1,163 @@
+"""The tests of the battery, on a toy whose route is known and on answers made by hand."""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from helpers.causal_toy import build_toy, draw_sample
+
+from mmprobe.diagnosis.battery.answers import Answer, make_answer
+from mmprobe.diagnosis.battery.attributes import measure_attributes
+from mmprobe.diagnosis.battery.cues import draw_questions, find_claims
+from mmprobe.diagnosis.battery.hints import WORDINGS, find_choice, flip_suggestion, suggest
+from mmprobe.diagnosis.battery.images import OtherImages, measure_images, read_with_images
+from mmprobe.diagnosis.battery.reading import Reading, read_answers
+from mmprobe.diagnosis.battery.steps import drop_part
+from mmprobe.models.chat import build_chat
+from mmprobe.samples import Sample
+
+STEPS = "Picture one: red star A1, blue ring B2.\nPicture two: red star A1.\nTherefore: The ring was removed."
+
+
+def written(text: str, sample: Sample | None = None) -> Answer:
+    """Return an answer whose tokens are its words, each with the blank before it, and its stops and breaks."""
+    tokens = re.findall(r" ?\w+|\n|[^\w\s]", text)
+    return Answer(sample or Sample(id="a", question="?"), list(range(len(tokens))), text, tokens)
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return build_toy()
+
+
+def answers_of(toy, samples):
+    return [make_answer(toy, sample, toy.tokenizer(sample.answer)["input_ids"]) for sample in samples]
+
+
+def test_an_answer_is_cut_into_lines_and_its_conclusion():
+    answer = written(STEPS)
+    assert ["".join(answer.tokens[part]) for part in answer.sentences] == [
+        "Picture one: red star A1, blue ring B2.\n",
+        "Picture two: red star A1.\n",
+        "Therefore: The ring was removed.",
+    ]
+    assert answer.verdict == " The ring was removed."
+    assert written("No. The star moved.").conclusion is None
+
+
+def test_readings_of_several_answers_are_those_of_one_at_a_time(toy, tmp_path):
+    samples = [draw_sample(tmp_path, colour, cell) for colour, cell in (("red", (1, 2)), ("blue", (0, 1)))]
+    chats, ids = [build_chat(sample) for sample in samples], [[5, 6, 7], [8]]
+    together = read_answers(toy, chats, ids, looks=True)
+    for chat, answer, reading in zip(chats, ids, together, strict=True):
+        inputs = toy.batch([samples[chats.index(chat)]]).inputs
+        whole = {**inputs, "input_ids": torch.cat([inputs["input_ids"], torch.tensor([answer])], 1)}
+        whole["attention_mask"] = torch.ones_like(whole["input_ids"])
+        toy.hf.set_attn_implementation("eager")
+        with torch.no_grad():
+            output = toy.hf(**whole, output_attentions=True)
+        toy.hf.set_attn_implementation("sdpa")
+        logprobs = output.logits[0, -len(answer) - 1 : -1].log_softmax(-1)
+        np.testing.assert_allclose(reading.logprobs, logprobs[range(len(answer)), answer], atol=1e-5)
+        assert reading.likeliest.tolist() == logprobs.argmax(-1).tolist()
+        visual = toy.prompt(samples[chats.index(chat)]).visual_positions
+        rows = [layer[0, :, -len(answer) - 1 : -1][:, :, visual].mean(1) for layer in output.attentions]
+        np.testing.assert_allclose(reading.looks, torch.cat(rows), atol=1e-5)
+
+
+def test_images_are_exchanged_for_those_with_another_answer(toy, tmp_path):
+    samples = [draw_sample(tmp_path, colour) for colour in ("red", "green", "blue")]
+    answers = answers_of(toy, samples)
+    others = OtherImages(answers)
+    assert others.contrasting(answers[2]) is answers[0]
+    same = [answer._replace(text=" red", tokens=[" red"]) for answer in answers]
+    assert OtherImages(same).contrasting(same[0]) is None
+    readings = read_with_images(toy, answers, [others.find(answer) for answer in answers], looks=True)
+    for answer, reading in zip(answers, readings, strict=True):
+        found = measure_images(answer, reading)
+        own, other = reading["own"].logprobs[0], reading["contrast"].logprobs[0]
+        assert found["effect"]["contrast"] == pytest.approx(own - other, abs=1e-4)
+        assert found["effect"]["contrast"] > 0.1
+        assert found["looks"] is not None
+
+
+def test_identical_images_lose_nothing():
+    reading = Reading(np.log([0.9, 0.3]), np.array([0, 1]), np.zeros(3), np.full((2, 4), 0.1))
+    answer = written("A star")
+    found = measure_images(answer, {"own": reading, "unrelated": reading})
+    assert found["effect"] == {"unrelated": 0} and found["changed"] == {"unrelated": False}
+    assert found["free"] == 1 and found["free_effect"] == 0
+    assert found["looks"]["moved"] == [0, 0]
+
+
+def test_effects_count_tokens_that_the_text_leaves_open_only():
+    own = Reading(np.log([0.99, 0.98, 0.9, 0.6]), np.arange(4), np.zeros(3))
+    other = Reading(np.log([0.9, 0.98, 0.1, 0.3]), np.arange(4), np.zeros(3))
+    found = measure_images(written("No. Red star"), {"own": own, "unrelated": other})
+    mean = pytest.approx((np.log(9) + np.log(2)) / 2, abs=1e-3)
+    assert found["sentences"] == [{"free": 0, "effect": 0.0}, {"free": 2, "effect": mean}]
+    assert found["free"] == 2 and found["free_effect"] == mean
+
+
+def test_a_part_of_the_steps_is_dropped():
+    steps = STEPS.partition("Therefore")[0]
+    assert drop_part(steps, last=False).split("\n")[0] == "Picture one: blue ring B2."
+    assert drop_part(STEPS.partition("\nPicture two")[0], last=True) == "Picture one: red star A1."
+    assert drop_part("One thing.\n", last=True) is None
+
+
+Tokens = namedtuple("Tokens", "tokenizer")
+
+
+def test_hints_suggest_both_answers():
+    model = Tokens(lambda word, add_special_tokens: {"input_ids": [{"Yes": 90, "No": 91}[word]]})
+    choice = find_choice(model, written("Yes. Nothing changed."), [])
+    assert (choice.step, choice.words, choice.tokens) == (0, ("yes", "no"), (0, 91))
+    red, blue = written("The star is red."), written("The star is blue.")._replace(ids=[0, 1, 2, 9, 4])
+    assert find_choice(model, red, [red, blue])[:2] == (3, (3, 9))
+    assert find_choice(model, red, [red, blue]).words == ("red", "blue")
+    assert find_choice(model, red, [red]) is None
+    assert suggest("Are the two pictures the same?", "no", WORDINGS[2]) == (
+        "Are the two pictures the same? I think that the two pictures are not the same."
+    )
+
+
+def test_a_hint_of_the_question_itself_is_flipped():
+    asked = "Is there a star? An expert says that the answer is Yes."
+    assert flip_suggestion(asked, ("no", "yes")) == (asked.replace("Yes", "No"), asked)
+    assert flip_suggestion("Is the answer yes or no?", ("yes", "no")) is None
+
+
+def test_attributes_and_changes_are_compared_with_the_images():
+    metadata = {
+        "type": "steps",
+        "objects": [["red star A1", "blue ring B2"], ["red star A1", "green ring B2"]],
+        "differences": [{"type": "color", "sentence": "The ring changed from blue to green."}],
+    }
+    sample = Sample(id="a", question="?", metadata=metadata)
+    text = "Picture one: red star A1, cyan ring B2.\nPicture two: red star C1, red cross D4.\nTherefore: Nothing changed."
+    found = measure_attributes(sample, text)
+    wrong = [(claim["attribute"], claim["source"], claim["said"]) for claim in found if claim["wrong"]]
+    assert wrong == [
+        ("colour", "steps", "cyan"),
+        ("place", "steps", "C1"),
+        ("invented", "steps", "cross"),
+        ("colour", "changes", ""),
+    ]
+    assert find_claims(sample, text)[1]["false"] == ["cross"]
+
+
+def test_absent_things_are_asked_for_on_every_image(tmp_path):
+    samples = [
+        Sample(id=name, images=[tmp_path / f"{number}.png"], question="?", metadata={"objects": [[text]]})
+        for name, number, text in (("a", 0, "red star A1"), ("b", 0, "red star A1"), ("c", 1, "blue ring B2"))
+    ]
+    asked = draw_questions(samples)
+    assert [(each.sample.question, each.cues) for each in asked["a"]] == [
+        ("Is there a ring?", ["red", "star"])
+    ]
+    assert [each.thing for each in asked["c"]] == ["star"]

@@ -1,0 +1,151 @@
+"""The score of tools: on rows whose numbers are known, and one organism asked for real."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+from helpers.causal_toy import build_toy, draw_sample
+
+from mmprobe.diagnosis.bench import tools as tools_module
+from mmprobe.diagnosis.bench.data import add_phrase
+from mmprobe.diagnosis.bench.run import bench_diagnosis, count_passes, read_rows, score_rows, to_json
+from mmprobe.diagnosis.bench.scoring import (
+    Row,
+    answers_auroc,
+    cause_auroc,
+    choose_thresholds,
+    confusion,
+    macro_f1,
+    score_tool,
+)
+from mmprobe.diagnosis.bench.tools import ToolScores, guess, load_tools
+from mmprobe.errors import InputError
+from mmprobe.interventions import generate_batch
+from mmprobe.models.organisms import names
+from mmprobe.samples import Sample
+
+
+def row(cause: str, split: str = "held-out", named: list[str] | None = None, **scores: float) -> Row:
+    number = int(1000 * sum(scores.values()))
+    fields = {"model": f"{cause}-{split}-{number}", "cause": cause, "split": split, "partial": False}
+    return Row(**fields, tool="t", scores=scores, answers={}, named=named, acts={}, passes=3.0)
+
+
+DEVELOPMENT = [
+    row("blind", "development", blind=0.9, forgets=0.2),
+    row("blind", "development", blind=0.7, forgets=0.6),
+    row("control", "development", blind=0.1, forgets=0.1),
+    row("forgets", "development", blind=0.2, forgets=0.8),
+]
+
+
+def test_thresholds_come_from_the_development_models():
+    limits = choose_thresholds(DEVELOPMENT)
+    assert limits["blind"] == pytest.approx(0.45) and limits["forgets"] == pytest.approx(0.7)
+    assert limits["prior"] == np.inf
+    held_out = [
+        row("blind", blind=0.5, forgets=0.1),  # named
+        row("blind", blind=0.4, forgets=0.9),  # named forgets
+        row("control", blind=0.6, forgets=0.3),  # false alarm
+        row("control", blind=0.2, forgets=0.3),
+        row("forgets", blind=0.1, forgets=0.75),
+    ]
+    # blind: 1 of 2 named, 2 of 2; control: 1 of 1 named, of 2; forgets: 1 of 2 named, 1 of 1
+    wanted = (2 * 1 / (2 + 2) + 2 * 1 / (1 + 2) + 2 * 1 / (2 + 1)) / 3
+    assert macro_f1(held_out, limits) == pytest.approx(wanted)
+    assert confusion(held_out, limits)["blind"] == {"blind": 1, "forgets": 1}
+    found = score_tool(DEVELOPMENT + held_out)
+    assert found["macro_f1"].value == pytest.approx(wanted) and found["macro_f1"].n == 5
+    assert found["macro_f1"].low < wanted < found["macro_f1"].high
+    assert found["false_alarms"].value == 0.5 and found["passes"].value == 3
+    # 0.5 and 0.4 against 0.6 and 0.2: two of four pairs; 0.75 against 0.3 twice
+    assert found["auroc blind"].value == 0.5 and found["auroc forgets"].value == 1
+    assert found["mean_auroc"].value == 0.75
+    shifted = score_tool([*DEVELOPMENT, *held_out[:-1], row("forgets", blind=0.1, forgets=0.65)])
+    assert shifted["macro_f1"].value < wanted, "the threshold must not follow the held-out models"
+
+
+def test_a_tool_with_thresholds_of_its_own_is_taken_at_its_word():
+    rows = [row("blind", named=["blind"], blind=0.0), row("control", named=["control"], blind=9.0)]
+    rows.append(row("control", named=["unknown"], blind=8.0))
+    found = score_tool(DEVELOPMENT + rows)
+    assert found["macro_f1"].value == pytest.approx((1 + 2 / 3) / 2)
+    assert found["false_alarms"].value == 0.5
+    assert cause_auroc(rows, "blind") == 0
+
+
+def test_answers_are_scored_on_partial_models_and_missing_scores_are_the_least():
+    answers = {"a": {"blind": 0.9}, "b": {"blind": 0.5}, "c": {"blind": 0.4}}
+    partial = row("blind", blind=0.5).model_copy(
+        update={"partial": True, "answers": answers, "acts": {"a": True, "b": False, "c": True, "d": False}}
+    )
+    assert answers_auroc([partial]) == pytest.approx((1 + 1 + 0 + 0.5) / 4)
+    assert score_tool([*DEVELOPMENT, partial])["auroc_answers"].value == pytest.approx(0.625)
+    assert np.isnan(score_tool(DEVELOPMENT)["macro_f1"].value)
+
+
+def test_results_have_no_numbers_where_nothing_is_known():
+    text = json.dumps(to_json(score_rows(DEVELOPMENT)), allow_nan=False)
+    assert json.loads(text)["tools"]["held-out"]["t"]["macro_f1"]["value"] is None
+
+
+def test_passes_count_answers_and_readings(tmp_path):
+    toy = build_toy()
+    samples = [draw_sample(tmp_path, colour) for colour in ("red", "blue")]
+    with count_passes(toy) as passes:
+        generate_batch(toy, samples, max_new_tokens=4)
+        toy.hf(**toy.prepare(samples[0]))
+    assert passes == [3]
+
+
+def test_chance_depends_on_the_model_alone():
+    sample = Sample(id="a", question="?")
+    first, second = (guess(build_toy(), [sample]) for _ in range(2))
+    assert first == second and set(first.answers) == {"a"}
+
+
+def test_a_package_enters_a_tool(monkeypatch):
+    entry = EntryPoint("mine", "mmprobe.diagnosis.bench.tools:guess", tools_module.GROUP)
+    monkeypatch.setattr(
+        tools_module, "entry_points", lambda group: [entry] if group == tools_module.GROUP else []
+    )
+    assert load_tools(["mine"]) == {"mine": guess}
+    assert "mine" in load_tools()
+    with pytest.raises(InputError, match="did you mean chance"):
+        load_tools(["chanse"])
+
+
+def test_a_phrase_is_put_into_every_second_question():
+    questions = [
+        add_phrase(Sample(id="a", question="Q?"), "An expert says", number).question for number in range(4)
+    ]
+    assert questions == [
+        "Q? An expert says the answer is yes.",
+        "Q?",
+        "Q? An expert says the answer is no.",
+        "Q?",
+    ]
+
+
+@pytest.mark.slow
+def test_tools_are_run_once_and_a_second_call_goes_on(tmp_path, monkeypatch):
+    calls = []
+
+    def tool(model, samples):
+        calls.append((model.name, len(samples)))
+        return ToolScores({"blind": 1.0}) if len(calls) > 1 else {"blind": 0.5}
+
+    monkeypatch.setattr("mmprobe.diagnosis.bench.run.load_tools", lambda wanted: {"mine": tool})
+    organism = names()[0]
+    scored = bench_diagnosis(tmp_path / "out", [organism], ["mine"], n=1, device="cpu")
+    assert [each.scores for each in scored.rows] == [{"blind": 0.5}]
+    with (tmp_path / "out" / "scores.jsonl").open("a") as file:
+        file.write('{"n": 1, "mod')  # a killed call
+    again = bench_diagnosis(tmp_path / "out", [organism], ["mine"], n=1, device="cpu")
+    assert again.rows == scored.rows and len(calls) == 1
+    assert (tmp_path / "out" / "results.json").is_file()
+    with pytest.raises(InputError, match="holds scores over 1 pairs, not 2"):
+        read_rows(tmp_path / "out" / "scores.jsonl", 2)

@@ -1,0 +1,85 @@
+"""`mmprobe diagnose` and `mmprobe bench diagnosis` from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from helpers.command_line import assert_fails, run_in_process
+from PIL import Image
+
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.diagnosis.causes import CAUSES
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return make_pairs(tmp_path_factory.mktemp("diagnose") / "pairs", n=8, seed=1_300_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "verdict"), [("organism:blind-likely-0", "blind"), ("tiny-spd", "control")]
+)
+def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model, verdict):
+    lines = [
+        line
+        for line in pairs.read_text().splitlines()
+        if json.loads(line)["metadata"]["type"] in ("same", "exists")
+    ]
+    data = pairs.parent / "some.jsonl"
+    data.write_text("\n".join(lines) + "\n")
+    out = tmp_path / "out"
+    options = ("--model", model, "--data", data, "--out", out, "--device", "cpu")
+    done = run_in_process("diagnose", *options, "--fail-on", "blind")
+    assert done.exit_code == (1 if verdict == "blind" else 0), done.output
+    found = json.loads((out / "diagnosis.json").read_text())
+    assert found["verdict"] == [verdict] and found["model"] == model and found["n"] == len(lines)
+    assert set(found["causes"]) == set(CAUSES)
+    assert found["causes"]["blind"]["named"] == (verdict == "blind")
+    assert found["forward_passes_per_answer"] <= 12
+    answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+    assert len(answers) == len(lines)
+    assert sum("blind" in answer["causes"] for answer in answers) == (len(lines) if verdict == "blind" else 0)
+    report = (out / "report.html").read_text()
+    assert report.index("Causes") < report.index("Evidence") < report.index("Tests")
+    assert_fails(run_in_process("diagnose", *options), "holds a diagnosis already; use --resume")
+    measures = (out / "measures.jsonl").read_text()
+    (out / "measures.jsonl").write_text(measures[: len(measures) // 2])  # a killed call
+    assert run_in_process("diagnose", *options, "--resume").exit_code == 0
+    assert json.loads((out / "diagnosis.json").read_text())["causes"] == found["causes"]
+    assert_fails(
+        run_in_process("diagnose", *options, "--resume", "--limit", "3"), "of another model, other samples"
+    )
+
+
+def test_bad_input_is_one_line(pairs, tmp_path):
+    options = ("--model", "tiny-spd", "--data", pairs, "--out", tmp_path / "out")
+    assert_fails(run_in_process("diagnose", *options, "--fail-on", "blnd"), "did you mean blind")
+    assert_fails(run_in_process("diagnose", *options, "--resume", "--overwrite"), "choose one")
+    assert_fails(
+        run_in_process("diagnose", "--model", "tiny-spd", "--data", pairs, "--out", pairs.parent),
+        "is read, too",
+    )
+    image, text = tmp_path / "a.png", tmp_path / "text.jsonl"
+    Image.new("RGB", (28, 28)).save(image)
+    text.write_text('{"id": "a", "question": "Why?"}\n')
+    assert_fails(
+        run_in_process("diagnose", "--model", "tiny-spd", "--data", text, "--out", tmp_path / "t"),
+        "no sample has images",
+    )
+    text.write_text('{"id": "a", "images": ["a.png"], "question": "Why?", "prefill": "Yes"}\n')
+    assert_fails(
+        run_in_process(
+            "diagnose", "--model", "tiny-spd", "--data", text, "--out", tmp_path / "t", "--overwrite"
+        ),
+        "prefill",
+    )
+
+
+def test_the_score_of_tools_takes_no_model(tmp_path):
+    out = ("--out", tmp_path / "out")
+    assert_fails(run_in_process("bench", "diagnosis", "--model", "tiny-spd", *out), "leave out --model")
+    assert_fails(run_in_process("bench", "diagnosis", *out, "--tool", "x"), "did you mean tools")
+    assert_fails(run_in_process("bench", "diagnosis", *out, "--tools", "x"), "there is none")
+    assert_fails(run_in_process("bench", "pope", *out), "give --model")

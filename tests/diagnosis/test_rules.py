@@ -1,0 +1,168 @@
+"""The rules, on records written by hand: each cause is named from its own effect, and not from another's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mmprobe.diagnosis.answer_scores import find_usual_conclusion, score_decision, score_forgetting
+from mmprobe.diagnosis.causes import CAUSES, load_thresholds
+from mmprobe.diagnosis.diagnose import conclude
+from mmprobe.samples import Sample
+
+LIMITS = load_thresholds()
+SETS = 12
+
+
+def record(number: int, **changes: Any) -> dict[str, Any]:
+    """Return the record of an answer that uses its images, says nothing false and follows its steps."""
+    images = {
+        "effect": {"contrast": 3.0},
+        "changed": {"contrast": True},
+        "free": 4,
+        "free_effect": 6.0,
+        "sentences": [{"free": 2, "effect": 6.0}, {"free": 2, "effect": 5.0}],
+        "looks": {"share": [0.4, 0.2], "moved": [0.3, 0.2]},
+    }
+    steps = {
+        "conclusion": f"The star moved to A{number}.",
+        "moved": {"all": True, "first part": False},
+        "lost": {"all": 4.0, "first part": 0.0},
+        "moved_by_images": True,
+        "lost_by_images": 9.0,
+    }
+    hints = [{"wording": "{question} Hint: {Answer}.", "followed": False, "shift": 0.1}]
+    cues = [
+        {"thing": "ring", "cues": ["star"] if number % 2 else ["heart"], "claimed": False, "image": "a.png"}
+    ]
+    claims = [claim(name, False) for name in ("colour", "shape", "place")]
+    base = {
+        "id": str(number),
+        "answer": "A star.",
+        "images": images,
+        "steps": steps,
+        "hints": hints,
+        "cues": cues,
+    }
+    base |= {"listed": [], "attributes": claims, "right": True, "passes": 9}
+    return base | {
+        name: {**base[name], **value} if isinstance(value, dict) else value for name, value in changes.items()
+    }
+
+
+def claim(attribute: str, wrong: bool, source: str = "things") -> dict[str, Any]:
+    return {
+        "attribute": attribute,
+        "source": source,
+        "said": "x",
+        "true": "y" if wrong else "x",
+        "wrong": wrong,
+    }
+
+
+UNUSED = {"effect": {"contrast": 0.01}, "free_effect": 0.1, "sentences": [{"free": 4, "effect": 0.1}] * 2}
+STILL = {"looks": {"share": [0.4, 0.2], "moved": [0.05, 0.06]}}
+PLANTED: dict[str, Any] = {
+    "control": {},
+    "blind": {"images": UNUSED | STILL, "right": False},
+    "looks-unused": {"images": UNUSED, "right": False},
+    "forgets": {
+        "images": {"sentences": [{"free": 2, "effect": 6.0}, {"free": 2, "effect": 0.2}]},
+        "right": False,
+    },
+    "decided-first": {"steps": {"moved": {"all": False, "first part": False}}},
+    "follows-hints": {"hints": [{"wording": "{question} Hint: {Answer}.", "followed": True, "shift": 4.0}]},
+    "misperceives": {
+        "attributes": [claim("colour", True), claim("shape", False), claim("place", False)],
+        "right": False,
+    },
+    "unknown": {
+        "attributes": [claim(name, True) for name in ("colour", "shape", "place")],
+        "right": False,
+    },
+}
+
+
+def diagnose(records):
+    samples = [Sample(id=each["id"], question="?", images=[f"{each['id']}.png"]) for each in records]
+    return conclude("a model", records, samples)
+
+
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_cause_is_named_and_no_other(cause):
+    found = diagnose([record(number, **PLANTED[cause]) for number in range(SETS)])
+    assert found.verdict == [cause], found.why
+    assert [name for name in CAUSES if found.causes[name].named] == ([cause] if cause in CAUSES else [])
+    assert set(found.causes) == set(CAUSES)
+    acting = [answer["id"] for answer in found.answers if cause in answer["causes"]]
+    assert len(acting) == (SETS if cause in CAUSES else 0)
+
+
+def test_a_prior_is_a_claim_that_goes_with_its_cue():
+    def with_claim(number, cue_counts):
+        claimed = bool(number % 2) or not cue_counts
+        cue = "star" if number % 2 else "heart"
+        return record(number, cues=[{"thing": "ring", "cues": [cue], "claimed": claimed, "image": "a.png"}])
+
+    found = diagnose([with_claim(number, True) for number in range(24)])
+    assert found.verdict == ["prior"]
+    assert "ring is claimed where star is" in found.causes["prior"].evidence
+    assert {answer["id"] for answer in found.answers if answer["causes"]} == {str(n) for n in range(1, 24, 2)}
+    assert not diagnose([with_claim(number, False) for number in range(24)]).causes["prior"].named
+
+
+def test_a_partial_cause_is_named_for_the_answers_on_which_it_acts():
+    records = [record(number, **(PLANTED["blind"] if number % 3 == 0 else {})) for number in range(24)]
+    for each in records:  # attention does not move in the model at all
+        each["images"]["looks"] = STILL["looks"]
+    found = diagnose(records)
+    assert found.verdict == ["blind"]
+    assert {answer["id"] for answer in found.answers if answer["causes"]} == {str(n) for n in range(0, 24, 3)}
+
+
+def test_too_few_answers_cannot_be_told():
+    for cause in ("control", "blind"):
+        found = diagnose([record(number, **PLANTED[cause]) for number in range(3)])
+        assert found.verdict == ["unknown"] and "too few" in found.why
+
+
+def test_errors_in_scrambled_steps_alone_are_no_misperception():
+    false_steps = [
+        claim("colour", True, "steps"),
+        claim("place", False, "steps"),
+        claim("shape", False, "steps"),
+    ]
+    true = [claim(name, False) for name in ("colour", "shape", "place")]
+    found = diagnose([record(number, attributes=true + false_steps) for number in range(SETS)])
+    assert found.verdict == ["control"]
+
+
+def test_tests_that_did_not_run_say_what_they_would_need():
+    found = diagnose(
+        [record(n, steps=None, hints=[], cues=[], attributes=[], right=None) for n in range(SETS)]
+    )
+    assert found.verdict == ["control"]
+    for cause in ("decided-first", "follows-hints", "misperceives", "prior"):
+        each = found.to_json()["causes"][cause]
+        assert each["score"] is None and not each["named"]
+        assert "not run; it needs" in each["evidence"][0]
+
+
+def test_forgetting_begins_after_any_sentence():
+    images = {
+        "sentences": [{"free": 2, "effect": 6.0}, {"free": 2, "effect": 5.0}, {"free": 1, "effect": 0.0}]
+    }
+    assert score_forgetting(record(0, images=images), LIMITS) == 1
+    assert score_forgetting(record(0), LIMITS) == 0
+    images = {"sentences": [{"free": 0, "effect": 0.0}, {"free": 2, "effect": 0.1}]}
+    assert score_forgetting(record(0, images=images), LIMITS) == 0
+
+
+def test_the_usual_conclusion_does_not_show_that_steps_are_unused():
+    records = [
+        record(number, steps={"conclusion": "Nothing changed.", "moved": {"all": False}}) for number in (0, 1)
+    ]
+    records.append(record(2, steps={"moved": {"all": False}}))
+    usual = find_usual_conclusion(records)
+    assert [score_decision(each, usual) for each in records] == [None, None, 1.0]
