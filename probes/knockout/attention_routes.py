@@ -51,7 +51,8 @@ def attention_routes(
       image's weight are off the model's distribution: even a model that uses no image loses by it
 
     It takes one forward pass for each prompt, and one for each source, query and window that begins at the
-    window. Queries that see no key of a source cost none, and lose exactly 0.
+    window. Queries that see no key of a source, or none that differs in the counterfactual, cost none and lose
+    exactly 0.
 
     Use it to find by which way and in which layers an image reaches the answer. It does not say which heads
     carry it (`patch_components` does), nor what the way carries.

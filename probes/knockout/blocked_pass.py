@@ -80,11 +80,22 @@ class BlockedPass:
             replacement: `block`, `mean` or `counterfactual`, as in `attention_routes`.
             others: for `counterfactual`, the keys and values of the other prompt.
         """
-        if not (pairs & self.visible).any():
+        seen = pairs & self.visible
+        if others is not None:
+            seen = seen & self._differ(layers, others)
+        if not seen.any():
             return torch.zeros_like(self.before)
         with self._same_kernel(), self._replace(pairs, layers, replacement, others), torch.no_grad():
             logits = self._passes.logits(first_layer=layers[0])
         return self.before - self._read(logits)
+
+    def _differ(self, layers: Sequence[int], others: KeysAndValues) -> Tensor:
+        """Return which positions have another key or value in the other prompt in some layer, bool [position]."""
+        differ = torch.zeros_like(self._nothing[0])
+        for layer in (layer for layer in layers if layer in self.keys):
+            for own, other in zip(self.keys[layer], others[layer], strict=True):
+                differ |= (own != other).flatten(0, 1).any(-1).any(0)
+        return differ
 
     def _read(self, logits: Tensor) -> Tensor:
         return logits.log_softmax(-1).gather(1, self.forcing.ids[:, None])[:, 0]

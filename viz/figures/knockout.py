@@ -86,7 +86,8 @@ def _draw_routes(ds: xr.Dataset, effect: xr.DataArray) -> go.Figure:
             "colorbar": {"title": "nat", "thickness": 10},
         }
     )
-    figure.update_yaxes(autorange="reversed", title="from", col=1)
+    figure.update_yaxes(autorange="reversed")
+    figure.update_yaxes(title="from", col=1)
     figure.update_xaxes(title="to", tickangle=-60, row=rows)
     return apply_layout(figure, height=150 + rows * (60 + 26 * effect.sizes["from"]))
 
