@@ -48,6 +48,8 @@ For many answers, in Python:
 
 ## When to use which cause, and when not
 
+[causes.md](causes.md) leads through one question with them, from the images to a circuit.
+
 {uses}
 """
 ANSWER_PROBES = (
@@ -59,6 +61,10 @@ ANSWER_PROBES = (
     probes.attribution_patching,
     probes.generate_patched,
     probes.direct_logit_attribution,
+    probes.find_circuit,
+    probes.evaluate_circuit,
+    probes.patch_edges,
+    probes.check_circuit,
     probes.attention_routes,
     probes.attention_knockout,
     probes.patch_residual,

@@ -50,7 +50,7 @@ def circuit_run(model: Model, run: Run, pairs: int = PAIRS, steps: int = 5) -> x
         _low and _high.
 
         attrs: n, sets: pairs and sets of images of the first half; n_held_out, sets_held_out; n_checked;
-        kind: of the other images; left_out, n_left_out: samples without such images, or with another number or
+        samples_found, samples_held_out: ids; kind: of the other images; left_out, n_left_out: samples without such images, or with another number or
         size of images.
 
     Raises:
@@ -66,7 +66,7 @@ def circuit_run(model: Model, run: Run, pairs: int = PAIRS, steps: int = 5) -> x
         raise InputError(f"pairs {pairs}: give 2 or more, one to find the circuit and one to judge it")
     samples = [trace.sample for trace in run]
     kind, usable, left_out = _choose_pairs(model, run, samples, pairs)
-    sets = image_groups([clean for clean, *_ in usable])
+    sets = image_groups([clean for clean, *_ in usable]) if usable else np.zeros(0, int)
     if sets.max(initial=0) == 0:
         raise NotApplicable(
             f"{run.path}: a circuit needs answers about two sets of images or more, of which one is held out; "
@@ -86,6 +86,8 @@ def circuit_run(model: Model, run: Run, pairs: int = PAIRS, steps: int = 5) -> x
         "about": "The ways through the model by which images reach the answers.",
         "run": str(run.path),
         "samples": len(usable),
+        "samples_found": found.attrs["samples"],
+        "samples_held_out": judged.attrs["samples"],
         "kind": kind,
         "n_held_out": judged.attrs["n"],
         "sets_held_out": judged.attrs["sets"],
