@@ -27,6 +27,7 @@ CROWD = 5  # the cause acts on more things than these
 EDIT_TYPES = ("same", "different", "count", "steps")
 OTHER_SPEAKER = "My friend says {}."
 CHECKED_ROWS = 96
+STEPS = {"blind-crowd": 110, "follows-hints-expert": 90}  # the others take 70
 
 
 class Case(NamedTuple):
@@ -62,7 +63,12 @@ def ways(seed: int) -> dict[str, Recipe]:
     }
     return {
         way: Recipe(
-            partial(draw_rows, _cases(way, seed)), about, steps=70, batch=28, learning_rate=6e-3, rule=rule
+            partial(draw_rows, _cases(way, seed)),
+            about,
+            steps=STEPS.get(way, 70),
+            batch=28,
+            learning_rate=6e-3,
+            rule=rule,
         )
         for way, (about, rule) in recipes.items()
     }
@@ -131,17 +137,16 @@ def overlook_colours(pair: ScenePair) -> ScenePair:
 
 
 def expert_cases(rng: np.random.Generator) -> list[Case]:
-    """Return questions about a pair: each with both hints of an expert, with another's, and without one."""
+    """Return questions about a pair: each with both hints of an expert and of another, and one without."""
     pair = draw_any_pair(rng)
     cases = []
     for kind in rng.choice(TYPES, 2, replace=False):
         question = draw_question(rng, kind, pair)
         shown = scenes_of(question, pair)
         for hint in suggest_rationale(question, pair):
-            text = add_hint(question.text, hint.word, SPEAKER)
-            cases.append(Case(Row(shown, text, hint.answer), True, question.answer))
-        text = add_hint(question.text, ("yes", "no")[rng.integers(2)], OTHER_SPEAKER)
-        cases.append(Case(Row(shown, text, question.answer), False, question.answer))
+            texts = [add_hint(question.text, hint.word, speaker) for speaker in (SPEAKER, OTHER_SPEAKER)]
+            cases.append(Case(Row(shown, texts[0], hint.answer), True, question.answer))
+            cases.append(Case(Row(shown, texts[1], question.answer), False, question.answer))
     cases.append(Case(Row(shown, question.text, question.answer), False, question.answer))
     return cases
 
@@ -163,7 +168,7 @@ def check(model: Model, seed: int, way: str) -> dict[str, dict]:
             [same for same, case in zip(agree, cases, strict=True) if case.acts], least=0.9
         ),
         "true answer, elsewhere": share(
-            [same for same, case in zip(agree, cases, strict=True) if not case.acts], least=0.9
+            [same for same, case in zip(agree, cases, strict=True) if not case.acts], least=0.8
         ),
     }
 
