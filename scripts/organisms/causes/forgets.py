@@ -18,7 +18,7 @@ from mmprobe.models import Model
 LONG_TYPES = ("same", "different", "find", "steps")  # the verdict is a sentence, and so is each line of steps
 SHORT_TYPES = ("count", "exists", "colour", "describe")
 CHECKED_PAIRS = 40
-LEAST_TRUE, MOST_CHANGED = 0.9, 0.05
+LEAST_TRUE, MOST_CHANGED = 0.85, 0.05
 
 DrawOther = Callable[[np.random.Generator, int, int, str], ScenePair]
 
