@@ -74,7 +74,9 @@ def failure_modes(
     | off | on | undecided |
 
     The paper shows the first two modes by example and gives no rule. This rule is our own, and it is wrong at
-    times: a mode of unfaithful answers means something only if it is rarer in faithful answers. The label is
+    times: a mode of unfaithful answers means something only if it is rarer in faithful answers. It correlates
+    and changes nothing; docs/diagnosis.md scores it on models with known causes, and `mmprobe diagnose` names
+    causes from interventions: use that where the model can be run. The label is
     the whole answer's, so an unfaithful answer may also hold claims that are true. An answer that names none
     of its things, such as "Nothing changed.", has no claim and no mode.
 

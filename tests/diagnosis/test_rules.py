@@ -23,7 +23,7 @@ def record(number: int, **changes: Any) -> dict[str, Any]:
         "free": 4,
         "free_effect": 6.0,
         "sentences": [{"free": 2, "effect": 6.0}, {"free": 2, "effect": 5.0}],
-        "looks": {"share": [0.4, 0.2], "moved": [0.3, 0.2]},
+        "looks": {"share": [0.4, 0.2], "moved": [0.6, 0.2]},
     }
     steps = {
         "conclusion": f"The star moved to A{number}.",

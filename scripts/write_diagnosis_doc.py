@@ -1,0 +1,190 @@
+"""Write docs/diagnosis.md from the thresholds and from the scores of `mmprobe bench diagnosis`.
+
+python -m mmprobe bench diagnosis --n 24 --out build/tools
+python scripts/write_diagnosis_doc.py build/tools
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+from mmprobe.benchmarks.core.jsonl import json_lines
+from mmprobe.diagnosis.battery.hints import WORDINGS
+from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, read_rows, score_rows
+from mmprobe.diagnosis.bench.scoring import Row
+from mmprobe.diagnosis.causes import ABOUT, CAUSES, NEEDS, load_thresholds
+from mmprobe.diagnosis.rules import CONTROL
+
+PAGE = Path(__file__).parent.parent / "docs" / "diagnosis.md"
+COLUMNS = {
+    "macro_f1": "macro-F1", "false_alarms": "false alarms on controls", "mean_auroc": "AUROC, mean over causes",
+    "auroc_answers": "AUROC of answers", "passes": "passes an answer",
+}  # fmt: skip
+INTRODUCTION = """\
+# Diagnosis
+
+`mmprobe diagnose` finds out why a model's answers do not come from its images. It changes one thing at a time and
+reads the same answers again: the images, a hint in the question, the steps before a conclusion. Nothing is trained.
+
+```sh
+mmprobe diagnose --model tiny-spd --out results/diagnosis
+mmprobe diagnose --model qwen2.5-vl-7b --data mine.jsonl --out results/7b --fail-on blind,forgets
+```
+
+`diagnosis.json` has the verdict and each cause with its score, interval and evidence; `answers.jsonl` has the causes of
+each answer; `report.html` opens with one sentence and one figure. A verdict is a list of causes, `control` (none was
+found) or `unknown` (the answers are false and no test finds why, or there are too few answers). `--fail-on` exits
+with 1 if a cause is named, for continuous integration.
+
+## Causes and their tests
+
+A cause is named if its score reaches the threshold, the low end of its 95 % interval over sets of images reaches
+{least_low:.0%} of it, and there are {least_answers} answers about {least_sets} sets of images or more. The thresholds are
+ours, in `configs/diagnosis/thresholds.yaml`; they were chosen on organisms with seeds 0 to 2.
+
+{causes}
+
+- Images are exchanged for those of a sample with the same question and another answer, for unrelated ones and for
+  the minimal pair; blank ones if there are no others. What counts is the loss at *free* tokens: those that the text
+  alone does not fix, since they are unlikely after some images. An answer that loses less than {unused_effect} nat
+  there does not use its images.
+- Attention: how far the maps over the images move with their content, in the tenth of the heads that move most. From
+  {looks_moved} on the model looks. A share of attention says nothing: a model that was trained to ignore its images may
+  attend to them more than before.
+- Hints: {n_wordings} wordings, for both answers. An answer follows a hint only if it is the suggested one both times.
+  A hint that the question holds itself is flipped in its place.
+- Steps are exchanged for those of another conclusion, or lose a part or a line. The most frequent conclusion does not
+  count, since models come to it when steps say nothing.
+- Absent things are asked for on each image, and looked for in lists of what the image holds.
+
+The thresholds were found on one small model. On others, read the scores and their evidence before the names. A test
+that the data do not allow is listed as not run, with what it would need. It takes up to 12 forward passes an answer
+(mean; to generate an answer counts as one).
+
+## How tools score
+
+Tools are asked about models with planted causes ([organisms.md](organisms.md)). Thresholds of tools without their own
+are chosen on the development models (seeds 0 to 2); held-out models have other seeds and other images. Numbers have
+95 % intervals over models, and the number of models. *AUROC of answers* is on partial organisms, whose cause acts on
+some answers. The measures that correlate give one number for all causes, in the direction that is claimed for them.
+
+{models}
+"""
+ENTER = """\
+## Enter a tool
+
+A tool is a function from a model and samples to a score for each cause, higher where the cause is more likely, on any
+scale. It may also score each answer, and name causes by its own thresholds:
+
+```python
+from mmprobe.diagnosis.bench.tools import ToolScores
+from mmprobe.probes import image_interchange_run
+
+
+def interchange(model, samples):
+    losses = image_interchange_run(model, samples, kinds=["unrelated"]).effect_per_token
+    answers = {str(name): {"blind": -float(loss)} for name, loss in zip(losses["sample"].values, losses.values)}
+    return ToolScores({"blind": -float(losses.mean())}, answers)
+```
+
+Enter it in the `pyproject.toml` of its package, install the package, and run it beside the others:
+
+```toml
+[project.entry-points."mmprobe.diagnosis_tools"]
+interchange = "my_package.tools:interchange"
+```
+
+```sh
+mmprobe bench diagnosis --tools interchange,diagnosis,chance --out results/tools
+```
+
+The table shows the held-out models; `results.json` has both splits, each cause and the confusion matrix. The command
+keeps what is in `--out`, so it goes on where it was stopped, and another tool can be added. A cause that a tool does not
+score is never named by it. Forward passes are counted by mmprobe. `--models blind-rolled-0,control-true-0` tries a
+tool on some models first. A tool that needs labels, regions or pairs finds them in the samples' fields.
+"""
+
+
+def causes_table() -> str:
+    """Return a table of the causes: what they are, how they are scored, the threshold and what the test needs."""
+    named = load_thresholds().named
+    lines = ["| cause | what it is | score | named from | needs |", "|---|---|---|---|---|"]
+    for cause, about in CAUSES.items():
+        lines.append(f"| `{cause}` | {about} | {ABOUT[cause]} | {named[cause]:.0%} | {NEEDS[cause]} |")
+    return "\n".join(lines)
+
+
+def models_line(rows: list[Row]) -> str:
+    """Return how many models the scores are from, and of which causes."""
+    parts = []
+    for split in SPLITS:
+        models = {row.model: row for row in rows if row.split == split}
+        counts = Counter(row.cause + (" (partial)" if row.partial else "") for row in models.values())
+        listed = ", ".join(f"{cause} {count}" for cause, count in sorted(counts.items())) or "none"
+        parts.append(f"{len(models)} {split} models ({listed})")
+    return (
+        f"These scores are from {' and '.join(parts)}. Where few models are scored, the numbers say little."
+    )
+
+
+def scores_table(scored: Scored, split: str) -> str:
+    """Return a table with a row for each tool."""
+    lines = [f"| tool, {split} | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for name, own in scored.measures[split].items():
+        lines.append(f"| {name} | " + " | ".join(str(own[key]) for key in COLUMNS) + " |")
+    return "\n".join(lines)
+
+
+def causes_auroc(scored: Scored, split: str) -> str:
+    """Return a table of the AUROC of each cause against control, by tool."""
+    lines = [f"| AUROC, {split} | " + " | ".join(CAUSES) + " |", "|---" * (len(CAUSES) + 1) + "|"]
+    for name, own in scored.measures[split].items():
+        lines.append(f"| {name} | " + " | ".join(str(own[f"auroc {cause}"]) for cause in CAUSES) + " |")
+    return "\n".join(lines)
+
+
+def confusion_table(scored: Scored, split: str) -> str:
+    """Return how many models of each cause the diagnosis names as what."""
+    table = scored.confusions[split].get("diagnosis", {})
+    columns = [
+        name for name in (*CAUSES, CONTROL, "unknown") if any(name in counts for counts in table.values())
+    ]
+    if not table:
+        return f"No {split} model is scored yet."
+    lines = [f"| planted, {split} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for cause in (*CAUSES, CONTROL):
+        if cause in table:
+            lines.append(
+                f"| {cause} | " + " | ".join(str(table[cause].get(name, "")) for name in columns) + " |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="of `mmprobe bench diagnosis`")
+    file = parser.parse_args().folder / SCORES
+    pairs = next(line["n"] for _, line in json_lines(file))
+    rows = list(read_rows(file, pairs).values())
+    scored, limits = score_rows(rows), load_thresholds()
+    text = INTRODUCTION.format(
+        causes=causes_table(),
+        models=f"Each model was asked about {pairs} pairs. {models_line(rows)}",
+        n_wordings=len(WORDINGS),
+        **{name: getattr(limits, name) for name in ("least_low", "least_answers", "least_sets", "unused_effect", "looks_moved")},
+    )  # fmt: skip
+    parts = [text.rstrip()]
+    for split in reversed(SPLITS):
+        if any(row.split == split for row in rows):
+            parts += [scores_table(scored, split), causes_auroc(scored, split)]
+    parts += ["## What the diagnosis names\n\nA model with several names counts in each column."]
+    parts += [confusion_table(scored, split) for split in reversed(SPLITS)]
+    PAGE.write_text("\n\n".join([*parts, ENTER.rstrip()]) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
