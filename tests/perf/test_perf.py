@@ -16,7 +16,15 @@ PERF = Path(__file__).parent.parent.parent / "perf"
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize(
     ("script", "rows"),
-    [("overhead", 7), ("memory", 1), ("disk", 2), ("analyses", 11), ("threads", 1), ("causes", 6)],
+    [
+        ("overhead", 7),
+        ("prefixes", 4),
+        ("memory", 1),
+        ("disk", 2),
+        ("analyses", 11),
+        ("threads", 1),
+        ("causes", 10),
+    ],
 )
 def test_a_quick_measurement_gives_a_whole_table(script, rows):
     command = [sys.executable, PERF / f"{script}.py", "--quick"]

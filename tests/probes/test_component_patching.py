@@ -170,6 +170,39 @@ def test_integrated_gradients_of_one_component_a_layer_are_exact(name, colours, 
     np.testing.assert_allclose(ig.by_position.sum("position"), ig.estimate, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
+def test_gradients_equal_those_of_transformer_lens(tiny_spd, drawn):
+    """Its attribution patching reads tokens; here a token is the number of a prompt with images.
+
+    It takes the gradient at its second prompt and says what the metric gains there.
+    """
+    from transformer_lens.tools.analysis.attribution_patching import attribution_patch
+
+    from mmprobe.traces.engines.transformer_lens import load_bridge
+
+    own = force_answer(tiny_spd, drawn[0], drawn[0].answer)
+    other = force_answer(tiny_spd, drawn[1], own.ids.tolist())
+    prompts, bridge, steps = [own.inputs, other.inputs], load_bridge(tiny_spd), len(own.ids)
+
+    class Bridge:
+        cfg, hook_dict, hooks = bridge.cfg, bridge.hook_dict, bridge.hooks
+
+        def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+            return bridge.original_model(**prompts[int(tokens)], use_cache=False).logits
+
+    def logprob(logits: torch.Tensor) -> torch.Tensor:
+        return logits[0, -steps - 1 : -1].log_softmax(-1).gather(1, own.ids[:, None]).sum()
+
+    result = attribution_patch(Bridge(), torch.tensor([[1]]), torch.tensor([[0]]), logprob)
+    ds = attribution_patching(tiny_spd, *drawn, "atp")
+    theirs = np.zeros(ds.by_position.shape)
+    for node, gain in result.node_scores.items():
+        if node.kind == "attn_head_out":
+            theirs[node.layer, node.head, node.position] = -gain
+    assert np.abs(theirs).max() > 1e-4  # the answer is certain
+    np.testing.assert_allclose(ds.by_position, theirs, rtol=1e-2, atol=1e-3 * np.abs(theirs).max())
+
+
 def test_verified_components_are_exact(tiny_spd, drawn):
     ds = attribution_patching(tiny_spd, *drawn, "atp", verify=3)
     largest = np.argsort(-np.abs(ds.estimate.values), axis=None)[:3]
