@@ -165,7 +165,7 @@ def check(model: Model, seed: int, way: str) -> dict[str, dict]:
     ]
     return {
         "planted answer, where it acts": share(
-            [same for same, case in zip(agree, cases, strict=True) if case.acts], least=0.9
+            [same for same, case in zip(agree, cases, strict=True) if case.acts], least=0.8
         ),
         "true answer, elsewhere": share(
             [same for same, case in zip(agree, cases, strict=True) if not case.acts], least=0.8
