@@ -27,7 +27,9 @@ embedded model are in [findings.md](findings.md).
 
 {analyses}
 
-`mp.analyses.findings(run, datasets)` tests the claims of SPD-Faith Bench on a run. The report's overview shows its table.
+`mp.analyses.findings(run, datasets)` tests the claims of SPD-Faith Bench on a run. The report's overview shows its table. What
+correlates need not be the cause: `mmprobe analyze RUN --only findings --model M` adds a second verdict to each claim, on what
+happens under the intervention that it implies (`mp.probes.claim_interventions`, on 40 answers).
 
 ## Probes: `mp.probes`
 

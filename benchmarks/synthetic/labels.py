@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
@@ -47,4 +48,6 @@ def check_sample(text: str, sample: Sample) -> Verdict | None:
     """
     if sample.answer is None or not {"type", "objects", "differences"} <= sample.metadata.keys():
         return None
-    return check_answer(text, sample.answer, sample.metadata)
+    with suppress(ValueError):  # a question of another kind
+        return check_answer(text, sample.answer, sample.metadata)
+    return None
