@@ -152,5 +152,5 @@ def _summarise(graph: Graph, scores: np.ndarray, groups: np.ndarray) -> xr.Datas
 
 def _node_coordinates(dim: str, nodes: Sequence[Node]) -> dict[str, object]:
     names = ("kind", "layer", "head")
-    values = {f"{dim}_{name}": (dim, [getattr(node, name) for node in nodes]) for name in names}
-    return {dim: [node.name for node in nodes]} | values
+    values: dict[str, object] = {dim: [node.name for node in nodes]}
+    return values | {f"{dim}_{name}": (dim, [getattr(node, name) for node in nodes]) for name in names}

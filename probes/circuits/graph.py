@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
@@ -98,7 +98,7 @@ def read_layers(model: Model) -> list[LayerModules]:
     for index, module in enumerate(model.family.decoder(model.hf).layers):
         parts = model.family.parts(module)
         norm = getattr(module, "input_layernorm", None)
-        linear = {name: getattr(parts.attention, f"{name}_proj", None) for name in "qkvo"}
+        linear: dict[str, Any] = {name: getattr(parts.attention, f"{name}_proj", None) for name in "qkvo"}
         if parts.gain is not None or norm is None or not all(type(m) is nn.Linear for m in linear.values()):
             raise NotApplicable(
                 f"{model.name}: layer {index} of {model.family.name} lacks one of input_layernorm, q_proj, k_proj, "

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from mmprobe.errors import NotApplicable
 from mmprobe.models.attention import change_heads
-from mmprobe.models.hooks import Change, hooks_disabled, observe, replace
+from mmprobe.models.hooks import Change, Listener, hooks_disabled, observe, replace
 from mmprobe.probes.circuits.graph import Graph, LayerModules, read_layers
 from mmprobe.probes.components.decoder_pass import DecoderPass
 from mmprobe.probes.components.logit_attribution import frozen_factor
@@ -68,7 +68,7 @@ class NodePass:
             stack.enter_context(replace(decoder.norm, inputs=self._read_stream))
             yield
 
-    def _make_layer(self, layer: int, modules: LayerModules) -> tuple[Change, Change, Change, Change]:
+    def _make_layer(self, layer: int, modules: LayerModules) -> tuple[Change, Change, Change, Listener]:
         """Return what happens at the layer's input and output, at the FFN's norm and at attention's update."""
 
         def enter(value: Tensor) -> Tensor:
@@ -87,9 +87,8 @@ class NodePass:
             self._mid = value[0]
             return self._change(value, self.graph.find("ffn", layer))
 
-        def split(value: Tensor) -> Tensor:
+        def split(value: Tensor) -> None:
             self._store(self.graph.find("head", layer, True), self._split_heads(modules, value[0]))
-            return value
 
         return enter, leave, read_mid, split
 

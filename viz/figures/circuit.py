@@ -142,10 +142,8 @@ def _draw_edge(ds: xr.Dataset, edge: Edge, places: np.ndarray, largest: float) -
 def _draw_groups(figure: go.Figure, ds: xr.Dataset, edges: list[Edge], places: np.ndarray) -> None:
     """Draw a bar below the heads that share keys or values in which an edge ends."""
     for destination in {edge.destination for edge in edges}:
-        ends = (
-            places[_heads_of(ds, destination)] if ds["destination_kind"].values[destination] in "kv" else ()
-        )
-        if len(ends) > 1:
+        ends = places[_heads_of(ds, destination)]
+        if ds["destination_kind"].values[destination] in ("k", "v") and len(ends) > 1:
             first, last = ends[0, 0] - 0.2, ends[-1, 0] + 0.2
             bar = {"y0": ends[0, 1] - 0.14, "y1": ends[0, 1] - 0.14, "line": {"width": 2, "color": "#999999"}}
             figure.add_shape(type="line", x0=first, x1=last, **bar)
