@@ -259,7 +259,9 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
     with torch.device("meta"):
         hf = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch_dtype)
     with suppress(OSError):  # a checkpoint without its own has what the config says
-        hf.generation_config = transformers.GenerationConfig.from_pretrained(path, revision=revision)
+        hf.generation_config = transformers.GenerationConfig.from_pretrained(
+            path, revision=revision or "main"
+        )
     return Model(name, source, revision, hf, processor, family)
 
 

@@ -241,10 +241,11 @@ def read_tokens(
     )
     with torch.inference_mode(), observed:
         model.hf.generate(**inputs, **build_generation_kwargs(model, 1), past_key_values=cache)
+    layers: Sequence[Any] = cache.layers
     return Prefix(
         prompt.ids[: inputs["input_ids"].shape[1]],
-        [layer.keys for layer in cache.layers],
-        [layer.values for layer in cache.layers],
+        [layer.keys for layer in layers],
+        [layer.values for layer in layers],
         torch.cat(states, 1) if states else None,
         getattr(model.hf.model, "rope_deltas", None) if before is None else before.rope_delta,
     )

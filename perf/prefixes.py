@@ -20,7 +20,7 @@ from mmprobe.models import Model
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 
-HEADER = """\\
+HEADER = """\
 | model | prompt | questions | new | method | s | ratio | middle half | rounds | goal |
 |---|---|---|---|---|---|---|---|---|---|"""
 QUESTIONS = [
@@ -72,7 +72,7 @@ def measure(name: str, model: Model, new: int, rounds: int) -> list[str]:
         f"| {name} | {prompt} | {len(chosen)} | {new} | {way} | {paired} | {goals.get(way, '')} |"
         for way, paired in times.items()
     ]
-    print(*rows, sep="\\n", flush=True)
+    print(*rows, sep="\n", flush=True)
     return rows
 
 
@@ -81,7 +81,7 @@ def table(device: str = "cpu", quick: bool = False, rounds: int = 3) -> str:
     rows = [HEADER, *measure("tiny-spd", toy("tiny-spd", device), 4 if quick else 16, 1 if quick else rounds)]
     if not quick:
         rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 16, rounds)
-    return "\\n".join(rows)
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import full_size
 import judging
 import memory
 import overhead
+import prefixes
 import threads
 import torch
 import transformers
@@ -79,6 +80,13 @@ residual stream before, within and after each layer. "HF's flags" is eager `gene
 "nnsight's cache" keeps inputs of the norms and outputs of layers and attention. Both keep them in memory. TransformerLens is
 the engine of that name, which writes to disk as well.""",
         lambda options: overhead.table(options.device, options.quick, options.big),
+    ),
+    "prefixes": Section(
+        "Questions about the same images",
+        """\
+Six questions about the same two images, one by one: plain answers and traces that share what their prompts have in common,
+against plain `generate` of whole prompts, in turn in one process as above.""",
+        lambda options: prefixes.table(options.device, options.quick),
     ),
     "memory": Section(
         "Memory",

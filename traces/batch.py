@@ -92,9 +92,10 @@ class BatchTracer:
         chats = [chat for _, chat in pending]
         torch.manual_seed(self.seed)
         batch = build_batch(self.model, chats)
-        start = (
-            self.prefixes.start([sample for sample, _ in pending], chats, batch) if self.prefixes else None
-        )
+        shared = {}
+        if self.prefixes is not None:
+            begun = self.prefixes.start([sample for sample, _ in pending], chats, batch)
+            shared = {"start": begun} if begun else {}  # only the native engine goes on from a start
         writers = [self._open_writer(sample) for sample, _ in pending]
         try:
             recorders = [
@@ -104,7 +105,6 @@ class BatchTracer:
             methods = intervene(self.model, self.methods, chats, batch, self.seed)
             with torch.inference_mode(), methods as intervention:
                 options = self.options | intervention.options
-                shared = {"start": start} if start else {}  # only the native engine goes on from a start
                 output = self.record(self.model, batch, recorders, self.spec, options, **shared)
             rows = zip(recorders, writers, output.cpu().numpy(), strict=True)
             for row, (recorder, writer, ids) in enumerate(rows):

@@ -122,7 +122,7 @@ def trace(
     """
     samples = check_samples(samples)
     model = load_model(model) if isinstance(model, str) else model
-    arguments = {
+    arguments: dict[str, Any] = {
         "capture": capture,
         "max_new_tokens": max_new_tokens,
         "engine": engine,
@@ -284,7 +284,7 @@ def _clean_up(out: Path) -> Iterator[None]:
         remove_partial_files(out)
 
 
-def _trace_batches(tracer: BatchTracer, batches: Sequence[Sequence[Sample]], finished: set[str]) -> None:
+def _trace_batches(tracer: BatchTracer, batches: Sequence[list[Sample]], finished: set[str]) -> None:
     """Trace every batch with an unfinished sample. After an interrupt, stop behind the current batch."""
     total = sum(map(len, batches))
     progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=total, disable=None)

@@ -97,7 +97,12 @@ def answer_shard(
         return run.path == out / "run"
     settings = GenerationSettings(lengths, batch_size, methods, repetition_penalty, shared_prefix)
     part = choose_part(out, shard, answer_batches(questions, settings))
-    call = {"model": model, "method": method, "parameters": parameters, "max_new_tokens": lengths}
+    call: dict[str, Any] = {
+        "model": model,
+        "method": method,
+        "parameters": parameters,
+        "max_new_tokens": lengths,
+    }
     call["repetition_penalty"] = repetition_penalty
     with lock_folder(part.folder, "answering into it"):
         loaded = load_for(workers, model, device, dtype)

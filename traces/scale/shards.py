@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,8 @@ _ATTEMPTS = 20  # to merge while another process does
 _WAIT_SECONDS = 0.1  # between them
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """One of several parts of the samples.
 
     Attributes:
