@@ -13,11 +13,12 @@ from helpers.browser import heat_maps
 from playwright.sync_api import Page
 
 from mmprobe.analyses.export import analyses_folder, export, read_export
+from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.viz.report import write_report
 from mmprobe.viz.report.causes import cause_data, dependence_line
-from mmprobe.viz.report.overview import findings_table
+from mmprobe.viz.report.overview import faithful_line, findings_table
 
 EFFECT = np.array([0.5, 4.0, -1.0, 2.0, 0.0, 1.0])
 BY_REGION = np.array([[0.25, 3.0, -2.0, 1.0, 0.0, 0.5], [0.0, 1.5, 0.0, 2.0, 0.0, 0.0]])
@@ -117,6 +118,17 @@ def test_one_line_says_how_much_the_answers_depend_on_their_images(
         "1 of 2 answers, 95 % intervals."
     )
     assert "mmprobe analyze RUN --only image-interchange --model MODEL" in dependence_line(run, None)
+
+
+def test_the_report_opens_with_the_share_of_faithful_answers(run: Run) -> None:
+    text = re.sub("<[^>]*>", "", faithful_line(run, {"plain": True, "evil": False}))
+    low, high = mean_interval(np.array([1.0, 0.0]), None)
+    assert text == (
+        f"1 of 2 answers (50%, {low:.0%} to {high:.0%} over sets of images) are faithful to their images. 1 unfaithful →"
+    )
+    alone = re.sub("<[^>]*>", "", faithful_line(run, {"plain": True, "evil": None}))
+    assert alone == "1 of 1 answers (100%) are faithful to their images."
+    assert faithful_line(run, {"plain": None}) == ""
 
 
 CLAIM = {

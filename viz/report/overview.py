@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.viz.report.elements import count_tiles, facts_list, label_tiles
@@ -54,6 +57,27 @@ _CAUSES_NOTE = (
 )
 
 Findings = xr.Dataset | Sequence[Mapping[str, Any]]
+
+
+def faithful_line(run: Run, labels: Mapping[str, bool | None]) -> str:
+    """Return one line on how many of the labelled answers are faithful; nothing without labels.
+
+    Example:
+        >>> faithful_line(run, {name: run.faithful(name) for name in run.ids})   # doctest: +SKIP
+        "<p class='headline'><strong>108 of 120 answers</strong> (90%, 81% to 97%) are faithful …</p>"
+    """
+    names = [name for name, label in labels.items() if label is not None]
+    if not names:
+        return ""
+    values = np.array([labels[name] for name in names], float)
+    low, high = mean_interval(values, image_groups([run.sample(name) for name in names]))
+    interval = f", {low:.0%} to {high:.0%} over sets of images" if np.isfinite(low) else ""
+    bad = int((values == 0).sum())
+    link = f" <a href='#explorer'>{bad} unfaithful →</a>" if bad else ""
+    return (
+        f"<p class='headline'><strong>{int(values.sum())} of {len(values)} answers</strong> "
+        f"({values.mean():.0%}{interval}) are faithful to their images.{link}</p>"
+    )
 
 
 def run_summary(run: Run, labels: dict[str, bool | None]) -> str:

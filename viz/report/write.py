@@ -23,7 +23,7 @@ from mmprobe.viz.report.analysis_pages import analysis_pages
 from mmprobe.viz.report.causes import dependence_line, find_interchange
 from mmprobe.viz.report.elements import Page, read_asset
 from mmprobe.viz.report.explorer import Explorer, explorer_page
-from mmprobe.viz.report.overview import Findings, findings_table, run_summary
+from mmprobe.viz.report.overview import Findings, faithful_line, findings_table, run_summary
 from mmprobe.viz.report.result_files import Results
 from mmprobe.viz.report.results_page import internal_columns, merge_labels, results_page, results_summary
 from mmprobe.whole_files import write_whole
@@ -73,7 +73,7 @@ def write_report(
     if run is not None:
         interchange = find_interchange(datasets)
         explorer = explorer_page(run, labels, explorer_size, interchange)
-        overview = dependence_line(run, interchange) + run_summary(run, labels)
+        overview = faithful_line(run, labels) + dependence_line(run, interchange) + run_summary(run, labels)
     if results is not None:
         answer_labels = merge_labels(results, labels)
         overview = overview or results_summary(results, answer_labels)
