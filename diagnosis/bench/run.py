@@ -120,7 +120,7 @@ def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], org
         answers={key: dict(scores) for key, scores in found.answers.items()} if about.partial else {},
         named=None if found.named is None else list(found.named),
         acts=acts if about.partial else {},
-        passes=passes[0] / len(samples),
+        passes=passes[0] / len(samples) if found.passes is None else found.passes,
         note=note,
     )
 

@@ -31,11 +31,13 @@ class ToolScores(NamedTuple):
         answers: score by id and cause; empty if the tool says nothing of single answers.
         named: the causes that the tool names by thresholds of its own; None to have thresholds chosen on the
             development organisms.
+        passes: forward passes an answer, where they cannot be counted since tools share them; else None.
     """
 
     model: Mapping[str, float]
     answers: Mapping[str, Mapping[str, float]] = {}
     named: Sequence[str] | None = None
+    passes: float | None = None
 
 
 Tool = Callable[[Model, Sequence[Sample]], ToolScores | Mapping[str, float]]

@@ -36,6 +36,7 @@ CAPTURE = CaptureSpec(
     missing="skip",
 )  # fmt: skip
 MAX_NEW_TOKENS = 128
+PASSES = 1.0  # an answer: the traced one, which all these tools read
 Suspicion = Callable[[Run], Mapping[str, float]]
 _last: dict[tuple[str, ...], tuple[tempfile.TemporaryDirectory[str], Run]] = {}
 
@@ -63,10 +64,10 @@ def suspect(read: Suspicion, model: Model, samples: Sequence[Sample]) -> ToolSco
     """Return the mean suspicion of the answers for every cause, and that of each answer."""
     answers = {name: value for name, value in read(read_run(model, samples)).items() if np.isfinite(value)}
     if not answers:
-        return ToolScores({})
+        return ToolScores({}, passes=PASSES)
     mean = float(np.mean(list(answers.values())))
     by_answer = {name: dict.fromkeys(CAUSES, value) for name, value in answers.items()}
-    return ToolScores(dict.fromkeys(CAUSES, mean), by_answer)
+    return ToolScores(dict.fromkeys(CAUSES, mean), by_answer, passes=PASSES)
 
 
 def _by_sample(values: xr.DataArray, sign: int) -> dict[str, float]:
@@ -104,7 +105,7 @@ def _modes(model: Model, samples: Sequence[Sample]) -> ToolScores:
             cause: float(mode == ("perceptual_blindness" if cause == "blind" else "dissociation"))
             for cause in CAUSES
         }
-    return ToolScores(others | {"blind": float(shares["perceptual_blindness"])}, answers)
+    return ToolScores(others | {"blind": float(shares["perceptual_blindness"])}, answers, passes=PASSES)
 
 
 def _predict(run: Run) -> dict[str, float]:
