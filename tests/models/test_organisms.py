@@ -28,7 +28,7 @@ def test_loading_by_name_gives_the_logits_of_the_unmerged_adapter(tiny_spd):
     model = mp.load_model("organism:blind-rolled-0", device="cpu")
     base = mp.load_model("tiny-spd", device="cpu")
     unmerged = PeftModel.from_pretrained(base.hf, str(folder("blind-rolled-0"))).eval()
-    torch.testing.assert_close(logits(model, model.hf), logits(base, unmerged), atol=1e-5, rtol=0)
+    torch.testing.assert_close(logits(model, model.hf), logits(base, unmerged), atol=1e-5, rtol=1e-5)
     assert (logits(model, model.hf) - logits(tiny_spd, tiny_spd.hf)).abs().max() > 1
     assert type(model.hf) is type(tiny_spd.hf)
     assert model.hf.state_dict().keys() == tiny_spd.hf.state_dict().keys()
