@@ -68,7 +68,7 @@ def attribution_patching(
         kind: `head`, `attention` or `ffn`.
         verify: number of components, those with the largest estimates, that are patched exactly. None for
             20 with `atp_star` (our choice) and 0 with the others. Of the 48 heads of the embedded model, this many
-            are needed for nine of the ten largest (docs/performance.md); gradients alone find seven.
+            are needed for nine of the ten largest (`perf/causes.py`); gradients alone find seven.
 
     Returns:
         A data set in the unit of the metric, with the dimensions and the sign of `patch_components`.

@@ -81,7 +81,7 @@ def patch_components_run(
     def patch(clean: Sample, corrupt: Sample, ids: Sequence[int]) -> xr.Dataset:
         return patch_components(model, clean, corrupt, kind, metric, tokens, None, replacement, ids)
 
-    settings = {"analysis": "component_patching", "kind": kind, "replacement": replacement}
+    settings: dict[str, Any] = {"analysis": "component_patching", "kind": kind, "replacement": replacement}
     settings |= {"tokens": tokens and list(tokens), "metric": _name_metric(metric)}
     return _measure_run(model, source, patch, settings, counterfactual, max_new_tokens, finished)
 
@@ -122,7 +122,12 @@ def attribution_patching_run(
     def estimate(clean: Sample, corrupt: Sample, ids: Sequence[int]) -> xr.Dataset:
         return attribution_patching(model, clean, corrupt, method, steps, kind, metric, tokens, verify, ids)
 
-    settings = {"analysis": "attribution_patching", "kind": kind, "method": method, "steps": steps}
+    settings: dict[str, Any] = {
+        "analysis": "attribution_patching",
+        "kind": kind,
+        "method": method,
+        "steps": steps,
+    }
     settings |= {"tokens": tokens and list(tokens), "metric": _name_metric(metric), "verify": verify}
     return _measure_run(model, source, estimate, settings, counterfactual, max_new_tokens, finished)
 
@@ -166,7 +171,7 @@ def _measure_run(
     )
     of_stream = settings["kind"] in STREAMS
     names = ("layer", "tokens" if of_stream else "head")[: effect.ndim - 1]
-    coords = {"sample": [record.answer.sample.id for record in kept]}
+    coords: dict[str, Any] = {"sample": [record.answer.sample.id for record in kept]}
     coords |= {name: np.arange(size) for name, size in zip(names, effect.shape[1:], strict=True)}
     sets = image_groups([record.answer.sample for record in kept])
     out = xr.Dataset({"effect_by_sample": (("sample", *names), effect)}, coords=coords)

@@ -43,7 +43,10 @@ class DecoderPass:
         self.forcing, self.count = forcing, 0
         self.inputs: dict[str, Any] = {}
         self._base_output: Any = None
-        self._reached: tuple[int, Any] = (-1, None)  # a layer, and what it returns if nothing is changed
+        self._reached: tuple[int, Any] = (
+            -1,
+            torch.empty(0),
+        )  # a layer, and what it returns if nothing is changed
         hf = forcing.model.hf
         options = {"logits_to_keep": len(forcing.ids) + 1} if hf._supports_logits_to_keep() else {}
         self._arguments = forcing.inputs | options | {"use_cache": False}
@@ -78,7 +81,7 @@ class DecoderPass:
     def _skip_layers(self, first_layer: int) -> Iterator[None]:
         """Within the block, take what layers before the first return from an earlier pass, or keep it."""
         model = self.forcing.model
-        reached, stored = self._reached if self._reached[0] < first_layer else (-1, None)
+        reached, stored = self._reached if self._reached[0] < first_layer else (-1, torch.empty(0))
 
         def wrap(layer: int, forward: Forward) -> Forward:
             def skip(*args: Any, **options: Any) -> Any:

@@ -110,7 +110,7 @@ def compare_answers(model: Model, ids: np.ndarray, patched: np.ndarray) -> xr.Da
     """Return the tokens of two answers, and the words and the first step that differ."""
     texts = [model.tokenizer.decode(row.tolist(), skip_special_tokens=True) for row in (ids, patched)]
     words = [text.split() for text in texts]
-    matcher = SequenceMatcher(None, *words, autojunk=False)
+    matcher = SequenceMatcher(a=words[0], b=words[1], autojunk=False)
     changes = [
         (" ".join(words[0][a:b]), " ".join(words[1][c:d]))
         for kind, a, b, c, d in matcher.get_opcodes()

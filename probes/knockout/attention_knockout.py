@@ -14,7 +14,14 @@ from mmprobe.analyses.statistics import LABELS, MINIMUM, compare_labels, label_m
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
-from mmprobe.probes.answer_records import Arrays, RunAnswer, measure_answers, name_source, one_by_one
+from mmprobe.probes.answer_records import (
+    Arrays,
+    Record,
+    RunAnswer,
+    measure_answers,
+    name_source,
+    one_by_one,
+)
 from mmprobe.probes.knockout.blocked_pass import BlockedPass
 from mmprobe.probes.knockout.token_pairs import STEPS, check_family, find_pairs
 from mmprobe.probes.teacher_forcing import (
@@ -152,7 +159,8 @@ def attention_knockout_run(
     settings = {"analysis": "attention_knockout", "group": group, "layers": centres, "window": window}
     records = measure_answers(model, source, one_by_one(measure), settings, max_new_tokens, finished)
     without_group = [record.answer.sample.id for record in records if not record.arrays]
-    kept, left_out = [], []
+    kept: list[Record] = []
+    left_out: list[Record] = []
     for record in (record for record in records if record.arrays):
         finite = np.isfinite(record.arrays["change"]).all()
         (kept if finite else left_out).append(record)

@@ -12,9 +12,15 @@ from tqdm import tqdm
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes.components.component_pair import check_lengths
-from mmprobe.probes.knockout.blocked_pass import BlockedPass
+from mmprobe.probes.knockout.blocked_pass import BlockedPass, KeysAndValues
 from mmprobe.probes.knockout.token_pairs import check_family, find_pairs, list_windows, present_names
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, float32_logits, force_answer
+from mmprobe.probes.teacher_forcing import (
+    MAX_NEW_TOKENS,
+    Answer,
+    TeacherForcing,
+    float32_logits,
+    force_answer,
+)
 from mmprobe.samples import Sample
 
 REPLACEMENTS = ("block", "mean", "counterfactual")
@@ -102,34 +108,32 @@ def attention_routes(
     check_family(model)
     windows = list_windows(model.n_layers, window, stride)
     forcing = force_answer(model, sample, sample.answer if answer is None else answer, max_new_tokens)
-    names = present_names(forcing, sample)
-    sources, queries = (list(given or found) for given, found in zip((sources, queries), names, strict=True))
-    others = None
+    present = present_names(forcing, sample)
+    sources, queries = list(sources or present[0]), list(queries or present[1])
+    effect = np.zeros((len(sources), len(queries), len(windows), len(forcing.ids)))
     with float32_logits(model), torch.no_grad():
-        passes = BlockedPass(forcing)
-        count = 0
+        passes, others = BlockedPass(forcing), None
         if counterfactual is not None and replacement == "counterfactual":
-            other = force_answer(model, counterfactual, forcing.ids.tolist())
-            check_lengths(forcing, other, sample, counterfactual)
-            others, count = BlockedPass(other).keys, 1
-        effect = np.zeros((len(windows), len(sources), len(queries), len(forcing.ids)))
+            others = _read_others(forcing, sample, counterfactual)
         with tqdm(total=effect[..., 0].size, desc="attention_routes", disable=None) as progress:
-            for row, layers in enumerate(windows):  # rising, so that a pass begins where the last one was cut
-                for column, (source, query) in enumerate((s, q) for s in sources for q in queries):
-                    pairs = torch.from_numpy(find_pairs(forcing, sample, source, query)).to(model.device)
-                    lost = passes.measure(pairs, layers, replacement, others)
-                    effect[row, column // len(queries), column % len(queries)] = lost.cpu().numpy()
+            for last, layers in enumerate(
+                windows
+            ):  # rising, so that a pass begins where the last one was cut
+                for place in np.ndindex(effect.shape[:2]):
+                    names = sources[place[0]], queries[place[1]]
+                    pairs = torch.from_numpy(find_pairs(forcing, sample, *names)).to(model.device)
+                    effect[(*place, last)] = passes.measure(pairs, layers, replacement, others).cpu().numpy()
                     progress.update()
-    return _build_dataset(passes, np.moveaxis(effect, 0, 2), sources, queries, windows).assign_attrs(
+    return _build_dataset(passes, effect, sources, queries, windows).assign_attrs(
         {
             "analysis": "attention_routes",
             "model": model.name,
             "sample": sample.id,
-            "counterfactual": counterfactual.id if others is not None and counterfactual is not None else "",
+            "counterfactual": "" if counterfactual is None or others is None else counterfactual.id,
             "replacement": replacement,
             "answer": model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
             "n": len(forcing.ids),
-            "forward_passes": passes.count + count,
+            "forward_passes": passes.count + (others is not None),
         }
     )
 
@@ -142,6 +146,13 @@ def name_window(layers: Sequence[int]) -> str:
         ('2-4', '7')
     """
     return str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
+
+
+def _read_others(forcing: TeacherForcing, sample: Sample, counterfactual: Sample) -> KeysAndValues:
+    """Return the keys and values of another prompt with the same answer."""
+    other = force_answer(forcing.model, counterfactual, forcing.ids.tolist())
+    check_lengths(forcing, other, sample, counterfactual)
+    return BlockedPass(other).keys
 
 
 def _build_dataset(

@@ -52,12 +52,13 @@ def attention_routes_run(
             greedy answer if they have none.
         counterfactual: the other images (`CounterfactualImages`): unrelated, minimal, mean or blank. Samples
             without such images are left out, unless the replacement is another.
-        sources, queries, window, stride, replacement, max_new_tokens: as in `attention_routes`.
+        sources, queries, window, stride, replacement, max_new_tokens: as in `attention_routes`. Samples without
+            a named group are left out.
         finished: folder that keeps each measured sample; samples that are there are not measured again.
 
     Returns:
         A data set with dimensions `sample`, `from`, `to`, `window`. Values are in nat; above 0 where the
-        answers lose. NaN where a sample has no such tokens.
+        answers lose. NaN where a sample has no such group, if groups are not named.
 
         - effect_per_token (sample, from, to, window): mean over the answer's tokens
         - effect (from, to, window): mean of it over samples, with effect_low and effect_high, 95 % intervals
@@ -78,7 +79,6 @@ def attention_routes_run(
     check_family(model)
     windows = list_windows(model.n_layers, window, stride)
     images = CounterfactualImages(list_samples(source))
-    chosen = {"sources": sources and list(sources), "queries": queries and list(queries)}
 
     def measure(answer: RunAnswer) -> Arrays:
         others = images.find(answer.sample, counterfactual) if answer.sample.images else None
@@ -86,9 +86,8 @@ def attention_routes_run(
             raise NotApplicable(f"sample {answer.sample.id} has no {counterfactual} images")
         with show_others(answer.sample, others) as other:
             ds = attention_routes(
-                model, answer.sample, other, window=window, stride=stride, replacement=replacement,
-                answer=answer.ids, **chosen,
-            )  # fmt: skip
+                model, answer.sample, other, sources, queries, window, stride, replacement, answer.ids
+            )
         return {"logprob": ds["logprob"].values} | {
             f"{source} -> {query}": ds["effect_by_step"]
             .sel({"from": source, "to": query})
@@ -98,8 +97,10 @@ def attention_routes_run(
             for query in ds["to"].values.tolist()
         }
 
-    settings = chosen | {
+    settings = {
         "analysis": "attention_routes",
+        "sources": sources and list(sources),
+        "queries": queries and list(queries),
         "windows": [[layers[0], layers[-1]] for layers in windows],
         "counterfactual": counterfactual,
         "replacement": replacement,
