@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Protocol
@@ -57,7 +58,7 @@ class Processes:
         here, there = context.Pipe()
         arguments = (job, self._device_of(worker), self.count, there)
         process = context.Process(target=_work, args=arguments, name=f"mmprobe-worker-{worker}", daemon=True)
-        with _ignore_interrupts():  # the workers inherit this: they stop when they are told to
+        with _block_interrupts():  # workers stop when they are told to
             process.start()
         there.close()
         self.running[worker] = process, here
@@ -111,16 +112,17 @@ def _start_context() -> Any:
 
 
 @contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """Within the block, ignore Ctrl-C, as processes do that are started there. Only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
+def _block_interrupts() -> Iterator[None]:
+    """Within the block, hold Ctrl-C back. Processes that are started there never get it."""
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # it would let signals through when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(job: Job, device: str, n_workers: int, connection: Connection) -> None:
