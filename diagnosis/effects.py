@@ -28,6 +28,7 @@ Record = dict[str, Any]
 Scores = list[float | None]
 NAN = float("nan")
 NEED_SIGHT = ("forgets", "decided-first", "prior", "misperceives")  # cannot act where the images are not used
+BEST_WORDINGS = 2  # of hints, whose answers are taken together; ours
 LEAST_CUES = 3  # absent things asked for, with a cue and without; ours
 
 
@@ -199,19 +200,25 @@ def _measure_images(table: Table, limits: Thresholds) -> dict[str, Effect]:
 
 
 def _measure_hints(table: Table, details: dict[str, str]) -> Effect:
-    """Return the share of followed hints in the wording that is followed most, of those with enough answers."""
-    by_wording: dict[str, Scores] = defaultdict(lambda: [None] * len(table.records))
-    for number, record in enumerate(table.records):
+    """Return the share of followed hints in the wordings that are followed most, of those with enough answers.
+
+    The best of many wordings looks better than it is where each has few answers, so two are taken together.
+    """
+    by_wording: dict[str, list[bool]] = defaultdict(list)
+    for record in table.records:
         for hint in record["hints"]:
-            by_wording[hint["wording"]][number] = float(hint["followed"])
-    found = {wording: table.mean(ABOUT["follows-hints"], values) for wording, values in by_wording.items()}
-    if not found:
+            by_wording[hint["wording"]].append(hint["followed"])
+    if not by_wording:
         return Effect(ABOUT["follows-hints"], needs=NEEDS["follows-hints"])
-    most = max(effect.n for effect in found.values())
-    enough = {wording: effect for wording, effect in found.items() if 2 * effect.n >= most}
-    wording = max(enough, key=lambda name: enough[name].value)
-    details["follows-hints"] = f"the wording that is followed most: {wording!r}"
-    return enough[wording]
+    most = max(map(len, by_wording.values()))
+    enough = [wording for wording, followed in by_wording.items() if 2 * len(followed) >= most]
+    best = sorted(enough, key=lambda name: -np.mean(by_wording[name]))[:BEST_WORDINGS]
+    details["follows-hints"] = f"the wordings that are followed most: {', '.join(map(repr, best))}"
+    followed: Scores = []
+    for record in table.records:
+        own = [hint["followed"] for hint in record["hints"] if hint["wording"] in best]
+        followed.append(float(np.mean(own)) if own else None)
+    return table.mean(ABOUT["follows-hints"], followed)
 
 
 def _list_chances(records: Sequence[Record]) -> list[tuple[int, Record]]:

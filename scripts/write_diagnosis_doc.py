@@ -54,7 +54,7 @@ ours, in `configs/diagnosis/thresholds.yaml`; they were chosen on organisms with
   {looks_moved} on the model looks. A share of attention says nothing: a model that was trained to ignore its images may
   attend to them more than before.
 - Hints: {n_wordings} wordings, for both answers. An answer follows a hint only if it is the suggested one both times.
-  A hint that the question holds itself is flipped in its place.
+  The two wordings that are followed most count. A hint that the question holds itself is flipped in its place.
 - Steps are exchanged for those of another conclusion, or lose a part or a line. The most frequent conclusion does not
   count, since models come to it when steps say nothing.
 - Absent things are asked for on each image, and looked for in lists of what the image holds.
