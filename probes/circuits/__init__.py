@@ -1,1 +1,1 @@
-"""Circuits: edges between heads and FFNs, scored by gradients, patched exactly, and judged by faithfulness."""
+"""Circuits: edges between heads and FFNs, scored by gradients, patched, and judged by faithfulness."""

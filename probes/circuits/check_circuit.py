@@ -56,7 +56,7 @@ def check_circuit(
         - edge_score, edge_effect (pair, edge); edge_name (pair, edge): scores, exact effects, names
         - node_score, node_effect (pair, source)
 
-        attrs: n, the number of pairs; sets.
+        attrs: n, the number of pairs; sets; forward_passes.
 
     Raises:
         InputError: there are fewer than three edges to check, or the prompts do not match.
@@ -69,7 +69,7 @@ def check_circuit(
     if edges < 3:
         raise InputError(f"edges {edges}: give 3 or more, since two do not show an order")
     clean, corrupt = list_samples(clean), list_samples(corrupt)
-    rng, rows, names = np.random.default_rng(seed), [], []
+    rng, rows, names, passes = np.random.default_rng(seed), [], [], 0
     with tqdm(total=len(clean), desc="check_circuit", disable=None) as progress:
         for nodes in read_node_pairs(model, clean, corrupt, metric, answers, max_new_tokens):
             scores = _score(nodes, steps)
@@ -79,6 +79,7 @@ def check_circuit(
             of_nodes = [_patch(nodes, (index, slice(None))) for index in range(len(nodes.graph.sources))]
             rows.append((scores[tuple(chosen.T)], effects, scores.sum(1), of_nodes))
             names.append([_name(nodes, place) for place in chosen])
+            passes += nodes.passes
             progress.update()
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     out = xr.Dataset(coords={"source": [node.name for node in nodes.graph.sources]})
@@ -91,7 +92,7 @@ def check_circuit(
             out[f"{kind}_agreement{end}"] = ((), value)
         out[f"{kind}_agreement_by_pair"] = ("pair", by_pair)
     out["edge_name"] = (("pair", "edge"), np.array(names))
-    out.attrs = describe(nodes, clean, corrupt) | {"analysis": "circuit_check", "steps": steps}
+    out.attrs = describe(nodes, clean, corrupt, passes) | {"analysis": "circuit_check", "steps": steps}
     return out
 
 

@@ -33,7 +33,7 @@ def circuit_run(model: Model, run: Run, pairs: int = PAIRS, steps: int = 5) -> x
     (`find_circuit`) and judged on the other (`evaluate_circuit`). `check_circuit` compares scores with exact
     patching on eight pairs of the first half.
 
-    It takes ten forward and five backward passes for each pair of the first half, 36 forward passes for each
+    It takes nine forward and five backward passes for each pair of the first half, 30 forward passes for each
     of the second, and about one for each node and 48 edges for each of the eight.
 
     Use it after the image interchange, on answers to one type of question: answers that come about in
@@ -49,9 +49,9 @@ def circuit_run(model: Model, run: Run, pairs: int = PAIRS, steps: int = 5) -> x
         whose metrics have the prefix `held_out_`. edge_agreement and node_agreement of `check_circuit`, with
         _low and _high.
 
-        attrs: n, sets: pairs and sets of images of the first half; n_held_out, sets_held_out; n_checked;
-        samples_found, samples_held_out: ids; kind: of the other images; left_out, n_left_out: samples without such images, or with another number or
-        size of images.
+        attrs: n, sets: pairs and sets of images of the first half; n_held_out, sets_held_out: of the other;
+        n_checked; samples_found, samples_held_out: ids; kind: of the other images; left_out, n_left_out:
+        samples without such images, or with another number or size of images; forward_passes.
 
     Raises:
         NotApplicable: fewer than two sets of images can be used, or the family cannot.
@@ -92,6 +92,7 @@ def circuit_run(model: Model, run: Run, pairs: int = PAIRS, steps: int = 5) -> x
         "n_held_out": judged.attrs["n"],
         "sets_held_out": judged.attrs["sets"],
         "n_checked": checked.attrs["n"],
+        "forward_passes": sum(part.attrs["forward_passes"] for part in (found, judged, checked)),
         "left_out": ", ".join(left_out),
         "n_left_out": len(left_out),
     }

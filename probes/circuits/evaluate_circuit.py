@@ -41,7 +41,8 @@ def evaluate_circuit(
     Faithfulness is (m_circuit - m_corrupt) / (m_clean - m_corrupt), each m the mean over pairs: 1 is the whole
     model, 0 the corrupt prompt.
 
-    It takes four forward passes for each pair, two more for the first, and one for each share and ranking.
+    It takes three forward passes for each pair, one or two more for the first, and one for each ranking and
+    share below 1.
 
     Use it on other pairs than those that the circuit was found on, since a circuit fits its own pairs better.
     A faithful circuit is not the only one: other edges may do as well.
@@ -63,7 +64,8 @@ def evaluate_circuit(
           best); cmd_random, with _low, _high
         - metric_clean, metric_corrupt: means over pairs
 
-        Intervals are 95 % intervals over sets of images; NaN for one set. attrs: n, the number of pairs; sets.
+        Intervals are 95 % intervals over sets of images; NaN for one set. attrs: n, the number of pairs; sets;
+        forward_passes.
 
     Raises:
         InputError: the circuit is of another model, or the prompts do not differ in the metric.
@@ -76,13 +78,14 @@ def evaluate_circuit(
     clean, corrupt = list_samples(clean), list_samples(corrupt)
     if not len(shares) or min(shares) < 0 or max(shares) > 1 or sorted(shares) != list(shares):
         raise InputError(f"shares {list(shares)}: give shares that rise from 0 to 1")
-    rows = []
+    rows, passes = [], 0
     with tqdm(total=len(clean), desc="evaluate_circuit", disable=None) as progress:
         for nodes in read_node_pairs(model, clean, corrupt, metric, answers, max_new_tokens):
             orders = _rank_edges(circuit, nodes.graph)
             counts = [int(share * len(orders[0]) + 1e-9) for share in shares]
             measured = [nodes.measure(_remove(nodes.graph, order[n:])) for order in orders for n in counts]
             rows.append([*measured, nodes.pair.before, nodes.pair.after])
+            passes += nodes.passes
             progress.update()
     sums, groups = np.array(rows), image_groups(clean)
     if sums[:, -2].mean() == sums[:, -1].mean():
@@ -93,7 +96,7 @@ def evaluate_circuit(
     for name, ranking in (("cpr", 0), ("cmd", 1), ("cpr_random", 2), ("cmd_random", 2)):
         _add(out, name, (), partial(_area, shares, ranking, name[:3] == "cmd"), sums, groups)
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in sums[:, -2:].mean(0))
-    out.attrs = describe(nodes, clean, corrupt) | {"analysis": "circuit_faithfulness"}
+    out.attrs = describe(nodes, clean, corrupt, passes) | {"analysis": "circuit_faithfulness"}
     return out
 
 
@@ -124,7 +127,7 @@ def patch_edges(
         - effect_by_pair (edge, pair)
         - source, destination (edge): names
 
-        attrs: n, the number of pairs; sets.
+        attrs: n, the number of pairs; sets; forward_passes.
 
     Raises:
         InputError: there is no such edge.
@@ -135,13 +138,14 @@ def patch_edges(
         array([12.5])
     """
     clean, corrupt = list_samples(clean), list_samples(corrupt)
-    rows = []
+    rows, passes = [], 0
     with tqdm(total=len(clean), desc="patch_edges", disable=None) as progress:
         for nodes in read_node_pairs(model, clean, corrupt, metric, answers, max_new_tokens):
             places = [_find_edge(nodes.graph, edge) for edge in edges]
             rows.append(
                 [nodes.pair.before - nodes.measure(_remove(nodes.graph, [place])) for place in places]
             )
+            passes += nodes.passes
             progress.update()
     values = np.array(rows)
     out = xr.Dataset(
@@ -153,7 +157,7 @@ def patch_edges(
     for end, array in zip(("", "_low", "_high"), mean_effects(values, image_groups(clean)), strict=True):
         out[f"effect{end}"] = ("edge", array)
     out["effect_by_pair"] = (("edge", "pair"), values.T)
-    out.attrs = describe(nodes, clean, corrupt) | {"analysis": "edge_patching"}
+    out.attrs = describe(nodes, clean, corrupt, passes) | {"analysis": "edge_patching"}
     return out
 
 

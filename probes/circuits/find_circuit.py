@@ -40,10 +40,11 @@ def find_circuit(
     gradient of the metric with respect to what the destination reads, through the norm before it, summed over
     tokens and averaged over `steps` points from the corrupt to the clean embeddings. The scores of a source
     sum to its own score. A head's output is its part of what the attention adds; where a norm follows the
-    attention (Gemma, GLM), its part after the norm, at the scale of the same pass. Above 0: the answer loses when the edge carries the corrupt prompt's values.
+    attention (Gemma, GLM), its part after the norm, at the scale of the same pass. Above 0: the answer loses
+    when the edge carries the corrupt prompt's values.
 
-    It takes six forward passes for the first pair and three for each other, and `steps` forward and backward
-    passes for each. It keeps one vector for each node and token, none for each edge and token.
+    It takes four forward passes and `steps` forward and backward passes for each pair, and one or two more for
+    the first. It keeps one vector for each node and token, none for each edge and token.
 
     Use it to see the whole way from an image to a word, as a graph. It is an estimate: `evaluate_circuit`
     says what the best edges do alone, and `patch_edges` measures single edges. With `steps=1` (EAP) the scores
@@ -73,7 +74,7 @@ def find_circuit(
           values have key-value heads, each of which serves `group_size` heads
 
         Intervals are 95 % intervals over sets of images; NaN for one set. attrs: n, the number of pairs; sets;
-        n_edges.
+        n_edges; forward_passes, without those that generate answers.
 
     Raises:
         InputError: two prompts do not match, or an argument is out of range.
@@ -88,7 +89,7 @@ def find_circuit(
     if steps < 1:
         raise InputError(f"steps {steps}: must be 1 or more")
     clean, corrupt = list_samples(clean), list_samples(corrupt)
-    rows, metrics = [], []
+    rows, metrics, passes = [], [], 0
     with tqdm(total=len(clean), desc="find_circuit", disable=None) as progress:
         for nodes in read_node_pairs(model, clean, corrupt, metric, answers, max_new_tokens):
             recorded = NodePass(nodes.graph, nodes.pair.clean, nodes.corrupt)
@@ -96,11 +97,12 @@ def find_circuit(
             scores = score_edges(nodes.graph, nodes.pair, recorded.outputs, steps)
             rows.append(scores.double().cpu().numpy())
             metrics.append((nodes.pair.before, nodes.pair.after))
+            passes += nodes.passes
             progress.update()
     out = _summarise(nodes.graph, np.array(rows), image_groups(clean))
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in np.mean(metrics, axis=0))
     out["total"] = out["metric_clean"] - out["metric_corrupt"]
-    out.attrs = describe(nodes, clean, corrupt) | {
+    out.attrs = describe(nodes, clean, corrupt, passes) | {
         "analysis": "circuit",
         "steps": steps,
         "group_size": model.n_heads // len(range(len(nodes.graph.destinations))[nodes.graph.find("k", 0)]),
@@ -113,7 +115,9 @@ def list_samples(samples: Samples) -> list[Sample]:
     return [samples] if isinstance(samples, Sample) else list(samples)
 
 
-def describe(nodes: NodePair, clean: Sequence[Sample], corrupt: Sequence[Sample]) -> dict[str, object]:
+def describe(
+    nodes: NodePair, clean: Sequence[Sample], corrupt: Sequence[Sample], passes: int
+) -> dict[str, object]:
     """Return the attributes of a data set that describe its pairs."""
     return {
         "model": nodes.pair.clean.forcing.model.name,
@@ -123,6 +127,7 @@ def describe(nodes: NodePair, clean: Sequence[Sample], corrupt: Sequence[Sample]
         "n": len(clean),
         "sets": len(np.unique(image_groups(clean))),
         "n_edges": int(nodes.graph.edges.sum()),
+        "forward_passes": passes,
     }
 
 

@@ -38,6 +38,11 @@ class NodePair(NamedTuple):
     pair: ComponentPair
     corrupt: Tensor
 
+    @property
+    def passes(self) -> int:
+        """Number of forward passes so far."""
+        return self.pair.clean.count + self.pair.corrupt.count
+
     def measure(self, removed: np.ndarray) -> float:
         """Return the metric when the destinations of some edges read the corrupt prompt's outputs.
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
-from face.test_docs import load_script
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 @pytest.fixture(scope="module")
 def script():
-    return load_script("write_causes_doc")
+    file = DOCS.parent / "scripts" / "write_causes_doc.py"
+    spec = importlib.util.spec_from_file_location("write_causes_doc", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_page_has_the_scripts_text(script):

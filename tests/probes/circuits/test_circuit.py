@@ -32,6 +32,7 @@ def test_the_toys_circuit_is_its_route_and_the_decoy_has_no_edge(toy, colours):
     edges = ds.score.stack(edge=["source", "destination"]).dropna("edge")
     largest = edges.edge.values[np.argsort(-np.abs(edges.values))[: len(ROUTE)]]
     assert set(largest) == ROUTE
+    assert ds.attrs["forward_passes"] == 4 + 1 + 5
     of_decoy = [
         ds.score.sel(source="head 0.1"),
         ds.score.sel(destination=["q 0.1", "k 0.1", "v 0.1"]),
