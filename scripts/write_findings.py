@@ -178,25 +178,28 @@ FIGURES = (
 
 def draw_figures(datasets: Datasets, folder: Path) -> list[str]:
     """Draw the figures as PNG files and return the lines of the page that show them."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    lines = []
+    lines, files = [], {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium") or shutil.which("google-chrome"),
             args=["--no-sandbox", "--disable-gpu"],
         )
         page = browser.new_page()
+        page.set_default_timeout(600_000)  # milliseconds; a busy machine takes long to read plotly
         page.set_content(f"<body><div id=plot></div><script>{get_plotlyjs()}</script>")
         for run, name, number in FIGURES:
             if name not in datasets[run]:
                 continue
             panel = figures(datasets[run][name])[number]
             file = folder / f"{run}-{name}-{number}.png".replace("_", "-").replace("--", "-last-")
-            file.write_bytes(draw_png(page, panel.figure))
+            files[file] = draw_png(page, panel.figure)
             lines += [f"### {panel.title}", "", f"![{panel.title}]({folder.name}/{file.name})", ""]
             lines += [f"{run.capitalize()} run. {panel.caption}", ""]
         browser.close()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for file, png in files.items():
+        file.write_bytes(png)
     return lines
 
 
