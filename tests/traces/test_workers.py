@@ -111,7 +111,7 @@ class StillbornWorkers(MortalWorkers):
 def test_workers_that_never_start_end_the_run():
     workers = StillbornWorkers(2, 0, 0, set())
     with pytest.raises(
-        RuntimeError, match="workers die before they are ready .exit code -9.; is memory short"
+        InputError, match="workers die before they are ready .exit code -9.; if memory is short, use fewer"
     ):
         list(Crew(workers, None, GroupsOfThree(workers)).results())
 

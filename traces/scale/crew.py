@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
+from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 from mmprobe.traces.interrupt import finish_batch_on_interrupt
 from mmprobe.traces.scale.processes import Event, Job
@@ -68,8 +69,8 @@ class Crew:
         After Ctrl-C, the batches under way are finished, and KeyboardInterrupt is raised.
 
         Raises:
-            InputError, OSError: a worker could not go on for a reason that all share.
-            RuntimeError: workers die before they are ready.
+            InputError, OSError: a worker could not go on for a reason that all share, or workers die before they
+                are ready.
         """
         try:
             with finish_batch_on_interrupt() as interrupted:
@@ -123,8 +124,8 @@ class Crew:
         if worker not in self.ready:
             self.n_failed_starts += 1
             if self.n_failed_starts > RETRIES:
-                raise RuntimeError(
-                    f"workers die before they are ready (exit code {exit_code}); is memory short?"
+                raise InputError(
+                    f"workers die before they are ready (exit code {exit_code}); if memory is short, use fewer"
                 )
             return
         self.ready.discard(worker)

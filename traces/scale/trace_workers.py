@@ -21,7 +21,7 @@ from mmprobe.traces.scale.crew import RETRIES, Batch, Crew, Workers
 from mmprobe.traces.scale.shards import Part, choose_part, finish_run, open_whole
 
 
-class WorkerDied(RuntimeError):
+class WorkerDied(InputError):
     """A sample's worker died each time that it was asked."""
 
 
