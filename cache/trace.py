@@ -293,7 +293,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         sample = self.sample
-        fields = {"id": sample.id, "system": sample.system, "question": sample.question}
+        fields: dict[str, object] = {"id": sample.id, "system": sample.system, "question": sample.question}
         fields |= {"answer": self.answer, "truth": sample.answer, "steps": self.steps.sizes["step"]}
         return show_fields(fields | {"captured": ", ".join(self.captured)}, sample.images)
 

@@ -136,8 +136,8 @@ def measure_effects(records: Sequence[Record], samples: Sequence[Sample], limits
         cause: table.mean(ABOUT[cause], values, needs=NEEDS[cause]) for cause, values in answers.items()
     }
     for cause in ("blind", "looks-unused"):
-        values = unused if looks == (cause == "looks-unused") else [0.0] * len(records)
-        scores[cause] = table.mean(ABOUT[cause], values)
+        acts = looks == (cause == "looks-unused")
+        scores[cause] = table.mean(ABOUT[cause], unused if acts else list[float | None]([0.0] * len(records)))
     if effects["looks"].needs:
         scores["looks-unused"] = Effect(ABOUT["looks-unused"], needs=NEEDS["looks-unused"])
     scores["follows-hints"] = _measure_hints(table, details)

@@ -43,8 +43,8 @@ class CaptureSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     datasets: list[str]
-    layers: list[int] | None = Field(None, min_length=1)
-    heads: list[int] | None = Field(None, min_length=1)
+    layers: list[int] | None = Field(default=None, min_length=1)
+    heads: list[int] | None = Field(default=None, min_length=1)
     positions: Literal["generated", "prompt", "all"] = "generated"
     dtype: Literal["float16", "float32"] = "float16"
     compression: Literal["none", "blosc2", "zstd"] = "none"

@@ -163,9 +163,8 @@ def measure_hints(
         if not part:
             continue
         rows = [(answers[row], choices[row]) for row, *_ in part]
-        own = _read_odds(model, rows, [questions for _, _, questions, _ in part])
-        other = _read_odds(model, rows, [questions for *_, questions in part])
-        for (row, wording, *_), with_own, with_other in zip(part, own, other, strict=True):
+        odds = [_read_odds(model, rows, list(questions)) for questions in list(zip(*part, strict=True))[2:]]
+        for (row, wording, *_), with_own, with_other in zip(part, *odds, strict=True):
             shift = round((with_own - with_other) / 2, 4)
             results[row].append({"wording": wording, "followed": with_own > 0 > with_other, "shift": shift})
     return results

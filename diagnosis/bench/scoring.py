@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,7 +83,7 @@ def score_tool(rows: Sequence[Row], split: str = "held-out") -> dict[str, Measur
     }
     for cause in CAUSES:
         own = [row for row in whole if row.cause in (cause, CONTROL)]
-        found[f"auroc {cause}"] = _measure(lambda part, cause=cause: cause_auroc(part, cause), own)
+        found[f"auroc {cause}"] = _measure(partial(cause_auroc, cause=cause), own)
     found["mean_auroc"] = _measure(mean_auroc, whole)
     found["auroc_answers"] = _measure(answers_auroc, [row for row in chosen if row.partial])
     found["passes"] = _measure(lambda part: _mean([row.passes for row in part]), whole, None)

@@ -88,9 +88,9 @@ def _drift(run: Run) -> dict[str, float]:
     """Return the drift of each pair's residual streams, for both of its answers."""
     cosine = _deep(residual_drift(run)["cosine"]).mean("layer").to_series()
     return {
-        name: -float(cosine[run.sample(name).pair_id])
+        name: -float(cosine[pair])
         for name in run.ids
-        if run.sample(name).pair_id in cosine
+        if (pair := run.sample(name).pair_id) is not None and pair in cosine
     }
 
 

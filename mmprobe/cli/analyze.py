@@ -62,7 +62,7 @@ def _load_functions(
         )
     parameters = _check_settings(names[0], settings) if settings else {}
     loaded = None if model is None else mmprobe.load_model(model)
-    functions = ANALYSES | run_probes(loaded, bool(names), finished)
+    functions: dict[str, Callable[..., Any]] = ANALYSES | run_probes(loaded, bool(names), finished)
     if not names:
         return functions
     functions["findings"] = partial(find_claims, model=loaded)
@@ -173,7 +173,8 @@ def _forget(finished: Path, names: list[str]) -> None:
 
 def _analyze_only(run: Run, functions: dict[str, Callable[..., Any]]) -> tuple[list[xr.Dataset], list[str]]:
     """Return the data sets of named analyses, and what to say about them."""
-    datasets, notes = [], []
+    datasets: list[xr.Dataset] = []
+    notes: list[str] = []
     for name, function in functions.items():
         results = function(run)
         if name == "findings":

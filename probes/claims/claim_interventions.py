@@ -124,7 +124,7 @@ def _choose(
     for members, size in zip(strata, (first, count - first), strict=True):
         if size:
             weights[rng.choice(members, size, replace=False)] = len(members) / size
-    return [(samples[index], float(weights[index])) for index in np.flatnonzero(weights)]
+    return [(samples[index], float(weights[index])) for index in np.flatnonzero(weights).tolist()]
 
 
 def _why_not_asked(model: Model, run: Run, check: Check | None) -> str:

@@ -48,7 +48,9 @@ def _analysis_page(dataset: xr.Dataset, name: str, repeat: int, panels: list[Pan
     """
     slug = escape(name.replace("_", "-")) + (f"-{repeat}" if repeat > 1 else "")
     title = escape(name.replace("_", " ").capitalize()) + (f" ({repeat})" if repeat > 1 else "")
-    figures = [figure_element(panel, number, f"figure-{number}") for number, panel in enumerate(panels, first)]
+    figures = [
+        figure_element(panel, number, f"figure-{number}") for number, panel in enumerate(panels, first)
+    ]
     html = (
         f"<section class='page' id='{slug}' aria-labelledby='{slug}-title'>"
         f"<h2 id='{slug}-title' tabindex='-1'>{title}</h2>{_introduction(dataset, name)}{''.join(figures)}"
