@@ -44,6 +44,7 @@ mmprobe make-pairs --source synthetic --out pairs --n 16 --seed 2000000 --differ
 
 ```python
 import mmprobe as mp
+
 model, samples = mp.load_model("tiny-spd"), mp.load_samples("pairs/samples.jsonl")
 sample = next(sample for sample in samples if sample.id == "0002-3-find")
 print(sample.question, mp.generate(model, sample).text)
@@ -111,8 +112,18 @@ Its agreement with the exact effects, here:
 
 ```python
 estimate = mp.probes.attribution_patching(model, sample, unedited, method="atp_star")
-ranks = [effect.to_series().rank() for effect in (estimate.effect.stack(c=["layer", "head"]), ds.effect.stack(c=["layer", "head"]))]
-print("Spearman:", round(ranks[0].corr(ranks[1]), 2), "- forward passes:", estimate.attrs["forward_passes"], "instead of", ds.attrs["forward_passes"])
+ranks = [
+    effect.to_series().rank()
+    for effect in (estimate.effect.stack(c=["layer", "head"]), ds.effect.stack(c=["layer", "head"]))
+]
+print(
+    "Spearman:",
+    round(ranks[0].corr(ranks[1]), 2),
+    "- forward passes:",
+    estimate.attrs["forward_passes"],
+    "instead of",
+    ds.attrs["forward_passes"],
+)
 ```
 
 ## 5. What is written straight into the word?
@@ -161,8 +172,17 @@ mmprobe analyze runs/find --only image-interchange,circuit --model tiny-spd
 
 ```python
 import xarray as xr
+
 ds = xr.load_dataset("runs/find/analyses/circuit.nc", engine="h5netcdf")
-print((100 * ds.share).astype(float).round(1).to_series().to_frame("% of edges").assign(**ds.faithfulness.to_pandas().T.round(2)).to_string(index=False))
+print(
+    (100 * ds.share)
+    .astype(float)
+    .round(1)
+    .to_series()
+    .to_frame("% of edges")
+    .assign(**ds.faithfulness.to_pandas().T.round(2))
+    .to_string(index=False)
+)
 for name in ("cpr", "cpr_random", "cmd", "cmd_random", "edge_agreement", "node_agreement"):
     print(f"{name}: {float(ds[name]):.2f} [{float(ds[name + '_low']):.2f}, {float(ds[name + '_high']):.2f}]")
 ```

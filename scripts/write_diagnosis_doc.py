@@ -86,7 +86,9 @@ from mmprobe.probes import image_interchange_run
 
 def interchange(model, samples):
     losses = image_interchange_run(model, samples, kinds=["unrelated"]).effect_per_token
-    answers = {str(name): {"blind": -float(loss)} for name, loss in zip(losses["sample"].values, losses.values)}
+    answers = {
+        str(name): {"blind": -float(loss)} for name, loss in zip(losses["sample"].values, losses.values)
+    }
     return ToolScores({"blind": -float(losses.mean())}, answers)
 ```
 

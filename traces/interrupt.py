@@ -40,3 +40,13 @@ def finish_batch_on_interrupt() -> Iterator[Callable[[], bool]]:
         yield pressed.is_set
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
+    """Return the interrupt that ends a run, with a message that says how far it came.
+
+    Example:
+        >>> stop_run(28, 440)
+        KeyboardInterrupt('28 of 440 samples are finished; continue with resume=True')
+    """
+    return KeyboardInterrupt(f"{n_finished} of {total} samples are finished; continue with resume=True")

@@ -32,7 +32,7 @@ from mmprobe.samples import Sample, load_samples
 from mmprobe.traces.batch import BatchTracer
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import load_engine, resolve_capture, why_whole_prompts
-from mmprobe.traces.interrupt import finish_batch_on_interrupt
+from mmprobe.traces.interrupt import finish_batch_on_interrupt, stop_run
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.run_folder import (
     check_space,
@@ -296,8 +296,9 @@ def _trace_batches(tracer: BatchTracer, batches: Sequence[list[Sample]], finishe
                     remove_trace(tracer.out, sample.id)
                 tracer.trace(batch)  # the whole batch: its padding changes the last digits
                 progress.update(len(unfinished))
+                finished = finished.union(sample.id for sample in unfinished)
             if interrupted():
-                raise KeyboardInterrupt
+                raise stop_run(len(finished), total)
 
 
 def _load_methods(method: Any, parameters: Mapping[str, Any], engine: str) -> list[Method]:
