@@ -17,7 +17,10 @@ from mmprobe.models.hooks import observe
 from mmprobe.models.shared_prefix import PrefixStore, prefix_bytes, repeated_keys, why_not_shared
 from mmprobe.samples import Sample
 
-SHARING = sorted({family.name for family in FAMILIES if family.shares_prefixes}, key="qwen2_5_vl".__ne__)
+SHARING = sorted(
+    {family.name for family in FAMILIES if family.shares_prefixes},
+    key=lambda name: (name != "qwen2_5_vl", name),
+)
 QUESTIONS = ["Is there a star?", "What?", "Compare the two pictures, please, step by step."]
 DATASETS = ["attention/mass", "attention/leading", "attention/visual_head", "attention/row", "residual/pre"]
 DATASETS += ["residual/mid", "residual/post", "update/kl", "update/cos_mha", "update/cos_ffn", "ffn/gate_sum"]
