@@ -9,16 +9,17 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 CAUSES = {
-    "blind": "the answers do not use the images, and the attention does not follow them either",
-    "looks-unused": "the attention follows the images, but the answers do not use them",
+    "blind": "the answers do not use the images",
+    "looks-unused": "attention moves with the images, but the answers do not use them",
     "forgets": "the first sentences come from the images, later ones do not",
     "decided-first": "the conclusion comes from the images, whatever the steps before it say",
     "follows-hints": "the answers go with what the question suggests",
     "prior": "a thing is claimed because another one is there",
     "misperceives": "one attribute of things is seen wrongly, and the others rightly",
 }
+IMPLIES = {"looks-unused": "blind"}  # what is looked at and not used is not used
 ABOUT = {
-    "blind": "answers that lose nothing with other images, while attention does not move with them",
+    "blind": "answers that lose nothing with other images",
     "looks-unused": "answers that lose nothing with other images, although attention moves with them",
     "forgets": "answers whose first sentences depend on the images and later ones do not",
     "decided-first": "conclusions that move with the images and not with their steps",

@@ -126,7 +126,7 @@ def measure_effects(records: Sequence[Record], samples: Sequence[Sample], limits
     usual = find_usual_conclusion(records)
     looks = effects["looks"].value >= limits.looks_moved
     answers: dict[str, Scores] = {
-        "blind": [0.0] * len(records) if looks else disuse,
+        "blind": disuse,
         "looks-unused": disuse if looks else [0.0] * len(records),
         "forgets": [score_forgetting(record, limits) for record in records],
         "decided-first": [score_decision(record, usual) for record in records],
@@ -135,9 +135,9 @@ def measure_effects(records: Sequence[Record], samples: Sequence[Sample], limits
     scores = {
         cause: table.mean(ABOUT[cause], values, needs=NEEDS[cause]) for cause, values in answers.items()
     }
-    for cause in ("blind", "looks-unused"):
-        acts = looks == (cause == "looks-unused")
-        scores[cause] = table.mean(ABOUT[cause], unused if acts else list[float | None]([0.0] * len(records)))
+    scores["blind"] = table.mean(ABOUT["blind"], unused)
+    unused_looks = unused if looks else list[float | None]([0.0] * len(records))
+    scores["looks-unused"] = table.mean(ABOUT["looks-unused"], unused_looks)
     if effects["looks"].needs:
         scores["looks-unused"] = Effect(ABOUT["looks-unused"], needs=NEEDS["looks-unused"])
     scores["follows-hints"] = _measure_hints(table, details)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mmprobe.diagnosis.causes import CAUSES, Thresholds
+from mmprobe.diagnosis.causes import CAUSES, IMPLIES, Thresholds
 from mmprobe.diagnosis.effects import Effect, Measured
 
 CONTROL, UNKNOWN = "control", "unknown"
@@ -73,7 +73,8 @@ def find_verdict(
     """
     causes = [cause for cause, each in named.items() if each.named]
     if causes:
-        return causes, "; ".join(CAUSES[cause] for cause in causes)
+        implied = {IMPLIES.get(cause) for cause in causes}
+        return causes, "; ".join(CAUSES[cause] for cause in causes if cause not in implied)
     doubtful = [cause for cause, each in named.items() if each.named is None]
     if doubtful:
         return [UNKNOWN], f"too few answers to tell about {', '.join(doubtful)}"

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from mmprobe.analyses.intervals import jackknife_interval
-from mmprobe.diagnosis.causes import CAUSES
+from mmprobe.diagnosis.causes import CAUSES, IMPLIES
 from mmprobe.diagnosis.rules import CONTROL
 
 DEVELOPMENT = "development"
@@ -106,7 +106,11 @@ def choose_thresholds(rows: Sequence[Row]) -> dict[str, float]:
     """Return for each cause the threshold whose F1 on these models is largest; infinite without its models."""
     limits = {}
     for cause in CAUSES:
-        known = [(row.scores[cause], row.cause == cause) for row in rows if cause in row.scores]
+        known = [
+            (row.scores[cause], row.cause == cause)
+            for row in rows
+            if cause in row.scores and IMPLIES.get(row.cause) != cause
+        ]
         candidates = sorted({score for score, _ in known})
         middles = [(a + b) / 2 for a, b in zip(candidates[:-1], candidates[1:], strict=True)]
         ranked = [(_f1([(score >= limit, true) for score, true in known]), limit) for limit in middles]
@@ -123,13 +127,15 @@ def name_causes(row: Row, limits: Mapping[str, float]) -> set[str]:
 
 
 def macro_f1(rows: Sequence[Row], limits: Mapping[str, float]) -> float:
-    """Return the mean F1 over the causes that the models have."""
-    named = [name_causes(row, limits) for row in rows]
-    causes = sorted({row.cause for row in rows})
+    """Return the mean F1 over the causes that the models have.
+
+    To name what a model's cause implies, such as `blind` beside `looks-unused`, is neither right nor wrong.
+    """
+    named = [(name_causes(row, limits), row.cause) for row in rows]
     return _mean(
         [
-            _f1([(cause in found, row.cause == cause) for found, row in zip(named, rows, strict=True)])
-            for cause in causes
+            _f1([(cause in found, true == cause) for found, true in named if IMPLIES.get(true) != cause])
+            for cause in sorted({row.cause for row in rows})
         ]
     )
 

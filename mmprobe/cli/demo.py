@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.cli.options import AsJson, say
 
+if TYPE_CHECKING:
+    from mmprobe.samples import Sample
+
 DIFFERENCES = (1, 3)  # hard pairs with differences: the embedded model hardly errs on others
 QUESTIONS = ("same", "different", "count", "steps", "describe")
 MAX_NEW_TOKENS = 128
+ORGANISMS = ("blind-rolled-0", "control-true-0")
+DIAGNOSED_PAIRS = 8
 EXCHANGED = 16  # answers that are read again with other images
 
 
@@ -23,9 +28,9 @@ def demo(
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Trace the embedded model on drawn pairs, and write a report.
+    """Trace the embedded model on drawn pairs, and write a report. Then diagnose a model with a planted cause.
 
-    It takes about a minute on two CPU cores. A second call goes on where the first one stopped.
+    It takes about a minute and a half on two CPU cores. A second call goes on where the first one stopped.
 
     \b
     Example:
@@ -34,7 +39,8 @@ def demo(
     result = run_demo(out)
     text = (
         f"{result['samples']} answers traced, {result['unfaithful']} of them not faithful to the images.\n"
-        f"Open {result['report']} in a browser."
+        f"Open {result['report']} in a browser.\n"
+        f"{result['verdicts']}: {result['diagnosis']}"
     )
     say(result, text, as_json)
 
@@ -74,4 +80,34 @@ def run_demo(out: Path) -> dict[str, Any]:
         export(dataset, out / "analyses")
     report = mp.viz.write_report(run, datasets, out / "report.html", findings=findings(run, datasets))
     n_unfaithful = sum(not verdict.faithful for verdict in verdicts.values())
-    return {"report": str(report), "run": str(folder), "samples": len(run), "unfaithful": n_unfaithful}
+    diagnosis, verdicts = diagnose_organisms(samples, out)
+    return {
+        "report": str(report),
+        "run": str(folder),
+        "samples": len(run),
+        "unfaithful": n_unfaithful,
+        "diagnosis": str(diagnosis),
+        "verdicts": verdicts,
+    }
+
+
+def diagnose_organisms(samples: list[Sample], out: Path) -> tuple[Path, str]:
+    """Diagnose a model that was trained to ignore its images, beside one that was trained on true answers.
+
+    Returns:
+        The report, and the verdicts in one line.
+    """
+    import mmprobe as mp
+    from mmprobe.diagnosis import diagnose
+    from mmprobe.viz.report.diagnosis_page import Diagnosed, write_diagnosis
+
+    few = samples[: DIAGNOSED_PAIRS * len(QUESTIONS)]
+    models = []
+    for name in ORGANISMS:
+        folder = out / "diagnosis" / name
+        found = diagnose(mp.load_model(f"organism:{name}", device="cpu"), few, folder, resume=True)
+        models.append(Diagnosed(found.to_dataset(), found.answers, found.tests))
+    report = write_diagnosis(models, out / "diagnosis.html")
+    return report, "; ".join(
+        f"{each.dataset.attrs['model']} is {each.dataset.attrs['verdict']}" for each in models
+    )

@@ -74,7 +74,7 @@ def diagnose(
     from mmprobe.diagnosis import diagnose as find_causes
     from mmprobe.diagnosis.diagnose import RESULTS, check_folder
     from mmprobe.models import load_model
-    from mmprobe.viz.report.diagnosis_page import write_diagnosis
+    from mmprobe.viz.report.diagnosis_page import Diagnosed, write_diagnosis
 
     check_folder(out, resume, overwrite)
     found = find_causes(
@@ -86,7 +86,7 @@ def diagnose(
         resume=resume,
         overwrite=overwrite,
     )
-    report = write_diagnosis(found.to_dataset(), found.answers, found.tests, out / RESULTS[-1])
+    report = write_diagnosis([Diagnosed(found.to_dataset(), found.answers, found.tests)], out / RESULTS[-1])
     text = f"{found.model}: {', '.join(found.verdict)}. {found.why}.\nThe evidence: {report}"
     say({"out": str(out), **found.to_json()}, text, as_json)
     if set(failing) & set(found.verdict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xarray as xr
 
@@ -16,37 +16,65 @@ from mmprobe.viz.report.write import write_page
 MOST_ANSWERS = 300  # in the table
 
 
-def write_diagnosis(
-    dataset: xr.Dataset, answers: Sequence[Mapping[str, Any]], tests: Sequence[str], out: Path
-) -> Path:
-    """Write the report of a diagnosis as an HTML file that works offline.
+class Diagnosed(NamedTuple):
+    """What the report shows of a diagnosis.
 
-    Args:
+    Attributes:
         dataset: `Diagnosis.to_dataset()`.
         answers: the records of `answers.jsonl`.
         tests: every test with its number, or what it would need.
+    """
+
+    dataset: xr.Dataset
+    answers: Sequence[Mapping[str, Any]]
+    tests: Sequence[str]
+
+
+def write_diagnosis(models: Sequence[Diagnosed], out: Path) -> Path:
+    """Write the report of one or several models' diagnoses as an HTML file that works offline.
+
+    Args:
+        models: the diagnosis of each model, in the order of the report.
         out: the HTML file.
 
     Raises:
         InputError: `out` cannot be written.
 
     Example:
-        >>> write_diagnosis(found.to_dataset(), found.answers, found.tests, Path("report.html"))  # doctest: +SKIP
+        >>> write_diagnosis([Diagnosed(found.to_dataset(), found.answers, found.tests)], out)  # doctest: +SKIP
     """
     from mmprobe.viz.figures.diagnosis import panels
 
-    (panel,) = panels(dataset)
-    sentence = f"{dataset.attrs['model']}: {dataset.attrs['verdict']}. {_sentence(dataset.attrs['why'])}"
+    figures, details, data = [], [], []
+    for number, model in enumerate(models):
+        (panel,) = panels(model.dataset)
+        attributes = model.dataset.attrs
+        sentence = f"{attributes['model']}: {attributes['verdict']}. {_sentence(attributes['why'])}"
+        figures.append(
+            f"<p class='lead'>{escape(sentence)}</p>{figure_element(panel, number, f'figure-{number}')}"
+        )
+        details.append(_details(model))
+        data.append(data_block(f"figure-data-{number}", escape_json(panel.figure.to_json())))
+    if len(models) > 1:
+        names = [escape(str(model.dataset.attrs["model"])) for model in models]
+        details = [
+            f"<details class='fold'><summary>{name}: evidence, tests, answers</summary>{detail}</details>"
+            for name, detail in zip(names, details, strict=True)
+        ]
     html = (
         "<section class='page' id='diagnosis' aria-labelledby='diagnosis-title'>"
-        f"<h2 id='diagnosis-title' tabindex='-1'>Diagnosis</h2><p class='lead'>{escape(sentence)}</p>"
-        f"{figure_element(panel, 0, 'figure-0')}<h3>Evidence</h3>{_causes_table(dataset)}"
-        f"<h3>Tests</h3><ul>{''.join(f'<li>{escape(test)}</li>' for test in tests)}</ul>"
-        f"<h3>Answers</h3>{_answers_table(answers)}</section>"
+        f"<h2 id='diagnosis-title' tabindex='-1'>Diagnosis</h2>{''.join(figures + details)}</section>"
     )
-    data = [data_block("figure-data-0", escape_json(panel.figure.to_json()))]
-    page = Page("diagnosis", "Diagnosis", html, "", data)
-    return write_page(page, out, (str(dataset.attrs["model"]), "diagnosis"))
+    title = ", ".join(str(model.dataset.attrs["model"]) for model in models)
+    return write_page(Page("diagnosis", "Diagnosis", html, "", data), out, (title, "diagnosis"))
+
+
+def _details(model: Diagnosed) -> str:
+    tests = "".join(f"<li>{escape(test)}</li>" for test in model.tests)
+    return (
+        f"<h3>Evidence</h3>{_causes_table(model.dataset)}<h3>Tests</h3><ul>{tests}</ul>"
+        f"<h3>Answers</h3>{_answers_table(model.answers)}"
+    )
 
 
 def _sentence(text: str) -> str:
