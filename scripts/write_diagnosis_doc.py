@@ -52,7 +52,8 @@ ours, in `configs/diagnosis/thresholds.yaml`; they were chosen on organisms with
   there does not use its images.
 - Attention: how far the maps over the images move with their content, in the tenth of the heads that move most. From
   {looks_moved} on the model looks. A share of attention says nothing: a model that was trained to ignore its images may
-  attend to them more than before.
+  attend to them more than before. `looks-unused` stands beside `blind`, which it implies. The attention of models that were
+  trained on other images' answers can move as much as that of models whose attention was held: then both are named.
 - Hints: {n_wordings} wordings, for both answers. An answer follows a hint only if it is the suggested one both times.
   The two wordings that are followed most count. A hint that the question holds itself is flipped in its place.
 - Steps are exchanged for those of another conclusion, or lose a part or a line. The most frequent conclusion does not
