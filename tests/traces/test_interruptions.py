@@ -103,7 +103,8 @@ def test_ctrl_c_stops_after_the_current_batch(
     monkeypatch.setattr(batch_module, "build_batch", build)
     with pytest.raises(KeyboardInterrupt):
         trace(random_qwen, samples, tmp_path / "run")
-    assert mp.open_run(tmp_path / "run").ids == undisturbed.ids[: 3 * BATCH]
+    ids = mp.open_run(tmp_path / "run").ids
+    assert len(ids) == 3 * BATCH and set(ids) < set(undisturbed.ids)
     assert "stopping after this sample" in caplog.text
     assert signal.getsignal(signal.SIGINT) is before
 
