@@ -80,14 +80,14 @@ def run_demo(out: Path) -> dict[str, Any]:
         export(dataset, out / "analyses")
     report = mp.viz.write_report(run, datasets, out / "report.html", findings=findings(run, datasets))
     n_unfaithful = sum(not verdict.faithful for verdict in verdicts.values())
-    diagnosis, verdicts = diagnose_organisms(samples, out)
+    diagnosis, named = diagnose_organisms(samples, out)
     return {
         "report": str(report),
         "run": str(folder),
         "samples": len(run),
         "unfaithful": n_unfaithful,
         "diagnosis": str(diagnosis),
-        "verdicts": verdicts,
+        "verdicts": named,
     }
 
 
