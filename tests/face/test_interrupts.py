@@ -59,6 +59,7 @@ def test_an_interrupt_is_one_line(place, monkeypatch, tmp_path):
 def test_an_interrupt_that_python_loses_is_repeated(monkeypatch, capfd):
     """Python only prints a KeyboardInterrupt that is raised in a callback of a weak reference."""
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of the background ignores it
     cli._repeat_lost_interrupts()
 
     class Thing:
@@ -69,8 +70,11 @@ def test_an_interrupt_that_python_loses_is_repeated(monkeypatch, capfd):
 
     thing = Thing()
     reference = weakref.ref(thing, press)
-    with pytest.raises(KeyboardInterrupt):
-        del thing
-        for _ in range(500):
-            time.sleep(0.01)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            del thing
+            for _ in range(500):
+                time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert reference() is None and capfd.readouterr().err == ""

@@ -54,7 +54,7 @@ class Processes:
 
     def start(self, worker: int, job: Job) -> None:
         """Start a worker, or another one in the place of one that died."""
-        context = _start_context()
+        context = multiprocessing.get_context("spawn")  # CUDA and threads do not survive a fork
         here, there = context.Pipe()
         arguments = (job, self._device_of(worker), self.count, there)
         process = context.Process(target=_work, args=arguments, name=f"mmprobe-worker-{worker}", daemon=True)
@@ -97,18 +97,6 @@ class Processes:
             process.kill()
             process.join()
         self.running.clear()
-
-
-def _start_context() -> Any:
-    """Return how processes are started: without a fork of this one, since CUDA and threads do not survive it.
-
-    A fork server imports torch and transformers once for all workers.
-    """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mmprobe.traces.scale.trace_workers"])
-    return context
 
 
 @contextmanager
