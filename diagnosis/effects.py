@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval, sums_interval
+from mmprobe.analyses.intervals import mean_interval, share_interval
 from mmprobe.diagnosis.answer_scores import (
     find_usual_conclusion,
     read_moves,
@@ -100,17 +101,27 @@ class Table:
         return Effect(name, float(numbers.mean()), *ends, len(numbers), self._sets(kept), unit)
 
     def difference(self, name: str, counts: np.ndarray, needs: str) -> Effect:
-        """Return the difference of two shares, from counts [answer, 4]: successes and trials of both."""
+        """Return the difference of two shares, from counts [answer, 4]: successes and trials of both.
 
-        def combine(sums: np.ndarray) -> np.ndarray:
-            return sums[..., 0] / sums[..., 1] - sums[..., 2] / sums[..., 3]
-
+        The interval is Newcombe's (1998, method 10) from the shares' own intervals over sets of images.
+        """
         total = counts.sum(0)
         if not (total[1] and total[3]):
             return Effect(name, needs=needs)
-        low, high = sums_interval(combine, counts, self.groups, (-1.0, 1.0))
-        used = counts[:, 1] > 0
-        return Effect(name, float(combine(total)), float(low), float(high), int(total[1]), self._sets(used))
+        (first, low_1, high_1), (second, low_2, high_2) = (
+            self._share(counts[:, side : side + 2]) for side in (0, 2)
+        )
+        difference = first - second
+        low = max(difference - math.hypot(first - low_1, high_2 - second), -1.0)
+        high = min(difference + math.hypot(high_1 - first, second - low_2), 1.0)
+        return Effect(name, difference, low, high, int(total[1]), self._sets(counts[:, 1] > 0))
+
+    def _share(self, counts: np.ndarray) -> tuple[float, float, float]:
+        """Return a share and the ends of its interval, from successes and trials [answer, 2]."""
+        sums = np.array([counts[self.groups == group].sum(0) for group in set(self.groups.tolist())])
+        sums = sums[sums[:, 1] > 0]
+        low, high = share_interval(sums[:, 0], sums[:, 1])
+        return float(sums[:, 0].sum() / sums[:, 1].sum()), float(low), float(high)
 
     def _sets(self, kept: np.ndarray) -> int:
         return len(set(self.groups[kept].tolist()))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mmprobe.diagnosis.answer_scores import find_usual_conclusion, score_decision, score_forgetting
 from mmprobe.diagnosis.causes import CAUSES, IMPLIES, load_thresholds
 from mmprobe.diagnosis.diagnose import conclude
+from mmprobe.diagnosis.effects import Table
 from mmprobe.samples import Sample
 
 LIMITS = load_thresholds()
@@ -167,3 +169,14 @@ def test_the_usual_conclusion_does_not_show_that_steps_are_unused():
     records.append(record(2, steps={"moved": {"all": False}}))
     usual = find_usual_conclusion(records)
     assert [score_decision(each, usual) for each in records] == [None, None, 1.0]
+
+
+def test_the_interval_of_a_difference_is_newcombes():
+    """Newcombe (1998), table II, example (a): 56 of 70 and 48 of 80 differ by 0.2, 0.0524 to 0.3339."""
+    groups = [(1, 1)] * 56 + [(0, 1)] * 14, [(1, 1)] * 48 + [(0, 1)] * 32
+    counts = np.array([(*row, 0, 0) for row in groups[0]] + [(0, 0, *row) for row in groups[1]], float)
+    table = Table.__new__(Table)
+    table.groups = np.arange(len(counts))
+    effect = table.difference("x", counts, "")
+    assert (effect.value, effect.low, effect.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
+    assert (effect.n, effect.sets) == (70, 70)
