@@ -29,6 +29,16 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
         "method 'sgae': there is none; did you mean sage?"
     """
     known = sorted(known)
-    similar = get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(similar)}?" if similar else f"choose {', '.join(known) or 'none'}"
+    hint = suggest_names(name, known, f"choose {', '.join(known) or 'none'}")
     return InputError(f"{kind} {name!r}: there is none; {hint}")
+
+
+def suggest_names(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a question with the known names that are similar to a name, or `otherwise` if none is.
+
+    Example:
+        >>> suggest_names("sgae", ["sage", "vcd"], "choose one")
+        'did you mean sage?'
+    """
+    similar = get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(similar)}?" if similar else otherwise

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 
 import yaml
 
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, suggest_names
 from mmprobe.models import organisms
 
 EMBEDDED = "embedded:"
@@ -67,7 +66,6 @@ def locate(name: str) -> tuple[str, str]:
     if source.startswith(EMBEDDED):
         return source, str(resources.files("mmprobe.models") / source.removeprefix(EMBEDDED))
     if not Path(source).is_dir() and (source.startswith((".", "/", "~")) or source.count("/") != 1):
-        near = get_close_matches(name, aliases, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "see `mmprobe models`"
+        hint = suggest_names(name, aliases, "see `mmprobe models`")
         raise InputError(f"model {name!r}: neither an alias, a folder, nor a hub id 'owner/name'; {hint}")
     return source, source

@@ -10,15 +10,12 @@ from helpers.causal_toy import (
     ROUTE_FFN,
     ROUTE_HEAD,
     answer_id,
-    build_toy,
-    draw_sample,
     own_logits,
 )
 
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.models import Model
 from mmprobe.probes import attribution_patching, direct_logit_attribution, patch_components
 from mmprobe.probes.components.component_pair import read_pair
 from mmprobe.probes.components.components import change_component, read_components, read_gradients
@@ -28,18 +25,6 @@ from mmprobe.viz.figures import figures
 
 KINDS = ("head", "attention", "ffn", "residual")
 METHODS = ("atp", "atp_star", "ig")
-
-
-@pytest.fixture(scope="module")
-def toy() -> Model:
-    return build_toy()
-
-
-@pytest.fixture(scope="module")
-def colours(tmp_path_factory) -> tuple[Sample, Sample]:
-    """Return a red and a blue sample of the toy."""
-    folder = tmp_path_factory.mktemp("toy")
-    return draw_sample(folder, "red"), draw_sample(folder, "blue")
 
 
 @pytest.fixture(scope="module")

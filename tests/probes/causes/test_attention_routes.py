@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.causal_toy import build_toy, draw_sample
 from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
@@ -32,17 +31,6 @@ from mmprobe.viz.figures import figures
 
 ANSWER = "The first. The second one."
 GROUPS = ["image 0", "image 1", "system", "user", "template"]
-
-
-@pytest.fixture(scope="module")
-def toy() -> Model:
-    return build_toy()
-
-
-@pytest.fixture(scope="module")
-def colours(tmp_path_factory) -> tuple[Sample, Sample]:
-    folder = tmp_path_factory.mktemp("toy")
-    return draw_sample(folder, "red"), draw_sample(folder, "blue")
 
 
 @pytest.fixture(scope="module")

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import pytest
 import xarray as xr
-from helpers.causal_toy import build_toy, draw_sample
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.models import Model
 from mmprobe.probes import find_circuit
 from mmprobe.samples import Sample, load_samples
-
-
-@pytest.fixture(scope="module")
-def toy() -> Model:
-    return build_toy()
-
-
-@pytest.fixture(scope="module")
-def colours(tmp_path_factory) -> tuple[Sample, Sample]:
-    """Return a red and a blue sample of the toy."""
-    folder = tmp_path_factory.mktemp("toy")
-    return draw_sample(folder, "red"), draw_sample(folder, "blue")
 
 
 @pytest.fixture(scope="module")
