@@ -6,14 +6,13 @@ An organism is a folder CAUSE-WAY-SEED with a LoRA adapter for `tiny-spd` (`adap
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, suggest_names
 from mmprobe.json_files import read_record
 from mmprobe.samples import Sample
 
@@ -189,8 +188,7 @@ def folder(name: str) -> Path:
             found = card(candidate)
             if found.cause == cause and found.number == int(number):
                 return FOLDER / candidate
-    close = difflib.get_close_matches(short, known, n=3, cutoff=0.4)
-    hint = f"did you mean {', '.join(PREFIX + one for one in close)}?" if close else "see `mmprobe models`"
+    hint = suggest_names(short, known, "see `mmprobe models`")
     raise InputError(f"model {name!r}: no such organism; {hint}")
 
 
