@@ -13,7 +13,7 @@ from mmprobe.errors import InputError
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.results import Metric
-    from mmprobe.traces import Processes
+    from mmprobe.traces.scale.crew import Workers
 
 LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
 
@@ -62,15 +62,26 @@ SharedPrefix = Annotated[
     ),
 ]
 Temperature = Annotated[float, typer.Option(help="0 answers greedily, above 0 samples.", min=0)]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        help="Workers on a Ray cluster: HOST:PORT of its head, auto, or local. Default: one a GPU, or a node without.",
+    ),
+]
 WorkerCount = Annotated[
-    int,
+    int | None,
     typer.Option("--workers", help="Processes with a model each: one a GPU, or a group of CPU cores.", min=1),
 ]
 
 
-def count_workers(number: int, device: str) -> Processes | None:
-    """Return the worker processes, or None where this process does the work."""
-    if number == 1:
+def open_workers(number: int | None, ray: str | None, device: str) -> Workers | None:
+    """Return the workers, or None where this process does the work."""
+    if ray is not None:
+        from mmprobe.traces import RayActors
+
+        return RayActors(ray, number, device)
+    if number in (None, 1):
         return None
     from mmprobe.traces import Processes
 

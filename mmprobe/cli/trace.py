@@ -16,6 +16,7 @@ from mmprobe.cli.options import (
     Dtype,
     MethodName,
     ModelName,
+    RayAddress,
     RepetitionPenalty,
     Revision,
     Settings,
@@ -23,7 +24,7 @@ from mmprobe.cli.options import (
     SharedPrefix,
     Temperature,
     WorkerCount,
-    count_workers,
+    open_workers,
     say,
 )
 from mmprobe.errors import InputError
@@ -62,7 +63,8 @@ def trace(
     method: MethodName = "plain",
     settings: Settings = None,
     shard: ShardOf = None,
-    workers: WorkerCount = 1,
+    workers: WorkerCount = None,
+    ray: RayAddress = None,
     shared_prefix: SharedPrefix = True,
     as_json: AsJson = False,
 ) -> None:
@@ -75,9 +77,12 @@ def trace(
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --batch-size 8 --resume
       mmprobe trace --model tiny-spd --data pairs/samples.jsonl --out runs/sage --method sage --set eta=0
       mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out runs/7b --shard 1/4
+      mmprobe trace --model qwen2.5-vl-7b --data mine.jsonl --out /shared/7b --ray 10.0.0.1:6379
     """
-    if remote and workers > 1:
+    if remote and (workers or 1) > 1:
         raise InputError("--remote and --workers: choose one")
+    if remote and ray is not None:
+        raise InputError("--remote and --ray: choose one")
     if resume and overwrite:
         raise InputError("--resume and --overwrite: choose one")
     check_unlocked(out)
@@ -106,8 +111,9 @@ def trace(
     from mmprobe.traces import trace as trace_samples
 
     spec = load_capture(capture)
+    crew = open_workers(workers, ray, device)
     run = trace_samples(
-        (load_shapes if remote or workers > 1 else load_model)(
+        (load_shapes if remote or crew is not None else load_model)(
             model, device=device, dtype=dtype, revision=revision
         ),
         samples,
@@ -124,7 +130,7 @@ def trace(
         repetition_penalty=repetition_penalty,
         method=methods,
         shard=shard,
-        workers=count_workers(workers, device),
+        workers=crew,
         shared_prefix=shared_prefix,
     )
     _say_run(run, as_json)

@@ -17,7 +17,7 @@ Batch = list[Sample]
 
 
 class Workers(Protocol):
-    """Workers of any kind; `Processes` are those of this machine."""
+    """Workers of any kind: `Processes` of this machine, or `RayActors` of a cluster."""
 
     count: int
 
@@ -76,7 +76,7 @@ class Crew:
             with finish_batch_on_interrupt() as interrupted:
                 for worker in range(self.workers.count):
                     self._start(worker)
-                while self.active:
+                while self._has_work(interrupted):
                     for event in self.workers.wait():
                         if event.kind == "done":
                             yield self.sent[event.worker][-1], event.content
@@ -85,6 +85,11 @@ class Crew:
                     raise KeyboardInterrupt
         finally:
             self.workers.stop()
+
+    def _has_work(self, interrupted: Callable[[], bool]) -> bool:
+        """Return whether a worker is at a batch, or batches wait for one that is still starting."""
+        waits = self.groups != deque() and not interrupted()
+        return bool(self.active & self.ready) or (waits and bool(self.active))
 
     def _start(self, worker: int) -> None:
         self.sent[worker], self.current[worker] = deque(maxlen=2), deque()
@@ -119,13 +124,18 @@ class Crew:
         self.sent[worker].append(batch)
         return batch
 
-    def _recover(self, worker: int, exit_code: object) -> None:
-        """Put what a dead worker left back into the list."""
+    def _recover(self, worker: int, reason: object) -> None:
+        """Put what a dead worker left back into the list.
+
+        Args:
+            reason: of its death; an exit code or a text.
+        """
         if worker not in self.ready:
             self.n_failed_starts += 1
             if self.n_failed_starts > RETRIES:
+                known = reason if isinstance(reason, str) else f"exit code {reason}"
                 raise InputError(
-                    f"workers die before they are ready (exit code {exit_code}); if memory is short, use fewer"
+                    f"workers die before they are ready ({known}); if memory is short, use fewer"
                 )
             return
         self.ready.discard(worker)

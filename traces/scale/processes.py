@@ -118,16 +118,22 @@ def _work(job: Job, device: str, n_workers: int, connection: Connection) -> None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(max((os.cpu_count() or 1) // n_workers, 1))
+    for news in do_job(job, device, connection.recv):
+        connection.send(news)
+
+
+def do_job(job: Job, device: str, next_batch: Callable[[], list[Sample] | None]) -> Iterator[tuple[str, Any]]:
+    """Do a job, batch by batch; yield the kind and the content of each `Event`."""
     try:
         with job.open(device) as (report, work_on):
-            connection.send(("ready", report))
-            while (batch := connection.recv()) is not None:
-                connection.send(("done", work_on(batch)))
-        connection.send(("ended", None))
+            yield "ready", report
+            while (batch := next_batch()) is not None:
+                yield "done", work_on(batch)
+        yield "ended", None
     except (InputError, OSError) as error:
-        connection.send(("failed", error))
+        yield "failed", error
     except Exception as error:
-        connection.send(("failed", RuntimeError(f"{type(error).__name__}: {error}")))
+        yield "failed", RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def _end_with_parent() -> None:
