@@ -47,8 +47,7 @@ class ReplyCache:
     """An SQLite file of understood replies by `cache_key`. Several threads and processes may share it.
 
     A reply is in the file when `put` returns, so a killed run loses no reply. The file also holds why
-    requests were left unscored. It holds no prompts, no API keys and no useless replies; files of earlier
-    versions hold useless replies, too.
+    requests were left unscored. It holds no prompts, no API keys and no useless replies.
 
     Args:
         path: the file. It is created with its folder if needed. None keeps the replies in memory.
@@ -114,7 +113,7 @@ class ReplyCache:
         return Reply(*rows[0]) if rows and all(isinstance(value, str) for value in rows[0]) else None
 
     def put(self, key: str, reply: Reply) -> None:
-        """Store an understood reply. It replaces an earlier reply under the same key, which was useless."""
+        """Store an understood reply. It replaces an earlier reply under the same key."""
         text = reply.text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be stored
         self._run("INSERT OR REPLACE INTO replies VALUES (?, ?, ?)", (key, text, reply.stop))
 

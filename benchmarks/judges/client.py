@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -19,7 +19,7 @@ from mmprobe.errors import InputError
 _KEY_REFUSED = (401, 403)
 
 _log = logging.getLogger(__name__)
-
+Result = TypeVar("Result")
 
 Message = tuple[str, str] | tuple[str, str, tuple[Path, ...]]
 """Role, text, and images that stand before the text."""
@@ -142,6 +142,30 @@ class ModelClient:
             client = _LoopClient(model, anyio.Semaphore(self._concurrency))
             self._loop_client.set(client)
         return client
+
+
+async def run_all(jobs: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
+    """Run all jobs at the same time, and return their results. The first error cancels the others.
+
+    Raises:
+        InputError, OSError: of a job: a refused key, or a full disk under the cache.
+    """
+    results: list[Any] = [None] * len(jobs)
+    fatal: list[InputError | OSError] = []
+
+    async def run(index: int, job: Callable[[], Awaitable[Result]]) -> None:
+        try:
+            results[index] = await job()
+        except (InputError, OSError) as error:
+            fatal.append(error)
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for index, job in enumerate(jobs):
+            group.start_soon(run, index, job)
+    if fatal:
+        raise fatal[0]
+    return results
 
 
 def open_model(model: Any) -> Any:

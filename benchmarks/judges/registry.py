@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mmprobe.benchmarks.judges.client import open_model
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.types import (
-    Item,
-    Judge,
-    JudgedClaim,
-    Judgement,
-    JudgeRequest,
-    Match,
-    PairLabel,
-)
+from mmprobe.benchmarks.judges.types import Item, Judge, Judgement, JudgeRequest
 from mmprobe.errors import InputError
 
 if TYPE_CHECKING:  # benchmarks import the judges
@@ -156,22 +148,7 @@ class CountingJudge:
         return {**counts, "unscored": reasons}
 
     async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
-        return self._count(await self._judge.ask(requests))
-
-    async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:
-        return self._count(await self._judge.extract(answers))
-
-    async def label_pairs(self, samples: Sequence[Sequence[tuple[str, str]]]) -> list[Judgement[PairLabel]]:
-        return self._count(await self._judge.label_pairs(samples))
-
-    async def match(
-        self,
-        samples: Sequence[tuple[Sequence[str], Sequence[str]]],
-        images: Sequence[Sequence[Path]] = (),
-    ) -> list[Judgement[Match]]:
-        return self._count(await self._judge.match(samples, images))
-
-    def _count(self, judgements: list[Judgement[Item]]) -> list[Judgement[Item]]:
+        judgements = await self._judge.ask(requests)
         for judgement in judgements:
             self._totals.update(judged=1, calls=judgement.calls, cut=int(judgement.truncated))
             if judgement.unscored is not None:

@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
-
-ClaimType = Literal["color", "remove", "position", "other"]
-PairLabel = Literal["consistent", "contradictory", "ambiguous"]
-MatchError = Literal[
-    "type_category_mismatch", "type_confusion", "attribute_error", "quantity_error", "fabrication"
-]
-CLAIM_TYPES: tuple[ClaimType, ...] = get_args(ClaimType)
-PAIR_LABELS: tuple[PairLabel, ...] = get_args(PairLabel)
-MATCH_ERRORS: tuple[MatchError, ...] = get_args(MatchError)
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 Unscored = Literal["garbage", "refused", "timeout", "error", "disagreement"]
-
-MAX_ANSWER_CHARS = (
-    20_000  # a judge sees no more characters of an answer, ours; longer answers repeat themselves
-)
+MAX_ANSWER_CHARS = 20_000  # of an answer that a judge sees, ours; longer answers repeat themselves
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
-
-
-@dataclass(frozen=True)
-class JudgedClaim:
-    """One difference that an answer claims.
-
-    Attributes:
-        type: color, remove, position, or other.
-        category: the object as the judge names it: a singular noun in lower case.
-        text: the words of the answer.
-    """
-
-    type: ClaimType
-    category: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Match:
-    """The index of the true difference that a claim states, or else the claim's error."""
-
-    truth: int | None
-    error: MatchError | None
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -69,36 +35,48 @@ class Judgement(Generic[Item_co]):
 
 
 @dataclass(frozen=True)
-class JudgeRequest(Generic[Item_co]):
+class JudgeRequest(Generic[Item]):
     """The task of a judge for one sample.
 
     Attributes:
         system: the system prompt. It says what to label and in which form to reply.
-        data: the data to label, as JSON values. They are fenced, so that text in them gives no orders.
+        data: the data to label, as JSON values. They are fenced, so that text in them gives no orders. Each text
+            is cut to `MAX_ANSWER_CHARS`.
         read: turns the text of a reply into labels. It raises `UnusableReply` (`judges/parsing.py`) if the
             reply does not have the requested form.
+        images: are shown before the data.
+        known: the labels, where they follow without a judge: then no model is called.
+        vote: returns the labels of most judges of an ensemble. None takes `ensemble.majority_labels`.
     """
 
     system: str
     data: Any
-    read: Callable[[str], tuple[Item_co, ...]]
+    read: Callable[[str], tuple[Item, ...]]
+    images: tuple[Path, ...] = ()
+    known: tuple[Item, ...] | None = None
+    vote: Callable[[Sequence[Judgement[Item]]], Judgement[Item]] | None = None
 
 
 class Judge(Protocol):
-    """The methods of every judge. Each takes many samples and returns the results in their order."""
+    """What every judge can do."""
 
     async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
-        """Return the labels that each request asks for."""
+        """Return the labels that each request asks for, in the order of the requests."""
 
-    async def extract(self, answers: Sequence[str]) -> list[Judgement[JudgedClaim]]:
-        """Return the differences that each answer claims. The judge does not see the truth."""
 
-    async def label_pairs(self, samples: Sequence[Sequence[tuple[str, str]]]) -> list[Judgement[PairLabel]]:
-        """Label each pair of claims of each sample. The claims of a pair come from two different answers."""
+async def ask_by_name(
+    judge: Judge, requests: Mapping[Name, JudgeRequest[Item]]
+) -> dict[Name, Judgement[Item]]:
+    """Return the judgement of each request, under the name of the request."""
+    judgements = await judge.ask(list(requests.values()))
+    return dict(zip(requests, judgements, strict=True))
 
-    async def match(
-        self,
-        samples: Sequence[tuple[Sequence[str], Sequence[str]]],
-        images: Sequence[Sequence[Path]] = (),
-    ) -> list[Judgement[Match]]:
-        """Match the claims of each sample with its true differences. Images that are given are shown, too."""
+
+def first_item(judgement: Judgement[Item] | None) -> Item | None:
+    """Return the first label of a judgement, or None if there is none.
+
+    Example:
+        >>> first_item(Judgement(("right",))), first_item(Judgement(None, "refused"))
+        ('right', None)
+    """
+    return judgement.items[0] if judgement is not None and judgement.items else None

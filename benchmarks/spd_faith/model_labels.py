@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_count
 from mmprobe.benchmarks.core.results import Metric
-from mmprobe.benchmarks.judges import Judge, JudgedClaim, Judgement, Match
+from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name
+from mmprobe.benchmarks.judges.ensemble import leave_unscored, majority_labels, merge, scored_items
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims
 from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
+from mmprobe.benchmarks.spd_faith.prompts import (
+    CLAIMS,
+    MATCHES,
+    PAIRS,
+    SEEN_MATCHES,
+    JudgedClaim,
+    Match,
+    read_claims,
+    read_labels,
+    read_matches,
+)
 from mmprobe.benchmarks.spd_faith.rows import Difference, Pair, describe_change, name_place
 from mmprobe.benchmarks.spd_faith.rule_labels import unread_share
 from mmprobe.benchmarks.spd_faith.scoring import make_record
@@ -75,17 +90,91 @@ async def label_by_judge(
         for question_type, text in answers[pair.id].items()
         if question_type != "count"
     }
-    extracted = dict(zip(texts, await judge.extract(list(texts.values())), strict=True))
+    extracted = await ask_by_name(judge, {key: claims_request(text) for key, text in texts.items()})
     claims = {key: judgement.items for key, judgement in extracted.items() if judgement.items is not None}
     truth = {pair.id: _describe_differences(pair) for pair in pairs}
-    to_match = [([_describe_claim(claim) for claim in items], truth[key[0]]) for key, items in claims.items()]
-    images = {pair.id: pair.images for pair in pairs}
-    shown = {"images": [images[pair_id] for pair_id, _ in claims]} if show_images else {}
-    matched = dict(zip(claims, await judge.match(to_match, **shown), strict=True))
+    images = {pair.id: pair.images if show_images else () for pair in pairs}
+    match_requests = {
+        key: match_request([_describe_claim(claim) for claim in items], truth[key[0]], images[key[0]])
+        for key, items in claims.items()
+    }
+    matched = await ask_by_name(judge, match_requests)
     answer_claims = {
         key: _label_answer(texts[key], judgement, matched.get(key)) for key, judgement in extracted.items()
     }
     return answer_claims, await _compare_binary_answers([pair.id for pair in pairs], claims, judge)
+
+
+def claims_request(answer: str) -> JudgeRequest[JudgedClaim]:
+    """Return the request for the differences that an answer claims. An empty answer claims none."""
+    read = partial(read_claims, answer=answer)
+    known = None if answer.strip() else ()
+    return JudgeRequest(CLAIMS, {"answer": answer}, read, known=known, vote=majority_claims)
+
+
+def match_request(
+    claims: Sequence[str], truths: Sequence[str], images: tuple[Path, ...] = ()
+) -> JudgeRequest[Match]:
+    """Return the request to match claims with the descriptions of the true differences, or name their errors.
+
+    Without true differences every claim is a fabrication. `images`, if any, are shown.
+    """
+    data = {"claims": _number_texts(claims), "truths": _number_texts(truths)}
+    read = partial(read_matches, claims=len(claims), truths=len(truths))
+    known = None if claims and truths else tuple(Match(None, "fabrication") for _ in claims)
+    return JudgeRequest(SEEN_MATCHES if images else MATCHES, data, read, images, known)
+
+
+def _number_texts(texts: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"number": number, "text": text} for number, text in enumerate(texts, 1)]
+
+
+def pair_request(pairs: Sequence[tuple[str, str]]) -> JudgeRequest[Agreement]:
+    """Return the request to compare each pair of claims, which come from two different answers.
+
+    In an ensemble, a pair without a majority is ambiguous.
+    """
+    data = {"pairs": [{"first": first, "second": second} for first, second in pairs]}
+    read = partial(read_labels, count=len(pairs))
+    return JudgeRequest(PAIRS, data, read, known=None if pairs else (), vote=_majority_of_pairs)
+
+
+def _majority_of_pairs(judgements: Sequence[Judgement[Agreement]]) -> Judgement[Agreement]:
+    return majority_labels(judgements, tie="ambiguous")
+
+
+def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[JudgedClaim]:
+    """Return the claims that more than half of the scoring judges found.
+
+    Two claims are equal if they have the same type and category. Words for one category of COCO, such as
+    puppy and dog, are equal. If a judge found a claim twice, the second copy is a claim of its own. The words
+    and the order of the claims come from the first judge that found them.
+
+    Args:
+        judgements: the judgements of one sample, one per judge. The sample stays unscored unless more than
+            half of the judges scored it.
+
+    Example:
+        >>> dog, cat = JudgedClaim("remove", "dog", "no dog"), JudgedClaim("color", "cat", "a black cat")
+        >>> majority = majority_claims([Judgement((dog,)), Judgement((dog, cat)), Judgement((dog,))])
+        >>> [claim.category for claim in majority.items]
+        ['dog']
+    """
+    scored = scored_items(judgements)
+    if scored is None:
+        return leave_unscored(judgements)
+    votes: Counter[tuple[str, str, int]] = Counter()
+    first: dict[tuple[str, str, int], JudgedClaim] = {}
+    for claims in scored:
+        copies: Counter[tuple[str, str]] = Counter()
+        for claim in claims:
+            category = find_category(claim.category) or claim.category
+            key = (claim.type, category, copies[claim.type, category])
+            copies[claim.type, category] += 1
+            votes[key] += 1
+            first.setdefault(key, claim)
+    kept = tuple(claim for key, claim in first.items() if 2 * votes[key] > len(scored))
+    return merge(kept, judgements)
 
 
 def _label_answer(
@@ -126,15 +215,17 @@ async def _compare_binary_answers(
         for name in pair_ids
         if (name, "same") in claims and (name, "different") in claims
     }
-    to_compare = [
-        [(_describe_claim(claim), _describe_claim(other)) for claim in same for other in different]
-        for same, different in claims_of_both.values()
-    ]
-    judgements = await judge.label_pairs(to_compare)
+    pair_requests = {
+        name: pair_request(
+            [(_describe_claim(claim), _describe_claim(other)) for claim in same for other in different]
+        )
+        for name, (same, different) in claims_of_both.items()
+    }
+    judgements = await ask_by_name(judge, pair_requests)
     return {
-        name: (_pair_one_to_one(len(same), len(different), judgement.items), judgement.items)
-        for (name, (same, different)), judgement in zip(claims_of_both.items(), judgements, strict=True)
-        if judgement.items is not None
+        name: (_pair_one_to_one(len(same), len(different), items), items)
+        for name, (same, different) in claims_of_both.items()
+        if (items := judgements[name].items) is not None
     }
 
 

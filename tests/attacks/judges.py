@@ -17,6 +17,7 @@ from inspect_ai import model as inspect_model
 
 from mmprobe.benchmarks.judges.cache import ReplyCache
 from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 
 ANSWERS = [f"The dog {number} is gone." for number in range(6)]
 JUDGED = ("spd-faith", "mirage", "magic", "mirage-effect", "mmreason")
@@ -81,7 +82,7 @@ def _extract(folder: Path, bad_hour: random.Random | None) -> list[str | None]:
     Hostile.bad_hour = bad_hour
     judge = ModelJudge("hostile/judge", folder / "judge.sqlite", timeout=0.5, retries=0, repairs=1)
     try:
-        judgements = asyncio.run(judge.extract(ANSWERS))
+        judgements = asyncio.run(judge.ask([claims_request(answer) for answer in ANSWERS]))
     finally:
         judge._cache.close()
     assert all(judgement.items is not None or judgement.unscored for judgement in judgements)

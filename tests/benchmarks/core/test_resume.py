@@ -19,6 +19,7 @@ from mmprobe.benchmarks.core.api_models import CONCURRENCY, api_answerer
 from mmprobe.benchmarks.core.benchmark import Benchmark
 from mmprobe.benchmarks.core.runner import run_benchmark
 from mmprobe.benchmarks.judges.registry import with_judge
+from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.samples import Sample
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
@@ -47,7 +48,9 @@ inspect_model.modelapi(name="noting")(Noting)
 
 
 def score_with_judge(truth: None, responses: dict[str, str], judge: Any) -> tuple[dict, list[dict]]:
-    return {}, [{"id": str(len(asyncio.run(judge.extract(list(responses.values())))))}]
+    return {}, [
+        {"id": str(len(asyncio.run(judge.ask([claims_request(text) for text in responses.values()]))))}
+    ]
 
 
 def ask_and_judge(out: Path, log: Path) -> None:

@@ -13,6 +13,7 @@ from helpers.small_disk import fill_disk, mount_disk
 from mmprobe.benchmarks.judges.cache import ReplyCache
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
+from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")
@@ -41,7 +42,7 @@ def extract(folder: Path, n_members: int = 1) -> int:
         for number in range(n_members):
             judges.append(ModelJudge(f"fulldisk/{number}", folder / f"{number}.sqlite"))
         judge = judges[0] if n_members == 1 else EnsembleJudge(judges)
-        judgements = asyncio.run(judge.extract(ANSWERS))
+        judgements = asyncio.run(judge.ask([claims_request(answer) for answer in ANSWERS]))
     finally:
         for opened in judges:
             opened._cache.close()

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from mmprobe.benchmarks.judges import JudgedClaim, Judgement, Match
+from mmprobe.benchmarks.judges import Judgement
 from mmprobe.benchmarks.judges.agreement import compute_agreement
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
-from mmprobe.benchmarks.judges.ensemble import majority_claims, majority_labels
+from mmprobe.benchmarks.judges.ensemble import majority_labels
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import UnusableReply, read_claims, read_labels, read_matches
+from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.judges.prompts import fence
+from mmprobe.benchmarks.spd_faith.model_labels import majority_claims
+from mmprobe.benchmarks.spd_faith.prompts import JudgedClaim, Match, read_claims, read_labels, read_matches
 from mmprobe.errors import InputError
 
 ANSWER = "No. The chair turned red, and the dog is gone."

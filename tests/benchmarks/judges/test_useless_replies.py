@@ -12,10 +12,10 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core import api_models
-from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
+from mmprobe.benchmarks.judges.cache import ReplyCache
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.prompts import CLAIMS, EARLIER_REPAIR, fence
+from mmprobe.benchmarks.spd_faith.model_labels import claims_request
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli.bench import bench, score
 from mmprobe.cli.filters import filter_by_votes
@@ -84,7 +84,9 @@ class Server:
     def extract(self, answers, cache, **options):
         """Judge answers as a new process would; return the judgements and the number of new calls."""
         before = self.calls
-        judgements = asyncio.run(ModelJudge(self.model, cache, **options).extract(answers))
+        judgements = asyncio.run(
+            ModelJudge(self.model, cache, **options).ask([claims_request(each) for each in answers])
+        )
         assert sum(judgement.calls for judgement in judgements) == self.calls - before
         return judgements, self.calls - before
 
@@ -120,38 +122,6 @@ def test_unscored_answers_are_asked_again_after_a_bad_hour(server, cache, kind):
     server.useless = "garbage"
     judgements, calls = server.extract(ANSWERS, cache)
     assert texts(judgements) == ANSWERS and calls == 0
-
-
-@pytest.mark.parametrize("kind", USELESS)
-def test_useless_replies_of_an_earlier_file_are_asked_again(server, cache, kind):
-    """Earlier versions kept every reply: the useless ones, and after them the understood one if any."""
-    useless = USELESS[kind]
-    text = useless if isinstance(useless, str) else useless.completion
-    earlier = ReplyCache(cache)
-    sampling = {"temperature": 0.0, "seed": 0, "max_tokens": 4096}
-    for number, answer in enumerate(ANSWERS):
-        messages = [("system", CLAIMS), ("user", fence({"answer": answer}))]
-        for _ in range(4):
-            earlier.put(cache_key("mockllm/model", messages, sampling), Reply(text, "stop"))
-            problem = find_problem(text, answer)
-            messages += [("assistant", text.strip() or "(nothing)"), ("user", EARLIER_REPAIR.format(problem))]
-            if number < N_GOOD:  # was scored after one repair
-                earlier.put(
-                    cache_key("mockllm/model", messages, sampling), Reply(claim(quote=answer), "stop")
-                )
-                break
-    earlier.close()
-    judgements, calls = server.extract(ANSWERS, cache)
-    assert texts(judgements) == ANSWERS and calls == 5
-    assert server.extract(ANSWERS, cache)[1] == 0
-
-
-def find_problem(text, answer):
-    from mmprobe.benchmarks.judges.parsing import UnusableReply, read_claims
-
-    with pytest.raises(UnusableReply) as raised:
-        read_claims(text, answer)
-    return raised.value
 
 
 def test_an_answer_scored_after_a_repair_is_not_asked_again(server, cache):
@@ -203,7 +173,7 @@ def test_only_the_member_of_an_ensemble_that_failed_is_asked_again(tmp_path):
         members = [
             ModelJudge(server.model, tmp_path / f"{number}.sqlite") for number, server in enumerate(servers)
         ]
-        return asyncio.run(EnsembleJudge(members).extract(ANSWERS))
+        return asyncio.run(EnsembleJudge(members).ask([claims_request(answer) for answer in ANSWERS]))
 
     servers[1].useless, servers[2].useless = "null", RuntimeError("502")
     assert {judgement.items for judgement in extract()} == {None}

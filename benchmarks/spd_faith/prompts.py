@@ -1,0 +1,186 @@
+"""The prompts of the judge of SPD-Faith Bench, and how its replies are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply, squash_spaces
+from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
+from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
+
+CLAIMS = (
+    """\
+You list the differences that an answer claims. Somebody saw two pictures, was asked how they differ, and gave the
+answer. You do not see the pictures; whether the answer is right is not your concern.
+
+"""
+    + DATA_NOTICE
+    + """\
+{"claims": [{"type": "color", "category": "chair", "quote": "the chair turned from red to blue"}]}
+
+- One entry for each difference that the answer claims between the two pictures, in its order. A difference told
+  twice is one entry. Nothing else is an entry: neither what the answer says to be unchanged or denies, nor what one
+  picture shows, nor guesses about differences that it takes back.
+- "claims" is [] where it claims none.
+- "type": "color" where an object's colour changes, "remove" where an object is in one of the pictures only,
+  "position" where an object moves, "other" for the rest.
+- "category": the object, as an English noun in the singular and lower case, without colour, size or place.
+- "quote": the words of the answer that make the claim, copied letter by letter.
+"""
+)
+
+PAIRS = (
+    """\
+You compare claims about the differences between two pictures. Somebody answered two questions about the same
+pictures; each pair holds a claim from the first answer and one from the second. You do not see the pictures.
+
+"""
+    + DATA_NOTICE
+    + """\
+{"labels": ["consistent", "ambiguous"]}
+
+- One label for each pair, in the order of the pairs.
+- "consistent": both tell the same difference.
+- "contradictory": they conflict about the same aspect of the same thing.
+- "ambiguous": it cannot be told, or they are too vague.
+"""
+)
+
+MATCHES = (
+    """\
+You check claims about the differences between two pictures against the true differences. You do not see the pictures;
+the true differences are complete.
+
+"""
+    + DATA_NOTICE
+    + """\
+{"labels": [{"claim": 1, "truth": 2, "error": null}, {"claim": 2, "truth": null, "error": "fabrication"}]}
+
+- One label for each claim, in the order of the claims; claims and truths are numbered from 1.
+- "truth": the number of the true difference that the claim tells, with the right object, the right kind of change and
+  no false detail; in any words and any order. null if there is none.
+- "error": null where "truth" is a number; otherwise the first of these that holds:
+  "type_category_mismatch": such a change is true of another kind of object,
+  "type_confusion": the object did change, but in another way,
+  "attribute_error": object and kind of change are true, but a detail such as a colour is false,
+  "quantity_error": the number of changed objects is false,
+  "fabrication": nothing of it is true.
+"""
+)
+
+# Equation 14 of SPD-Faith Bench (arXiv:2602.07833): the match considers the images, too
+SEEN_MATCHES = MATCHES.replace(
+    "You do not see the pictures;\nthe true differences are complete.",
+    "You see both pictures, the\noriginal first; the true differences are complete, and the pictures show their details.",
+)
+
+ClaimType = Literal["color", "remove", "position", "other"]
+_MAX_CLAIMS = 200  # per reply, ours; a judge that lists more repeats itself
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """One difference that an answer claims.
+
+    Attributes:
+        type: color, remove, position, or other.
+        category: the object as the judge names it: a singular noun in lower case.
+        text: the words of the answer.
+    """
+
+    type: ClaimType
+    category: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Match:
+    """The index of the true difference that a claim states, or else the claim's error."""
+
+    truth: int | None
+    error: ClaimError | None
+
+
+class _Claim(StrictReply):
+    type: ClaimType
+    category: Annotated[str, Field(min_length=1, max_length=60)]
+    quote: Annotated[str, Field(min_length=1)]
+
+
+class _Claims(StrictReply):
+    claims: Annotated[list[_Claim], Field(max_length=_MAX_CLAIMS)]
+
+
+class _Labels(StrictReply):
+    labels: list[Agreement]
+
+
+class _Match(StrictReply):
+    claim: int
+    truth: int | None
+    error: ClaimError | None
+
+
+class _Matches(StrictReply):
+    labels: list[_Match]
+
+
+def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
+    """Return the claims of a reply. Each claim must quote the answer; case and spaces may differ.
+
+    Raises:
+        UnusableReply: the form is wrong, or a quote is not in the answer.
+
+    Example:
+        >>> reply = '{"claims": [{"type": "remove", "category": "dog", "quote": "the dog is gone"}]}'
+        >>> read_claims(reply, "Yes: the dog is  gone.")
+        (JudgedClaim(type='remove', category='dog', text='the dog is gone'),)
+    """
+    claims = read_reply(reply, _Claims).claims
+    squashed_answer = squash_spaces(answer)
+    for number, claim in enumerate(claims, 1):
+        if not squash_spaces(claim.quote) or squash_spaces(claim.quote) not in squashed_answer:
+            raise UnusableReply(f"the quote of claim {number} does not stand in the answer letter by letter")
+        if not claim.category.strip():
+            raise UnusableReply(f"the category of claim {number} is empty")
+    return tuple(JudgedClaim(claim.type, claim.category.strip().lower(), claim.quote) for claim in claims)
+
+
+def read_labels(reply: str, count: int) -> tuple[Agreement, ...]:
+    """Return the labels of a reply, one for each of `count` pairs.
+
+    Raises:
+        UnusableReply: the form or the number of labels is wrong.
+
+    Example:
+        >>> read_labels('{"labels": ["ambiguous"]}', 1)
+        ('ambiguous',)
+    """
+    labels = read_reply(reply, _Labels).labels
+    if len(labels) != count:
+        raise UnusableReply(f"it holds {len(labels)} labels for {count} pairs")
+    return tuple(labels)
+
+
+def read_matches(reply: str, claims: int, truths: int) -> tuple[Match, ...]:
+    """Return the matches of a reply, one per claim. Truths count from 1 in the reply, from 0 in the result.
+
+    Raises:
+        UnusableReply: the form, the number of labels or the number of a truth is wrong.
+
+    Example:
+        >>> read_matches('{"labels": [{"claim": 1, "truth": 2, "error": null}]}', 1, 2)
+        (Match(truth=1, error=None),)
+    """
+    labels = read_reply(reply, _Matches).labels
+    if [label.claim for label in labels] != list(range(1, claims + 1)):
+        raise UnusableReply(f"it must hold one label for each of the {claims} claims, in their order")
+    for label in labels:
+        if (label.truth is None) == (label.error is None):
+            raise UnusableReply(f"claim {label.claim}: either truth or error must be null, and not both")
+        if label.truth is not None and not 1 <= label.truth <= truths:
+            raise UnusableReply(f"claim {label.claim}: there are only truths 1 to {truths}")
+    return tuple(Match(None if label.truth is None else label.truth - 1, label.error) for label in labels)
