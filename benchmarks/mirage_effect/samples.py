@@ -122,7 +122,7 @@ def _make_choice_samples(
     question: ChoiceQuestion, truth: MirageEffectTruth, options: MirageEffectOptions
 ) -> list[Sample]:
     """Return a question in every way of asking. `with_picture` of `absent` names the sample with images."""
-    text, system = _build_choice_prompt(question), question.system
+    text, system = build_choice_prompt(question), question.system
     guess = build_prompt(text, "guess", system).system
     prompts = {"present": (text, system), "absent": (text, system), "guess": (text, guess)}
     if options.data_set:
@@ -163,15 +163,34 @@ def _choose_examples(
 
 
 def _build_example(example: ChoiceQuestion) -> str:
-    if example.prompt is not None:
-        return f"{example.prompt}\n{example.choices.get(example.answer, example.answer)}"
-    return f"{_list_options(example)}\n[[{example.answer}]]"
+    question = example.prompt or _list_options(example)
+    return f"{question}\n{build_choice_answer(example)}"
 
 
-def _build_choice_prompt(question: ChoiceQuestion) -> str:
+def build_choice_prompt(question: ChoiceQuestion) -> str:
+    """Return what a model is asked: the question's own prompt, or the question with its options.
+
+    Example:
+        >>> question = ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B")
+        >>> build_choice_prompt(question).splitlines()[:3]
+        ['Which?', 'A. cat', 'B. dog']
+    """
     if question.prompt is not None:
         return question.prompt
     return f"{_list_options(question)}\n\n{LETTER if question.choices else SHORT}"
+
+
+def build_choice_answer(question: ChoiceQuestion) -> str:
+    """Return the true answer in the form that `build_choice_prompt` asks for.
+
+    Example:
+        >>> question = ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B")
+        >>> build_choice_answer(question)
+        '[[B]]'
+    """
+    if question.prompt is not None:
+        return question.choices.get(question.answer, question.answer)
+    return f"[[{question.answer}]]"
 
 
 def _list_options(question: ChoiceQuestion) -> str:

@@ -1,0 +1,179 @@
+"""The super-guesser (arXiv:2603.21687, sections 3.3 and 7.8): a text-only model that learns a set's answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, disable_progress_bars
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.optimizers import create_loraplus_optimizer
+from trl import SFTConfig, SFTTrainer
+
+from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
+from mmprobe.errors import InputError
+from mmprobe.training.checkpoints import LogWriter, WholeCheckpoints, last_checkpoint, silence, start_training
+from mmprobe.training.text_model import TextModel, load_text_model, save_text_model
+from mmprobe.training.text_questions import encode_example, split_questions
+
+MODEL = "model"  # folder of the trained weights in the output folder
+
+
+@dataclass(frozen=True)
+class GuesserSettings:
+    """How the super-guesser is trained. The defaults are section 7.8's unless they are called ours.
+
+    Attributes:
+        epochs: passes over the questions.
+        learning_rate: of LoRA's A at the start; a cosine brings it to 0. There is no warm-up.
+        ratio: LoRA+: the learning rate of B is so many times that of A.
+        rank, alpha: of LoRA, on all linear layers but the unembedding, without dropout.
+        batch_size: questions a step.
+        micro_batch: questions in memory at a time; a divisor of `batch_size`.
+        max_tokens: longer questions are cut off.
+        validation: share of the questions for the validation loss. Ours: questions about the same images stay together.
+        explain: whether the target is the explanation and then the answer.
+        weight_decay: ours; the paper gives none.
+        seed: of LoRA's first weights and the order of the questions; ours.
+    """
+
+    epochs: int = 3
+    learning_rate: float = 5e-5
+    ratio: float = 16.0
+    rank: int = 8
+    alpha: int = 16
+    batch_size: int = 256
+    micro_batch: int = 32
+    max_tokens: int = 2048
+    validation: float = 0.1
+    explain: bool = False
+    weight_decay: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size % self.micro_batch:
+            raise InputError(
+                f"batch size {self.batch_size}: is no multiple of the micro batch {self.micro_batch}; change one"
+            )
+
+
+class GuesserTrainer(WholeCheckpoints, SFTTrainer):
+    """TRL's trainer with checkpoints that are marked when they are whole."""
+
+
+def train_guesser(
+    model: str,
+    questions: Sequence[ChoiceQuestion],
+    out: str | Path,
+    settings: GuesserSettings = GuesserSettings(),  # noqa: B008
+    resume: bool = False,
+) -> TextModel:
+    """Train a text-only model on questions and answers, and return it with the adapter in its weights.
+
+    Args:
+        model: a causal language model, as `load_text_model` takes it.
+        questions: questions with their answers. Their images are never opened.
+        out: gets `model/`, `log.jsonl`, `training.json` and `checkpoints/`, one an epoch.
+        settings: how to train.
+        resume: whether to go on with an earlier call. The weights are the same as without the break.
+
+    Raises:
+        InputError: there are no questions, or `out` holds another training.
+
+    Example:
+        >>> questions = read_text_questions("train.jsonl")                       # doctest: +SKIP
+        >>> train_guesser("Qwen/Qwen2.5-3B-Instruct", questions, "guesser")      # doctest: +SKIP
+    """
+    out = Path(out)
+    if not questions:
+        raise InputError("super-guesser: there is no question to learn from")
+    about = {"trained": "guesser", "model": model, "questions": len(questions), **asdict(settings)}
+    start_training(out, about, resume)
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    if (out / MODEL / "config.json").exists():
+        return load_text_model(str(out / MODEL))._replace(name=str(out))
+    base = load_text_model(model)
+    trainer = build_trainer(base, questions, out, settings)
+    checkpoint = last_checkpoint(out / "checkpoints")
+    done = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+    trainer.add_callback(LogWriter(out, done=done))
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    trained = TextModel(str(out), trainer.model.merge_and_unload().eval(), base.tokenizer)
+    part = out / f"{MODEL}.part"
+    save_text_model(trained, part)
+    part.replace(out / MODEL)
+    return trained
+
+
+def build_trainer(
+    base: TextModel, questions: Sequence[ChoiceQuestion], out: Path, settings: GuesserSettings
+) -> GuesserTrainer:
+    """Return the trainer with LoRA on a model and LoRA+ as its optimiser."""
+    learned, held_out = split_questions(questions, settings.validation, settings.seed)
+    adapted = add_adapter(base.hf, settings)
+    optimiser = create_loraplus_optimizer(
+        adapted,
+        torch.optim.AdamW,
+        lr=settings.learning_rate,
+        loraplus_lr_ratio=settings.ratio,
+        loraplus_weight_decay=settings.weight_decay,
+    )
+    on_gpu = torch.cuda.is_available()
+    options: dict[str, Any] = {"eval_strategy": "epoch"} if held_out else {}
+    config = SFTConfig(
+        output_dir=str(out / "checkpoints"),
+        num_train_epochs=settings.epochs,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=0,
+        max_grad_norm=1.0,
+        per_device_train_batch_size=settings.micro_batch,
+        per_device_eval_batch_size=settings.micro_batch,
+        gradient_accumulation_steps=settings.batch_size // settings.micro_batch,
+        max_length=settings.max_tokens,
+        completion_only_loss=True,
+        seed=settings.seed,
+        bf16=on_gpu,
+        gradient_checkpointing=on_gpu,
+        save_strategy="epoch",
+        save_total_limit=2,
+        logging_steps=1,
+        logging_first_step=True,
+        report_to="none",
+        disable_tqdm=not sys.stderr.isatty(),
+        **options,
+    )
+    trainer = GuesserTrainer(
+        model=adapted,
+        args=config,
+        train_dataset=_encode(learned, base, settings),
+        eval_dataset=_encode(held_out, base, settings) if held_out else None,
+        processing_class=base.tokenizer,
+        optimizers=(optimiser, None),
+    )
+    silence(trainer)
+    return trainer
+
+
+def add_adapter(hf: Any, settings: GuesserSettings) -> PeftModel:
+    """Return a model with LoRA on all linear layers but the unembedding; only A and B are trained."""
+    torch.manual_seed(settings.seed)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(hf, config)
+
+
+def _encode(questions: Sequence[ChoiceQuestion], base: TextModel, settings: GuesserSettings) -> Dataset:
+    return Dataset.from_list(
+        [encode_example(question, base.tokenizer, settings.explain) for question in questions]
+    )
