@@ -74,6 +74,7 @@ def evaluate(
     device: str = "auto",
     dtype: str = "auto",
     resume: bool = False,
+    overwrite: bool = False,
     retry_unscored: bool = True,
     options: Mapping[str, Any] = MappingProxyType({}),
     workers: Workers | None = None,
@@ -81,8 +82,6 @@ def evaluate(
     **parameters: Any,
 ) -> Evaluation:
     """Ask a model the questions of a benchmark, score its answers and write the result folder.
-
-    With `trace`, `out` also gets a run whose answers are labelled faithful or not.
 
     Args:
         name: `spd-faith`, `pope`, `chair`, `mme`, `mirage`, `magic`, `mirage-effect` or `mmreason`.
@@ -92,7 +91,7 @@ def evaluate(
         limit: only the first so many pairs, images or questions of the data (`Benchmark.unit`).
         n, seed: number of pairs and seed of a drawn set.
         judge: `lexical` for rules, `model:PROVIDER/MODEL`, or `ensemble:A,B,C`.
-        trace: trace the answers into `out/run`.
+        trace: trace the answers into `out/run`, and label them faithful or not.
         capture: with `trace`: `default`, `full` or a YAML file.
         method: a method of `mmprobe.interventions`, or a YAML file.
         perturbation: a kind of `mmprobe.benchmarks.core.perturbations` that disturbs each question. Each is
@@ -101,7 +100,7 @@ def evaluate(
         max_new_tokens: longest answer. None takes the benchmark's own length, which may depend on the question.
         repetition_penalty: of a model loaded here. None for the checkpoint's own.
         device, dtype: as for `load_model`, where `model` is a name.
-        resume: go on with an earlier call in `out`.
+        resume, overwrite: go on with an earlier call in `out`, or remove its answers and runs.
         retry_unscored: ask the judge again about items that an earlier call left unscored.
         options: options of the benchmark itself, such as `{"threshold": 0.1}` of mirage.
         workers, shared_prefix: as in `mmprobe.trace`; with workers, `model` is a name.
@@ -141,7 +140,7 @@ def evaluate(
     )
 
     with lock_folder(out, "answering into it"):
-        check_no_answers(out, resume)
+        check_no_answers(out, resume, overwrite)
         benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         truth = load_truth(benchmark, data, out / "data", n, seed, limit)
         check_questions(benchmark, truth)
@@ -206,12 +205,12 @@ def _add_internals(
     benchmark: Benchmark[Truth], truth: Truth, evaluation: Evaluation, about: Mapping[str, Any]
 ) -> Evaluation:
     """Label the runs of traced answers, and add the metrics of their internals."""
-    from mmprobe.benchmarks.core.runner import write_labels
+    from mmprobe.benchmarks.core.runner import RUN_NAMES, write_labels
     from mmprobe.cache import open_run
 
     folder, metrics, records = evaluation.folder, evaluation.metrics, evaluation.records
     failures = {}
-    for run in (folder / "run", folder / "run-follow-up"):
+    for run in (folder / name for name in RUN_NAMES):
         if (run / "run.json").exists():
             write_labels(run, benchmark.faithful_answers(truth, records))
             if n_failures := len(open_run(run).failures):
@@ -289,9 +288,11 @@ def compare(
     repetition_penalty: float | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    resume: bool = False,
+    overwrite: bool = False,
     progress: Callable[[str], None] = print,
 ) -> xr.Dataset:
-    """Compare methods with plain answers on benchmarks. Finished parts of an earlier call in `out` are kept.
+    """Compare methods with plain answers on benchmarks.
 
     Args:
         model: a model from `load_model`, or its alias, local folder or hub id.
@@ -300,6 +301,7 @@ def compare(
         benchmarks: names of benchmarks.
         data: samples.jsonl of `make-pairs`, or the files of the only benchmark. None draws a small set.
         limit, n, seed, batch_size, max_new_tokens, repetition_penalty, device, dtype: as in `evaluate`.
+        resume, overwrite: keep the finished parts of an earlier call in `out`, or replace them.
         ablate: `sage` adds its stages one after the other.
         sweep: `METHOD.PARAMETER=VALUE,VALUE` adds one contender a value.
         perturbations: kinds of `mmprobe.benchmarks.core.perturbations`. Each adds plain answers to disturbed
@@ -318,7 +320,7 @@ def compare(
         >>> mp.viz.plot(ds).show()                                                      # doctest: +SKIP
     """
     from mmprobe.benchmarks.core.compare import AnswerSettings, compare_contenders, make_contenders
-    from mmprobe.benchmarks.core.runner import check_questions
+    from mmprobe.benchmarks.core.runner import check_no_answers, check_questions
     from mmprobe.models.aliases import locate
 
     out = Path(out)
@@ -327,6 +329,8 @@ def compare(
         locate(model)
     contenders = make_contenders(methods, ablate, sweep, perturbations)
     with lock_folder(out, "comparing into it"):
+        for part in [file.parent for file in out.glob("*/*/responses.jsonl")]:
+            check_no_answers(part, resume, overwrite)
         records = _with_judges(records, judge, out / "judge.sqlite")
         truths = [
             (benchmark, load_truth(benchmark, data, out / "data" / benchmark.name, n, seed, limit))

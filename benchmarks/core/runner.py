@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ from mmprobe.samples import Sample, check_image
 if TYPE_CHECKING:
     from mmprobe.traces.scale.crew import Workers
 
+RUN_NAMES = ("run", "run-follow-up")
 Answerer = Callable[[Sequence[Sample]], Generator[tuple[str, str]]]
 """A function that answers questions in any order. It yields each id and answer as soon as the answer is there.
 
@@ -105,15 +107,24 @@ def answer_part(
     _ask(name, part, answerer, file, responses, traced=False)
 
 
-def check_no_answers(out: Path, resume: bool) -> None:
+def check_no_answers(out: Path, resume: bool, overwrite: bool = False) -> None:
     """Check that the result folder holds no answers of an earlier call, unless `resume` goes on with them.
 
+    With `overwrite`, first remove them with their runs and scores. Data and a judge's replies stay.
+
     Raises:
-        InputError: it does.
+        InputError: it does, or both options are set.
 
     Example:
         >>> check_no_answers(Path("results/new"), resume=False)
     """
+    if resume and overwrite:
+        raise InputError("resume=True and overwrite=True: choose one")
+    if overwrite:
+        for name in (*RUN_NAMES, "plain", "perturbed"):
+            shutil.rmtree(out / name, ignore_errors=True)
+        for name in ("samples.jsonl", "results.json", "asked.json", "responses.jsonl"):
+            (out / name).unlink(missing_ok=True)
     if (out / "responses.jsonl").exists() and not resume:
         raise InputError(f"{out}: holds answers already; resume the call, or choose another folder")
 
@@ -131,7 +142,8 @@ def _ask(
     with open(file, "a", encoding="utf-8", errors="replace") as lines:
         answers = answerer(questions if traced and unanswered else unanswered)
         try:
-            for sample_id, text in tqdm(answers, name, len(unanswered), unit="answer", disable=None):
+            disable = True if traced else None  # a trace has a bar of its own
+            for sample_id, text in tqdm(answers, name, len(unanswered), unit="answer", disable=disable):
                 if sample_id in responses:
                     continue
                 responses[sample_id] = text

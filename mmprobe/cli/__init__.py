@@ -16,14 +16,16 @@ import typer
 
 import mmprobe
 from mmprobe.cli.agree import agree
-from mmprobe.cli.analyze import analyze, pack, report, verify
-from mmprobe.cli.bench import bench, compare, generate, score
+from mmprobe.cli.analyze import analyze, pack, verify
+from mmprobe.cli.bench import bench, compare, score
 from mmprobe.cli.boxes import number_boxes
 from mmprobe.cli.demo import demo
 from mmprobe.cli.diagnose import diagnose
 from mmprobe.cli.filters import clean, filter_by_votes, mirage_score
+from mmprobe.cli.generate import generate
 from mmprobe.cli.models import models
 from mmprobe.cli.pairs import make_pairs
+from mmprobe.cli.report import report
 from mmprobe.cli.rewrite import rewrite
 from mmprobe.cli.trace import merge, plan, trace
 from mmprobe.errors import InputError
@@ -129,6 +131,20 @@ def _silence_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
+def _silence_retries() -> None:
+    """Say once that the hub does not answer, in place of two lines for each of its client's retries."""
+    notes: list[str] = []
+
+    def drop(record: logging.LogRecord) -> bool:
+        if not notes:
+            notes.append("mmprobe: the hub does not answer; trying again for half a minute")
+            print(notes[0], file=sys.stderr)
+        return False
+
+    logger = logging.getLogger("huggingface_hub.utils._http")
+    logger.filters[:] = [drop]
+
+
 def _repeat_lost_interrupts() -> None:
     """Press Ctrl-C again where Python lost it.
 
@@ -152,6 +168,7 @@ def main() -> None:
         _let_threads_sleep()
         _silence_libraries()
         _repeat_lost_interrupts()
+        _silence_retries()
         logging.basicConfig(format="mmprobe: %(message)s", level=logging.WARNING)
         code = app(standalone_mode=False)
         if code == _INTERRUPTED:  # before a command began

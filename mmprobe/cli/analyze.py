@@ -1,4 +1,4 @@
-"""The commands that read a run: analyze, report, verify and pack."""
+"""The commands that read a run: analyze, verify and pack."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TracedModel = Annotated[
 ]
 
 
-def _load_functions(
+def load_functions(
     model: str | None,
     names: list[str] | None = None,
     settings: list[str] | None = None,
@@ -148,7 +148,7 @@ def analyze(
     opened = open_run(run)
     out = analyses_folder(opened) if out is None else out
     finished = out / "finished"
-    functions = _load_functions(model, names, settings, finished)
+    functions = load_functions(model, names, settings, finished)
     with lock_folder(out, "analysing into it"):
         if not resume:
             _forget(finished, names)
@@ -181,52 +181,6 @@ def _analyze_only(run: Run, functions: dict[str, Callable[..., Any]]) -> tuple[l
             notes += [f"findings: {result.attrs['note']}" for result in results if result.attrs.get("note")]
         datasets += results if name == "findings" else [results]
     return datasets, notes
-
-
-def report(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="A run, or a result folder of mmprobe bench or mmprobe score."),
-    ],
-    model: TracedModel = None,
-    out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
-    as_json: AsJson = False,
-) -> None:
-    """Write one HTML file with figures and answers.
-
-    The file needs no network. Metrics and answers of a benchmark stand beside the model's internals where the
-    answers were traced. What `mmprobe analyze` found with --only image-interchange and --only findings in
-    RUN/analyses is part of the report.
-
-    \b
-    Examples:
-      mmprobe report runs/first --out report.html
-      mmprobe report runs/first --model tiny-spd --out report.html
-      mmprobe report results/spd --out report.html
-    """
-    from mmprobe.analyses import analyze_all
-    from mmprobe.analyses import findings as find_findings
-    from mmprobe.analyses.export import read_export
-    from mmprobe.cache import open_run
-    from mmprobe.viz import write_report
-    from mmprobe.viz.report.result_files import find_results
-    from mmprobe.viz.report.write import check_output
-
-    check_output(out)
-    folder, results = find_results(run)
-    opened, findings = None, None
-    datasets: list[Any] = []
-    if folder is not None:
-        opened = open_run(folder)
-        datasets, notes = analyze_all(opened, _load_functions(model))
-        for note in notes:
-            warn(note)
-        interventions = read_export(opened, "claim_interventions")
-        findings = find_findings(opened, datasets + ([] if interventions is None else [interventions]))
-        interchange = read_export(opened, "image_interchange")
-        datasets += [] if interchange is None else [interchange]
-    file = write_report(opened, datasets, out, findings=findings, results=results)
-    say({"report": str(file)}, str(file), as_json)
 
 
 def verify(run: RunPath, as_json: AsJson = False) -> None:

@@ -1,35 +1,38 @@
-"""The commands that ask and score: generate, bench, score, compare."""
+"""The commands that ask and score: bench, score, compare."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import mmprobe
-from mmprobe.benchmarks.synthetic import PAIRS, SEED
+from mmprobe.benchmarks.synthetic import PAIRS
 from mmprobe.cli.diagnose import bench_tools
 from mmprobe.cli.options import (
-    LARGEST_SEED,
     AsJson,
     BatchSize,
     Capture,
     Device,
+    DrawnPairs,
+    DrawnSeed,
     Dtype,
     JudgeName,
     MethodName,
     ModelName,
+    Overwrite,
     RayAddress,
     RepetitionPenalty,
+    Resume,
     RetryUnscored,
     Settings,
     ShardOf,
     SharedPrefix,
-    Temperature,
     WorkerCount,
+    check_earlier,
     check_out,
+    choose_drawn,
     metric_values,
     open_workers,
     parse_benchmark_options,
@@ -55,53 +58,6 @@ LongestAnswer = Annotated[
     int | None,
     typer.Option(help="Longest answer in tokens; default: the benchmark's, by type of question.", min=1),
 ]
-DrawnPairs = Annotated[int, typer.Option("--n", help="Pairs to draw where there is no --data.", min=1)]
-DrawSeed = Annotated[int, typer.Option("--seed", help="Seed of the drawn pairs.", min=0)]
-
-
-def generate(
-    model: ModelName,
-    prompt: Annotated[str, typer.Option(help="The question.")],
-    image: Annotated[list[Path] | None, typer.Option(help="An image; repeatable, in order.")] = None,
-    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
-    method: MethodName = "plain",
-    settings: Settings = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
-    temperature: Temperature = 0.0,
-    repetition_penalty: RepetitionPenalty = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling.", min=0, max=LARGEST_SEED)] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Answer one question with a decoding-time method.
-
-    \b
-    Examples:
-      mmprobe generate --model qwen2.5-vl-7b --image a.png --image b.png --prompt "Are they the same?"
-      mmprobe generate --model tiny-spd --method sage --set eta=0.25 --image a.png --image b.png --prompt "Are
-      the two pictures the same?"
-    """
-    from mmprobe.interventions.registry import load_methods
-    from mmprobe.models.aliases import locate
-    from mmprobe.samples import Sample, check_image
-
-    methods = load_methods(method, **parse_settings(settings or []))
-    locate(model)
-    for path in image or []:
-        check_image(path, "--image")
-    sample = Sample(id="prompt", images=image or [], question=prompt, system=system)
-    answer = mmprobe.generate(
-        mmprobe.load_model(model, device=device, dtype=dtype),
-        sample,
-        methods,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        seed=seed,
-        repetition_penalty=repetition_penalty,
-    )
-    result = {"text": answer.text, "token_ids": answer.token_ids, "diagnostics": answer.diagnostics}
-    say(json.loads(json.dumps(result, default=str)), answer.text, as_json)
 
 
 def bench(
@@ -117,8 +73,8 @@ def bench(
         typer.Option(help="Published files, or samples.jsonl of make-pairs; default: drawn pairs."),
     ] = None,
     limit: Limit = None,
-    n: DrawnPairs = PAIRS,
-    seed: DrawSeed = SEED,
+    n: DrawnPairs = None,
+    seed: DrawnSeed = None,
     trace: Annotated[bool, typer.Option("--trace", help="Trace the answers into OUT/run.")] = False,
     capture: Capture = "default",
     method: MethodName = "plain",
@@ -133,7 +89,8 @@ def bench(
     judge: JudgeName = "lexical",
     device: Device = "auto",
     dtype: Dtype = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier call in --out.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     retry_unscored: RetryUnscored = True,
     shard: ShardOf = None,
     workers: WorkerCount = None,
@@ -163,13 +120,13 @@ def bench(
             raise InputError(
                 "bench diagnosis: asks the organisms; leave out --model and --data, see --models"
             )
-        bench_tools(out, n, device, parse_benchmark_options(context.args), as_json)
+        bench_tools(out, n or PAIRS, device, parse_benchmark_options(context.args), as_json)
         return
     if model is None:
         raise InputError(f"bench {name}: give --model")
+    pairs, seed = choose_drawn(data, n, seed)
     check_unlocked(out)
-    if (out / "responses.jsonl").exists() and not resume:
-        raise InputError(f"{out}: holds answers already; use --resume to go on, or choose another --out")
+    check_earlier(out, out / "responses.jsonl", "answers", resume, overwrite)
     check_out(out, [data] if data else [])
     asked: dict[str, Any] = {
         "data": data,
@@ -188,8 +145,10 @@ def bench(
         **parse_settings(settings or []),
     }
     if shard is not None:
-        if data is None or perturb is not None:
-            raise InputError("--shard: needs --data (make-pairs draws pairs), and does not go with --perturb")
+        if data is None or perturb is not None or overwrite:
+            raise InputError(
+                "--shard: needs --data (make-pairs draws pairs), and goes neither with --perturb nor --overwrite"
+            )
         if not mmprobe.benchmarks.answer_shard(name, model, out, shard, resume=resume, **asked):
             say(
                 {"shard": shard, "whole": False},
@@ -202,11 +161,12 @@ def bench(
         name,
         model,
         out,
-        n=n,
+        n=pairs,
         seed=seed,
         judge=judge,
         perturbation=perturb,
         resume=resume,
+        overwrite=overwrite,
         retry_unscored=retry_unscored,
         **asked,
     )
@@ -262,8 +222,8 @@ def compare(
         typer.Option(help="samples.jsonl of make-pairs, or one benchmark's files; default: drawn pairs."),
     ] = None,
     limit: Limit = None,
-    n: DrawnPairs = PAIRS,
-    seed: DrawSeed = SEED,
+    n: DrawnPairs = None,
+    seed: DrawnSeed = None,
     ablate: Annotated[str | None, typer.Option(help="sage: its stages, one after the other.")] = None,
     sweep: Annotated[
         str | None, typer.Option(help="Values of a parameter, such as sage.alpha=0,0.05,0.1.")
@@ -277,12 +237,14 @@ def compare(
     repetition_penalty: RepetitionPenalty = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare methods with plain answers on benchmarks.
 
-    Every metric has its paired difference to plain, with its interval. Finished parts in --out are kept, so a
-    call that was interrupted goes on.
+    Every metric has its paired difference to plain, with its interval. With --resume finished parts in --out
+    are kept, and methods and benchmarks can be added.
 
     \b
     Examples:
@@ -291,6 +253,9 @@ def compare(
       results/perturbed mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data
       pairs/samples.jsonl --out results/ablation
     """
+    pairs, seed = choose_drawn(data, n, seed)
+    earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
+    check_earlier(out, earlier, "a comparison", resume, overwrite)
     names = split_names(benchmarks)
     ds = mmprobe.benchmarks.compare(
         model,
@@ -299,7 +264,7 @@ def compare(
         benchmarks=names,
         data=data,
         limit=limit,
-        n=n,
+        n=pairs,
         seed=seed,
         ablate=ablate,
         sweep=sweep,
@@ -310,6 +275,8 @@ def compare(
         repetition_penalty=repetition_penalty,
         device=device,
         dtype=dtype,
+        resume=resume,
+        overwrite=overwrite,
         progress=lambda line: typer.echo(line, err=True),
     )
 

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, check_out, say
+from mmprobe.cli.options import AsJson, Seed, check_out, say
 
 
 def number_boxes(
     data: Annotated[Path, typer.Option(help="Questions of MagiC without boxes, or a folder of GQA.")],
     out: Annotated[Path, typer.Option(help="Folder for the numbered images and their questions.")],
     limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the adversarial boxes and the numbers.", min=0)] = 0,
+    seed: Seed = 0,
     threshold: Annotated[
         float, typer.Option(help="Share of a saliency map's maximum above which it is salient.", min=0, max=1)
     ] = 0.5,

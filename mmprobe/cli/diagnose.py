@@ -7,15 +7,20 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.cli.options import (
     AsJson,
     BatchSize,
     Device,
+    DrawnPairs,
+    DrawnSeed,
     Dtype,
     ModelName,
+    Overwrite,
+    Resume,
     Revision,
+    check_earlier,
     check_out,
+    choose_drawn,
     say,
     split_names,
 )
@@ -29,8 +34,8 @@ def diagnose(
     data: Annotated[
         Path | None, typer.Option(help="Samples, one JSON object a line; default: drawn pairs.")
     ] = None,
-    n: Annotated[int, typer.Option("--n", help="Pairs to draw where there is no --data.", min=1)] = PAIRS,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the drawn pairs.", min=0)] = SEED,
+    n: DrawnPairs = None,
+    seed: DrawnSeed = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
     fail_on: Annotated[
         str | None, typer.Option(help="Causes with commas between; exit 1 if one is named.")
@@ -40,8 +45,8 @@ def diagnose(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Finish an earlier call in --out.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a diagnosis in --out.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Find out why a model's answers do not come from its images.
@@ -62,6 +67,7 @@ def diagnose(
     for name in failing:
         if name not in (*CAUSES, "unknown"):
             raise unknown_name("--fail-on", name, [*CAUSES, "unknown"])
+    pairs, seed = choose_drawn(data, n, seed)
     check_unlocked(out)
     check_out(out, [data] if data else [])
 
@@ -69,14 +75,14 @@ def diagnose(
     from mmprobe.samples import load_samples
 
     locate(model)
-    samples = load_samples(data or _draw_pairs(out, n, seed))[:limit]
+    samples = load_samples(data or _draw_pairs(out, pairs, seed))[:limit]
 
     from mmprobe.diagnosis import diagnose as find_causes
-    from mmprobe.diagnosis.diagnose import RESULTS, check_folder
+    from mmprobe.diagnosis.diagnose import RESULTS, SETTINGS
     from mmprobe.models import load_model
     from mmprobe.viz.report.diagnosis_page import Diagnosed, write_diagnosis
 
-    check_folder(out, resume, overwrite)
+    check_earlier(out, out / SETTINGS, "a diagnosis", resume, overwrite)
     found = find_causes(
         load_model(model, device=device, dtype=dtype, revision=revision),
         samples,

@@ -8,20 +8,22 @@ from typing import Annotated
 import typer
 
 from mmprobe.cli.options import (
-    LARGEST_SEED,
     AsJson,
     BatchSize,
     Device,
     Dtype,
     JudgeName,
+    Overwrite,
+    Resume,
     RetryUnscored,
+    Seed,
     Temperature,
+    check_earlier,
     check_out,
     metric_values,
     say,
     split_names,
 )
-from mmprobe.errors import InputError
 from mmprobe.lock import lock_folder
 
 
@@ -37,16 +39,14 @@ def filter_by_votes(
     limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
     rounds: Annotated[int, typer.Option(help="How often each voter is asked.", min=1)] = 2,
     temperature: Temperature = 0.7,
-    seed: Annotated[
-        int,
-        typer.Option(help="Seed of the sampling; each round adds its number.", min=0, max=LARGEST_SEED),
-    ] = 0,
+    seed: Seed = 0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 1024,
     batch_size: BatchSize = 1,
     judge: JudgeName = "lexical",
     device: Device = "auto",
     dtype: Dtype = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier filter in --out.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
@@ -69,11 +69,12 @@ def filter_by_votes(
     from mmprobe.benchmarks.judges.registry import open_judge
     from mmprobe.benchmarks.mmreason.voting.filtering import VOTES, filter_questions
 
-    if (out / VOTES).exists() and not resume:
-        raise InputError(f"{out}: holds votes already; use --resume to go on, or choose another --out")
+    check_earlier(out, out / VOTES, "votes", resume, overwrite)
     check_out(out, [data])
     names = split_names(voters)
     with lock_folder(out, "voting into it"):
+        if overwrite:
+            (out / VOTES).unlink(missing_ok=True)
         truth = load_truth(find_benchmark("mmreason"), data, out / "data", limit=limit)
 
         from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters

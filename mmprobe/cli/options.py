@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,11 +17,19 @@ if TYPE_CHECKING:
     from mmprobe.traces.scale.crew import Workers
 
 LARGEST_SEED = 2**63 - 1  # torch takes no larger seed
+_SEED_HELP = "Seed of what is drawn at random: pairs, boxes, or sampled tokens"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
 Capture = Annotated[str, typer.Option(help="What to record: default, full, or a YAML file.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+DrawnPairs = Annotated[
+    int | None, typer.Option("--n", help=f"Pairs to draw where there is no --data; default: {PAIRS}.", min=1)
+]
+DrawnSeed = Annotated[
+    int | None,
+    typer.Option("--seed", help=f"{_SEED_HELP}; default: {SEED}.", min=0, max=LARGEST_SEED),
+]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
 JudgeName = Annotated[
     str,
@@ -39,6 +48,10 @@ RepetitionPenalty = Annotated[
     float | None,
     typer.Option(help="Above 1, tokens that occurred become less likely; default: the checkpoint's."),
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an earlier call in --out.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what an earlier call left in --out, and begin anew.")
+]
 RetryUnscored = Annotated[
     bool,
     typer.Option(
@@ -47,6 +60,7 @@ RetryUnscored = Annotated[
     ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
+Seed = Annotated[int, typer.Option("--seed", help=f"{_SEED_HELP}.", min=0, max=LARGEST_SEED)]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A parameter of the method, such as eta=0.25; repeatable.")
 ]
@@ -86,6 +100,44 @@ def open_workers(number: int | None, ray: str | None, device: str) -> Workers | 
     from mmprobe.traces import Processes
 
     return Processes(number, device)
+
+
+def check_earlier(out: Path, earlier: Path, what: str, resume: bool, overwrite: bool) -> None:
+    """Check that a call may write into `--out`.
+
+    Args:
+        out: the folder.
+        earlier: a file that each earlier call leaves in it.
+        what: what the file says that the folder holds, such as "answers".
+
+    Raises:
+        InputError: the folder holds an earlier call and neither option is given, or both are.
+
+    Example:
+        >>> check_earlier(Path("runs/new"), Path("runs/new/run.json"), "a run", False, False)
+    """
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite: choose one")
+    if earlier.exists() and not resume and not overwrite:
+        raise InputError(
+            f"{out}: holds {what} already; use --resume to go on, --overwrite to begin anew, or another --out"
+        )
+
+
+def choose_drawn(data: Path | None, n: int | None, seed: int | None) -> tuple[int, int]:
+    """Return the number and the seed of the pairs to draw where there is no `--data`.
+
+    Raises:
+        InputError: there is, so that nothing is drawn, and a number or a seed is given.
+
+    Example:
+        >>> choose_drawn(None, 8, None)
+        (8, 1000001)
+    """
+    for option, value in (("--n", n), ("--seed", seed)):
+        if data is not None and value is not None:
+            raise InputError(f"{option} and --data: pairs are drawn where there is no --data; choose one")
+    return PAIRS if n is None else n, SEED if seed is None else seed
 
 
 def check_out(out: Path, inputs: Iterable[Path]) -> None:

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, say
+from mmprobe.cli.options import AsJson, Seed, say
 from mmprobe.errors import InputError
 
 
 def make_pairs(
     out: Annotated[Path, typer.Option(help="The new folder.")],
     n: Annotated[int, typer.Option("--n", help="Number of pairs.", min=1)],
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+    seed: Seed = 0,
     source: Annotated[
         Literal["synthetic", "coco"],
         typer.Option(help="Where the images come from: drawn, or photographs with COCO's instances."),

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmprobe.cli.options import AsJson, RetryUnscored, check_out, say, split_names, warn
+from mmprobe.cli.options import (
+    AsJson,
+    Overwrite,
+    Resume,
+    RetryUnscored,
+    check_earlier,
+    check_out,
+    say,
+    split_names,
+    warn,
+)
 from mmprobe.errors import InputError
 from mmprobe.lock import lock_folder
 
@@ -17,6 +27,7 @@ if TYPE_CHECKING:
     from mmprobe.benchmarks.mirage.data import MirageQuestion
 
 _QUESTIONS = "questions.jsonl"
+_REPLIES = "replies.sqlite"
 
 
 def rewrite(
@@ -28,7 +39,8 @@ def rewrite(
     ] = "references,hints,topics",
     references: Annotated[int, typer.Option(help="Reasoning chains, the true one included.", min=1)] = 3,
     limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier call in --out.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     retry_unscored: RetryUnscored = True,
     as_json: AsJson = False,
 ) -> None:
@@ -53,11 +65,13 @@ def rewrite(
         raise InputError(f"--parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
     check_out(out, [data.parent])
     file = out / _QUESTIONS
-    if file.exists() and not resume:
-        raise InputError(f"{out}: holds questions already; use --resume to go on, or choose another --out")
+    check_earlier(out, file, "questions", resume, overwrite)
     questions = load_questions(data)[:limit]
     with lock_folder(out, "rewriting into it"):
-        writer = ModelJudge(model, out / "replies.sqlite", retry_unscored=retry_unscored)
+        if overwrite:
+            for earlier in (file, out / _REPLIES):
+                earlier.unlink(missing_ok=True)
+        writer = ModelJudge(model, out / _REPLIES, retry_unscored=retry_unscored)
         rewritten = rewrite_questions(questions, writer, names, references)
         write_atomic(file, "".join(_to_line(question, out) for question in rewritten.questions))
     if rewritten.failures:

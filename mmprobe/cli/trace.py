@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmprobe.cli.options import (
-    LARGEST_SEED,
     AsJson,
     BatchSize,
     Capture,
@@ -16,14 +15,18 @@ from mmprobe.cli.options import (
     Dtype,
     MethodName,
     ModelName,
+    Overwrite,
     RayAddress,
     RepetitionPenalty,
+    Resume,
     Revision,
+    Seed,
     Settings,
     ShardOf,
     SharedPrefix,
     Temperature,
     WorkerCount,
+    check_earlier,
     open_workers,
     say,
 )
@@ -48,15 +51,13 @@ def trace(
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
     temperature: Temperature = 0.0,
     repetition_penalty: RepetitionPenalty = None,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the sampling, set anew for each batch.", min=0, max=LARGEST_SEED)
-    ] = 0,
+    seed: Seed = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Finish an earlier run in --out.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in --out.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
     remote: Annotated[
         bool, typer.Option("--remote", help="With --engine nnsight: on NDIF's cluster; needs NDIF_API_KEY.")
     ] = False,
@@ -83,8 +84,7 @@ def trace(
         raise InputError("--remote and --workers: choose one")
     if remote and ray is not None:
         raise InputError("--remote and --ray: choose one")
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite: choose one")
+    check_earlier(out, out / "run.json", "a run", resume, overwrite)
     check_unlocked(out)
     if shard is not None:
         from mmprobe.traces.scale.shards import check_shard, parse_shard
@@ -92,10 +92,6 @@ def trace(
         part = parse_shard(shard)
         check_shard(out, part)
         check_unlocked(part.folder(out))
-    if (out / "run.json").is_file() and not resume and not overwrite:
-        raise InputError(
-            f"{out}: holds a run already; use --resume to finish it or --overwrite to replace it"
-        )
 
     from mmprobe.interventions.parameters import parse_settings
     from mmprobe.interventions.registry import load_methods

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import struct
 import zlib
 from pathlib import Path
@@ -92,6 +93,21 @@ def test_a_model_of_the_hub_without_network(pairs, tmp_path):
     arguments = ("trace", "--model", "nobody/nothing", "--data", pairs, "--out", tmp_path / "run")
     assert_fails(run_subprocess(*arguments), "check the name and the network")
     assert not (tmp_path / "run").exists()
+
+
+def test_retries_of_the_hub_are_one_line(monkeypatch):
+    """huggingface_hub logs two lines for each of five retries, and its logger also hands them on."""
+
+    def retry(*_, **__):
+        for number in range(5):
+            logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry %d/5].", number)
+        raise OSError("no network")
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", retry)
+    finished = run_in_process("generate", "--model", "someone/something", "--prompt", "x")
+    first, last = finished.stderr.splitlines()
+    assert first == "mmprobe: the hub does not answer; trying again for half a minute"
+    assert "check the name and the network" in last
 
 
 @pytest.mark.parametrize("command", [["analyze"], ["report"], ["verify"], ["pack", "--out", "x.h5"]])

@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 from mmprobe.analyses import attention_decay, token_activation
 from mmprobe.cache import Run
 from mmprobe.cli import app
+from mmprobe.errors import InputError
 from mmprobe.viz import figures, plot, write_report
+from mmprobe.viz.report.result_files import find_comparison
 
 LINK = "<a href='https://leak.example/?all'>open</a><b>"
 
@@ -43,6 +45,15 @@ def compare_page(comparison: xr.Dataset, tmp_path: Path, monkeypatch: pytest.Mon
     arguments = ["compare", "--model", "tiny-spd", "--benchmarks", "pope", "--out", str(tmp_path)]
     assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
     return tmp_path / "compare.html"
+
+
+def test_the_report_of_a_comparison_is_its_page(compare_page: Path, tmp_path: Path) -> None:
+    arguments = ["report", str(compare_page.parent), "--out", str(tmp_path / "report.html")]
+    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "report.html").read_bytes() == compare_page.read_bytes()
+    (compare_page.parent / "method_comparison.nc").write_bytes(b"damaged")
+    with pytest.raises(InputError, match=r"method_comparison.nc: cannot be read .*; compare again$"):
+        find_comparison(compare_page.parent)
 
 
 def drawn_figures(page: Page) -> Iterator[Locator]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import xarray as xr
+
 from mmprobe.errors import InputError
 from mmprobe.json_files import JsonRecord, ResultsFile, parse_record, read_record
 from mmprobe.samples import regular_file
@@ -76,6 +78,29 @@ def find_results(path: str | Path) -> tuple[Path | None, Results | None]:
     if path.absolute().name in _RUN_FOLDERS and (parent / "results.json").is_file():
         return path, read_results(parent)
     return path, None
+
+
+def find_comparison(folder: Path) -> xr.Dataset | None:
+    """Return the comparison of methods that a folder of `mmprobe compare` holds, or None.
+
+    Raises:
+        InputError: the file is damaged, or the comparison is not finished.
+
+    Example:
+        >>> find_comparison(Path("results/compare"))                # doctest: +SKIP
+    """
+    file = folder / "method_comparison.nc"
+    if not file.is_file():
+        if not (folder / "results.json").is_file() and any(folder.glob("*/*/responses.jsonl")):
+            raise InputError(f"{folder}: its comparison is not finished; call compare again with --resume")
+        return None
+    try:
+        comparison = xr.load_dataset(file, engine="h5netcdf")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{file}: cannot be read ({str(error).splitlines()[0]}); compare again") from None
+    if comparison.attrs.get("analysis") != "method_comparison" or "model" not in comparison.attrs:
+        raise InputError(f"{file}: holds no comparison of methods; compare again")
+    return comparison
 
 
 def read_results(folder: str | Path) -> Results:

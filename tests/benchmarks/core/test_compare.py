@@ -247,5 +247,5 @@ def test_the_command_compares_and_resumes(tmp_path):
     assert panels(ds)[0].figure.data
     results = json.loads((tmp_path / "out" / "pai" / "chair" / "results.json").read_text())
     assert results["method"] == "pai"
-    again = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    again = CliRunner().invoke(app, [*arguments, "--resume"], catch_exceptions=False)
     assert again.exit_code == 0 and again.stdout == finished.stdout

@@ -1,0 +1,122 @@
+"""Options that several commands have mean the same in each: --resume, --overwrite, --seed, --data with --n."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+import typer
+from helpers.command_line import assert_fails, run_in_process
+
+import mmprobe as mp
+from mmprobe.benchmarks.core.runner import check_no_answers
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.cli import app
+from mmprobe.errors import InputError
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def helps(option: str) -> dict[str, str]:
+    """Return the help of an option by command, without its default."""
+    return {
+        name: each.help.partition(";")[0].rstrip(".")
+        for name, command in COMMANDS.items()
+        for each in command.params
+        if option in each.opts
+    }
+
+
+@pytest.mark.parametrize("option", ["--resume", "--overwrite", "--seed", "--n"])
+def test_an_option_has_one_meaning(option):
+    found = helps(option)
+    found.pop("make-pairs", None) if option == "--n" else None  # its pairs are always drawn
+    found.pop("analyze", None)  # its --resume names the probes that it goes on with
+    assert len(found) >= 3 and len(set(found.values())) == 1, found
+
+
+def test_what_can_be_resumed_can_be_replaced():
+    assert set(helps("--resume")) - {"analyze"} == set(helps("--overwrite"))
+
+
+@pytest.mark.parametrize("command", [["bench", "pope"], ["compare"], ["diagnose"]])
+@pytest.mark.parametrize("option", ["--n", "--seed"])
+def test_pairs_are_not_drawn_beside_data(command, option, tmp_path):
+    call = [
+        *command,
+        "--model",
+        "tiny-spd",
+        "--data",
+        tmp_path / "x.jsonl",
+        option,
+        2,
+        "--out",
+        tmp_path / "out",
+    ]
+    assert_fails(run_in_process(*call), f"{option} and --data: pairs are drawn where there is no --data")
+    assert not (tmp_path / "out").exists()
+
+
+EARLIER = {
+    "bench": "responses.jsonl",
+    "compare": "plain/pope/responses.jsonl",
+    "diagnose": "settings.json",
+    "filter": "votes.jsonl",
+    "rewrite": "questions.jsonl",
+    "trace": "run.json",
+}
+
+
+@pytest.mark.parametrize("command", EARLIER)
+def test_an_earlier_call_needs_a_choice(command, tmp_path):
+    out, data = tmp_path / "out", tmp_path / "data" / "x.jsonl"
+    for file in (out / EARLIER[command], data):
+        file.parent.mkdir(parents=True)
+        file.write_text('{"id": "a", "question": "?"}')
+    name = ["pope"] if command == "bench" else []
+    model = ["--voters" if command == "filter" else "--model", "tiny-spd"]
+    call = [command, *name, *model, "--data", data, "--out", out]
+    assert_fails(run_in_process(*call), "already; use --resume to go on, --overwrite to begin anew, or")
+    assert_fails(run_in_process(*call, "--resume", "--overwrite"), "--resume and --overwrite: choose one")
+
+
+def test_overwrite_removes_answers_and_keeps_the_rest(tmp_path):
+    for name in (
+        "responses.jsonl",
+        "asked.json",
+        "results.json",
+        "judge.sqlite",
+        "run/run.json",
+        "plain/asked.json",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match="holds answers already"):
+        check_no_answers(tmp_path, resume=False)
+    with pytest.raises(InputError, match="choose one"):
+        check_no_answers(tmp_path, resume=True, overwrite=True)
+    check_no_answers(tmp_path, resume=False, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["judge.sqlite"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.slow
+def test_a_traced_bench_has_one_bar(tiny_spd, tmp_path, monkeypatch):
+    """The answers come when the trace is over, so a bar of their own would stand still until then."""
+    data = make_pairs(tmp_path / "pairs", 1, 5)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    call = {"data": data, "limit": 1, "max_new_tokens": 2, "batch_size": 8}
+    mp.benchmarks.evaluate("mme", tiny_spd, tmp_path / "traced", trace=True, **call)
+    text = sys.stderr.getvalue()
+    assert "trace: " in text and "mme: " not in text
+    answers = tmp_path / "traced" / "responses.jsonl"
+    before = sorted(json.loads(line)["id"] for line in answers.read_text().splitlines())
+    mp.benchmarks.evaluate("mme", tiny_spd, tmp_path / "traced", overwrite=True, **call)
+    assert "mme: " in sys.stderr.getvalue() and not (tmp_path / "traced" / "run").exists()
+    assert sorted(json.loads(line)["id"] for line in answers.read_text().splitlines()) == before
