@@ -12,8 +12,16 @@ from typing import Literal
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Combine, Direction, Metric, f1, ratio
-from mmprobe.benchmarks.spd_faith.intervals import MetricFormula, sum_metrics
+from mmprobe.benchmarks.core.results import (
+    Combine,
+    Direction,
+    Metric,
+    count_metric,
+    f1,
+    mean_metric,
+    ratio,
+    with_ids,
+)
 from mmprobe.benchmarks.spd_faith.labels import PairLabels
 from mmprobe.benchmarks.spd_faith.match import CLAIM_ERRORS
 from mmprobe.benchmarks.spd_faith.rows import Pair
@@ -76,7 +84,6 @@ _ALL_TYPE_COLUMNS = range(9)
 _POOLED_TYPE_COLUMNS = range(9, 12)
 _CATEGORY_COLUMNS = range(12, 15)
 _CODE_COLUMNS = (15, 13, 14)
-_N_LIST_COLUMNS = 16
 
 # Suffix of the metric's name: how it is computed from (matched, claimed, true).
 _F1_PARTS: dict[str, Combine] = {
@@ -158,66 +165,45 @@ def _has_unparsed_variant(name: str) -> bool:
 def _compute_group(
     labels: Sequence[PairLabels], unparsed: float | None = None, f1_parts: Iterable[str] = ("",)
 ) -> dict[str, Metric]:
-    """Compute every metric over one group of pairs."""
-    columns: list[list[float]] = []
-    formulas: dict[str, MetricFormula] = {}
-    _add_means(labels, unparsed, columns, formulas)
-    if any(pair_labels.list_asked for pair_labels in labels):
-        _add_list_metrics(labels, unparsed, f1_parts, columns, formulas)
-    if any(pair_labels.find_asked for pair_labels in labels):
-        _add_error_shares(labels, columns, formulas)
-    table = np.array(columns, float).reshape(len(columns), len(labels)).T
-    return sum_metrics(table, [pair_labels.pair.id for pair_labels in labels], formulas)
+    """Compute every metric over one group of pairs. Each is over the pairs whose question was asked."""
+    return (
+        _mean_metrics(labels, unparsed)
+        | _list_metrics([each for each in labels if each.list_asked], unparsed, f1_parts)
+        | _error_shares([each for each in labels if each.find_asked])
+    )
 
 
-def _add_means(
-    labels: Sequence[PairLabels],
-    unparsed: float | None,
-    columns: list[list[float]],
-    formulas: dict[str, MetricFormula],
-) -> None:
-    """Append the columns and formulas of the metrics that are means over pairs."""
-    scores = [compute_scores(pair_labels, unparsed) for pair_labels in labels]
+def _mean_metrics(labels: Sequence[PairLabels], unparsed: float | None) -> dict[str, Metric]:
+    """Compute the metrics that are means over pairs."""
+    scores = {each.pair.id: compute_scores(each, unparsed) for each in labels}
+    metrics: dict[str, Metric] = {}
     for name, (direction, limits) in _MEANS.items():
-        n_asked = sum(name in pair_scores for pair_scores in scores)
-        if not n_asked:
-            continue
-        values = [pair_scores.get(name) for pair_scores in scores]
-        scored = [float(value is not None) for value in values]
-        indices = [len(columns), len(columns) + 1]
-        formulas[name] = MetricFormula(ratio, indices, np.array(scored, bool), n_asked, direction, limits)
-        columns += [[value or 0.0 for value in values], scored]
+        asked = {pair_id: values[name] for pair_id, values in scores.items() if name in values}
+        if asked:
+            metrics |= with_ids({name: mean_metric(list(asked.values()), direction, limits)}, list(asked))
+    return metrics
 
 
-def _add_list_metrics(
-    labels: Sequence[PairLabels],
-    unparsed: float | None,
-    f1_parts: Iterable[str],
-    columns: list[list[float]],
-    formulas: dict[str, MetricFormula],
-) -> None:
-    """Append the columns and formulas of TF1 and CF1."""
-    rows = [
-        count_list_matches(pair_labels, unparsed is not None) if pair_labels.list_asked else None
-        for pair_labels in labels
-    ]
-    scored = np.array([row is not None for row in rows])
-    n_asked = sum(pair_labels.list_asked for pair_labels in labels)
-    first_column = len(columns)
-    for part in f1_parts:
+def _list_metrics(
+    labels: Sequence[PairLabels], unparsed: float | None, f1_parts: Iterable[str]
+) -> dict[str, Metric]:
+    """Compute TF1 and CF1; empty where nothing was asked."""
+    rows = [count_list_matches(each, unparsed is not None) for each in labels]
+    metrics: dict[str, Metric] = {}
+    for part in f1_parts if labels else ():
         combine = _F1_PARTS[part]
         definitions: dict[str, tuple[Combine, Iterable[int]]] = {
-            **{f"tf1_{name}": (combine, type_columns) for name, type_columns in _TYPE_COLUMNS.items()},
+            **{f"tf1_{name}": (combine, columns) for name, columns in _TYPE_COLUMNS.items()},
             "tf1_micro": (combine, _POOLED_TYPE_COLUMNS),
             "tf1_macro": (partial(_mean_over_types, combine), _ALL_TYPE_COLUMNS),
             "cf1": (combine, _CATEGORY_COLUMNS),
             "cf1_code": (combine, _CODE_COLUMNS),
         }
-        for name, (definition, list_columns) in definitions.items():
+        for name, (definition, columns) in definitions.items():
             limits = (0.0, _CODE_MAXIMUM[part] if name == "cf1_code" else 1.0)
-            indices = [first_column + column for column in list_columns]
-            formulas[name + part] = MetricFormula(definition, indices, scored, n_asked, "higher", limits)
-    columns += [list(column) for column in zip(*(row or [0] * _N_LIST_COLUMNS for row in rows), strict=True)]
+            counts = [None if row is None else [row[column] for column in columns] for row in rows]
+            metrics[name + part] = count_metric(counts, definition, "higher", limits)
+    return with_ids(metrics, [each.pair.id for each in labels])
 
 
 def _mean_over_types(combine: Combine, counts: np.ndarray) -> np.ndarray:
@@ -230,15 +216,15 @@ def _mean_over_types(combine: Combine, counts: np.ndarray) -> np.ndarray:
     return np.where(defined, values, 0).sum(0) / defined.sum(0)
 
 
-def _add_error_shares(
-    labels: Sequence[PairLabels], columns: list[list[float]], formulas: dict[str, MetricFormula]
-) -> None:
-    """Append the columns and formulas of the share of each error among the claims of `find`."""
-    errors = [pair_labels.find_errors or () for pair_labels in labels]
-    understood = np.array([pair_labels.find_errors is not None for pair_labels in labels])
-    n_asked = sum(pair_labels.find_asked for pair_labels in labels)
-    total_column = len(columns) + len(CLAIM_ERRORS)
-    for column, error in enumerate(CLAIM_ERRORS, len(columns)):
-        formulas[f"drf_{error}"] = MetricFormula(ratio, [column, total_column], understood, n_asked, "lower")
-    columns += [[float(pair_errors.count(error)) for pair_errors in errors] for error in CLAIM_ERRORS]
-    columns.append([float(len(pair_errors)) for pair_errors in errors])
+def _error_shares(labels: Sequence[PairLabels]) -> dict[str, Metric]:
+    """Compute the share of each error among the claims of `find`; empty where it was not asked."""
+    found = [each.find_errors for each in labels]
+    metrics = {
+        f"drf_{error}": count_metric(
+            [None if errors is None else (errors.count(error), len(errors)) for errors in found],
+            ratio,
+            "lower",
+        )
+        for error in (CLAIM_ERRORS if labels else ())
+    }
+    return with_ids(metrics, [each.pair.id for each in labels])
