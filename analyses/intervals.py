@@ -31,21 +31,27 @@ _COLUMNS = 512  # statistics in memory at a time
 
 Interval = tuple[np.ndarray, np.ndarray]
 Range = tuple[float | None, float | None]
+QUANTITY: Range = (None, None)  # the range of what has no ends, such as an effect in nat
 
 
-def mean_interval(values: np.ndarray, groups: np.ndarray | None, seed: int = 0) -> Interval:
+def mean_interval(
+    values: np.ndarray, groups: np.ndarray | None, range: Range | None = None, seed: int = 0
+) -> Interval:
     """Return the interval of the mean over samples, drawn in whole groups.
 
-    Means of nothing but 0 and 1 are shares and get `share_interval`.
+    Without a range, means of nothing but 0 and 1 are shares and get `share_interval`.
 
     Args:
         values: [sample, ...]. The interval is NaN where a value is.
         groups: int [sample], the set of images of each sample. None: each sample is its own.
+        range: smallest and largest possible value of a quantity that may be 0 or 1 in all samples without
+            being a share: `QUANTITY` for an effect. The ends stay within.
         seed: of the bootstrap.
 
     Returns:
-        Low and high end [...]. Both are NaN for fewer than two groups, which do not show a spread. They are
-        equal where all values are equal and not 0 or 1.
+        Low and high end [...]. Both are NaN for fewer than two groups, which do not show a spread. Where all
+        values are equal, they have the width that as many groups leave open in the range
+        (`unseen_interval`): none without a range.
 
     Example:
         >>> low, high = mean_interval(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 2]))
@@ -54,18 +60,20 @@ def mean_interval(values: np.ndarray, groups: np.ndarray | None, seed: int = 0) 
         >>> low, high = mean_interval(np.array([1.0, 1.0, 1.0]), None)
         >>> round(float(low), 2), float(high)
         (0.44, 1.0)
+        >>> [float(end) for end in mean_interval(np.zeros(3), None, QUANTITY)]
+        [0.0, 0.0]
     """
     values = np.asarray(values, float)
     shape, values = values.shape[1:], values.reshape(len(values), int(np.prod(values.shape[1:])))
     sums, sizes = sum_groups(values, groups), sum_groups(np.ones(len(values)), groups)
     low, high = np.full((2, values.shape[1]), np.nan)
     if len(sizes) > 1:
-        binary = ((values == 0) | (values == 1)).all(0)
+        binary = ((values == 0) | (values == 1)).all(0) & (range is None)
         low[binary], high[binary] = share_interval(sums[:, binary], sizes)
         sums, mean = sums[:, ~binary], values[:, ~binary].mean(0)
         others = (len(values) - sizes)[:, None]
         pulls = (sums - sizes[:, None] * mean) * (len(sizes) - 1) / others
-        low[~binary], high[~binary] = _studentised(mean, pulls, (None, None), len(sizes) - 1, seed)
+        low[~binary], high[~binary] = _studentised(mean, pulls, range or QUANTITY, len(sizes) - 1, seed)
     return low.reshape(shape), high.reshape(shape)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.analyses.intervals import jackknife_interval, mean_interval, sum_groups
+from mmprobe.analyses.intervals import Range, jackknife_interval, mean_interval, sum_groups
 from mmprobe.errors import InputError
 
 PERMUTATIONS = 9999
@@ -226,6 +226,7 @@ def means_by_label(
     masks: Mapping[str, np.ndarray],
     dims: tuple[str, ...],
     sets: np.ndarray | None = None,
+    range: Range | None = None,
 ) -> dict[str, Any]:
     """Return the mean of each label's samples as `name`, and its interval as `name_low` and `name_high`.
 
@@ -234,6 +235,7 @@ def means_by_label(
         masks: as `label_masks` returns them.
         dims: of the variables; the first is the label's.
         sets: int [sample], the set of images of each sample. None: each sample is its own.
+        range: as in `mean_interval`.
 
     Example:
         >>> masks = label_masks([True, False])
@@ -244,7 +246,7 @@ def means_by_label(
     groups = [values[mask] for mask in masks.values()]
     unknown = np.full(values.shape[1:], np.nan)
     intervals = [
-        mean_interval(group, None if sets is None else sets[mask])
+        mean_interval(group, None if sets is None else sets[mask], range)
         for group, mask in zip(groups, masks.values(), strict=True)
     ]
     return {

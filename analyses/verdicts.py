@@ -78,12 +78,12 @@ def mean_finding(
         expected: sign of the mean if the claim holds, 1 or -1.
         sets: int [sample], the set of images of each sample; None: each sample is its own.
         weights: [sample], of each sample in the mean; None for equal weights.
-        range: smallest and largest possible value, for weighted means.
+        range: smallest and largest possible value.
     """
     known = np.isfinite(values)
     values, sets = values[known], None if sets is None else sets[known]
     if weights is None:
-        ends, weights = mean_interval(values, sets), np.ones(len(values))
+        ends, weights = mean_interval(values, sets, range), np.ones(len(values))
     else:
         weights = weights[known]
         ends = sums_interval(_ratio, np.stack([weights * values, weights], 1), sets, range)

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from tqdm import tqdm
 
-from mmprobe.analyses.intervals import sums_interval
+from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
@@ -133,8 +133,7 @@ def mean_over_samples(
         if mask.any():
             chosen = columns[mask][:, alike]
             mean[alike] = chosen.mean(0)
-            sums = np.stack([chosen, np.ones_like(chosen)], -1)
-            low[alike], high[alike] = sums_interval(lambda t: t[..., 0] / t[..., 1], sums, sets[mask])
+            low[alike], high[alike] = mean_interval(chosen, sets[mask], QUANTITY)
     parts = {name: mean, f"{name}_low": low, f"{name}_high": high, f"n_{name}": finite.sum(0)}
     return {part: (dims, array.reshape(shape)) for part, array in parts.items()}
 

@@ -42,7 +42,8 @@ all its samples. A sample that shares nothing is a set of its own.
   draw is divided by its own standard error. This follows skewed data, which a plain percentile bootstrap does not. Each end is
   at least as far away as Student's t puts it.
 - If **no set differs** from the others, the interval is what as many sets leave open: Wilson's upper end of 0 of so many
-  sets, times the distance to the end of the metric's range. A number without a range, such as a cosine, gets no width.
+  sets, times the distance to the end of the metric's range. A number without a range, such as a cosine or an effect in nat,
+  gets no width. An effect that is exactly 0 in all samples is such a number, and no share.
 - **Ranks** jump, and get percentiles over draws of sets.
 - A single set shows no spread: its interval is left out.
 

@@ -9,7 +9,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
+from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes.circuits.edge_gradients import score_edges
@@ -133,9 +133,7 @@ def describe(
 
 def mean_effects(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean of effects [pair, ...] and its interval, without width where all pairs are equal."""
-    mean, (low, high) = values.mean(0), mean_interval(values, groups)
-    equal = (values == values[:1]).all(0) & (len(np.unique(groups)) > 1)  # 0 and 1 are no shares here
-    return mean, np.where(equal, mean, low), np.where(equal, mean, high)
+    return values.mean(0), *mean_interval(values, groups, QUANTITY)
 
 
 def _summarise(graph: Graph, scores: np.ndarray, groups: np.ndarray) -> xr.Dataset:

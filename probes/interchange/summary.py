@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import Interval, mean_interval, percentile_interval, sums_interval
+from mmprobe.analyses.intervals import QUANTITY, mean_interval, percentile_interval, sums_interval
 from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
@@ -56,7 +56,7 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     }
     out = xr.Dataset({"effect_per_token": ("sample", per_token)}, coords=coords)
     sets = image_groups([row.sample for row in rows])
-    low, high = _mean_interval(per_token, sets)
+    low, high = mean_interval(per_token, sets, QUANTITY)
     out.attrs["sets"] = len(np.unique(sets))
     out["mean"], out["median"] = ((), per_token.mean()), ((), np.median(per_token))
     out["low"], out["high"], out["n"] = ((), low), ((), high), ((), len(rows))
@@ -84,7 +84,7 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     out["slope"] = ("sample", slopes)
     finite = slopes[np.isfinite(slopes)]
     out["slope_mean"] = ((), finite.mean() if len(finite) else np.nan)
-    ends = _mean_interval(finite, sets[np.isfinite(slopes)])
+    ends = mean_interval(finite, sets[np.isfinite(slopes)], QUANTITY)
     out["slope_low"], out["slope_high"] = (((), end) for end in ends)
     out["n_slope"] = ((), len(finite))
     _add_regions(out, rows)
@@ -96,7 +96,7 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
     )
     _add_localisation(out, losses, sets)
     masks = label_masks([row.faithful for row in rows])
-    out.update(means_by_label("effect_by_label", per_token, masks, ("label",), sets))
+    out.update(means_by_label("effect_by_label", per_token, masks, ("label",), sets, QUANTITY))
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     return out
 
@@ -138,30 +138,22 @@ def _add_means(
     """Add the mean over samples of each column [sample, column], and its interval, without NaN."""
     measured = [np.isfinite(column) for column in values.T]
     columns = [column[kept] for column, kept in zip(values.T, measured, strict=True)]
-    intervals = [_mean_interval(column, sets[kept]) for column, kept in zip(columns, measured, strict=True)]
+    intervals = [
+        mean_interval(column, sets[kept], QUANTITY) for column, kept in zip(columns, measured, strict=True)
+    ]
     ends: np.ndarray = np.array(intervals).reshape(-1, 2)
     out[name] = (dim, [column.mean() if len(column) else np.nan for column in columns])
     out[f"{name}_low"], out[f"{name}_high"] = (dim, ends[:, 0]), (dim, ends[:, 1])
     out[count] = (dim, [len(column) for column in columns])
 
 
-def _mean_interval(values: np.ndarray, sets: np.ndarray) -> Interval:
-    """Return the interval of a mean in nat, which is no share even where all values are 0."""
-    return _ratio_interval(np.stack([values, np.ones(len(values))], 1), sets)
-
-
-def _ratio_interval(sums: np.ndarray, sets: np.ndarray) -> Interval:
-    """Return the interval of the ratio of two sums over samples, [sample, 2]."""
-    if not len(sums):
-        return np.array(np.nan), np.array(np.nan)
-    return sums_interval(lambda total: total[..., 0] / total[..., 1], sums, sets)
-
-
 def _add_localisation(out: xr.Dataset, losses: np.ndarray, sets: np.ndarray) -> None:
     """Add the ratio of the mean losses [sample, (regions, whole images)], with its interval."""
     measured = np.isfinite(losses).all(1)
     losses = losses[measured]
-    low, high = _ratio_interval(losses, sets[measured])
+    low, high = np.nan, np.nan
+    if len(losses):
+        low, high = sums_interval(lambda total: total[..., 0] / total[..., 1], losses, sets[measured])
     out["localisation"] = ((), losses[:, 0].sum() / losses[:, 1].sum() if losses[:, 1].any() else np.nan)
     out["localisation_low"], out["localisation_high"] = ((), low), ((), high)
     out["n_localisation"] = ((), len(losses))

@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 
 from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import QUANTITY
 from mmprobe.analyses.statistics import LABELS, MINIMUM, compare_labels, label_masks, means_by_label
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
@@ -191,7 +192,7 @@ def attention_knockout_run(
 def _add_means(out: xr.Dataset, masks: dict[str, np.ndarray], minimum: int, sets: np.ndarray) -> str:
     """Add means and differences by label; return why labels are not compared, or ""."""
     values = out["change_per_token"].values
-    out.update(means_by_label("change_by_label", values, masks, ("label", "layer"), sets))
+    out.update(means_by_label("change_by_label", values, masks, ("label", "layer"), sets, QUANTITY))
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     out["n_faithful"] = ((), int(out["n_label"][1]))
     out["n_unfaithful"] = ((), int(out["n_label"][2]))

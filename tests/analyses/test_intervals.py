@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from mmprobe.analyses.held_out import weighted_auc
 from mmprobe.analyses.intervals import (
+    QUANTITY,
     SMALLEST_ERROR,
     mean_interval,
     percentile_interval,
@@ -131,6 +132,22 @@ def test_each_column_is_alone():
     np.testing.assert_allclose(
         mean_interval(many, None)[1][700], mean_interval(many[:, 700], None)[1], rtol=1e-5
     )
+
+
+def test_an_effect_of_0_or_1_in_all_samples_is_no_share():
+    groups = np.repeat(np.arange(6), 2)
+    for value in (0.0, 1.0):
+        same = np.full(12, value)
+        assert mean_interval(same, groups) != (value, value), "a share"
+        assert mean_interval(same, groups, QUANTITY) == (value, value)
+    np.testing.assert_allclose(  # what six sets leave open in a range
+        mean_interval(np.zeros(12), groups, (-2.0, None)),
+        (-2 * share_interval(np.zeros(6), np.ones(6))[1], 0),
+    )
+    changes = np.array([0.0, 1, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1])
+    sums = np.stack([changes, np.ones(12)], 1)
+    expected = sums_interval(lambda total: total[..., 0] / total[..., 1], sums, groups)
+    np.testing.assert_allclose(mean_interval(changes, groups, QUANTITY), expected, rtol=1e-6)
 
 
 def test_one_set_of_images_shows_no_spread():
