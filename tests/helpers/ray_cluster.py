@@ -1,0 +1,89 @@
+"""A Ray cluster of two nodes on this machine, whose workers can be killed."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from helpers.command_line import ENVIRONMENT
+
+_TIMEOUT = 180
+
+
+class RayCluster:
+    """Two nodes with one core each."""
+
+    def __init__(self, folder: Path):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        head = ["--head", f"--port={port}", "--include-dashboard=false"]
+        self.nodes = [
+            self._start_node(folder / "head.log", *head, f"--temp-dir={folder}", "--disable-usage-stats")
+        ]
+        self.nodes.append(self._start_node(folder / "node.log", f"--address={self.address}"))
+
+    def _start_node(self, log: Path, *arguments: str) -> psutil.Popen:
+        options = ["--block", "--num-cpus=1", "--object-store-memory=80000000"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *arguments]
+        with log.open("w") as file:
+            node = psutil.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+        deadline = time.monotonic() + _TIMEOUT
+        while "Ray runtime started" not in log.read_text():
+            assert node.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        return node
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the processes that hold actors."""
+        processes = [child for node in self.nodes for child in node.children(recursive=True)]
+        return [process for process in processes if _title(process).startswith("ray::_Worker")]
+
+    def wait_for_trace(self, traces: Path) -> None:
+        """Wait until the first trace is in a folder."""
+        deadline = time.monotonic() + _TIMEOUT
+        while not list(traces.glob("*.h5")):
+            assert time.monotonic() < deadline, "no trace"
+            time.sleep(0.01)
+
+    def kill_a_worker(self, traces: Path, seed: int) -> int:
+        """Kill a worker at a random moment behind the first trace, and return the number of its process."""
+        self.wait_for_trace(traces)
+        rng = random.Random(seed)
+        time.sleep(rng.uniform(0, 0.5))
+        chosen = rng.choice(self.workers())
+        chosen.kill()
+        return chosen.pid
+
+    def stop(self) -> None:
+        for node in reversed(self.nodes):
+            processes = [*node.children(recursive=True), node]
+            node.terminate()
+            _, left = psutil.wait_procs(processes, timeout=20)
+            for process in left:
+                process.kill()
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+@contextmanager
+def ray_cluster(folder: Path) -> Iterator[RayCluster]:
+    """Yield a cluster, and stop it behind the block."""
+    cluster = RayCluster(folder)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
