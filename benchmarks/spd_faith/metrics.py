@@ -175,12 +175,13 @@ def _compute_group(
 
 def _mean_metrics(labels: Sequence[PairLabels], unparsed: float | None) -> dict[str, Metric]:
     """Compute the metrics that are means over pairs."""
-    scores = {each.pair.id: compute_scores(each, unparsed) for each in labels}
+    scores = [(each.pair.id, compute_scores(each, unparsed)) for each in labels]
     metrics: dict[str, Metric] = {}
     for name, (direction, limits) in _MEANS.items():
-        asked = {pair_id: values[name] for pair_id, values in scores.items() if name in values}
+        asked = [(pair_id, values[name]) for pair_id, values in scores if name in values]
         if asked:
-            metrics |= with_ids({name: mean_metric(list(asked.values()), direction, limits)}, list(asked))
+            metric = mean_metric([value for _, value in asked], direction, limits)
+            metrics |= with_ids({name: metric}, [pair_id for pair_id, _ in asked])
     return metrics
 
 
