@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -15,7 +14,7 @@ from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.cache import Run
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, unknown_name
 from mmprobe.samples import Sample
 
 Truth = TypeVar("Truth")
@@ -165,8 +164,7 @@ def find_benchmark(name: str) -> Benchmark[Any]:
         'pope'
     """
     if name not in NAMES:
-        near = get_close_matches(name, NAMES) or NAMES
-        raise InputError(f"benchmark {name!r}: no such benchmark; did you mean {', '.join(near)}?")
+        raise unknown_name("benchmark", name, NAMES)
     return import_module(f"mmprobe.benchmarks.{name.replace('-', '_')}.benchmark").BENCHMARK
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from inspect_ai.util import LimitExceededError
 
 from mmprobe.benchmarks.core.api_models import is_cut_off, messages_of
 from mmprobe.benchmarks.core.benchmark import (
+    NAMES,
     Answer,
     Benchmark,
     Truth,
@@ -42,52 +44,17 @@ from mmprobe.samples import Sample
 _log = logging.getLogger(__name__)
 
 
-@task
-def spd_faith(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
-    """Return the task of SPD-Faith Bench, on your data or on a drawn set."""
-    return _make_task("spd-faith", data, n, seed, judge)
+def _register(name: str) -> Callable[..., Task]:
+    def make(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
+        return _make_task(name, data, n, seed, judge)
+
+    make.__name__ = make.__qualname__ = name.replace("-", "_")
+    make.__doc__ = f"""Return the task of {name}, on your data or on a drawn set."""
+    return task(make)
 
 
-@task
-def pope(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
-    """Return the task of POPE, on your data or on a drawn set."""
-    return _make_task("pope", data, n, seed, judge)
-
-
-@task
-def chair(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
-    """Return the task of CHAIR, on your data or on a drawn set."""
-    return _make_task("chair", data, n, seed, judge)
-
-
-@task
-def mme(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
-    """Return the task of MME, on your data or on a drawn set."""
-    return _make_task("mme", data, n, seed, judge)
-
-
-@task
-def mirage(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
-    """Return the task of MIRAGE, on your data or on a drawn set."""
-    return _make_task("mirage", data, n, seed, judge)
-
-
-@task
-def magic(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
-    """Return the task of MagiC, on your data or on a drawn set."""
-    return _make_task("magic", data, n, seed, judge)
-
-
-@task
-def mirage_effect(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
-    """Return the task of the mirage effect, on your data or on a drawn set."""
-    return _make_task("mirage-effect", data, n, seed, judge)
-
-
-@task
-def mmreason(data: str | None = None, n: int = PAIRS, seed: int = SEED, judge: str = LEXICAL) -> Task:
-    """Return the task of MMReason, on your data or on a drawn set."""
-    return _make_task("mmreason", data, n, seed, judge)
+# inspect-ai finds the tasks by these names
+spd_faith, pope, chair, mme, mirage, magic, mirage_effect, mmreason = map(_register, NAMES)
 
 
 def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Task:

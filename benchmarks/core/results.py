@@ -195,7 +195,7 @@ def mean_metric(
     """Return the mean of one value a sample.
 
     Args:
-        values: one a sample. None marks a sample that could not be scored, which lowers the coverage.
+        values: one a sample, True for 1. None marks a sample that could not be scored, which lowers the coverage.
         direction: which way is better.
         range: smallest and largest possible value.
 
@@ -207,6 +207,20 @@ def mean_metric(
     return count_metric(
         [None if value is None else (value, 1.0) for value in values], ratio, direction, range
     )
+
+
+def change_metric(
+    after: Sequence[float | None], before: Sequence[float | None], direction: Direction
+) -> Metric:
+    """Return the mean change of a value from 0 to 1, over the samples that have both.
+
+    Example:
+        >>> change_metric([True, 1.0, None], [False, 1.0, 1.0], "higher").value
+        0.5
+    """
+    pairs = zip(after, before, strict=True)
+    changes = [None if a is None or b is None else float(a) - float(b) for a, b in pairs]
+    return mean_metric(changes, direction, (-1.0, 1.0))
 
 
 def count_metric(

@@ -72,17 +72,6 @@ def reasoning_steps(response: str) -> list[str]:
     return steps or split_steps(response)
 
 
-def find_stated_answer(response: str) -> str | None:
-    """Return the text after the last `Answer:` that begins a line, or None.
-
-    Example:
-        >>> find_stated_answer("R1 is a cat.\\n**Answer**: A cat. It sleeps.")
-        'A cat. It sleeps.'
-    """
-    answers = list(_ANSWER.finditer(response))
-    return response[answers[-1].end() :].strip(" *_\n") if answers else None
-
-
 def find_cited_regions(
     steps: Sequence[str], count: int, names: Sequence[Sequence[str]] = ()
 ) -> CitedRegions | None:

@@ -107,7 +107,7 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     non_empty = [
         answer for answer in judged.values() if answer.labels is not None or answer.unscored is not None
     ]
-    metrics["unscored"] = mean_metric([float(answer.unscored is not None) for answer in non_empty], "lower")
+    metrics["unscored"] = mean_metric([answer.unscored is not None for answer in non_empty], "lower")
     for record in records:
         if record["kind"] == "diagnosis":
             continue
@@ -165,7 +165,7 @@ def make_imageless_record(question: ImagelessQuestion, answers: Answers, labels:
 
 def make_diagnosis_record(modality: str, answers: Answers) -> dict[str, Any]:
     """Return the record of the diagnoses of one modality for `samples.jsonl`."""
-    texts, diagnoses, bias = collect_diagnoses(modality, answers)
+    texts, diagnoses, shares = collect_diagnoses(modality, answers)
     return {
         "id": next(iter(diagnosis_prompts(modality))).rpartition("-")[0],
         "kind": "diagnosis",
@@ -174,7 +174,7 @@ def make_diagnosis_record(modality: str, answers: Answers) -> dict[str, Any]:
             {"id": name, "response": text, "diagnosis": diagnosis}
             for (name, text), diagnosis in zip(texts, diagnoses, strict=True)
         ],
-        "shares": {kind: share.value for kind, share in bias.shares.items()},
+        "shares": {kind: share.value for kind, share in shares.items()},
     }
 
 

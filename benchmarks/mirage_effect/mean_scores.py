@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmprobe.benchmarks.core.results import Metric, with_ids
-from mmprobe.benchmarks.mirage_effect.metrics import mean_mirage_score
+from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.errors import InputError
 from mmprobe.json_files import ResultsFile, read_record
 
@@ -59,7 +58,10 @@ def mean_mirage_scores(folders: Sequence[str | Path]) -> MeanScores:
         for value in dict.fromkeys(record[key] for record in records):
             groups.append((f"[{key}={value}]", [record for record in records if record[key] == value]))
     for suffix, members in groups:
-        means = {f"{name}{suffix}": mean_mirage_score([row[name] for row in members]) for name in _SCORES}
+        means = {
+            f"{name}{suffix}": mean_metric([row[name] for row in members], "lower", (0.0, None))
+            for name in _SCORES
+        }
         metrics |= with_ids(means, [row["id"] for row in members])
     return MeanScores(metrics, records)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,15 +35,10 @@ def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
         >>> round(rates["mirage_rate"].value, 3), round(rates["mirage_rate_described"].value, 3)
         (0.667, 0.333)
     """
-    mirages = [None if label is None else float(not label.notices) for label in labels]
-    descriptions = [
-        None if label is None or label.describes is None else float(label.describes) for label in labels
-    ]
+    mirages = [None if label is None else not label.notices for label in labels]
+    descriptions = [None if label is None else label.describes for label in labels]
     described_mirages = [
-        None
-        if label is None or (label.describes is None and not label.notices)
-        else float(bool(label.describes) and not label.notices)
-        for label in labels
+        None if label is None else False if label.notices else label.describes for label in labels
     ]
     return {
         "mirage_rate": mean_metric(mirages, "lower"),
@@ -103,52 +98,31 @@ def mirage_scores(
     }
 
 
-def mean_mirage_score(scores: Sequence[float | None]) -> Metric:
-    """Return the mean mirage score, of a model over benchmarks or of a benchmark over models (section 7.6).
-
-    An undefined score (None) is left out and lowers the coverage.
-
-    Example:
-        >>> mean_mirage_score([0.5, None, 0.75]).value
-        0.625
-    """
-    return mean_metric(scores, "lower", (0.0, None))
-
-
-class Bias(NamedTuple):
-    """The distribution of the answers to one prompt over many seeds.
-
-    Attributes:
-        shares: share of each answer, the most frequent first.
-        flagged: share of the flagged answers.
-        entropy: of the shares, in bits. 0 if all answers are equal; None without answers.
-    """
-
-    shares: dict[str, Metric]
-    flagged: Metric
-    entropy: float | None
-
-
-def answer_bias(answers: Sequence[str | None], flagged: Collection[str] = ()) -> Bias:
-    """Return the distribution of the answers to one prompt over seeds (section 7.4 and figure 2).
+def answer_shares(answers: Sequence[str | None]) -> dict[str, Metric]:
+    """Return the share of each answer to one prompt over seeds, the most frequent first (section 7.4, figure 2).
 
     Args:
         answers: one answer per seed, 200 in the paper. None counts as `NO_ANSWER`.
-        flagged: answers that need immediate action, red in the figure.
 
     Example:
-        >>> bias = answer_bias(["melanoma", "melanoma", "naevus", None], {"melanoma"})
-        >>> list(bias.shares), bias.flagged.value, bias.entropy
-        (['melanoma', 'naevus', 'no answer found'], 0.5, 1.5)
+        >>> shares = answer_shares(["melanoma", "melanoma", "naevus", None])
+        >>> [(answer, share.value) for answer, share in shares.items()]
+        [('melanoma', 0.5), ('naevus', 0.25), ('no answer found', 0.25)]
     """
     texts = [NO_ANSWER if answer is None else answer for answer in answers]
     counts = sorted(Counter(texts).items(), key=lambda item: (-item[1], item[0]))
-    shares = {
-        answer: mean_metric([float(text == answer) for text in texts], "neither") for answer, _ in counts
-    }
-    p = np.array([count for _, count in counts], float) / max(len(texts), 1)
-    entropy = abs(float(-(p * np.log2(p)).sum())) if len(texts) else None
-    return Bias(shares, mean_metric([float(text in flagged) for text in texts], "neither"), entropy)
+    return {answer: mean_metric([text == answer for text in texts], "neither") for answer, _ in counts}
+
+
+def entropy(counts: np.ndarray) -> np.ndarray:
+    """Return the entropy in bits of counts [..., answer]: 0 if all answers are equal.
+
+    Example:
+        >>> float(entropy(np.array([2, 1, 1])))
+        1.5
+    """
+    shares = counts / counts.sum(-1, keepdims=True)
+    return np.abs(-(shares * np.log2(np.where(shares > 0, shares, 1))).sum(-1))
 
 
 class Similarity(NamedTuple):
@@ -215,4 +189,4 @@ def answers_kept(present: Sequence[str | None], absent: Sequence[str | None]) ->
         0.5
     """
     pairs = zip(present, absent, strict=True)
-    return mean_metric([None if a is None or b is None else float(a == b) for a, b in pairs], "lower")
+    return mean_metric([None if a is None or b is None else a == b for a, b in pairs], "lower")

@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, mean_metric, with_ids
+from mmprobe.benchmarks.core.results import Metric, change_metric, count_metric, mean_metric, with_ids
 from mmprobe.benchmarks.mirage_effect.choices import find_option, is_correct, normalize_answer
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 from mmprobe.benchmarks.mirage_effect.metrics import (
     NO_ANSWER,
-    Bias,
-    answer_bias,
+    answer_shares,
     answer_similarity,
     answers_kept,
+    entropy,
     mirage_rates,
     mirage_scores,
 )
@@ -47,12 +45,12 @@ class Diagnoses(NamedTuple):
     Attributes:
         answers: id and text of each answer, over wordings and seeds.
         diagnoses: the diagnosis in each answer; None without one.
-        bias: the distribution of the diagnoses.
+        shares: the share of each diagnosis.
     """
 
     answers: list[tuple[str, str]]
     diagnoses: list[str | None]
-    bias: Bias
+    shares: dict[str, Metric]
 
 
 def select_answers_to_label(truth: MirageEffectTruth, answers: Answers) -> dict[str, tuple[str, str]]:
@@ -106,11 +104,7 @@ def _imageless_metrics(questions: Sequence[ImagelessQuestion], labels: Labels) -
         variant_ids = [imageless_id(name, variant) for name in varied_ids]
         rates = with_ids(_mirage_rates(variant_ids, labels), varied_ids)
         metrics |= {f"{name}_{variant}": rate for name, rate in rates.items()}
-        changes = [
-            _mirage_change(labels.get(plain), labels.get(name))
-            for plain, name in zip(varied_ids, variant_ids, strict=True)
-        ]
-        change = mean_metric(changes, "lower", (-1.0, 1.0))
+        change = change_metric(_are_mirages(variant_ids, labels), _are_mirages(varied_ids, labels), "lower")
         metrics |= with_ids({f"mirage_rate_change_{variant}": change}, varied_ids)
     return metrics
 
@@ -119,11 +113,8 @@ def _mirage_rates(ids: Sequence[str], labels: Labels) -> dict[str, Metric]:
     return with_ids(mirage_rates([labels.get(name) for name in ids]), ids)
 
 
-def _mirage_change(plain: ImagelessLabels | None, variant: ImagelessLabels | None) -> float | None:
-    """Return 1 if the variant turns an answer into a mirage, -1 if it ends one, else 0."""
-    if plain is None or variant is None:
-        return None
-    return float(plain.notices) - float(variant.notices)
+def _are_mirages(ids: Sequence[str], labels: Labels) -> list[bool | None]:
+    return [None if (label := labels.get(name)) is None else not label.notices for name in ids]
 
 
 def _choice_metrics(
@@ -140,8 +131,8 @@ def _choice_metrics(
     guess_scores = mirage_scores(correct[GUESSED], correct[""], options)
     metrics["guess_score"] = guess_scores["mirage_score"]
     metrics["guess_score_above_chance"] = guess_scores["mirage_score_above_chance"]
-    metrics["accuracy_guess"] = _accuracy(correct[GUESSED], "neither")
-    metrics["mirage_minus_guess"] = _mean_difference(correct[ABSENT], correct[GUESSED])
+    metrics["accuracy_guess"] = mean_metric(correct[GUESSED], "neither")
+    metrics["mirage_minus_guess"] = change_metric(correct[ABSENT], correct[GUESSED], "neither")
     asked_named = _asked_both(questions, answers, NAMED, ABSENT_NAMED)
     metrics |= _named_metrics(correct, options, asked_named) | _few_shot_metrics(correct, options)
     metrics |= _no_choice_rates(questions, answers)
@@ -171,13 +162,9 @@ def _scores(
     )
     without, with_images = kept
     return mirage_scores(absent, present, options) | {
-        "accuracy_without": _accuracy(without, "neither"),
-        "accuracy_with": _accuracy(with_images, "higher"),
+        "accuracy_without": mean_metric(without, "neither"),
+        "accuracy_with": mean_metric(with_images, "higher"),
     }
-
-
-def _accuracy(correct: Sequence[bool | None], direction: Direction) -> Metric:
-    return mean_metric([None if right is None else float(right) for right in correct], direction)
 
 
 def _asked_both(questions: Sequence[ChoiceQuestion], answers: Answers, first: str, second: str) -> list[bool]:
@@ -193,8 +180,8 @@ def _named_metrics(
     scores = _scores(correct[ABSENT_NAMED], correct[NAMED], options, asked)
     kept = ("accuracy_with", "accuracy_without", "mirage_score")
     return {f"{name}_named": scores[name] for name in kept} | {
-        "name_gain_with": _mean_difference(correct[NAMED], correct[""]),
-        "name_gain_without": _mean_difference(correct[ABSENT_NAMED], correct[ABSENT]),
+        "name_gain_with": change_metric(correct[NAMED], correct[""], "neither"),
+        "name_gain_without": change_metric(correct[ABSENT_NAMED], correct[ABSENT], "neither"),
     }
 
 
@@ -207,8 +194,8 @@ def _few_shot_metrics(
         return {}
     scores = mirage_scores(few_shot, correct[""], options)
     return {
-        "accuracy_few_shot": _accuracy(few_shot, "neither"),
-        "few_shot_gain": _mean_difference(few_shot, correct[ABSENT]),
+        "accuracy_few_shot": mean_metric(few_shot, "neither"),
+        "few_shot_gain": change_metric(few_shot, correct[ABSENT], "neither"),
         "few_shot_score": scores["mirage_score"],
         "few_shot_score_above_chance": scores["mirage_score_above_chance"],
     }
@@ -239,14 +226,12 @@ def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: Answers) -> d
     """Compute the share of answers from which no option was read. Open questions have no options."""
     metrics = {}
     for name, suffix in (("no_choice_with", ""), ("no_choice_without", ABSENT)):
-        values: list[float | None] = []
-        for question in questions:
-            answer = first_answer(answers, question.id + suffix)
-            if answer is None or not question.choices:
-                values.append(None)
-            else:
-                values.append(float(find_option(question, answer) is None))
-        metrics[name] = mean_metric(values, "lower")
+        texts = [first_answer(answers, question.id + suffix) for question in questions]
+        unread = [
+            None if text is None or not question.choices else find_option(question, text) is None
+            for question, text in zip(questions, texts, strict=True)
+        ]
+        metrics[name] = mean_metric(unread, "lower")
     return metrics
 
 
@@ -288,18 +273,15 @@ def _pool_answers(questions: Sequence[ChoiceQuestion], answers: Answers, suffix:
 
 
 def _diagnosis_metrics(modality: str, answers: Answers) -> dict[str, Metric]:
-    _, diagnoses, bias = collect_diagnoses(modality, answers)
-    kinds = list(bias.shares)
+    _, diagnoses, shares = collect_diagnoses(modality, answers)
+    kinds = list(shares)
     rows = [[float(kind == (diagnosis or NO_ANSWER)) for kind in kinds] for diagnosis in diagnoses]
     suffix = f"[modality={modality}]"
     verdicts = [False if diagnosis is None else is_alarming(diagnosis) for diagnosis in diagnoses]
-    alarming = [None if verdict is None else float(verdict) for verdict in verdicts]
     return {
-        f"diagnosis_rate{suffix}": mean_metric(
-            [float(diagnosis is not None) for diagnosis in diagnoses], "lower"
-        ),
-        f"diagnosis_alarming{suffix}": mean_metric(alarming, "lower"),
-        f"diagnosis_entropy{suffix}": count_metric(rows, _entropy, "neither", (0.0, None)),
+        f"diagnosis_rate{suffix}": mean_metric([diagnosis is not None for diagnosis in diagnoses], "lower"),
+        f"diagnosis_alarming{suffix}": mean_metric(verdicts, "lower"),
+        f"diagnosis_entropy{suffix}": count_metric(rows, entropy, "neither", (0.0, None)),
     }
 
 
@@ -307,14 +289,7 @@ def collect_diagnoses(modality: str, answers: Answers) -> Diagnoses:
     """Return the answers to the requests for a diagnosis of one modality, their diagnoses, and the bias."""
     texts = [(name, text) for name in diagnosis_prompts(modality) for text in answers.get(name, ())]
     diagnoses = [find_diagnosis(text) for _, text in texts]
-    alarming = {diagnosis for diagnosis in diagnoses if diagnosis is not None and is_alarming(diagnosis)}
-    return Diagnoses(texts, diagnoses, answer_bias(diagnoses, alarming))
-
-
-def _entropy(counts: np.ndarray) -> np.ndarray:
-    """Return the entropy in bits of counts [..., kind]."""
-    shares = counts / counts.sum(-1, keepdims=True)
-    return np.abs(-(shares * np.log2(np.where(shares > 0, shares, 1))).sum(-1))
+    return Diagnoses(texts, diagnoses, answer_shares(diagnoses))
 
 
 def first_answer(answers: Answers, name: str) -> str | None:
@@ -329,9 +304,3 @@ def _normalized_answers(question: ChoiceQuestion, answers: Answers, suffix: str)
 def _first_normalized(question: ChoiceQuestion, answers: Answers, suffix: str) -> str | None:
     text = first_answer(answers, question.id + suffix)
     return None if text is None else normalize_answer(question, text)
-
-
-def _mean_difference(first: Sequence[bool | None], second: Sequence[bool | None]) -> Metric:
-    pairs = zip(first, second, strict=True)
-    values = [None if a is None or b is None else float(a) - float(b) for a, b in pairs]
-    return mean_metric(values, "neither", (-1.0, 1.0))

@@ -81,19 +81,6 @@ class Scene:
         """Return the scene as a dictionary for JSON."""
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: dict) -> Scene:
-        """Return the scene that `to_json` wrote."""
-        objects = [
-            SceneObject(**{**obj, "shift": tuple(obj["shift"]), "rgb": tuple(obj["rgb"])})
-            for obj in data["objects"]
-        ]
-        background = data["background"]
-        return cls(
-            tuple(objects),
-            Background(tuple(background["rgb"]), tuple(background["gradient"]), background["noise_seed"]),
-        )
-
 
 @dataclass(frozen=True)
 class Edit:

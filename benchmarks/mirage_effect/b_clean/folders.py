@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from mmprobe.benchmarks.core.jsonl import json_lines
-from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric, with_ids
-from mmprobe.benchmarks.mirage_effect.b_clean.cleaning import clean_questions
+from mmprobe.benchmarks.core.results import Direction, Metric, change_metric, mean_metric, with_ids
 from mmprobe.benchmarks.mirage_effect.b_clean.ranks import RankChange, rank_changes
 from mmprobe.errors import InputError
 from mmprobe.json_files import JsonRecord, check_depth, read_record
@@ -49,6 +48,38 @@ class _Results(NamedTuple):
     records: dict[str, Mapping[str, Any]]
 
 
+def clean_questions(
+    correct_without: Mapping[str, Mapping[str, bool | None]], by_text_model: Collection[str] = ()
+) -> list[str]:
+    """Return the questions that no model answers rightly without its image (section 7.9, steps 1 to 3).
+
+    Args:
+        correct_without: by model and id of the question, whether it was answered rightly without the image. A
+            question without a verdict (None) counts as not answered rightly.
+        by_text_model: ids of the questions that a model trained only on text answers rightly; they are
+            removed, too (step 3, optional).
+
+    Example:
+        >>> clean_questions({"m": {"a": True, "b": False, "c": False}, "n": {"a": False, "b": False, "c": None}})
+        ['b', 'c']
+    """
+    removed = set(by_text_model)
+    removed |= {name for verdicts in correct_without.values() for name, right in verdicts.items() if right}
+    return [name for name in next(iter(correct_without.values()), {}) if name not in removed]
+
+
+def chance_of_removal(options: Sequence[int | None], n_models: int) -> list[float]:
+    """Return the chance that at least one of n models guesses each question: 1 - (1 - 1/k)^n.
+
+    An open question has no number of options (None); nobody guesses it.
+
+    Example:
+        >>> [round(chance, 4) for chance in chance_of_removal([4, None], 3)]
+        [0.5781, 0.0]
+    """
+    return [1 - (1 - 1 / count) ** n_models if count else 0.0 for count in options]
+
+
 def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = None) -> CleanedFolders:
     """Clean the question set that several models answered, and rank the models on the kept questions.
 
@@ -87,16 +118,14 @@ def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = 
     options = [models[0].records[name]["options"] for name in ids]
     correct_without = _correct_by_model(models, names, ids, "absent")
     correct_with = _correct_by_model(models, names, ids, "present")
-    by_text_model = None
-    if text_models:
-        text_records = text_models[0].records
-        by_text_model = {name for name in ids if _is_correct(text_records[name], "absent")}
-    kept = clean_questions(ids, correct_without, options, by_text_model).kept
+    by_text_model = [
+        name for each in text_models for name in ids if _is_correct(each.records[name], "absent")
+    ]
+    verdicts = {name: dict(zip(ids, right, strict=True)) for name, right in correct_without.items()}
+    kept = clean_questions(verdicts, by_text_model)
     metrics = _removal_metrics(ids, kept, options, len(results))
     for name in names:
-        metrics[f"compromised[model={name}]"] = mean_metric(
-            [None if correct is None else float(correct) for correct in correct_without[name]], "neither"
-        )
+        metrics[f"compromised[model={name}]"] = mean_metric(correct_without[name], "neither")
     metrics = with_ids(metrics, ids) | _rank_metrics(rank_changes(ids, correct_with, set(kept)))
     return CleanedFolders(
         names, kept, metrics, _make_records(models[0], names, kept, correct_without, correct_with)
@@ -179,12 +208,11 @@ def _removal_metrics(
 ) -> dict[str, Metric]:
     kept_ids = set(kept)
     removed = [float(name not in kept_ids) for name in ids]
-    by_chance = [1 - (1 - 1 / count) ** n_models if count else 0.0 for count in options]
-    above_chance = [a - b for a, b in zip(removed, by_chance, strict=True)]
+    by_chance = chance_of_removal(options, n_models)
     return {
         "removed": mean_metric(removed, "neither"),
         "removed_by_chance": mean_metric(by_chance, "neither"),
-        "removed_above_chance": mean_metric(above_chance, "neither", (-1.0, 1.0)),
+        "removed_above_chance": change_metric(removed, by_chance, "neither"),
     }
 
 
@@ -204,8 +232,7 @@ def _rank_metrics(changes: Mapping[str, RankChange]) -> dict[str, Metric]:
         metrics[f"rank_change[model={name}]"] = _rank_metric(
             change.change, change.change_interval, change.after, "neither", (1.0 - count, count - 1.0)
         )
-    changed = [None if change.changed is None else float(change.changed) for change in changes.values()]
-    metrics["ranks_changed"] = mean_metric(changed, "neither")
+    metrics["ranks_changed"] = mean_metric([change.changed for change in changes.values()], "neither")
     return metrics
 
 

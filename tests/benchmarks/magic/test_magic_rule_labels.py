@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mmprobe.benchmarks.magic.rule_labels import is_correct
-from mmprobe.benchmarks.magic.steps import find_cited_regions, find_stated_answer, reasoning_steps
+from mmprobe.benchmarks.magic.steps import find_cited_regions, reasoning_steps
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,9 @@ def test_is_correct(response, true_answer, expected):
 def test_the_line_with_the_answer_is_no_step():
     response = "I look at R1. It is a cat.\n**Final Answer:** A cat, as in R3."
     assert reasoning_steps(response) == ["I look at R1.", "It is a cat."]
-    assert find_stated_answer(response) == "A cat, as in R3."
     assert reasoning_steps("Answer: R3 is a cat.") == ["Answer: R3 is a cat."]
     assert reasoning_steps("The answer lies in R1: a cat.") == ["The answer lies in R1: a cat."]
-    assert find_stated_answer("The answer lies in R1: a cat.") is None and reasoning_steps("") == []
+    assert reasoning_steps("") == []
 
 
 def test_boxes_are_cited_by_their_names_too():

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmprobe.benchmarks.mirage_effect.b_clean.cleaning import chance_share, clean_questions
+from mmprobe.benchmarks.mirage_effect.b_clean.folders import chance_of_removal, clean_questions
 from mmprobe.benchmarks.mirage_effect.b_clean.ranks import rank_changes
-from mmprobe.errors import InputError
 
 PRINTED = [
     # name, questions, options, right without the picture (three models), kept, percent removed
@@ -25,39 +24,26 @@ def test_the_papers_removal_shares(name, count, options, n_right, kept, percent)
     assert len(set().union(*sets)) == union
     ids = [f"q{number}" for number in range(count)]
     models = {
-        f"model {index}": [number in blind for number in range(count)] for index, blind in enumerate(sets)
+        f"model {index}": {name: number in blind for number, name in enumerate(ids)}
+        for index, blind in enumerate(sets)
     }
-    cleaned = clean_questions(ids, models, [options] * count)
-    assert len(cleaned.kept) == kept and cleaned.kept == ids[union:]
-    assert [len(compromised) for compromised in cleaned.compromised.values()] == list(n_right)
-    assert round(100 * cleaned.removed.value, 1) == percent and cleaned.removed.n == count
+    kept_ids = clean_questions(models)
+    assert len(kept_ids) == kept and kept_ids == ids[union:]
+    assert round(100 * (1 - len(kept_ids) / count), 1) == percent
     blind_guessing = 1 - np.mean(np.random.default_rng(0).integers(0, options, (200_000, 3)).all(1))
-    assert cleaned.removed_by_chance == pytest.approx(blind_guessing, abs=0.005)
+    assert chance_of_removal([options], 3) == [pytest.approx(blind_guessing, abs=0.005)]
 
 
 def test_chance_by_hand():
-    assert chance_share([4, 2, None], 2) == pytest.approx((7 / 16 + 3 / 4 + 0) / 3)
-    assert chance_share([4], 1) == 0.25 and chance_share([], 3) is None
-    assert [round(100 * chance_share([k], 3), 1) for k in (4, 5)] == [57.8, 48.8]
+    assert chance_of_removal([4, 2, None], 2) == pytest.approx([7 / 16, 3 / 4, 0])
+    assert chance_of_removal([4], 1) == [0.25] and chance_of_removal([], 3) == []
+    assert [round(100 * chance, 1) for chance in chance_of_removal([4, 5], 3)] == [57.8, 48.8]
 
 
 def test_the_union_is_removed_and_unscored_questions_stay():
-    correct = {"m": [True, False, None, False, False], "n": [True, True, False, False, None]}
-    cleaned = clean_questions(list("abcde"), correct, [4] * 5, by_text_model={"d"})
-    assert cleaned.kept == ["c", "e"] and cleaned.compromised == {"m": ["a"], "n": ["a", "b"]}
-    assert cleaned.unscored == {"m": 1, "n": 1} and cleaned.removed.value == pytest.approx(3 / 5)
-    assert cleaned.removed_by_chance == pytest.approx(1 - (3 / 4) ** 3), "the text model can guess, too"
-
-
-def test_inconsistent_input_is_refused():
-    with pytest.raises(InputError, match="one model"):
-        clean_questions(["a"], {}, [4])
-    with pytest.raises(InputError, match="2 entries for 1 questions"):
-        clean_questions(["a"], {"m": [True, False]}, [4])
-    with pytest.raises(InputError, match="options"):
-        clean_questions(["a"], {"m": [True]}, [])
-    with pytest.raises(InputError, match="twice"):
-        clean_questions(["a", "a"], {"m": [True, False]}, [4, 4])
+    first = dict(a=True, b=False, c=None, d=False, e=False)
+    second = dict(a=True, b=True, c=False, d=False, e=None)
+    assert clean_questions({"m": first, "n": second}, by_text_model={"d"}) == ["c", "e"]
 
 
 RANKINGS = [

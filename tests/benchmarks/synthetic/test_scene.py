@@ -158,11 +158,6 @@ def test_the_same_seed_draws_the_same_and_another_does_not():
     assert one != other
 
 
-def test_a_scene_survives_json():
-    scene = draw_scene(np.random.default_rng(4), "medium")
-    assert Scene.from_json(scene.to_json()) == scene
-
-
 @pytest.mark.parametrize("differences", [-1, 4])
 def test_a_number_of_differences_out_of_range_is_refused(differences):
     with pytest.raises(ValueError, match="differences must be 0 to 3"):
