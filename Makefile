@@ -5,6 +5,7 @@
 # make perf     measure what tracing costs
 # make organisms plant the models with known causes that are not planted yet (under an hour on two cores)
 # make docs     write the tables that are made from code
+# make site     build the pages, the notebooks and two reports in build/site
 # Each target sets up what it needs in $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
@@ -16,7 +17,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A worker that has nothing left to do takes tests from another one.
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: check test lint types demo perf docs organisms model-card format clean
+.PHONY: check test lint types links demo perf docs site organisms model-card format clean
 
 check: lint types $(VENV)/.editable
 	$(PYTEST) -m "not slow and not browser" tests
@@ -28,11 +29,13 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# mypy needs the packages as they are installed, so it gets a folder of links.
-types: $(VENV)/.dev
+# mypy and the reference need the packages as they are installed, so they get a folder of links.
+links:
 	rm -rf build/types
 	mkdir -p build/types/mmprobe
 	ln -s $(addprefix $(CURDIR)/,$(wildcard mmprobe/*) $(PACKAGES)) build/types/mmprobe
+
+types: $(VENV)/.dev links
 	cd build/types && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p mmprobe
 
 demo: $(VENV)/.wheel
@@ -47,6 +50,14 @@ docs: $(VENV)/.wheel
 	$(BIN)/python scripts/write_analyses_doc.py
 	$(BIN)/python scripts/write_scale_doc.py
 	$(BIN)/python scripts/write_organisms_doc.py
+
+# A warning is an error. The notebooks run while the site is built.
+site: $(VENV)/.editable $(VENV)/.site links
+	rm -rf build/site build/demo build/reports
+	$(BIN)/mmprobe demo --out build/demo
+	mkdir -p build/reports
+	cp build/demo/*.html build/reports
+	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/mkdocs build --strict
 
 organisms: $(VENV)/.editable
 	$(BIN)/python -W ignore scripts/organisms/plant.py & $(BIN)/python -W ignore scripts/organisms/plant.py; wait
@@ -68,6 +79,10 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/python scripts/requirements.py dev | xargs $(PIP) install -c constraints.txt
+	touch $@
+
+$(VENV)/.site: $(VENV)/.dev
+	$(BIN)/python scripts/requirements.py site | xargs $(PIP) install -c constraints.txt
 	touch $@
 
 # mmprobe itself is installed either as the wheel that users get or as links to this checkout.
