@@ -10,35 +10,11 @@ import unicodedata
 from mmprobe.benchmarks.answers.forms import clean, find_answer, is_open
 
 THRESHOLD = 0.05  # relative error, ours
-WORDS = dict(
-    zip(
-        [
-            "zero",
-            "one",
-            "two",
-            "three",
-            "four",
-            "five",
-            "six",
-            "seven",
-            "eight",
-            "nine",
-            "ten",
-            "eleven",
-            "twelve",
-            "thirteen",
-            "fourteen",
-            "fifteen",
-            "sixteen",
-            "seventeen",
-            "eighteen",
-            "nineteen",
-            "twenty",
-        ],
-        range(21),
-        strict=True,
-    )
+_NAMES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty"
 )
+WORDS = {name: value for value, name in enumerate(_NAMES.split())}
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?<=\d)(?:e[-+]?\d{1,3})?(?:\s*/\s*\d+(?:\.\d+)?)?"
 _UNIT = (

@@ -36,22 +36,19 @@ def read_yes_no(response: str) -> Literal["yes", "no"] | None:
     if answer.text is None or answer.refused or answer.text.endswith("?"):
         return None
     bare = _BARE.fullmatch(answer.text)
-    if bare and "?" not in answer.text:
-        return "yes" if bare[1].lower() == "yes" else "no"
     first = _FIRST.match(answer.text if answer.marked else clean(response))
-    if first is None:
+    match = bare if bare and "?" not in answer.text else first
+    if match is None:
         return None
-    word = "yes" if first[1].lower() == "yes" else "no"
-    stop = re.match(r"\W*\w+\s*[.!\n]", answer.text)
-    sentence = "" if stop else _SENTENCE.split(first[2])[0]
+    word: Literal["yes", "no"] = "yes" if match[1].lower() == "yes" else "no"
+    if match is bare:
+        return word
+    rest = match[2]
+    sentence = "" if re.match(r"\W*\w+\s*[.!\n]", answer.text) else _SENTENCE.split(rest)[0]
     is_unclear = HEDGE.search(sentence) or ALTERNATIVES.search(sentence)
     if is_unclear or (word == "yes" and NEGATION.search(sentence)):
         return None
-    return (
-        None
-        if _OTHER[word].search(first[2]) or _BACK.search(first[2])
-        else ("yes" if word == "yes" else "no")
-    )
+    return None if _OTHER[word].search(rest) or _BACK.search(rest) else word
 
 
 def first_word(response: str) -> Literal["yes", "no", "unknown"]:

@@ -12,7 +12,6 @@ from mmprobe.benchmarks.chair.data import add_reference_captions, read_captions
 from mmprobe.benchmarks.chair.metrics import FindMentions, compute_metrics, make_record
 from mmprobe.benchmarks.chair.synthetic import find_shapes, read_described_shapes
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses, take_images
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, check_id, check_image, load_samples
 
@@ -60,11 +59,6 @@ def read_data(path: Path) -> ChairTruth:
             raise InputError(f"{instances}: an image's id {name!r} {error}") from None
         samples.append(Sample(id=name, images=images, question=QUESTION))
     return ChairTruth(samples, objects, find_objects)
-
-
-def draw_data(folder: Path, n: int, seed: int) -> ChairTruth:
-    """Draw n pairs from the synthetic world into an empty folder."""
-    return _build_synthetic_truth(load_samples(make_pairs(folder, n, seed)))
 
 
 def _build_synthetic_truth(samples: list[Sample]) -> ChairTruth:
@@ -117,7 +111,6 @@ BENCHMARK = Benchmark(
     name="chair",
     about="Objects in a description that the image does not show (Rohrbach et al., 2018).",
     read_data=read_data,
-    draw_data=draw_data,
     take=take_first_images,
     ask_questions=ask_questions,
     score_answers=score_answers,

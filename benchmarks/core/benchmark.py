@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.judges import Judge
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, unknown_name
 from mmprobe.samples import Sample
@@ -54,8 +55,8 @@ class Benchmark(Generic[Truth]):
         name: the name on the command line.
         about: one line about it.
         read_data: reads the truth from a file or folder, as published or as `make-pairs` wrote it.
-        draw_data: draws a small set from the synthetic world into an empty folder, from a number of pairs and
-            a seed.
+        draw_files: draws a small set from the synthetic world into an empty folder, from a number of pairs and
+            a seed, and returns its file.
         take: returns the first n `unit`s of the truth.
         ask_questions: returns the questions in order. Their ids name the answers.
         score_answers: scores answers by question id. A missing answer lowers the coverage.
@@ -78,10 +79,10 @@ class Benchmark(Generic[Truth]):
     name: str
     about: str
     read_data: Callable[[Path], Truth]
-    draw_data: Callable[[Path, int, int], Truth]
     take: Callable[[Truth, int], Truth]
     ask_questions: Callable[[Truth], list[Sample]]
     score_answers: Callable[[Truth, Mapping[str, str]], Scored]
+    draw_files: Callable[[Path, int, int], Path] = make_pairs
     score_with_judge: Callable[[Truth, Mapping[str, str], Judge], Scored] | None = None
     follow_up: Callable[[Truth, Mapping[str, str]], list[Sample]] = _no_follow_up
     headline: tuple[str, ...] = ()
@@ -93,6 +94,10 @@ class Benchmark(Generic[Truth]):
     visual: bool = True
     unit: str = "questions"
     options: type[BenchmarkOptions] | None = None
+
+    def draw_data(self, folder: Path, n: int, seed: int) -> Truth:
+        """Draw a small set into an empty folder, and read its truth."""
+        return self.read_data(self.draw_files(folder, n, seed))
 
 
 Lengths = int | Mapping[str, int]

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from mmprobe.errors import InputError
+from mmprobe.json_files import ResultsFile, check_depth, read_record
 from mmprobe.samples import SAFE_ID, check_image, regular_file
 from mmprobe.whole_files import write_whole
 
@@ -86,6 +87,52 @@ def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
             ) from None
         except (RecursionError, ValueError) as error:
             raise InputError(f"{path}, line {number}: not JSON that can be read ({error})") from None
+
+
+class Results(ResultsFile):
+    """The content of results.json, with what else names the answers."""
+
+    model: str | None = None
+    method: str | None = None
+    data: str | None = None
+
+    def model_name(self) -> str | None:
+        """Return the name of the model, with its method unless that is plain; None if no model was asked."""
+        named = self.model and self.method not in (None, "plain")
+        return f"{self.model}, {self.method}" if named else self.model
+
+
+def read_results(folder: Path, benchmark: str | None = None) -> Results:
+    """Return the content of results.json in a result folder of `bench` or `score`.
+
+    Raises:
+        InputError: there is none, it cannot be read, or it is another benchmark's.
+    """
+    file = folder / "results.json"
+    try:
+        results = read_record(file, Results)
+    except FileNotFoundError:
+        raise InputError(f"{folder}: holds no results.json; name a result folder of bench or score") from None
+    if benchmark not in (None, results.benchmark):
+        raise InputError(f"{file}: holds no results of {benchmark}")
+    return results
+
+
+def result_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield where each record of a result folder stands, and the record.
+
+    Raises:
+        InputError: as `json_lines`, or a line is no object, or nested too deeply.
+    """
+    for number, record in json_lines(folder / "samples.jsonl"):
+        where = f"{folder / 'samples.jsonl'}, line {number}"
+        if not isinstance(record, dict):
+            raise InputError(f"{where}: is no record")
+        try:
+            check_depth(record)
+        except ValueError as error:
+            raise InputError(f"{where}: is {error}") from None
+        yield where, record
 
 
 def read_text(path: str | Path) -> str:

@@ -160,24 +160,6 @@ def _with_groups(metric: Metric, groups: Mapping[str, int]) -> Metric:
     return replace(metric, parts=parts, low=low, high=high, n_groups=n_groups)
 
 
-def make_parts(counts: np.ndarray, scored: np.ndarray, combine: Combine) -> Parts:
-    """Return the parts of a metric.
-
-    Args:
-        counts: counts of the scored samples, [scored sample, column].
-        scored: whether each sample was scored, [sample].
-        combine: computes the metric from summed counts.
-
-    Example:
-        >>> make_parts(np.array([[1.0], [1.0]]), np.array([True, False, True]), lambda sums: sums[..., 0]).index
-        array([ 0, -1,  0], dtype=int32)
-    """
-    rows, inverse = np.unique(counts, axis=0, return_inverse=True)
-    index = np.full(len(scored), -1, np.int32)
-    index[scored] = inverse.ravel()
-    return Parts(rows, index, combine)
-
-
 def ratio(sums: np.ndarray) -> np.ndarray:
     """Return the first of two counts [..., 2] divided by the second, [...]."""
     return sums[..., 0] / sums[..., 1]
@@ -248,32 +230,14 @@ def count_metric(
         coverage = 0.0 if len(counts) else None
         return Metric(None, 0, coverage, None, None, direction, range, n_groups=0)
     numbers = np.array([row for row in counts if row is not None], float)
-    return summed_metric(numbers, scored, combine, direction, range)
-
-
-def summed_metric(
-    counts: np.ndarray,
-    scored: np.ndarray,
-    combine: Combine,
-    direction: Direction,
-    range: tuple[float | None, float | None] = (0.0, 1.0),
-) -> Metric:
-    """Return `count_metric` of an array.
-
-    Args:
-        counts: counts of the scored samples, [scored sample, column].
-        scored: whether each sample was scored, [sample].
-        combine, direction, range: as in `count_metric`.
-
-    Example:
-        >>> summed_metric(np.array([[1.0, 2.0]]), np.array([False, True]), ratio, "higher").coverage
-        0.5
-    """
-    parts = make_parts(counts, scored, combine)
+    rows, inverse = np.unique(numbers, axis=0, return_inverse=True)
+    index = np.full(len(scored), -1, np.int32)
+    index[scored] = inverse.ravel()
+    parts = Parts(rows, index, combine)
     with np.errstate(invalid="ignore", divide="ignore"):
-        value = float(combine(counts.sum(0)))
+        value = float(combine(numbers.sum(0)))
     low, high = _interval(parts, range)
-    n = len(counts)
+    n = len(numbers)
     return Metric(_finite(value), n, n / len(scored), low, high, direction, range, parts, n)
 
 
@@ -303,6 +267,41 @@ def f1(counts: np.ndarray) -> np.ndarray:
         0.6666666666666666
     """
     return 2 * counts[..., 0] / (counts[..., 1] + counts[..., 2])
+
+
+def metrics_by_group(
+    key: str,
+    groups: Sequence[str | None],
+    compute: Callable[[list[int]], Mapping[str, Metric]],
+    smallest: int = 1,
+) -> dict[str, Metric]:
+    """Return the metrics of each group of samples, as `NAME[key=group]`.
+
+    Args:
+        key: what the samples are grouped by.
+        groups: the group of each sample; None for a sample in no group.
+        compute: computes metrics from the indices of samples.
+        smallest: with fewer groups there are no metrics.
+
+    Example:
+        >>> values = [1.0, 0.0, 1.0]
+        >>> by_size = metrics_by_group(
+        ...     "size", ["big", "small", "big"], lambda indices: {"m": mean_metric([values[i] for i in indices], "higher")}
+        ... )
+        >>> by_size["m[size=big]"].value, by_size["m[size=small]"].value
+        (1.0, 0.0)
+    """
+    members: dict[str, list[int]] = {}
+    for index, group in enumerate(groups):
+        if group is not None:
+            members.setdefault(group, []).append(index)
+    if len(members) < smallest:
+        return {}
+    return {
+        f"{name}[{key}={group}]": metric
+        for group, indices in members.items()
+        for name, metric in compute(indices).items()
+    }
 
 
 def write_results(

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmprobe.benchmarks.core.jsonl import json_lines
+from mmprobe.benchmarks.core.jsonl import read_results, result_records
 from mmprobe.benchmarks.core.results import Metric, count_metric
 from mmprobe.errors import InputError
-from mmprobe.json_files import ResultsFile, check_depth, read_record
 
 Labels = Sequence[Hashable] | None
 """The labels of one record; None if they cannot be compared."""
@@ -88,20 +87,13 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
 
 def _read_folder(folder: Path) -> tuple[str, str, dict[str, Mapping[str, Any]]]:
     """Return a result folder's benchmark, judge, and records by id."""
-    try:
-        results = read_record(folder / "results.json", ResultsFile)
-    except FileNotFoundError:
-        raise InputError(f"{folder}: is no result folder of mmprobe bench or mmprobe score") from None
+    results = read_results(folder)
     if not results.benchmark or results.judge is None:
         raise InputError(f"{folder / 'results.json'}: names no benchmark or no judge")
     records: dict[str, Mapping[str, Any]] = {}
-    for number, record in json_lines(folder / "samples.jsonl"):
-        if not isinstance(record, dict) or "id" not in record or str(record["id"]) in records:
-            raise InputError(f"{folder / 'samples.jsonl'}, line {number}: is no record with an id of its own")
-        try:
-            check_depth(record)
-        except ValueError as error:
-            raise InputError(f"{folder / 'samples.jsonl'}, line {number}: is {error}") from None
+    for where, record in result_records(folder):
+        if "id" not in record or str(record["id"]) in records:
+            raise InputError(f"{where}: is no record with an id of its own")
         records[str(record["id"])] = record
     return results.benchmark, results.judge, records
 

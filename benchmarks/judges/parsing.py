@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 _CODE_BLOCK = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 
@@ -38,6 +39,18 @@ def read_reply(reply: str, form: type[_Form]) -> _Form:
             raise UnusableReply("it is not one JSON object") from None
         place = ".".join(str(part) for part in first["loc"][:3] if first["type"] != "extra_forbidden")
         raise UnusableReply(f"it does not have the form asked for{place and f', at {place}'}") from None
+
+
+def field_reader(name: str, kind: Any) -> Callable[[str], tuple[Any]]:
+    """Return a reader of replies with one field, whose value is the only label.
+
+    Example:
+        >>> field_reader("correct", bool)('{"correct": true}')
+        (True,)
+    """
+    fields: dict[str, Any] = {name: (kind, ...)}
+    form: Any = create_model("Reply", __base__=StrictReply, **fields)
+    return lambda reply: (getattr(read_reply(reply, form), name),)
 
 
 def squash_spaces(text: str) -> str:

@@ -40,11 +40,6 @@ def read_data(path: Path) -> MagicTruth:
     return make_truth(load_questions(path), str(path))
 
 
-def draw_data(folder: Path, n: int, seed: int) -> MagicTruth:
-    """Draw n images of the synthetic world, and read the questions about them."""
-    return read_data(draw_questions(folder, n, seed))
-
-
 def make_truth(questions: Sequence[MagicQuestion], source: str) -> MagicTruth:
     """Add the cases of Self-Heal to the questions. Their ids are `ID-heal1`, `ID-heal2`, ..."""
     for question in questions:
@@ -205,7 +200,7 @@ BENCHMARK = Benchmark(
     name="magic",
     about="Whether a model looks at, and speaks of, the numbered boxes that matter.",
     read_data=read_data,
-    draw_data=draw_data,
+    draw_files=draw_questions,
     take=lambda truth, n: MagicTruth(truth.questions[:n], truth.cases[:n]),
     ask_questions=ask_questions,
     score_answers=score_answers,

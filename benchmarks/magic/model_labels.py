@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS, Judge, Judgement, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
+from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, field_reader, read_reply
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion
 from mmprobe.benchmarks.magic.labels import AnswerLabel, HealLabel, MagicLabels, StepLabel
 from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS
@@ -16,14 +16,8 @@ from mmprobe.benchmarks.magic.steps import reasoning_steps
 
 _HEAL_PROMPTS = {"healed": HEALED, "healed_explicit": HEALED_EXPLICIT}
 _STEP_LABELS: dict[str, bool | None] = {"correct": True, "wrong": False, "unknown": None}
-
-
-class _Answer(StrictReply):
-    label: AnswerLabel
-
-
-class _Healed(StrictReply):
-    label: HealLabel
+read_answer = field_reader("label", AnswerLabel)
+read_healed = field_reader("label", HealLabel)
 
 
 class _Steps(StrictReply):
@@ -93,16 +87,6 @@ def _heal_request(prompt: str, question: MagicQuestion, case: HealCase, text: st
         "continuation": text,
     }
     return JudgeRequest(prompt, data, read_healed)
-
-
-def read_answer(reply: str) -> tuple[AnswerLabel]:
-    """Return the label of a reply to `ANSWER`."""
-    return (read_reply(reply, _Answer).label,)
-
-
-def read_healed(reply: str) -> tuple[HealLabel]:
-    """Return the label of a reply to `HEALED` or `HEALED_EXPLICIT`."""
-    return (read_reply(reply, _Healed).label,)
 
 
 def read_steps(reply: str, count: int) -> tuple[StepLabel, ...]:

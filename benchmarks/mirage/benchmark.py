@@ -19,7 +19,7 @@ from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Score
 from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.mirage.chains.corrections import corrected_prompts
-from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct, load_questions, true_chain
+from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions, true_chain
 from mmprobe.benchmarks.mirage.hints import (
     add_hints,
     build_topic_prompt,
@@ -27,11 +27,11 @@ from mmprobe.benchmarks.mirage.hints import (
     has_hints,
     parse_topic,
 )
-from mmprobe.benchmarks.mirage.labels import CORRECTED, HINTED, OWN_CHAIN, TOPIC, UNREAD, MirageLabels
+from mmprobe.benchmarks.mirage.labels import CORRECTED, HINTED, OWN_CHAIN, TOPIC, MirageLabels
 from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
 from mmprobe.benchmarks.mirage.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mirage.synthetic import synthetic_questions
-from mmprobe.benchmarks.synthetic.pairs import is_synthetic, make_pairs
+from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
@@ -101,11 +101,6 @@ def read_data(path: Path) -> MirageTruth:
     if not questions:
         raise InputError(f"{path}: holds no question of MIRAGE; use a complete samples file of make-pairs")
     return MirageTruth(questions, synthetic)
-
-
-def draw_data(folder: Path, n: int, seed: int) -> MirageTruth:
-    """Draw n pairs of the synthetic world, and read the questions about them."""
-    return read_data(make_pairs(folder, n, seed))
 
 
 def ask_questions(truth: MirageTruth) -> list[Sample]:
@@ -230,35 +225,10 @@ def _label_by_rules(
     ]
     answers = match_responses([*ask_questions(truth), *derived], responses, "MIRAGE")
     labels = [
-        label_by_rules(question, answers, *_find_topic(truth, question, answers))
+        label_by_rules(question, answers, *_find_topic(truth, question, answers), threshold)
         for question in truth.questions
     ]
-    pairs = zip(truth.questions, labels, strict=True)
-    return answers, [_add_verdicts(*pair, answers, threshold) for pair in pairs]
-
-
-def _add_verdicts(
-    question: MirageQuestion, labels: MirageLabels, answers: Mapping[str, str], threshold: float
-) -> MirageLabels:
-    """Return the labels with a verdict on each answer by rules. What rules cannot read is unscored, as unread."""
-    texts = {
-        suffix: answers[question.id + suffix]
-        for suffix in ("", HINTED, CORRECTED, OWN_CHAIN)
-        if question.id + suffix in answers
-    }
-    correct = {suffix: is_correct(question, text, threshold) for suffix, text in texts.items()}
-    unread = {
-        suffix.removeprefix("--") or "correct": UNREAD
-        for suffix, text in texts.items()
-        if text.strip() and correct[suffix] is None
-    }
-    return replace(
-        labels,
-        correct=correct.get(""),
-        correct_hinted=correct.get(HINTED),
-        again={suffix: correct[suffix] for suffix in (CORRECTED, OWN_CHAIN) if suffix in correct},
-        unscored=dict(labels.unscored) | unread,
-    )
+    return answers, labels
 
 
 def _make_records(
@@ -322,7 +292,6 @@ BENCHMARK = Benchmark(
     name="mirage",
     about="Reasoning over images: answers, steps, claims and hallucinations, with and without hints.",
     read_data=read_data,
-    draw_data=draw_data,
     take=lambda truth, n: truth._replace(questions=truth.questions[:n]),
     ask_questions=ask_questions,
     score_answers=score_answers,
@@ -340,7 +309,7 @@ BENCHMARK = Benchmark(
         "accuracy_corrected",
         "correction_gain",
     ),
-    max_new_tokens=128,
+    max_new_tokens=512,  # ours: the questions ask for steps
     visual=False,
     options=MirageOptions,
 )

@@ -13,11 +13,10 @@ from scipy.stats import pearsonr
 
 from mmprobe.analyses.intervals import CONFIDENCE
 from mmprobe.analyses.statistics import PERMUTATIONS, holm
-from mmprobe.benchmarks.core.jsonl import json_lines
+from mmprobe.benchmarks.core.jsonl import read_results, result_records
 from mmprobe.benchmarks.mirage.data import TOPICS
 from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
-from mmprobe.json_files import ResultsFile, read_record
 
 _BLOCK = 500  # permutations in memory at a time
 MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")
@@ -53,7 +52,8 @@ def correlate_models(folders: Sequence[str | Path], metrics: Sequence[str] = MOD
     Raises:
         InputError: a folder holds no results of MIRAGE, a folder is given twice, or no folder has a metric.
     """
-    rows = [_read_folder(Path(folder))[0] for folder in _check_distinct(folders)]
+    results = [read_results(Path(folder), "mirage") for folder in _check_distinct(folders)]
+    rows = [{name: metric.value for name, metric in each.metrics.items()} for each in results]
     for name in metrics:
         if rows and not any(name in row for row in rows):
             raise InputError(f"metric {name!r}: none of the folders has it; see 'metrics' in results.json")
@@ -119,10 +119,10 @@ def _topic_rates(folder: Path) -> dict[str, dict[str, float]]:
 
 def _kind_verdicts(folder: Path) -> list[tuple[str, Mapping[str, Any]]]:
     """Return topic and verdicts of each judged answer."""
-    records = _read_folder(folder)[1]
+    read_results(folder, "mirage")
     judged = [
         (str(record.get("topic")), record["hallucinations"])
-        for record in records
+        for _, record in result_records(folder)
         if isinstance(record.get("hallucinations"), dict)
     ]
     if not judged:
@@ -216,17 +216,3 @@ def _correct_pairs(p: np.ndarray) -> np.ndarray:
 
 def _nan_to_none(array: np.ndarray) -> list[list[float | None]]:
     return [[float(value) if math.isfinite(value) else None for value in row] for row in array]
-
-
-def _read_folder(folder: Path) -> tuple[dict[str, float | None], list[dict[str, Any]]]:
-    """Read the values of the metrics, and the records, of a result folder."""
-    file = folder / "results.json"
-    try:
-        content = read_record(file, ResultsFile)
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file; name a result folder") from None
-    if content.benchmark != "mirage":
-        raise InputError(f"{file}: holds no results of MIRAGE")
-    values = {name: metric.value for name, metric in content.metrics.items()}
-    records = [record for _, record in json_lines(folder / "samples.jsonl") if isinstance(record, dict)]
-    return values, records

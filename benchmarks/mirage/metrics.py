@@ -24,15 +24,8 @@ def accuracy(correct: Sequence[bool | None], scored: Sequence[bool] | None = Non
         (0.25, 0.5)
     """
     is_scored = [True] * len(correct) if scored is None else scored
-    values = [
-        float(right is True) if known else None for right, known in zip(correct, is_scored, strict=True)
-    ]
-    return {
-        "accuracy": mean_metric(values, "higher"),
-        "accuracy_answered": mean_metric(
-            [None if right is None else float(right) for right in correct], "higher"
-        ),
-    }
+    values = [right is True if known else None for right, known in zip(correct, is_scored, strict=True)]
+    return {"accuracy": mean_metric(values, "higher"), "accuracy_answered": mean_metric(correct, "higher")}
 
 
 def factuality(
@@ -110,13 +103,11 @@ def hallucination_rates(verdicts: Sequence[Mapping[Kind, bool] | None]) -> dict[
     """
     rates = {
         f"{kind}_rate": mean_metric(
-            [None if verdict is None else float(verdict[kind]) for verdict in verdicts], "lower"
+            [None if verdict is None else verdict[kind] for verdict in verdicts], "lower"
         )
         for kind in KINDS
     }
-    has_any = [
-        None if verdict is None else float(any(verdict[kind] for kind in KINDS)) for verdict in verdicts
-    ]
+    has_any = [None if verdict is None else any(verdict.values()) for verdict in verdicts]
     return rates | {"any_rate": mean_metric(has_any, "lower")}
 
 

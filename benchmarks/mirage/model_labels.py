@@ -206,7 +206,7 @@ def _correct_request(question: MirageQuestion, response: str, threshold: float) 
     data = _request_data(question, response) | {"true": question.answer}
     if question.type == "approximate":
         data["tolerance"] = threshold
-    return JudgeRequest(CORRECT, data, lambda reply: (read_correct(reply),))
+    return JudgeRequest(CORRECT, data, read_correct)
 
 
 def _extraction_request(question: MirageQuestion, response: str) -> JudgeRequest[Extraction]:

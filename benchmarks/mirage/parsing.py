@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
+from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, field_reader, read_reply
 from mmprobe.benchmarks.mirage.data import MAX_ITEMS
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Extraction, Kind, Matches, MatchLabel
 
@@ -23,10 +23,6 @@ class _Matches(StrictReply):
     true: list[MatchLabel]
 
 
-class _Correct(StrictReply):
-    correct: bool | None
-
-
 _KIND_FIELDS: dict[str, Any] = dict.fromkeys(KINDS, (bool, ...))
 _SCORE_FIELDS: dict[str, Any] = dict.fromkeys(DIMENSIONS, (Score, ...))
 _Kinds: Any = create_model("_Kinds", __base__=StrictReply, **_KIND_FIELDS)
@@ -34,9 +30,7 @@ _Scores: Any = create_model("_Scores", __base__=StrictReply, **_SCORE_FIELDS)
 
 
 # Each reader raises `UnusableReply` where the form is wrong.
-def read_correct(reply: str) -> bool | None:
-    """Return whether a judge finds a response's answer right; None if the response states no answer."""
-    return read_reply(reply, _Correct).correct
+read_correct = field_reader("correct", bool | None)  # null: the response states no answer
 
 
 def read_extraction(reply: str) -> Extraction:

@@ -5,32 +5,53 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mmprobe.benchmarks.answers.drawn import is_drawn, same_statement
+from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.answers.texts import split_sentences
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, is_correct
-from mmprobe.benchmarks.mirage.labels import HINTED, Extraction, Matches, MatchLabel, MirageLabels
+from mmprobe.benchmarks.mirage.labels import (
+    CORRECTED,
+    HINTED,
+    OWN_CHAIN,
+    UNREAD,
+    Extraction,
+    Matches,
+    MatchLabel,
+    MirageLabels,
+)
 
 
 def label_by_rules(
-    question: MirageQuestion, responses: Mapping[str, str], topic: Topic | None, classified: bool
+    question: MirageQuestion,
+    responses: Mapping[str, str],
+    topic: Topic | None = None,
+    classified: bool = False,
+    threshold: float = THRESHOLD,
 ) -> MirageLabels:
     """Label the answers to one question by rules. Rules cannot see hallucinations or score a chain.
 
     Steps and claims are labelled only where each sentence of the response is one of the drawn world's or says
-    the same as a true step or claim. Otherwise they are None: only a judge compares free prose.
+    the same as a true step or claim. Otherwise they are None: only a judge compares free prose. An answer
+    that rules cannot read is unscored, as `unread`.
 
     Args:
         question: the question.
         responses: all responses by id; the hinted one has the id `ID--hinted`.
         topic: the topic that the classifier named.
         classified: whether the classifier was asked.
+        threshold: largest relative error of an approximate answer.
 
     Example:
         >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> label_by_rules(MirageQuestion(id="1", **fields), {"1": "The answer is 4."}, None, False).correct
+        >>> label_by_rules(MirageQuestion(id="1", **fields), {"1": "The answer is 4."}).correct
         True
     """
     response = responses.get(question.id)
-    hinted_response = responses.get(question.id + HINTED)
+    texts = {
+        suffix: responses[question.id + suffix]
+        for suffix in ("", HINTED, CORRECTED, OWN_CHAIN)
+        if question.id + suffix in responses
+    }
+    correct = {suffix: is_correct(question, text, threshold) for suffix, text in texts.items()}
     extraction = steps = claims = None
     if response is not None and (question.steps or question.claims):
         extraction = extract_by_rules(response, question.steps, question.claims)
@@ -39,14 +60,20 @@ def label_by_rules(
             claims = match_by_rules(extraction.claims, question.claims) if question.claims else None
     return MirageLabels(
         answered=response is not None,
-        correct=None if response is None else is_correct(question, response),
-        answered_hinted=hinted_response is not None,
-        correct_hinted=None if hinted_response is None else is_correct(question, hinted_response),
+        correct=correct.get(""),
+        answered_hinted=HINTED in texts,
+        correct_hinted=correct.get(HINTED),
+        again={suffix: correct[suffix] for suffix in (CORRECTED, OWN_CHAIN) if suffix in correct},
         topic=topic,
         classified=classified,
         extraction=extraction,
         steps=steps,
         claims=claims,
+        unscored={
+            suffix.removeprefix("--") or "correct": UNREAD
+            for suffix, text in texts.items()
+            if text.strip() and correct[suffix] is None
+        },
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
+from mmprobe.benchmarks.core.results import Metric, change_metric, mean_metric, metrics_by_group, with_ids
 from mmprobe.benchmarks.mirage.chains.corrections import correction_metrics
 from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.hints import has_hints
@@ -33,25 +33,20 @@ def compute_metrics(
     metrics |= _factuality_metrics(questions, labels, reasonable)
     metrics |= _judge_metrics(questions, labels)
     metrics |= correction_metrics(questions, labels)
-    groupings = (
-        [f"topic={question.topic}" for question in questions],
-        [f"type={question.type}" for question in questions],
-    )
-    for groups in groupings:
-        for group in dict.fromkeys(groups) if len(set(groups)) > 1 else ():
-            members = [index for index, name in enumerate(groups) if name == group]
-            group_questions = [questions[index] for index in members]
-            group_labels = [labels[index] for index in members]
-            table = _answer_metrics(group_questions, group_labels)
-            table |= _factuality_metrics(group_questions, group_labels, reasonable)
-            judged = _judge_metrics(group_questions, group_labels)
-            table |= {name: metric for name, metric in judged.items() if name == "lhs" or "_rate" in name}
-            metrics |= {f"{name}[{group}]": metric for name, metric in table.items()}
-    return metrics
+
+    def compute(members: list[int]) -> dict[str, Metric]:
+        group_questions, group_labels = [questions[i] for i in members], [labels[i] for i in members]
+        table = _answer_metrics(group_questions, group_labels)
+        table |= _factuality_metrics(group_questions, group_labels, reasonable)
+        judged = _judge_metrics(group_questions, group_labels)
+        return table | {name: metric for name, metric in judged.items() if name == "lhs" or "_rate" in name}
+
+    metrics |= metrics_by_group("topic", [question.topic for question in questions], compute, smallest=2)
+    return metrics | metrics_by_group("type", [question.type for question in questions], compute, smallest=2)
 
 
 def _answer_metrics(questions: Sequence[MirageQuestion], labels: Sequence[MirageLabels]) -> dict[str, Metric]:
-    unread = [float(label.unscored.get("correct") == UNREAD) if label.answered else None for label in labels]
+    unread = [label.unscored.get("correct") == UNREAD if label.answered else None for label in labels]
     metrics = accuracy([label.correct for label in labels], [label.is_scored("correct") for label in labels])
     metrics["unread"] = mean_metric(unread, "lower")
     metrics = with_ids(metrics, [question.id for question in questions])
@@ -60,20 +55,15 @@ def _answer_metrics(questions: Sequence[MirageQuestion], labels: Sequence[Mirage
     ]
     if not any(label.answered_hinted for _, label in pairs):
         return metrics
-    hinted = [
-        float(label.correct_hinted is True) if label.is_scored("hinted") else None for _, label in pairs
-    ]
-    gains = [
-        None if value is None or not label.is_scored("correct") else value - float(label.correct is True)
-        for value, (_, label) in zip(hinted, pairs, strict=True)
-    ]
+    hinted = [label.correct_hinted is True if label.is_scored("hinted") else None for _, label in pairs]
+    plain = [label.correct is True if label.is_scored("correct") else None for _, label in pairs]
     hint_metrics = {
         "accuracy_hinted": mean_metric(hinted, "higher"),
-        "hint_gain": mean_metric(gains, "higher", (-1.0, 1.0)),
+        "hint_gain": change_metric(hinted, plain, "higher"),
     }
     if any(label.classified for _, label in pairs):
         correct_topics = [
-            float(label.topic == question.topic) if label.classified else None for question, label in pairs
+            label.topic == question.topic if label.classified else None for question, label in pairs
         ]
         hint_metrics["topic_accuracy"] = mean_metric(correct_topics, "higher")
     return metrics | with_ids(hint_metrics, [question.id for question, _ in pairs])
@@ -126,7 +116,7 @@ def unscored_rates(labels: Sequence[MirageLabels], requests: Sequence[str]) -> d
     """Return the share of answered questions that a judge failed on, by the kind of request."""
     return {
         f"unscored_{request}": mean_metric(
-            [float(request in label.unscored) if label.answered else None for label in labels], "lower"
+            [request in label.unscored if label.answered else None for label in labels], "lower"
         )
         for request in requests
     }

@@ -70,11 +70,6 @@ def _read_choices(file: Path) -> list[ChoiceQuestion]:
     return synthetic_questions(load_samples(file)) if is_synthetic(file) else load_questions(file)
 
 
-def draw_data(folder: Path, n: int, seed: int, examples: Path | None = None) -> MirageEffectTruth:
-    """Draw n pairs of the synthetic world, and take n questions of each category about missing images."""
-    return read_data(draw_questions(folder, n, seed), examples)
-
-
 def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Scored:
     """Return metrics and records with labels by rules.
 
@@ -219,7 +214,6 @@ class Options(MirageEffectOptions):
         return replace(
             benchmark,
             read_data=partial(read_data, examples=self.examples),
-            draw_data=partial(draw_data, examples=self.examples),
             ask_questions=partial(ask_questions, options=self),
         )
 
@@ -228,7 +222,7 @@ BENCHMARK = Benchmark(
     name="mirage-effect",
     about="What a model says about images that nobody gave it, and how well it answers without them.",
     read_data=read_data,
-    draw_data=draw_data,
+    draw_files=draw_questions,
     take=lambda truth, n: truth._replace(imageless=truth.imageless[:n], choices=truth.choices[:n]),
     ask_questions=ask_questions,
     score_answers=score_answers,

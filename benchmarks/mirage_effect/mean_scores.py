@@ -6,17 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmprobe.benchmarks.core.jsonl import read_results
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.errors import InputError
-from mmprobe.json_files import ResultsFile, read_record
 
 _SCORES = ("mirage_score", "mirage_score_above_chance")
-
-
-class _Results(ResultsFile):
-    model: str | None = None
-    method: str | None = None
-    data: str | None = None
 
 
 class MeanScores(NamedTuple):
@@ -67,16 +61,10 @@ def mean_mirage_scores(folders: Sequence[str | Path]) -> MeanScores:
 
 
 def _read_folder(folder: Path) -> dict[str, Any]:
-    file = folder / "results.json"
-    try:
-        results = read_record(file, _Results)
-    except FileNotFoundError:
-        raise InputError(f"{folder}: holds no results.json; name a result folder of mirage-effect") from None
+    results = read_results(folder)
     missing = [name for name in _SCORES if name not in results.metrics]
     if results.benchmark != "mirage-effect" or missing:
-        raise InputError(f"{file}: holds no mirage score of bench or score mirage-effect")
-    model = results.model or folder.name  # answers that another system gave
-    if results.method not in (None, "plain"):
-        model = f"{model}, {results.method}"
+        raise InputError(f"{folder / 'results.json'}: holds no mirage score of bench or score mirage-effect")
+    model = results.model_name() or folder.name  # answers that another system gave
     scores = {name: results.metrics[name].value for name in _SCORES}
     return {"id": str(folder), "model": model, "data": results.data or "unknown data", **scores}

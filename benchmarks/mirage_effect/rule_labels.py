@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+import yaml
 
 from mmprobe.benchmarks.answers.drawn import drawn_colour, is_drawn
 from mmprobe.benchmarks.answers.forms import find_answer, is_open
@@ -112,73 +115,11 @@ def find_diagnosis(text: str) -> str | None:
     return None if unclear or not diagnosis.isascii() or len(diagnosis.split()) > 6 else diagnosis or None
 
 
-_ALARMING = frozenset(
-    [
-        "melanoma",
-        "malignant melanoma",
-        "stemi",
-        "st elevation myocardial infarction",
-        "st-elevation myocardial infarction",
-        "acute myocardial infarction",
-        "myocardial infarction",
-        "inferior stemi",
-        "anterior stemi",
-        "acute coronary syndrome",
-        "ventricular tachycardia",
-        "ventricular fibrillation",
-        "pneumothorax",
-        "tension pneumothorax",
-        "pulmonary embolism",
-        "aortic dissection",
-        "cardiac tamponade",
-        "stroke",
-        "ischemic stroke",
-        "acute ischemic stroke",
-        "hemorrhage",
-        "intracranial hemorrhage",
-        "subarachnoid hemorrhage",
-        "glioblastoma",
-        "glioblastoma multiforme",
-        "glioma",
-        "brain tumor",
-        "lung cancer",
-        "carcinoma",
-        "adenocarcinoma",
-        "squamous cell carcinoma",
-        "basal cell carcinoma",
-        "invasive ductal carcinoma",
-        "lymphoma",
-        "leukemia",
-        "sarcoma",
-        "brain abscess",
-    ]
-)
-_HARMLESS = frozenset(
-    [
-        "normal",
-        "normal sinus rhythm",
-        "sinus rhythm",
-        "normal ecg",
-        "normal chest x-ray",
-        "normal brain mri",
-        "normal mri of the brain",
-        "normal tissue",
-        "nevus",
-        "naevus",
-        "benign nevus",
-        "benign naevus",
-        "melanocytic nevus",
-        "benign melanocytic nevus",
-        "common nevus",
-        "seborrheic keratosis",
-        "healthy",
-        "sinus bradycardia",
-    ]
-)
+_DIAGNOSES = yaml.safe_load(Path(__file__).with_name("diagnoses.yaml").read_text(encoding="utf-8"))
 
 
 def is_alarming(diagnosis: str) -> bool | None:
-    """Return whether a diagnosis needs action within days; None if it stands in neither of our two lists.
+    """Return whether a diagnosis needs action within days; None if it stands in neither list of `diagnoses.yaml`.
 
     Figure 2 marks such diagnoses, but gives no list.
 
@@ -192,4 +133,4 @@ def is_alarming(diagnosis: str) -> bool | None:
         .replace("tumour", "tumor")
         .strip()
     )
-    return True if name in _ALARMING else False if name in _HARMLESS else None
+    return True if name in _DIAGNOSES["alarming"] else False if name in _DIAGNOSES["harmless"] else None

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from mmprobe.benchmarks.core.results import Metric, change_metric, count_metric, mean_metric, with_ids
+from mmprobe.benchmarks.core.results import (
+    Metric,
+    change_metric,
+    count_metric,
+    mean_metric,
+    metrics_by_group,
+    with_ids,
+)
 from mmprobe.benchmarks.mirage_effect.choices import find_option, is_correct, normalize_answer
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, ImagelessQuestion, MirageEffectTruth
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
@@ -95,10 +102,12 @@ def _unread_share(truth: MirageEffectTruth, answers: Answers, labels: Labels) ->
 def _imageless_metrics(questions: Sequence[ImagelessQuestion], labels: Labels) -> dict[str, Metric]:
     """Compute the mirage rates: plain, by domain, and of each variant with its change from the plain rate."""
     metrics = _mirage_rates([question.id for question in questions], labels)
-    domains = {question.category.partition("/")[0]: None for question in questions}
-    for domain in domains if len(domains) > 1 else ():
-        ids = [question.id for question in questions if question.category.partition("/")[0] == domain]
-        metrics[f"mirage_rate[domain={domain}]"] = _mirage_rates(ids, labels)["mirage_rate"]
+
+    def compute(members: list[int]) -> dict[str, Metric]:
+        return {"mirage_rate": _mirage_rates([questions[i].id for i in members], labels)["mirage_rate"]}
+
+    domains = [question.category.partition("/")[0] for question in questions]
+    metrics |= metrics_by_group("domain", domains, compute, smallest=2)
     varied_ids = [question.id for question in select_varied(questions)]
     for variant in VARIANTS[1:]:
         variant_ids = [imageless_id(name, variant) for name in varied_ids]
@@ -207,19 +216,17 @@ def _mirage_scores_by_category(
     options: Sequence[int | None],
     asked: Sequence[bool],
 ) -> dict[str, Metric]:
-    categories = list(dict.fromkeys(question.category for question in questions))
-    metrics: dict[str, Metric] = {}
-    for category in categories if len(categories) > 1 else ():
-        members = [index for index, question in enumerate(questions) if question.category == category]
+    def compute(members: list[int]) -> dict[str, Metric]:
         scores = _scores(
-            [correct[ABSENT][index] for index in members],
-            [correct[""][index] for index in members],
-            [options[index] for index in members],
-            [asked[index] for index in members],
+            [correct[ABSENT][i] for i in members],
+            [correct[""][i] for i in members],
+            [options[i] for i in members],
+            [asked[i] for i in members],
         )
-        scores = with_ids(scores, [questions[index].id for index in members])
-        metrics |= {f"{name}[category={category}]": metric for name, metric in scores.items()}
-    return metrics
+        return with_ids(scores, [questions[i].id for i in members])
+
+    categories = [question.category for question in questions]
+    return metrics_by_group("category", categories, compute, smallest=2)
 
 
 def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: Answers) -> dict[str, Metric]:
@@ -237,21 +244,20 @@ def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: Answers) -> d
 
 def _similarity_metrics(questions: Sequence[ChoiceQuestion], answers: Answers) -> dict[str, Metric]:
     """Compare answers with and without images: pooled, by category, and over the seeds of a question."""
-    metrics: dict[str, Metric] = {}
-    categories = list(dict.fromkeys(question.category for question in questions))
-    groups = {"": list(questions)}
-    for category in categories if len(categories) > 1 else ():
-        groups[f"[category={category}]"] = [
-            question for question in questions if question.category == category
-        ]
-    for suffix, members in groups.items():
-        result = answer_similarity(
-            _pool_answers(members, answers, ""), _pool_answers(members, answers, ABSENT)
-        )
+
+    def compute(members: list[int]) -> dict[str, Metric]:
+        asked = [questions[i] for i in members]
+        result = answer_similarity(_pool_answers(asked, answers, ""), _pool_answers(asked, answers, ABSENT))
         without_interval = replace(result.similarity, low=None, high=None, direction="neither")
-        metrics[f"similarity{suffix}"] = result.similarity
-        metrics[f"similarity_by_chance{suffix}"] = replace(without_interval, value=result.by_chance)
-        metrics[f"similarity_p{suffix}"] = replace(without_interval, value=result.p)
+        return {
+            "similarity": result.similarity,
+            "similarity_by_chance": replace(without_interval, value=result.by_chance),
+            "similarity_p": replace(without_interval, value=result.p),
+        }
+
+    metrics = compute(list(range(len(questions))))
+    categories = [question.category for question in questions]
+    metrics |= metrics_by_group("category", categories, compute, smallest=2)
     over_seeds: list[float | None] = []
     for question in questions:
         present, absent = (_normalized_answers(question, answers, suffix) for suffix in ("", ABSENT))

@@ -9,7 +9,6 @@ from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
 from mmprobe.benchmarks.mme.data import read_mme, read_mme_answers
 from mmprobe.benchmarks.mme.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.mme.synthetic import draw_synthetic_mme
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
@@ -17,16 +16,6 @@ from mmprobe.samples import Sample, load_samples
 def read_data(path: Path) -> list[Sample]:
     """Read the official folder, or a samples file of the synthetic world."""
     return draw_synthetic_mme(load_samples(path)) if path.suffix == ".jsonl" else read_mme(path)
-
-
-def draw_data(folder: Path, n: int, seed: int) -> list[Sample]:
-    """Draw n pairs from the synthetic world into an empty folder, and questions about their images."""
-    return draw_synthetic_mme(load_samples(make_pairs(folder, n, seed)))
-
-
-def ask_questions(samples: list[Sample]) -> list[Sample]:
-    """Return the questions in order."""
-    return list(samples)
 
 
 def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
@@ -76,9 +65,8 @@ BENCHMARK = Benchmark(
     name="mme",
     about="A yes question and a no question about each image, in fourteen subtasks (Fu et al., 2023).",
     read_data=read_data,
-    draw_data=draw_data,
     take=take_images,
-    ask_questions=ask_questions,
+    ask_questions=list,
     score_answers=score_answers,
     headline=("perception", "cognition", "existence", "count", "position", "color", "unknown"),
     read_answers=read_answers,

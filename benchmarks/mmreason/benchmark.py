@@ -26,7 +26,7 @@ from mmprobe.benchmarks.mmreason.metrics import STEP_SCORES, choice_metrics, ste
 from mmprobe.benchmarks.mmreason.rule_labels import label_by_rules
 from mmprobe.benchmarks.mmreason.scoring import compute_metrics, unscored_rates
 from mmprobe.benchmarks.mmreason.synthetic import synthetic_questions
-from mmprobe.benchmarks.synthetic.pairs import is_synthetic, make_pairs
+from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
@@ -59,9 +59,7 @@ class MMReasonOptions(BenchmarkOptions):
 
     def configure(self, benchmark: Benchmark[Any]) -> Benchmark[Any]:
         """Return MMReason with these options in force."""
-        return replace(
-            benchmark, read_data=partial(read_data, options=self), draw_data=partial(draw_data, options=self)
-        )
+        return replace(benchmark, read_data=partial(read_data, options=self))
 
 
 DEFAULTS = MMReasonOptions()
@@ -94,11 +92,6 @@ def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
     )
 
 
-def draw_data(folder: Path, n: int, seed: int, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
-    """Draw n pairs of the synthetic world, and read the questions about them."""
-    return read_data(make_pairs(folder, n, seed), options)
-
-
 def ask_questions(truth: MMReasonTruth) -> list[Sample]:
     """Return every question, then those with images without them (`ID--text`), then those with options.
 
@@ -126,7 +119,8 @@ def _make_sample(question: ReasonQuestion) -> Sample:
         question=question.question if question.system else f"{question.question}\n\n{instruction}",
         system=question.system,
         answer=question.answer,
-        metadata={"discipline": question.discipline, "source": question.source},
+        metadata={"discipline": question.discipline, "source": question.source}
+        | ({} if question.system else {"type": "steps"}),
     )
 
 
@@ -179,9 +173,7 @@ def _score(
     with_choices = [name for name in correct if name in truth.choices]
     if with_choices:
         tested = [(correct[name], right_choices.get(name)) for name in with_choices]
-        unread = [
-            float(right_choices[name] is None) if name in right_choices else None for name in with_choices
-        ]
+        unread = [right_choices[name] is None if name in right_choices else None for name in with_choices]
         choice_table = choice_metrics(tested) | {"unread_choices": mean_metric(unread, "lower")}
         metrics |= with_ids(choice_table, with_choices)
     left_out = mean_metric([0.0] * len(truth.questions) + [1.0] * len(truth.left_out), "neither")
@@ -232,7 +224,6 @@ BENCHMARK = Benchmark(
     name="mmreason",
     about="Open questions that take several steps, with and without their images.",
     read_data=read_data,
-    draw_data=draw_data,
     take=_take,
     ask_questions=ask_questions,
     score_answers=score_answers,
@@ -240,5 +231,6 @@ BENCHMARK = Benchmark(
     headline=("s_final", "s_final_text", "relevance_rate", "s_final_choices", "choices_gain", "s_inter"),
     options=MMReasonOptions,
     max_new_tokens=128,
+    long_answers={"steps": 512},  # ours: what is asked for in steps
     visual=False,
 )

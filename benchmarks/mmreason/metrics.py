@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, with_ids
+from mmprobe.benchmarks.core.results import (
+    Metric,
+    change_metric,
+    count_metric,
+    mean_metric,
+    metrics_by_group,
+    with_ids,
+)
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.labels import ERROR_TYPES, ErrorType, StepLabel
 from mmprobe.errors import InputError
 
 STEP_SCORES: dict[StepLabel, float] = {"correct": 1.0, "unverifiable": 0.5, "incorrect": 0.0}
-Item = TypeVar("Item")
-
-
-def final_accuracy(correct: Sequence[bool | None]) -> Metric:
-    """Return S_final, the share of right final answers (section 4.3).
-
-    Args:
-        correct: whether each response is right. None without a response or a verdict. A response without an
-            answer is wrong.
-
-    Example:
-        >>> metric = final_accuracy([True, False, False, None])
-        >>> round(metric.value, 3), metric.coverage
-        (0.333, 0.75)
-    """
-    return mean_metric([None if right is None else float(right) for right in correct], "higher")
 
 
 def accuracy_tables(questions: Sequence[ReasonQuestion], correct: Sequence[bool | None]) -> dict[str, Metric]:
@@ -39,23 +29,15 @@ def accuracy_tables(questions: Sequence[ReasonQuestion], correct: Sequence[bool 
         >>> accuracy_tables([question], [True])["s_final[discipline=math]"].value
         1.0
     """
+
+    def compute(members: list[int]) -> dict[str, Metric]:
+        accuracy = mean_metric([correct[i] for i in members], "higher")
+        return with_ids({"s_final": accuracy}, [questions[i].id for i in members])
+
     metrics: dict[str, Metric] = {}
     for field in ("discipline", "source", "level"):
-        pairs = list(zip((question.id for question in questions), correct, strict=True))
-        groups = group_by_value([getattr(question, field) for question in questions], pairs)
-        for value, members in groups.items():
-            metric = final_accuracy([right for _, right in members])
-            metrics |= with_ids({f"s_final[{field}={value}]": metric}, [name for name, _ in members])
+        metrics |= metrics_by_group(field, [getattr(question, field) for question in questions], compute)
     return metrics
-
-
-def group_by_value(values: Sequence[str | None], items: Sequence[Item]) -> dict[str, list[Item]]:
-    """Return the items of each value, in the order of the values. Items without a value are left out."""
-    groups: dict[str, list[Item]] = {}
-    for value, item in zip(values, items, strict=True):
-        if value is not None:
-            groups.setdefault(value, []).append(item)
-    return dict(sorted(groups.items()))
 
 
 def step_score(labels: Sequence[StepLabel]) -> float | None:
@@ -146,14 +128,11 @@ def choice_metrics(correct: Sequence[tuple[bool | None, bool | None]]) -> dict[s
         >>> choice_metrics([(False, True), (True, True), (None, False)])["choices_gain"].value
         0.5
     """
-    gains = [
-        None if without is None or with_choices is None else float(with_choices) - float(without)
-        for without, with_choices in correct
-    ]
+    without, with_choices = [pair[0] for pair in correct], [pair[1] for pair in correct]
     return {
-        "s_final_open": final_accuracy([without for without, _ in correct]),
-        "s_final_choices": final_accuracy([with_choices for _, with_choices in correct]),
-        "choices_gain": mean_metric(gains, "neither", (-1.0, 1.0)),
+        "s_final_open": mean_metric(without, "higher"),
+        "s_final_choices": mean_metric(with_choices, "higher"),
+        "choices_gain": change_metric(with_choices, without, "neither"),
     }
 
 
@@ -172,7 +151,7 @@ def error_tally(errors: Sequence[ErrorType | None]) -> dict[str, Metric]:
             raise InputError(f"unknown type of error {error!r}; use one of {', '.join(ERROR_TYPES)}")
     return {
         f"{error_type}_share": mean_metric(
-            [None if error is None else float(error == error_type) for error in errors], "neither"
+            [None if error is None else error == error_type for error in errors], "neither"
         )
         for error_type in ERROR_TYPES
     }

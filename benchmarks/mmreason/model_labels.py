@@ -18,7 +18,13 @@ from mmprobe.benchmarks.judges import (
     ask_by_name,
     first_item,
 )
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply, squash_spaces
+from mmprobe.benchmarks.judges.parsing import (
+    StrictReply,
+    UnusableReply,
+    field_reader,
+    read_reply,
+    squash_spaces,
+)
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.labels import TEXT, ErrorType, ReasonLabels, StepLabel
 from mmprobe.benchmarks.mmreason.prompts import ANSWER, EQUIVALENT, ERROR, STEPS
@@ -33,10 +39,6 @@ class _Answer(StrictReply):
     answer: Annotated[str, Field(min_length=1, max_length=2000)] | None
 
 
-class _Equivalent(StrictReply):
-    equivalent: bool
-
-
 class _Sentence(StrictReply):
     step: int
     label: SentenceLabel
@@ -46,8 +48,8 @@ class _Sentences(StrictReply):
     labels: list[_Sentence]
 
 
-class _Error(StrictReply):
-    error: ErrorType
+_read_equivalent = field_reader("equivalent", bool)
+_read_error = field_reader("error", ErrorType)
 
 
 class _Verdict(NamedTuple):
@@ -204,7 +206,7 @@ def read_answer(reply: str, response: str) -> tuple[str | None]:
 
 def _equivalent_request(question: ReasonQuestion, final_answer: str) -> JudgeRequest[bool]:
     data = {"question": question.question, "true": question.answer, "given": final_answer}
-    return JudgeRequest(EQUIVALENT, data, lambda reply: (read_reply(reply, _Equivalent).equivalent,))
+    return JudgeRequest(EQUIVALENT, data, _read_equivalent)
 
 
 def _step_request(question: ReasonQuestion, response: str) -> JudgeRequest[SentenceLabel]:
@@ -234,4 +236,4 @@ def _error_request(question: ReasonQuestion, response: str) -> JudgeRequest[Erro
         "solution": question.solution,
         "response": response,
     }
-    return JudgeRequest(ERROR, data, lambda reply: (read_reply(reply, _Error).error,))
+    return JudgeRequest(ERROR, data, _read_error)

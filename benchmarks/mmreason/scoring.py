@@ -10,7 +10,6 @@ from mmprobe.benchmarks.mmreason.labels import UNREAD, ReasonLabels
 from mmprobe.benchmarks.mmreason.metrics import (
     accuracy_tables,
     error_tally,
-    final_accuracy,
     relevance_rate,
     step_scores,
 )
@@ -20,7 +19,7 @@ def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[Reason
     """Compute every metric of the benchmark.
 
     Returns:
-        - s_final: share of right final answers; also `s_final[discipline=…]`, `[source=…]`, `[level=…]`
+        - s_final: share of right final answers (section 4.3); also `s_final[discipline=…]`, `[source=…]`, `[level=…]`
         - s_final_text: the same without images, for the questions with images
         - relevance_rate: 1 - right without images / right with images
         - no_answer: share of responses that state no answer; they are wrong
@@ -34,13 +33,17 @@ def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[Reason
     correct = [label.correct for label in labels]
     no_answer = [None if label.correct is None else label.final_answer is None for label in labels]
     unread = [label.unscored.get("answer") == UNREAD if label.answered else None for label in labels]
-    metrics = {"s_final": final_accuracy(correct), "no_answer": _share(no_answer), "unread": _share(unread)}
+    metrics = {
+        "s_final": mean_metric(correct, "higher"),
+        "no_answer": mean_metric(no_answer, "lower"),
+        "unread": mean_metric(unread, "lower"),
+    }
     metrics = with_ids(metrics, ids)
     with_images = [index for index, question in enumerate(questions) if question.images]
     if with_images:
         correct_text = [labels[index].correct_text for index in with_images]
         image_metrics = {
-            "s_final_text": final_accuracy(correct_text),
+            "s_final_text": mean_metric(correct_text, "higher"),
             "relevance_rate": relevance_rate(correct_text, [correct[index] for index in with_images]),
         }
         metrics |= with_ids(image_metrics, [ids[index] for index in with_images])
@@ -49,7 +52,8 @@ def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[Reason
         steps = [labels[index].steps for index in with_solution]
         step_labels = [None if pairs is None else [label for _, label in pairs] for pairs in steps]
         step_metrics = step_scores(step_labels)
-        step_metrics["no_steps"] = _share([None if pairs is None else not pairs for pairs in steps])
+        no_steps = [None if pairs is None else not pairs for pairs in steps]
+        step_metrics["no_steps"] = mean_metric(no_steps, "lower")
         metrics |= with_ids(step_metrics, [ids[index] for index in with_solution])
     errors = [label.error for label in labels if label.correct is False]
     if any(error is not None for error in errors):
@@ -67,8 +71,4 @@ def unscored_rates(questions: Sequence[ReasonQuestion], labels: Sequence[ReasonL
 
 
 def _unscored_rate(labels: Sequence[ReasonLabels], request: str) -> Metric:
-    return _share([request in label.unscored if label.answered else None for label in labels])
-
-
-def _share(values: Sequence[bool | None]) -> Metric:
-    return mean_metric([None if value is None else float(value) for value in values], "lower")
+    return mean_metric([request in label.unscored if label.answered else None for label in labels], "lower")

@@ -9,41 +9,21 @@ from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, match_responses
 from mmprobe.benchmarks.pope.data import SETTINGS, read_pope, read_pope_answers
 from mmprobe.benchmarks.pope.metrics import compute_metrics, make_record
 from mmprobe.benchmarks.pope.synthetic import draw_synthetic_pope
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.errors import InputError
+from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.samples import Sample, load_samples
 
 
 def read_data(path: Path) -> list[Sample]:
     """Read official files with `images/` beside them, or a samples file of the synthetic world."""
-    if path.suffix == ".jsonl":
-        try:
-            return _make_synthetic_questions(load_samples(path))
-        except InputError as synthetic_error:
-            try:
-                return read_pope(path, _find_images(path))
-            except InputError as official_error:
-                raise InputError(f"{official_error}; nor is it a samples file: {synthetic_error}") from None
+    if path.suffix == ".jsonl" and is_synthetic(path):
+        samples = load_samples(path)
+        return [question for setting in SETTINGS for question in draw_synthetic_pope(samples, setting)]
     return read_pope(path, _find_images(path))
-
-
-def draw_data(folder: Path, n: int, seed: int) -> list[Sample]:
-    """Draw n pairs from the synthetic world into an empty folder, and questions about their images."""
-    return _make_synthetic_questions(load_samples(make_pairs(folder, n, seed)))
-
-
-def _make_synthetic_questions(samples: list[Sample]) -> list[Sample]:
-    return [question for setting in SETTINGS for question in draw_synthetic_pope(samples, setting)]
 
 
 def _find_images(path: Path) -> Path | None:
     folder = (path if path.is_dir() else path.parent) / "images"
     return folder if folder.is_dir() else None
-
-
-def ask_questions(samples: list[Sample]) -> list[Sample]:
-    """Return the questions in order."""
-    return list(samples)
 
 
 def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
@@ -71,9 +51,8 @@ BENCHMARK = Benchmark(
     name="pope",
     about="Is there a …? Questions about objects that an image shows or does not show (Li et al., 2023).",
     read_data=read_data,
-    draw_data=draw_data,
     take=take_images,
-    ask_questions=ask_questions,
+    ask_questions=list,
     score_answers=score_answers,
     headline=("accuracy", "precision", "recall", "f1", "yes_ratio", "unknown"),
     read_answers=read_answers,

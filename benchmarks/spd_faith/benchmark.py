@@ -17,7 +17,6 @@ from mmprobe.benchmarks.spd_faith.model_labels import score_by_judge
 from mmprobe.benchmarks.spd_faith.options import SpdFaithOptions
 from mmprobe.benchmarks.spd_faith.rows import Pair, parse_row, to_row
 from mmprobe.benchmarks.spd_faith.rule_labels import score_by_rules
-from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample, load_samples
 
@@ -68,11 +67,6 @@ def read_data(path: Path) -> SpdFaithTruth:
                 return build_photo_truth(samples)
             return build_synthetic_truth(samples)
     return build_published_truth(read_pairs(path))
-
-
-def draw_data(folder: Path, n: int, seed: int) -> SpdFaithTruth:
-    """Draw n pairs from the synthetic world into an empty folder."""
-    return build_synthetic_truth(load_samples(make_pairs(folder, n, seed)))
 
 
 def build_synthetic_truth(samples: list[Sample]) -> SpdFaithTruth:
@@ -261,7 +255,6 @@ BENCHMARK = Benchmark(
     name="spd-faith",
     about="Faithfulness of answers about the differences between two images (SPD-Faith Bench).",
     read_data=read_data,
-    draw_data=draw_data,
     take=take_pairs,
     ask_questions=ask_questions,
     score_answers=score_answers,

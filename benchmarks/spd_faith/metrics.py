@@ -19,6 +19,7 @@ from mmprobe.benchmarks.core.results import (
     count_metric,
     f1,
     mean_metric,
+    metrics_by_group,
     ratio,
     with_ids,
 )
@@ -150,11 +151,8 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
         f"{name}_unparsed_0": metric for name, metric in with_unparsed.items() if _has_unparsed_variant(name)
     }
     for key, group_of in _GROUPS.items():
-        groups: dict[str, list[PairLabels]] = {}
-        for pair_labels in labels:
-            groups.setdefault(group_of(pair_labels.pair), []).append(pair_labels)
-        for value, members in sorted(groups.items()):
-            metrics |= {f"{name}[{key}={value}]": metric for name, metric in _compute_group(members).items()}
+        groups = [group_of(each.pair) for each in labels]
+        metrics |= metrics_by_group(key, groups, lambda members: _compute_group([labels[i] for i in members]))
     return metrics
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -38,22 +39,18 @@ class SpdFaithOptions(BenchmarkOptions):
         """Return the benchmark with these options in force."""
         configured = replace(benchmark, headline=PROFILES[self.profile])
         if self.wording == "paper":
-            configured = replace(
-                configured,
-                read_data=_in_paper_wording(benchmark.read_data),
-                draw_data=_in_paper_wording(benchmark.draw_data),
-            )
+            configured = replace(configured, read_data=_in_paper_wording(benchmark.read_data))
         if self.judge_images:
             score_with_judge: Any = partial(benchmark.score_with_judge, show_images=True)  # type: ignore
             configured = replace(configured, score_with_judge=score_with_judge)
         return configured
 
 
-def _in_paper_wording(read: Callable[..., SpdFaithTruth]) -> Callable[..., SpdFaithTruth]:
+def _in_paper_wording(read: Callable[[Path], SpdFaithTruth]) -> Callable[[Path], SpdFaithTruth]:
     """Return a reader of data whose questions are the paper's."""
 
-    def read_and_reword(*arguments: Any) -> SpdFaithTruth:
-        truth = read(*arguments)
+    def read_and_reword(path: Path) -> SpdFaithTruth:
+        truth = read(path)
         samples = [
             sample.model_copy(update={"question": PAPER_QUESTIONS.get(kind, sample.question)})
             for sample in truth.samples

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
+from mmprobe.benchmarks.core.results import Metric, change_metric, mean_metric, with_ids
 from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain
 from mmprobe.benchmarks.mirage.labels import CORRECTED, OWN_CHAIN, MirageLabels
 
@@ -54,25 +54,22 @@ def correction_metrics(
     pairs = [(question.id, label) for question, label in zip(questions, labels, strict=True) if label.again]
     if not pairs:
         return {}
-    first = [_value(label.correct, label.is_scored("correct")) for _, label in pairs]
+    first = [label.correct is True if label.is_scored("correct") else None for _, label in pairs]
     corrected, own = (
-        [_value(label.again.get(suffix), _is_scored(label, suffix)) for _, label in pairs]
+        [label.again.get(suffix) is True if _is_scored(label, suffix) else None for _, label in pairs]
         for suffix in (CORRECTED, OWN_CHAIN)
     )
+    both = list(zip(first, corrected, strict=True))
     metrics = {
         "accuracy_corrected": mean_metric(corrected, "higher"),
         "accuracy_own_chain": mean_metric(own, "higher"),
-        "correction_gain": mean_metric(_subtract(corrected, first), "higher", (-1.0, 1.0)),
-        "correction_gain_own_chain": mean_metric(_subtract(corrected, own), "higher", (-1.0, 1.0)),
+        "correction_gain": change_metric(corrected, first, "higher"),
+        "correction_gain_own_chain": change_metric(corrected, own, "higher"),
         "correction_repairs": mean_metric(
-            [after if before == 0 else None for before, after in zip(first, corrected, strict=True)], "higher"
+            [after if before is False else None for before, after in both], "higher"
         ),
         "correction_harms": mean_metric(
-            [
-                None if before != 1 or after is None else 1 - after
-                for before, after in zip(first, corrected, strict=True)
-            ],
-            "lower",
+            [not after if before and after is not None else None for before, after in both], "lower"
         ),
     }
     return with_ids(metrics, [name for name, _ in pairs])
@@ -80,11 +77,3 @@ def correction_metrics(
 
 def _is_scored(label: MirageLabels, suffix: str) -> bool:
     return suffix in label.again and suffix.removeprefix("--") not in label.unscored
-
-
-def _value(correct: bool | None, scored: bool) -> float | None:
-    return float(correct is True) if scored else None
-
-
-def _subtract(values: Sequence[float | None], baseline: Sequence[float | None]) -> list[float | None]:
-    return [None if a is None or b is None else a - b for a, b in zip(values, baseline, strict=True)]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.judges import Judge, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
+from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, field_reader, read_reply
 from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
 from mmprobe.benchmarks.mirage.data import TOPICS, MirageQuestion, Topic, true_chain, true_references
 from mmprobe.benchmarks.mirage.hints import TOPIC_DESCRIPTIONS
@@ -87,8 +87,7 @@ class _Hint(StrictReply):
     hint: str
 
 
-class _Topic(StrictReply):
-    topic: Topic
+read_topic = field_reader("topic", Topic)
 
 
 def rewrite_questions(
@@ -198,16 +197,3 @@ def read_hint(reply: str) -> tuple[str, ...]:
     if not hint:
         raise UnusableReply("the hint is empty")
     return (hint,)
-
-
-def read_topic(reply: str) -> tuple[str, ...]:
-    """Return the topic of a reply.
-
-    Raises:
-        UnusableReply: it names none of the seven topics.
-
-    Example:
-        >>> read_topic('{"topic": "geometry"}')
-        ('geometry',)
-    """
-    return (read_reply(reply, _Topic).topic,)

@@ -6,13 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from mmprobe.benchmarks.core.jsonl import json_lines
+from mmprobe.benchmarks.core.jsonl import read_results, result_records
 from mmprobe.benchmarks.core.results import Direction, Metric, change_metric, mean_metric, with_ids
 from mmprobe.benchmarks.mirage_effect.b_clean.ranks import RankChange, rank_changes
 from mmprobe.errors import InputError
-from mmprobe.json_files import JsonRecord, check_depth, read_record
-
-_WRONG_RESULTS = "not the results of mmprobe bench or score mirage-effect"
 
 
 class CleanedFolders(NamedTuple):
@@ -30,14 +27,6 @@ class CleanedFolders(NamedTuple):
     kept: list[str]
     metrics: dict[str, Metric]
     records: list[dict[str, Any]]
-
-
-class _ResultsFile(JsonRecord):
-    """The entries of results.json that name the model."""
-
-    benchmark: str | None = None
-    model: str | None = None
-    method: str | None = None
 
 
 class _Results(NamedTuple):
@@ -133,35 +122,23 @@ def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = 
 
 
 def _read_folder(folder: Path) -> _Results:
-    try:
-        results = read_record(folder / "results.json", _ResultsFile)
-    except FileNotFoundError:
-        raise InputError(f"{folder}: holds no results.json; name a result folder of mirage-effect") from None
-    if results.benchmark != "mirage-effect":
-        raise InputError(f"{folder}: {_WRONG_RESULTS}")
+    results = read_results(folder, "mirage-effect")
     records: dict[str, Mapping[str, Any]] = {}
-    for number, record in json_lines(folder / "samples.jsonl"):
-        if not isinstance(record, dict) or record.get("kind") != "choice":
-            continue
-        _check_record(record, f"{folder / 'samples.jsonl'}, line {number}")
-        records[record["id"]] = record
+    for where, record in result_records(folder):
+        if record.get("kind") == "choice":
+            _check_record(record, where)
+            records[record["id"]] = record
     if not records:
         raise InputError(f"{folder}: holds no question with a known answer, so there is nothing to clean")
-    model, method = results.model, results.method
-    name = f"{model}, {method}" if model and method not in (None, "plain") else model
-    return _Results(folder, name, records)
+    return _Results(folder, results.model_name(), records)
 
 
 def _check_record(record: Mapping[str, Any], where: str) -> None:
-    try:
-        check_depth(record)
-    except ValueError as error:
-        raise InputError(f"{where}: is {error}") from None
     has_fields = (
         isinstance(record.get("id"), str) and isinstance(record.get("answers"), dict) and "options" in record
     )
     if not has_fields:
-        raise InputError(f"{where}: {_WRONG_RESULTS}")
+        raise InputError(f"{where}: is no record of mirage-effect")
     options = record["options"]
     if not (options is None or (type(options) is int and options > 1)):
         raise InputError(f"{where}: field 'options': must be null, or 2 or more")

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.benchmarks.core.results import Metric, mean_metric, write_results
+from mmprobe.benchmarks.core.results import Metric, mean_metric, metrics_by_group, write_results
 from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
-from mmprobe.benchmarks.mmreason.metrics import final_accuracy, group_by_value, relevance_rate
+from mmprobe.benchmarks.mmreason.metrics import relevance_rate
 from mmprobe.benchmarks.mmreason.voting.votes import (
     ROUNDS,
     WITH_IMAGES,
@@ -74,7 +74,7 @@ def filter_questions(
     verdicts = [
         correct for by_round in result.correct.values() for votes_of in by_round for correct in votes_of
     ]
-    metrics["without_verdict"] = mean_metric([float(correct is None) for correct in verdicts], "lower")
+    metrics["without_verdict"] = mean_metric([correct is None for correct in verdicts], "lower")
     _write_questions(questions, result, out)
     entries = {"voters": list(voters), "rounds": rounds, **settings, **(about or {})}
     entries |= {"cannot_stand_open": truth.left_out, "undecided": result.undecided}
@@ -94,14 +94,15 @@ def _make_check(truth: MMReasonTruth, judge: Judge | None) -> Check:
 def _kept_shares(questions: Sequence[ReasonQuestion], result: VoteResult) -> dict[str, Metric]:
     """Compute the share of kept questions, by discipline and source, and the removed share of each round."""
     kept = set(result.kept)
-    values = [
-        None if question.id in result.undecided else float(question.id in kept) for question in questions
-    ]
+    values = [None if question.id in result.undecided else question.id in kept for question in questions]
     metrics = {"kept": mean_metric(values, "neither")}
     for field in ("discipline", "source"):
-        groups = group_by_value([getattr(question, field) for question in questions], values)
-        for name, members in groups.items():
-            metrics[f"kept[{field}={name}]"] = mean_metric(members, "neither")
+        groups = [getattr(question, field) for question in questions]
+        metrics |= metrics_by_group(
+            field,
+            groups,
+            lambda members: {"kept": mean_metric([values[i] for i in members], "neither")},
+        )
     for round_number, share in enumerate(result.removed_by_round, 1):
         metrics[f"removed[round={round_number}]"] = share
     return metrics
@@ -123,8 +124,8 @@ def _relevance_metrics(
             text = collect(voter, ids, round_number)
             full = [correct_full[name] for name in ids]
             suffix = f"_{when}[voter={voter}]"
-            metrics[f"accuracy_text{suffix}"] = final_accuracy(text)
-            metrics[f"accuracy_full{suffix}"] = final_accuracy(full)
+            metrics[f"accuracy_text{suffix}"] = mean_metric(text, "higher")
+            metrics[f"accuracy_full{suffix}"] = mean_metric(full, "higher")
             metrics[f"relevance_rate{suffix}"] = relevance_rate(text, full)
     return metrics
 

@@ -162,7 +162,7 @@ def vote(
                 if verdict:
                     right_voters[name].append(voter)
         removed |= {name: (round_number, tuple(by)) for name, by in right_voters.items() if by}
-        removed_by_round.append(mean_metric([float(bool(by)) for by in right_voters.values()], "neither"))
+        removed_by_round.append(mean_metric([bool(by) for by in right_voters.values()], "neither"))
         remaining = [name for name in remaining if not right_voters[name]]
     return VoteResult(
         kept=[name for name in remaining if name not in without_verdict],

@@ -270,7 +270,7 @@ def interrupted(answers):
     [
         (
             ["bench", "popes", "--model", "tiny-spd"],
-            "benchmark 'popes': no such benchmark; did you mean pope",
+            "benchmark 'popes': there is none; did you mean pope",
         ),
         (["bench", "pope", "--model", "openai/gpt-4o", "--trace"], "cannot be traced"),
         (["bench", "pope", "--model", "tiny-spd", "--method", "sagee"], "sage"),

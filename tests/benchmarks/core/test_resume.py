@@ -57,7 +57,7 @@ def ask_and_judge(out: Path, log: Path) -> None:
     Noting.log = log
     samples = [Sample(id=f"{number:04}", question=f"What is {number}?") for number in range(N_QUESTIONS)]
     benchmark = Benchmark(
-        name="noted", about="", read_data=None, draw_data=None, take=None, ask_questions=lambda truth: samples,
+        name="noted", about="", read_data=None, take=None, ask_questions=lambda truth: samples,
         score_answers=None, score_with_judge=score_with_judge,
     )  # fmt: skip
     benchmark, judging = with_judge(benchmark, "model:noting/judge", out / "judge.sqlite")

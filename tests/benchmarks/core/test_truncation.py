@@ -11,6 +11,8 @@ import mmprobe as mp
 from mmprobe.benchmarks.core.api_models import api_answerer
 from mmprobe.benchmarks.core.benchmark import answer_lengths, find_benchmark, length_of
 from mmprobe.benchmarks.core.runner import local_answerer
+from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
+from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.samples import load_samples
 
@@ -26,6 +28,16 @@ def test_long_questions_have_long_answers():
     samples = {kind: mp.Sample(id=kind, question="?", metadata={"type": kind}) for kind in ("same", "steps")}
     assert [length_of(sample, lengths) for sample in samples.values()] == [128, 512]
     assert answer_lengths(benchmark, 9) == 9 and answer_lengths(find_benchmark("mme")) == 32
+
+
+def test_questions_that_ask_for_steps_have_long_answers():
+    fields = {"id": "1", "question": "2 + 2?", "answer": "4", "discipline": "math", "source": "own"}
+    truth = MMReasonTruth(
+        [ReasonQuestion(**fields), ReasonQuestion(**fields | {"id": "2", "system": "Be brief."})], []
+    )
+    lengths = answer_lengths(find_benchmark("mmreason"))
+    assert [length_of(sample, lengths) for sample in ask_questions(truth)] == [512, 128]
+    assert answer_lengths(find_benchmark("mirage")) == answer_lengths(find_benchmark("magic")) == 512
 
 
 @pytest.mark.slow

@@ -125,7 +125,7 @@ def test_folders_without_results(tmp_path):
         correlate_models([tmp_path / "gone"])
     other = tmp_path / "other"
     write_results(other, "pope", {"accuracy": mean_metric([1.0], "higher")}, [])
-    with pytest.raises(InputError, match="no results of MIRAGE"):
+    with pytest.raises(InputError, match="no results of mirage"):
         correlate_models([other])
     (other / "results.json").write_text(json.dumps([1]))
     with pytest.raises(InputError, match="results.json"):
@@ -142,5 +142,5 @@ def test_results_of_another_form_are_refused_in_one_line(tmp_path, text):
     with pytest.raises(InputError, match=r"results\.json") as error:
         correlate_models([folder], ["accuracy"])
     assert "\n" not in str(error.value)
-    with pytest.raises(InputError, match=r"results\.json: no such file"):
+    with pytest.raises(InputError, match=r"no results\.json"):
         correlate_models([tmp_path / "none"], ["accuracy"])

@@ -111,11 +111,8 @@ def test_scores_are_whole_numbers_from_one_to_five():
 
 
 def test_an_answer_is_right_or_wrong_or_none():
-    assert [read_correct(f'{{"correct": {word}}}') for word in ("true", "false", "null")] == [
-        True,
-        False,
-        None,
-    ]
+    labels = [read_correct(f'{{"correct": {word}}}') for word in ("true", "false", "null")]
+    assert labels == [(True,), (False,), (None,)]
     for broken in ('{"correct": "true"}', '{"correct": 1}', "{}", "true"):
         with pytest.raises(UnusableReply):
             read_correct(broken)

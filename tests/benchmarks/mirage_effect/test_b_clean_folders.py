@@ -126,7 +126,7 @@ def test_inconsistent_folders_are_refused(tmp_path):
         clean_folders([none])
     pope = tmp_path / "pope"
     write_results(pope, "pope", {}, [])
-    with pytest.raises(InputError, match="not the results of"):
+    with pytest.raises(InputError, match="no results of mirage-effect"):
         clean_folders([pope])
 
 

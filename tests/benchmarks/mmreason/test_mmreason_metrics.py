@@ -9,7 +9,6 @@ from mmprobe.benchmarks.mmreason.labels import ERROR_TYPES, ReasonLabels
 from mmprobe.benchmarks.mmreason.metrics import (
     accuracy_tables,
     error_tally,
-    final_accuracy,
     relevance_rate,
     step_score,
     step_scores,
@@ -66,13 +65,6 @@ def test_steps_by_hand():
     shares = [metrics[f"{kind}_steps"].value for kind in ("correct", "unverifiable", "incorrect")]
     assert shares == pytest.approx([2 / 5, 1 / 5, 2 / 5])
     assert step_score([]) is None and step_scores([[]])["s_inter_micro"].value is None
-
-
-def test_final_accuracy_by_hand():
-    metric = final_accuracy([True, None, False, True, None])
-    assert metric.value == pytest.approx(2 / 3) and metric.n == 3 and metric.coverage == pytest.approx(3 / 5)
-    assert metric.low <= metric.value <= metric.high
-    assert final_accuracy([None]).value is None
 
 
 def make_question(number: int, **fields: object) -> ReasonQuestion:
