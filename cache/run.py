@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from pydantic import RootModel
 from tqdm import tqdm
 
 from mmprobe.cache.arrays import stack_traces
 from mmprobe.cache.check import list_names, open_group, read_text_attribute
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.schema import FORMAT_VERSION
+from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.json_files import JsonRecord, Text, parse_record
+from mmprobe.json_files import parse_record
 from mmprobe.notebook import show_rows
-from mmprobe.samples import Id, Sample, regular_file
+from mmprobe.samples import Sample, regular_file
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
 SHOWN_ROWS = 20
+PACKS = "packs"  # the folder of a run's traces that are joined already
 HASHED_KEYS = ("model", "capture", "generate", "engine", "batch_size")  # of run.json
 
 
@@ -43,6 +44,8 @@ def hash_config(config: Mapping[str, Any]) -> str:
 
 class Run:
     """A folder of traces, or the file that `pack` wrote from it. Iterates over its traces in sample order.
+
+    In a folder, traces are files of their own, or joined in files of `packs/`.
 
     Attributes:
         path: the folder or the file.
@@ -62,18 +65,17 @@ class Run:
         return self.path.is_file()
 
     @cached_property
+    def _packs(self) -> dict[str, Path]:
+        """The file of each packed trace, by its sample's id."""
+        paths = [self.path] if self.packed else sorted((self.path / PACKS).glob("*.h5"))
+        return {name: path for path in paths for name in packed_names(path)}
+
+    @cached_property
     def ids(self) -> list[str]:
         """Ids of the finished samples, in the order of the run."""
-        if self.packed:
-            try:
-                with open_checked(self.path) as file:
-                    finished = set(list_names(open_group(file.id, "samples")))
-            except (OSError, RuntimeError, SystemError, ValueError) as error:
-                raise InputError(
-                    f"{self.path}: damaged ({str(error).splitlines()[0]}); pack it again"
-                ) from None
-        else:
-            finished = {path.name.removesuffix(".h5") for path in (self.path / "samples").glob("*.h5")}
+        finished = set(self._packs)
+        if not self.packed:
+            finished |= {name.removesuffix(".h5") for name in _list_files(self.path / "samples")}
         return [name for name in self.config["order"] if name in finished]
 
     def __len__(self) -> int:
@@ -115,8 +117,8 @@ class Run:
         name = self.ids[key] if isinstance(key, int) else key
         if name not in self:
             raise KeyError(f"{self.path}: no finished sample {name!r}")
-        if self.packed:
-            return Trace(self.path, f"/samples/{name}")
+        if name in self._packs:
+            return Trace(self._packs[name], f"/samples/{name}")
         return Trace(self.path / "samples" / f"{name}.h5")
 
     def _part(self, names: list[str]) -> Run:
@@ -215,62 +217,9 @@ class Run:
         return self.labels[name] if name in self.labels else self.sample(name).faithful
 
 
-class _TracedModel(JsonRecord):
-    name: Text
-    source: Text = ""
-    revision: Text | None = None
-    family: str = ""
-    dtype: str = ""
-    layers: int = 0
-
-
-class _Capture(JsonRecord):
-    datasets: list[str] = []
-    layers: list[int] | None = None
-
-
-class RunConfig(JsonRecord):
-    """The content of run.json."""
-
-    format: int
-    order: list[Id]
-    model: _TracedModel
-    capture: _Capture = _Capture()
-    generate: dict[str, Any] = {}
-    engine: str = ""
-    versions: dict[str, str] = {}
-
-
-class Failure(JsonRecord):
-    """A line of failures.jsonl: a sample that failed, the error's class and its message."""
-
-    id: Text
-    error: Text = ""
-    message: Text = ""
-
-
-class Label(JsonRecord):
-    """A line of labels.jsonl: whether the answer to a sample is faithful."""
-
-    id: str
-    faithful: bool | None
-
-
-class _Format(JsonRecord):
-    format: int
-
-
-class _FailureList(RootModel[list[Failure]]):
-    pass
-
-
-class _LabelList(RootModel[list[Label]]):
-    pass
-
-
 def _parse_config(text: str | bytes, where: str) -> dict[str, Any]:
     """Return the content of run.json. Optional entries that it lacks are empty."""
-    version = parse_record(text, _Format, where).format
+    version = parse_record(text, Format, where).format
     if version != FORMAT_VERSION:
         raise InputError(f"{where}: run format {version}, this mmprobe reads {FORMAT_VERSION}")
     return parse_record(text, RunConfig, where).model_dump()
@@ -317,9 +266,32 @@ def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list
         run, failures, labels = (read_text_attribute(file.id, name) for name in ("run", "failures", "labels"))
     return (
         _parse_config(run, f"{path}, run"),
-        parse_record(failures, _FailureList, f"{path}, failures").model_dump(),
-        parse_record(labels, _LabelList, f"{path}, labels").root,
+        parse_record(failures, FailureList, f"{path}, failures").model_dump(),
+        parse_record(labels, LabelList, f"{path}, labels").root,
     )
+
+
+def packed_names(path: Path) -> list[str]:
+    """Return the ids of the traces in a packed file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        with open_checked(path) as file:
+            return list_names(open_group(file.id, "samples"))
+    except (OSError, RuntimeError, SystemError, ValueError) as error:
+        remedy = "trace again with resume=True" if path.parent.name == PACKS else "pack it again"
+        raise InputError(f"{path}: damaged ({str(error).splitlines()[0]}); {remedy}") from None
+
+
+def _list_files(folder: Path) -> list[str]:
+    """Return the names of the traces in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.name.endswith(".h5")]
+    except FileNotFoundError:
+        return []
 
 
 def open_run(path: str | Path) -> Run:

@@ -1,8 +1,14 @@
-"""The trace format: the dimensions, type, meaning and unit of every data set."""
+"""The trace format: the dimensions, type, meaning and unit of every data set; and the files beside the traces."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import RootModel
+
+from mmprobe.json_files import JsonRecord, Text
+from mmprobe.samples import Id
 
 FORMAT_VERSION = 1
 GROUP_NAMES = ("template", "system", "visual", "user", "generated")
@@ -70,3 +76,58 @@ VARIABLES: dict[str, Variable] = {
 }  # fmt: skip
 
 DIMS = tuple(dict.fromkeys(dim for variable in VARIABLES.values() for dim in variable.dims))
+
+
+class _TracedModel(JsonRecord):
+    name: Text
+    source: Text = ""
+    revision: Text | None = None
+    family: str = ""
+    dtype: str = ""
+    layers: int = 0
+
+
+class _Capture(JsonRecord):
+    datasets: list[str] = []
+    layers: list[int] | None = None
+
+
+class RunConfig(JsonRecord):
+    """The content of run.json."""
+
+    format: int
+    order: list[Id]
+    model: _TracedModel
+    capture: _Capture = _Capture()
+    generate: dict[str, Any] = {}
+    engine: str = ""
+    versions: dict[str, str] = {}
+
+
+class Failure(JsonRecord):
+    """A line of failures.jsonl: a sample that failed, the error's class and its message."""
+
+    id: Text
+    error: Text = ""
+    message: Text = ""
+
+
+class Label(JsonRecord):
+    """A line of labels.jsonl: whether the answer to a sample is faithful."""
+
+    id: str
+    faithful: bool | None
+
+
+class Format(JsonRecord):
+    """The part of run.json that every version has."""
+
+    format: int
+
+
+class FailureList(RootModel[list[Failure]]):
+    """The failures of a packed run."""
+
+
+class LabelList(RootModel[list[Label]]):
+    """The labels of a packed run."""

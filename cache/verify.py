@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.cache.checksums import checksums_match
+from mmprobe.cache.checksums import checksums_match, open_checked
 from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
@@ -80,7 +80,7 @@ def check_trace(trace: Trace, run_hash: str) -> list[str]:
     trace.check()
     if trace.run_hash not in (None, run_hash):
         problems.append("was traced with another model, capture or settings than run.json says")
-    with h5py.File(trace.file, "r") as file:
+    with open_checked(trace.file) if trace.group != "/" else h5py.File(trace.file, "r") as file:
         root = file[trace.group]
         for name in trace.captured:
             try:

@@ -1,4 +1,4 @@
-"""Trace one batch of samples, in smaller batches when memory runs out."""
+"""Form batches of samples, and trace one batch, in smaller ones when memory runs out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,20 @@ def _finish_trace(
 def _replace_nul(text: str) -> str:
     """Replace NUL characters, which end a text in HDF5 and which a model can generate."""
     return text.replace("\0", "\ufffd")
+
+
+def form_batches(samples: Sequence[Sample], size: int, separates_counts: bool) -> list[list[Sample]]:
+    """Return batches of samples in order. Samples with images and samples without do not share a batch.
+
+    In families with cross-attention, samples with different numbers of images do not share one either: there,
+    transformers lets text before the first image attend to all images, including the batch's padding.
+    """
+
+    def image_count(sample: Sample) -> int:
+        return len(sample.images) if separates_counts else bool(sample.images)
+
+    batches = []
+    for _, group in groupby(samples, key=image_count):
+        alike = list(group)
+        batches += [alike[first : first + size] for first in range(0, len(alike), size)]
+    return batches

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from mmprobe.models.generation import (
 )
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, sort_by_images
 from mmprobe.samples import Sample, load_samples
-from mmprobe.traces.batch import BatchTracer
+from mmprobe.traces.batch import BatchTracer, form_batches
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import load_engine, resolve_capture, why_whole_prompts
 from mmprobe.traces.interrupt import finish_batch_on_interrupt, stop_run
@@ -43,6 +42,7 @@ from mmprobe.traces.run_folder import (
     sort_failures,
 )
 from mmprobe.traces.scale.crew import Workers
+from mmprobe.traces.scale.packing import Packer
 from mmprobe.traces.scale.shards import FINISHED, Part, choose_part, finish_run, open_whole
 from mmprobe.traces.writer_thread import WriterThread
 
@@ -66,6 +66,7 @@ def trace(
     shard: str | None = None,
     workers: Workers | None = None,
     shared_prefix: bool = True,
+    pack_every: int | None = None,
     **parameters: Any,
 ) -> Run:
     """Let the model answer every sample, and record its internals.
@@ -103,6 +104,8 @@ def trace(
         shared_prefix: whether samples with the same images and system prompt share one vision pass and one prefill
             of their common beginning. Numbers then differ from those of separate passes by rounding alone. Methods,
             other engines, data sets of `prompt/` and `vision/`, and some families need whole prompts.
+        pack_every: join so many finished traces at a time in files of `packs/`, so that a long run needs few files.
+            None leaves each trace in a file of its own. Either way, a killed run loses nothing that was finished.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
 
     Returns:
@@ -139,13 +142,16 @@ def trace(
         from mmprobe.traces.scale.trace_workers import ModelChoice, trace_with_workers
 
         choice = ModelChoice.of_shapes(model)
-        return trace_with_workers(choice, samples, Path(out), workers, shard, resume, overwrite, arguments)
+        folder = (resume, overwrite, pack_every)
+        return trace_with_workers(choice, samples, Path(out), workers, shard, *folder, arguments)
     settings = prepare_run(model, **arguments)
-    part = choose_part(Path(out), shard, form_batches(settings, samples))
+    part = choose_part(Path(out), shard, settings.form_batches(samples))
+    packer = Packer(part.folder, pack_every)
     with open_part(part, settings, resume, overwrite) as finished:
         repeated = repeated_keys(samples)
         with open_tracer(model, settings, part.folder, repeated) as tracer:
-            _trace_batches(tracer, part.batches, finished)
+            _trace_batches(tracer, part.batches, finished, packer)
+        packer.finish()
         sort_failures(part.folder, part.samples)
         run = finish_run(part)
     return open_whole(part, run)
@@ -186,6 +192,10 @@ class RunSettings(NamedTuple):
     record: Callable[..., Any]
     options: dict[str, Any]
     shares_prefixes: bool
+
+    def form_batches(self, samples: Sequence[Sample]) -> list[list[Sample]]:
+        """Return the batches of samples; `mmprobe.traces.batch.form_batches` says which samples share one."""
+        return form_batches(samples, self.config["batch_size"], self.separates_counts)
 
     @property
     def repetition_penalty(self) -> float | None:
@@ -284,7 +294,9 @@ def _clean_up(out: Path) -> Iterator[None]:
         remove_partial_files(out)
 
 
-def _trace_batches(tracer: BatchTracer, batches: Sequence[list[Sample]], finished: set[str]) -> None:
+def _trace_batches(
+    tracer: BatchTracer, batches: Sequence[list[Sample]], finished: set[str], packer: Packer
+) -> None:
     """Trace every batch with an unfinished sample. After an interrupt, stop behind the current batch."""
     total = sum(map(len, batches))
     progress = tqdm(desc="trace", unit="sample", initial=len(finished), total=total, disable=None)
@@ -295,6 +307,7 @@ def _trace_batches(tracer: BatchTracer, batches: Sequence[list[Sample]], finishe
                 for sample in unfinished:  # a spoiled trace must not stay where the sample fails now
                     remove_trace(tracer.out, sample.id)
                 tracer.trace(batch)  # the whole batch: its padding changes the last digits
+                packer.count(len(unfinished))
                 progress.update(len(unfinished))
                 finished = finished.union(sample.id for sample in unfinished)
             if interrupted():
@@ -330,20 +343,3 @@ def _check_names(methods: Sequence[Method], names: Iterable[str]) -> None:
             known += [keyword.name for keyword in keywords if keyword.kind is keyword.KEYWORD_ONLY]
             method = "+".join(method.name for method in methods)
             raise unknown_name(f"trace with method {method}: argument or parameter", name, known)
-
-
-def form_batches(settings: RunSettings, samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Return batches of samples in order. Samples with images and samples without do not share a batch.
-
-    In families with cross-attention, samples with different numbers of images do not share one either: there,
-    transformers lets text before the first image attend to all images, including the batch's padding.
-    """
-
-    def image_count(sample: Sample) -> int:
-        return len(sample.images) if settings.separates_counts else bool(sample.images)
-
-    size, batches = settings.config["batch_size"], []
-    for _, group in groupby(samples, key=image_count):
-        alike = list(group)
-        batches += [alike[first : first + size] for first in range(0, len(alike), size)]
-    return batches

@@ -18,7 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.cache import Trace, open_run
-from mmprobe.cache.run import HASHED_KEYS, hash_config
+from mmprobe.cache.run import HASHED_KEYS, PACKS, hash_config
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError
@@ -28,6 +28,7 @@ from mmprobe.models import Model
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
+from mmprobe.traces.scale.packing import keep_packed, remove_unreadable
 from mmprobe.whole_files import write_whole, writing_error
 
 log = logging.getLogger("mmprobe")
@@ -133,6 +134,7 @@ def _empty_folder(out: Path) -> None:
 
 def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set[str]:
     """Return the ids of the finished samples, less those whose trace has to be made again."""
+    remove_unreadable(out)
     earlier = open_run(out)
     for key in _RESUME_KEYS:
         if earlier.config.get(key) != config[key]:
@@ -153,6 +155,7 @@ def _resume(out: Path, config: dict[str, Any], samples: Sequence[Sample]) -> set
             n_spoiled,
             len(earlier),
         )
+    keep_packed(out, kept)
     return kept
 
 
@@ -184,7 +187,7 @@ def remove_trace(out: Path, sample_id: str) -> None:
 
 def remove_partial_files(out: Path) -> None:
     """Remove the files of unfinished traces."""
-    for path in (out / "samples").glob("*.part"):
+    for path in [*(out / "samples").glob("*.part"), *(out / PACKS).glob("*.part")]:
         with suppress(OSError):
             path.unlink()
 

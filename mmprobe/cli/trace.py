@@ -67,6 +67,10 @@ def trace(
     workers: WorkerCount = None,
     ray: RayAddress = None,
     shared_prefix: SharedPrefix = True,
+    pack_every: Annotated[
+        int | None,
+        typer.Option(help="Join so many finished traces in one file; default: a file for each.", min=1),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer samples with a model and record its internals.
@@ -128,6 +132,7 @@ def trace(
         shard=shard,
         workers=crew,
         shared_prefix=shared_prefix,
+        pack_every=pack_every,
     )
     _say_run(run, as_json)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import h5py
 
 
-def read_datasets(path: Path) -> dict[str, bytes]:
-    """Return every data set of a trace as bytes, with its type and shape."""
+def read_datasets(path: Path, group: str = "/") -> dict[str, bytes]:
+    """Return every data set of a trace as bytes, with its type and shape. A packed trace has a group of its own."""
     contents = {}
     with h5py.File(path) as file:
 
@@ -18,5 +18,5 @@ def read_datasets(path: Path) -> dict[str, bytes]:
                 content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
                 contents[name] = f"{item.dtype} {item.shape}".encode() + content
 
-        file.visititems(visit)
+        file[group].visititems(visit)
     return contents

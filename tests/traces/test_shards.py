@@ -130,7 +130,8 @@ def test_shards_of_a_command_line(tmp_path, samples, random_qwen):
         assert_fails(again, f"2-of-2: process {os.getpid()} on host")
     second = read_result(run_in_process(*command, "--shard", "2/2", "--json"))
     assert second == {"run": str(tmp_path / "run"), "samples": 11, "traced": 11, "failed": 0}
-    assert_fails(run_in_process(*command, "--shard", "2/2"), "is whole already")
+    assert_fails(run_in_process(*command, "--shard", "2/2"), "holds a run already")
+    assert_fails(run_in_process(*command, "--shard", "2/2", "--resume"), "is whole already")
     assert_fails(run_in_process("merge", tmp_path / "run"), "holds no shards to merge")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmprobe.cache import Run, open_run
-from mmprobe.cache.run import HASHED_KEYS
+from mmprobe.cache.run import HASHED_KEYS, PACKS
 from mmprobe.errors import InputError
 from mmprobe.json_files import JsonRecord, read_record
 from mmprobe.lock import check_unlocked, lock_folder
@@ -289,6 +289,9 @@ def _join_runs(out: Path, shards: Mapping[Path, FinishedShard]) -> None:
     for folder in shards:
         for path in folder.glob("samples/*.h5"):
             os.replace(path, out / "samples" / path.name)
+        for path in folder.glob(f"{PACKS}/*.h5"):
+            (out / PACKS).mkdir(exist_ok=True)
+            os.replace(path, out / PACKS / f"{folder.name}-{path.name}")
     contents = {out / "run.json": (json.dumps(first | {"order": order}, indent=1) + "\n").encode()}
     if failures:
         place_of = {name: place for place, name in enumerate(order)}

@@ -15,9 +15,10 @@ from mmprobe.errors import InputError
 from mmprobe.models import Model, load_model
 from mmprobe.models.shared_prefix import prefix_key, repeated_keys
 from mmprobe.samples import Sample
-from mmprobe.traces.run import RunSettings, form_batches, open_part, open_tracer, prepare_run
+from mmprobe.traces.run import RunSettings, open_part, open_tracer, prepare_run
 from mmprobe.traces.run_folder import append_failure, remove_trace, sort_failures
 from mmprobe.traces.scale.crew import RETRIES, Batch, Crew, Workers
+from mmprobe.traces.scale.packing import Packer
 from mmprobe.traces.scale.shards import Part, choose_part, finish_run, open_whole
 
 
@@ -83,12 +84,16 @@ class _TraceLists:
 
     Args:
         open_folder: opens the part's folder, given the settings, and returns the ids of the finished samples.
+        packer: joins finished traces.
     """
 
     def __init__(
-        self, choose: Callable[[RunSettings], Part], open_folder: Callable[[Part, RunSettings], set[str]]
+        self,
+        choose: Callable[[RunSettings], Part],
+        open_folder: Callable[[Part, RunSettings], set[str]],
+        packer: Packer,
     ):
-        self.choose, self.open_folder = choose, open_folder
+        self.choose, self.open_folder, self.packer = choose, open_folder, packer
         self.progress = tqdm(desc="trace", unit="sample", disable=None)
 
     def plan(self, report: RunSettings) -> Iterable[list[Batch]]:
@@ -106,15 +111,15 @@ class _TraceLists:
         return groups.values()
 
     def is_finished(self, sample: Sample) -> bool:
-        if (self.part.folder / "samples" / f"{sample.id}.h5").is_file():
-            return True
-        return any(failure["id"] == sample.id for failure in open_run(self.part.folder).failures)
+        run = open_run(self.part.folder)
+        return sample.id in run or any(failure["id"] == sample.id for failure in run.failures)
 
     def count(self, batch: Batch) -> None:
-        """Move the progress bar behind a batch."""
+        """Move the progress bar behind a batch, and join traces."""
         new = {sample.id for sample in batch} - self.finished
         self.finished |= new
         self.progress.update(len(new))
+        self.packer.count(len(new))
 
     def give_up(self, sample: Sample) -> None:
         reason = f"its worker died {RETRIES + 1} times"
@@ -129,19 +134,22 @@ def trace_with_workers(
     shard: str | None,
     resume: bool,
     overwrite: bool,
+    pack_every: int | None,
     arguments: Mapping[str, Any],
 ) -> Run:
     """Trace samples with workers; the arguments are those of `trace`, and of `prepare_run`."""
     folder = choose_part(out, shard, [[sample] for sample in samples]).folder
     with ExitStack() as stack:
         lists = _TraceLists(
-            lambda settings: choose_part(out, shard, form_batches(settings, samples)),
+            lambda settings: choose_part(out, shard, settings.form_batches(samples)),
             lambda part, settings: stack.enter_context(open_part(part, settings, resume, overwrite)),
+            Packer(folder, pack_every),
         )
         with lists.progress:
             job = TraceJob(choice, folder, arguments, repeated_keys(samples))
             for batch, _ in Crew(workers, job, lists).results():
                 lists.count(batch)
+        lists.packer.finish()
         sort_failures(folder, lists.part.samples)
         run = finish_run(lists.part)
     return open_whole(lists.part, run)
