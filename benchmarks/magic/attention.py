@@ -13,7 +13,7 @@ from mmprobe.benchmarks.magic.boxes.regions import Box
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.metrics import magiscore
 from mmprobe.cache import Run, Trace
-from mmprobe.errors import InputError, NotApplicable, NotCaptured
+from mmprobe.errors import InputError, NotApplicable
 
 MINIMUM_LIFT = 1.0
 
@@ -101,26 +101,18 @@ def _covered_shares(start: float, length: float, pixels: float, cells: int) -> n
     return np.maximum(covered, 0) * cells / pixels
 
 
-def read_attention_views(
-    trace: Trace, image: int = 0, layers: Sequence[int] | None = None
-) -> list[AttentionView]:
-    """Return the attention on the views of one image, averaged over the answer's steps, layers and heads.
+def read_attention_views(trace: Trace, image: int = 0) -> list[AttentionView]:
+    """Return the attention on the views of one image, averaged over the answer's steps, captured layers and heads.
 
     Args:
         trace: a trace with `attention/visual`.
         image: index into the sample's images.
-        layers: the layers to average; all captured ones by default.
 
     Raises:
         NotApplicable: the trace has no such image or no step, or its family has no token per patch.
-        NotCaptured: attention/visual, or one of the layers, was not captured.
+        NotCaptured: attention/visual was not captured.
     """
     weights = trace.attention_visual
-    if layers is not None:
-        missing = set(layers) - set(weights["layer"].values.tolist())
-        if missing:
-            raise NotCaptured(f"trace {trace.id}: layer {min(missing)} was not captured")
-        weights = weights.sel(layer=list(layers))
     images = trace.images.compute()
     grids = [(int(rows), int(columns)) for rows, columns in images["grid"].values]
     ends = np.cumsum([rows * columns for rows, columns in grids])

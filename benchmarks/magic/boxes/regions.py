@@ -88,13 +88,13 @@ def mark_regions(
         check_box(box, size)
     candidates = [MarkedRegion(box, True, "object") for box in objects]
     for saliency_map in saliency:
-        salient = saliency_boxes(saliency_map, size, rules.threshold, rules.minimum_area, rules.clean)
+        salient = saliency_boxes(saliency_map, size, rules)
         candidates += [MarkedRegion(box, True, "saliency") for box in salient]
-    relevant = prune_overlap(candidates, rules.overlap, rules.rule)
+    relevant = prune_overlap(candidates, rules)
     if not relevant:
         raise InputError("no relevant box: no object is annotated and no saliency map is above the threshold")
     taken = [region.box for region in relevant]
-    regions = relevant + adversarial_boxes(distractors, taken, size, seed, rules.count, rules.areas)
+    regions = relevant + adversarial_boxes(distractors, taken, size, seed, rules)
     return [regions[index] for index in np.random.default_rng((seed, 1)).permutation(len(regions))]
 
 
@@ -109,13 +109,7 @@ def check_box(box: Box, size: tuple[int, int]) -> None:
         raise InputError(f"box {list(box)} does not lie on the image of {size[0]} x {size[1]} pixels")
 
 
-def saliency_boxes(
-    saliency: np.ndarray,
-    size: tuple[int, int],
-    threshold: float = RULES.threshold,
-    minimum_area: float = RULES.minimum_area,
-    clean: int = RULES.clean,
-) -> list[Box]:
+def saliency_boxes(saliency: np.ndarray, size: tuple[int, int], rules: BoxRules = RULES) -> list[Box]:
     """Return boxes around the salient parts of an image (algorithm 1), from top to bottom.
 
     The map is thresholded and cleaned. Each connected component gets a box. Pixels are connected by an edge
@@ -125,7 +119,7 @@ def saliency_boxes(
         saliency: [y, x], 0 or more, of any resolution. It is scaled to the image's resolution by linear
             interpolation, and divided by its maximum.
         size: the image's width and height.
-        threshold, minimum_area, clean: as in `BoxRules`.
+        rules: thresholds.
 
     Raises:
         InputError: the map is empty, negative or not finite.
@@ -146,8 +140,8 @@ def saliency_boxes(
         saliency = np.array(
             Image.fromarray(saliency.astype(np.float32)).resize(size, Image.Resampling.BILINEAR), float
         )
-    salient = saliency / saliency.max() > threshold
-    if clean:
+    salient = saliency / saliency.max() > rules.threshold
+    if clean := rules.clean:
         padded = np.pad(salient, clean, mode="edge")
         padded = ndimage.binary_closing(padded, np.ones((3, 3)), clean) | padded  # closing alone erodes edges
         padded = ndimage.binary_opening(padded, np.ones((3, 3)), clean)
@@ -157,16 +151,12 @@ def saliency_boxes(
     return [
         (int(x.start), int(y.start), int(x.stop - x.start), int(y.stop - y.start))
         for (y, x), area in zip(ndimage.find_objects(components), areas, strict=True)
-        if area >= minimum_area * width * height
+        if area >= rules.minimum_area * width * height
     ]
 
 
-def prune_overlap(
-    regions: Sequence[MarkedRegion],
-    threshold: float = RULES.overlap,
-    rule: Literal["coverage", "iou"] = RULES.rule,
-) -> list[MarkedRegion]:
-    """Remove the boxes that overlap an earlier box by more than a threshold, by a rule of `BoxRules`.
+def prune_overlap(regions: Sequence[MarkedRegion], rules: BoxRules = RULES) -> list[MarkedRegion]:
+    """Remove the boxes that overlap an earlier box by more than the rules allow.
 
     Example:
         >>> large = MarkedRegion((0, 0, 10, 10), True, "object")
@@ -175,7 +165,7 @@ def prune_overlap(
     """
     kept: list[MarkedRegion] = []
     for region in regions:
-        if all(_overlap(region.box, other.box, rule) <= threshold for other in kept):
+        if all(_overlap(region.box, other.box, rules.rule) <= rules.overlap for other in kept):
             kept.append(region)
     return kept
 
@@ -198,8 +188,7 @@ def adversarial_boxes(
     relevant: Sequence[Box],
     size: tuple[int, int],
     seed: int,
-    count: int = RULES.count,
-    areas: tuple[float, float] = RULES.areas,
+    rules: BoxRules = RULES,
 ) -> list[MarkedRegion]:
     """Return boxes that touch neither a relevant box nor each other.
 
@@ -212,7 +201,7 @@ def adversarial_boxes(
         relevant: boxes that they must not overlap by a single pixel.
         size: the image's width and height.
         seed: seed of the random draws.
-        count, areas: as in `BoxRules`.
+        rules: how many boxes, and how large distractors may be.
 
     Raises:
         InputError: no room is left on the image.
@@ -228,13 +217,14 @@ def adversarial_boxes(
     width, height = size
     taken = list(relevant)
     regions: list[MarkedRegion] = []
-    fitting = [box for box in candidates if areas[0] <= box[2] * box[3] / (width * height) <= areas[1]]
+    smallest, largest = rules.areas
+    fitting = [box for box in candidates if smallest <= box[2] * box[3] / (width * height) <= largest]
     for index in rng.permutation(len(fitting)):
         box = fitting[index]
-        if len(regions) < count and not any(intersection(box, other) for other in taken):
+        if len(regions) < rules.count and not any(intersection(box, other) for other in taken):
             regions.append(MarkedRegion(box, False, "distractor"))
             taken.append(box)
-    while len(regions) < count:
+    while len(regions) < rules.count:
         box = _draw_free_box(taken, size, rng)
         regions.append(MarkedRegion(box, False, "random"))
         taken.append(box)

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.magic.boxes.regions import (
+    BoxRules,
     MarkedRegion,
     adversarial_boxes,
     draw_regions,
@@ -44,19 +45,21 @@ def test_two_spots_and_a_speck():
     saliency[30, 50] = 1.0  # one pixel: cleaned away
     saliency[20:30, 90:100] = 0.5  # not above the threshold
     assert saliency_boxes(saliency, (100, 60)) == [(10, 5, 20, 10), (60, 40, 20, 15)]
-    assert [len(saliency_boxes(saliency, (100, 60), clean=times, minimum_area=0)) for times in (0, 1)] == [
+    assert [
+        len(saliency_boxes(saliency, (100, 60), BoxRules(clean=times, minimum_area=0))) for times in (0, 1)
+    ] == [
         3,
         2,
     ]
-    assert saliency_boxes(saliency, (100, 60), threshold=0.7) == [(10, 5, 20, 10)]
-    assert saliency_boxes(saliency, (100, 60), minimum_area=0.04) == [(60, 40, 20, 15)]
+    assert saliency_boxes(saliency, (100, 60), BoxRules(threshold=0.7)) == [(10, 5, 20, 10)]
+    assert saliency_boxes(saliency, (100, 60), BoxRules(minimum_area=0.04)) == [(60, 40, 20, 15)]
 
 
 def test_cleaning_closes_a_hole_and_keeps_the_edges():
     saliency = np.ones((20, 20))
     saliency[:, 10] = 0  # a crack of one pixel
     assert saliency_boxes(saliency, (20, 20)) == [(0, 0, 20, 20)]
-    assert saliency_boxes(saliency, (20, 20), clean=0) == [(0, 0, 10, 20), (11, 0, 9, 20)]
+    assert saliency_boxes(saliency, (20, 20), BoxRules(clean=0)) == [(0, 0, 10, 20), (11, 0, 9, 20)]
 
 
 def test_a_coarse_map_is_resized_and_its_scale_does_not_matter():
@@ -82,9 +85,9 @@ def test_overlap_is_pruned_by_coverage_or_union():
     separate = MarkedRegion((8, 8, 10, 10), True, "saliency")
     assert prune_overlap([large, inside, separate]) == [large, separate]
     assert prune_overlap([inside, large]) == [inside]
-    assert prune_overlap([large, inside], rule="iou") == [large, inside]  # 40 of 100
-    assert prune_overlap([large, inside], 0.39, "iou") == [large]
-    assert prune_overlap([large, separate], 0.03) == [large]
+    assert prune_overlap([large, inside], BoxRules(rule="iou")) == [large, inside]  # 40 of 100
+    assert prune_overlap([large, inside], BoxRules(overlap=0.39, rule="iou")) == [large]
+    assert prune_overlap([large, separate], BoxRules(overlap=0.03)) == [large]
 
 
 def test_adversarial_boxes_overlap_nothing():
@@ -107,14 +110,19 @@ def test_adversarial_boxes_overlap_nothing():
 
 def test_a_last_free_corner_is_found_and_a_full_image_is_refused():
     taken = [(0, 0, 100, 95), (0, 95, 95, 5)]
-    assert pixels(adversarial_boxes([], taken, (100, 100), seed=0, count=1)[0].box) <= pixels((95, 95, 5, 5))
+    assert pixels(adversarial_boxes([], taken, (100, 100), 0, BoxRules(count=1))[0].box) <= pixels(
+        (95, 95, 5, 5)
+    )
     with pytest.raises(InputError, match="no room"):
         adversarial_boxes([], [(0, 0, 100, 100)], (100, 100), seed=0)
 
 
 def test_random_boxes_are_spread_over_all_free_places():
     corners = np.array(
-        [adversarial_boxes([], [(0, 0, 50, 100)], (100, 100), s, 1)[0].box[:2] for s in range(60)]
+        [
+            adversarial_boxes([], [(0, 0, 50, 100)], (100, 100), s, BoxRules(count=1))[0].box[:2]
+            for s in range(60)
+        ]
     )
     assert corners[:, 0].min() >= 50
     assert np.ptp(corners[:, 0]) > 20 and np.ptp(corners[:, 1]) > 50
