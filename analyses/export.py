@@ -74,8 +74,11 @@ def read_export(run: Run, name: str) -> xr.Dataset | None:
         dataset = xr.load_dataset(file, engine="h5netcdf")
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"{file}: cannot be read ({str(error).splitlines()[0]}); analyse again") from None
-    names = map(str, dataset["sample"].values) if "sample" in dataset.coords else ()
-    return dataset if dataset.attrs.get("analysis") == name and all(each in run for each in names) else None
+    names = dataset["sample"].values.tolist() if "sample" in dataset.coords else []
+    for half in ("samples_found", "samples_held_out"):  # of a circuit
+        names += dataset.attrs[half].split(", ") if half in dataset.attrs else []
+    known = all(str(each) in run for each in names)
+    return dataset if dataset.attrs.get("analysis") == name and known else None
 
 
 def _make_table(dataset: xr.Dataset) -> pd.DataFrame:

@@ -81,7 +81,7 @@ def measure_answers(
     with tqdm(total=len(samples), desc=settings["analysis"], disable=None) as progress:
         for start in range(0, len(samples), batch_size):
             batch = samples[start : start + batch_size]
-            read = [_read_record(finished, sample, source, text) for sample in batch]
+            read = [read_record(finished, sample, source, text) for sample in batch]
             done = [record for record in read if record is not None]
             if len(done) < len(batch):
                 answers = [_read_answer(model, source, sample, max_new_tokens) for sample in batch]
@@ -89,7 +89,7 @@ def measure_answers(
                 for record in done:
                     if isinstance(source, Run) and "logprob" in record.arrays:
                         check_model(model, source[record.answer.sample.id], record.arrays["logprob"])
-                _write_records(finished, done, text)
+                write_records(finished, done, text)
             records += done
             progress.update(len(batch))
     return records
@@ -165,10 +165,19 @@ def _read_answer(
     return RunAnswer(sample, ids, sample.faithful)
 
 
-def _read_record(
+def read_record(
     finished: Path | None, sample: Sample, source: Run | Sequence[Sample], settings: str
 ) -> Record | None:
-    """Return what is kept of a sample; None if there is nothing, or if its answer is another one."""
+    """Return what is kept of a sample; None if there is nothing, or if its answer is another one.
+
+    Args:
+        finished: folder of `write_records`, or None.
+        source: the run that holds the sample's answer now, or samples.
+        settings: what the arrays depend on.
+
+    Raises:
+        InputError: the file cannot be read, or was measured with other settings.
+    """
     file = None if finished is None else finished / f"{sample.id}.safetensors"
     if file is None or not file.is_file():
         return None
@@ -192,7 +201,8 @@ def _read_record(
     return Record(RunAnswer(sample, ids, faithful), arrays)
 
 
-def _write_records(finished: Path | None, records: list[Record], settings: str) -> None:
+def write_records(finished: Path | None, records: list[Record], settings: str) -> None:
+    """Keep what was measured for some samples, a file for each; nothing if there is no folder."""
     if finished is None:
         return
     finished.mkdir(parents=True, exist_ok=True)

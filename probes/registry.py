@@ -54,13 +54,13 @@ def run_probes(
         from mmprobe.probes.knockout.attention_knockout import attention_knockout_run
         from mmprobe.probes.knockout.routes_run import attention_routes_run
 
-        probes["circuit"] = partial(circuit_run, model)
         for name, function in (
             ("image_interchange", image_interchange_run),
             ("attention_knockout", attention_knockout_run),
             ("attention_routes", attention_routes_run),
             ("component_patching", patch_components_run),
             ("attribution_patching", attribution_patching_run),
+            ("circuit", circuit_run),
         ):
             probes[name] = partial(function, model, finished=finished and finished / name)
     return probes

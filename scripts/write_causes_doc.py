@@ -195,7 +195,12 @@ while the order of its single edges is not to be trusted.
 
 {figure}
 
-The files `circuit.graphml` and `circuit.json` beside `circuit.nc` open in Gephi, Cytoscape and networkx.
+The files `circuit.graphml` and `circuit.json` beside `circuit.nc` open in Gephi, Cytoscape and networkx. In the report of the
+run, the circuit is a page of its own:
+
+```sh
+mmprobe report runs/find --out report.html
+```
 
 A faithful circuit is enough for the answer, but it need not be the only one, and an edge without effect alone may stand in for
 another. It says by which way, not what is carried: for that, `align_subspace` asks whether a direction carries "the number of

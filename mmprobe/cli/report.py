@@ -3,60 +3,104 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mmprobe.cli.analyze import TracedModel, load_functions
 from mmprobe.cli.options import AsJson, say, warn
+from mmprobe.errors import InputError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from mmprobe.cache import Run
+    from mmprobe.viz.report.results.files import Results
 
 
 def report(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="A run, or a result folder of mmprobe bench, score or compare."),
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="A run or a result folder of bench, score or compare; or two runs to compare.",
+        ),
     ],
     model: TracedModel = None,
     out: Annotated[Path, typer.Option(help="The HTML file.")] = Path("report.html"),
+    explore: Annotated[
+        int,
+        typer.Option(help="Most samples in the explorer; each adds about 20 to 100 kB to the file.", min=0),
+    ] = 24,
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML file with figures and answers.
 
     The file needs no network. Metrics and answers of a benchmark stand beside the model's internals where the
-    answers were traced. What `mmprobe analyze` found with --only image-interchange and --only findings in
-    RUN/analyses is part of the report.
+    answers were traced. What `mmprobe analyze` found with --only findings, image-interchange, circuit and the
+    other probes in RUN/analyses is part of the report. Two runs stand side by side in the same scales, with the
+    paired differences of the second from the first.
 
     \b
     Examples:
       mmprobe report runs/first --out report.html
       mmprobe report runs/first --model tiny-spd --out report.html
-      mmprobe report results/spd --out report.html
+      mmprobe report results/spd --out report.html --explore 100
+      mmprobe report runs/plain runs/sage --out side-by-side.html
     """
+    from mmprobe.viz import write_figures, write_report
+    from mmprobe.viz.report.results.files import find_comparison
+    from mmprobe.viz.report.side_by_side import Side, write_side_by_side
+    from mmprobe.viz.report.write import check_output
+
+    check_output(out)
+    if len(runs) > 2:
+        raise InputError(f"report: takes one or two runs, not {len(runs)}")
+    comparison = find_comparison(runs[0]) if len(runs) == 1 else None
+    if comparison is not None:
+        file = write_figures(comparison, out, (comparison.attrs["model"], "comparison of methods"))
+    elif len(runs) == 1:
+        run, datasets, findings, results = _read(runs[0], model)
+        file = write_report(run, datasets, out, explore, findings, results)
+    else:
+        sides = []
+        for path, name in zip(runs, _name_sides(runs), strict=True):
+            run, datasets, _, results = _read(path, model)
+            if run is None:
+                raise InputError(f"{path}: has no traces; bench with --trace records them")
+            sides.append(Side(name, run, datasets, results))
+        file = write_side_by_side((sides[0], sides[1]), out)
+    say({"report": str(file)}, str(file), as_json)
+
+
+def _name_sides(runs: list[Path]) -> list[str]:
+    """Return the last different parts of two paths as names."""
+    first, second = (list(path.resolve().parts) for path in runs)
+    while len(first) > 1 and len(second) > 1 and first[-1] == second[-1]:
+        first, second = first[:-1], second[:-1]
+    return [first[-1], second[-1]]
+
+
+def _read(
+    path: Path, model: str | None
+) -> tuple[Run | None, list[xr.Dataset], xr.Dataset | None, Results | None]:
+    """Return the run of a path with its analyses and findings, and the results; None for what there is not."""
     from mmprobe.analyses import analyze_all
     from mmprobe.analyses import findings as find_findings
     from mmprobe.analyses.export import read_export
     from mmprobe.cache import open_run
-    from mmprobe.viz import write_figures, write_report
-    from mmprobe.viz.report.result_files import find_comparison, find_results
-    from mmprobe.viz.report.write import check_output
+    from mmprobe.probes import RUN_PROBES
+    from mmprobe.viz.report.results.files import find_results
 
-    check_output(out)
-    comparison = find_comparison(run)
-    if comparison is not None:
-        file = write_figures(comparison, out, (comparison.attrs["model"], "comparison of methods"))
-        say({"report": str(file)}, str(file), as_json)
-        return
-    folder, results = find_results(run)
-    opened, findings = None, None
-    datasets: list[Any] = []
-    if folder is not None:
-        opened = open_run(folder)
-        datasets, notes = analyze_all(opened, load_functions(model))
-        for note in notes:
-            warn(note)
-        interventions = read_export(opened, "claim_interventions")
-        findings = find_findings(opened, datasets + ([] if interventions is None else [interventions]))
-        interchange = read_export(opened, "image_interchange")
-        datasets += [] if interchange is None else [interchange]
-    file = write_report(opened, datasets, out, findings=findings, results=results)
-    say({"report": str(file)}, str(file), as_json)
+    folder, results = find_results(path)
+    if folder is None:
+        return None, [], None, results
+    run = open_run(folder)
+    datasets, notes = analyze_all(run, load_functions(model))
+    for note in notes:
+        warn(note)
+    interventions = read_export(run, "claim_interventions")
+    findings = find_findings(run, datasets + ([] if interventions is None else [interventions]))
+    computed = {dataset.attrs.get("analysis") for dataset in datasets}
+    stored = [read_export(run, name) for name in RUN_PROBES if name not in computed]
+    return run, datasets + [dataset for dataset in stored if dataset is not None], findings, results

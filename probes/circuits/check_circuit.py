@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
 from scipy.stats import spearmanr
-from tqdm import tqdm
 
 from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.intervals import sums_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
+from mmprobe.probes.answer_records import Arrays
 from mmprobe.probes.circuits.edge_gradients import score_edges
-from mmprobe.probes.circuits.find_circuit import Samples, describe, list_samples
-from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, NodePair, read_node_pairs
+from mmprobe.probes.circuits.finished_pairs import Samples, describe, list_samples, measure_pairs
+from mmprobe.probes.circuits.graph import Graph
+from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, NodePair
 from mmprobe.probes.circuits.node_pass import NodePass
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
@@ -33,6 +35,7 @@ def check_circuit(
     metric: Metric = LOGIT_DIFFERENCE,
     answers: Sequence[Answer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
+    finished: Path | None = None,
 ) -> xr.Dataset:
     """Return how well the scores of edges and nodes agree with exact patching.
 
@@ -46,7 +49,7 @@ def check_circuit(
     Args:
         edges: number of edges that are patched for each pair; our choice, the default is 48.
         seed: of the drawing.
-        clean, corrupt, steps, metric, answers, max_new_tokens: as in `find_circuit`.
+        clean, corrupt, steps, metric, answers, max_new_tokens, finished: as in `find_circuit`.
 
     Returns:
         A data set with dimensions `pair`, `edge` and `source`.
@@ -69,20 +72,38 @@ def check_circuit(
     if edges < 3:
         raise InputError(f"edges {edges}: give 3 or more, since two do not show an order")
     clean, corrupt = list_samples(clean), list_samples(corrupt)
-    rng, rows, names, passes = np.random.default_rng(seed), [], [], 0
-    with tqdm(total=len(clean), desc="check_circuit", disable=None) as progress:
-        for nodes in read_node_pairs(model, clean, corrupt, metric, answers, max_new_tokens):
-            scores = _score(nodes, steps)
-            all_edges = np.argwhere(nodes.graph.edges)
-            chosen = all_edges[rng.choice(len(all_edges), min(edges, len(all_edges)), replace=False)]
-            effects = [_patch(nodes, place) for place in map(tuple, chosen)]
-            of_nodes = [_patch(nodes, (index, slice(None))) for index in range(len(nodes.graph.sources))]
-            rows.append((scores[tuple(chosen.T)], effects, scores.sum(1), of_nodes))
-            names.append([_name(nodes, place) for place in chosen])
-            passes += nodes.passes
-            progress.update()
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    out = xr.Dataset(coords={"source": [node.name for node in nodes.graph.sources]})
+    rng, drawn = np.random.default_rng(seed), dict[int, np.ndarray]()
+
+    def draw(graph: Graph, number: int) -> np.ndarray:
+        """Return the edges [edge, source and destination] of a pair; they depend on its number only."""
+        all_edges = np.argwhere(graph.edges)
+        while number not in drawn:
+            drawn[len(drawn)] = all_edges[
+                rng.choice(len(all_edges), min(edges, len(all_edges)), replace=False)
+            ]
+        return drawn[number]
+
+    def measure(nodes: NodePair, number: int) -> Arrays:
+        scores, chosen = _score(nodes, steps), draw(nodes.graph, number)
+        effects = [_patch(nodes, place) for place in map(tuple, chosen)]
+        of_nodes = [_patch(nodes, (index, slice(None))) for index in range(len(nodes.graph.sources))]
+        return {
+            "edge_scores": scores[tuple(chosen.T)],
+            "edge_effects": np.array(effects),
+            "node_scores": scores.sum(1),
+            "node_effects": np.array(of_nodes),
+        }
+
+    settings = {"analysis": "circuit_check", "steps": steps, "edges": edges, "seed": seed}
+    measured = measure_pairs(
+        model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
+    )
+    graph = measured.graph
+    names = [[_name(graph, place) for place in draw(graph, number)] for number in range(len(clean))]
+    columns = [
+        measured.stack(f"{kind}_{part}") for kind in ("edge", "node") for part in ("scores", "effects")
+    ]
+    out = xr.Dataset(coords={"source": [node.name for node in graph.sources]})
     for kind, dim, scored, exact in (("edge", "edge", *columns[:2]), ("node", "source", *columns[2:])):
         out[f"{kind}_score"], out[f"{kind}_effect"] = (("pair", dim), scored), (("pair", dim), exact)
         by_pair = np.array([spearmanr(a, b).statistic for a, b in zip(scored, exact, strict=True)])
@@ -92,7 +113,7 @@ def check_circuit(
             out[f"{kind}_agreement{end}"] = ((), value)
         out[f"{kind}_agreement_by_pair"] = ("pair", by_pair)
     out["edge_name"] = (("pair", "edge"), np.array(names))
-    out.attrs = describe(nodes, clean, corrupt, passes) | {"analysis": "circuit_check", "steps": steps}
+    out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "circuit_check", "steps": steps}
     return out
 
 
@@ -113,8 +134,6 @@ def _patch(nodes: NodePair, place: tuple[int | slice, ...]) -> float:
     return nodes.pair.before - nodes.measure(removed)
 
 
-def _name(nodes: NodePair, place: np.ndarray) -> str:
-    source, destination = (
-        names[index].name for names, index in zip(nodes.graph, place.tolist(), strict=True)
-    )
+def _name(graph: Graph, place: np.ndarray) -> str:
+    source, destination = (names[index].name for names, index in zip(graph, place.tolist(), strict=True))
     return f"{source} > {destination}"

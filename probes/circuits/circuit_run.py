@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
@@ -24,7 +25,9 @@ CHECKED = 8  # pairs whose edges are patched exactly; our choice
 Pair = tuple[Sample, Sample, list[int]]
 
 
-def circuit_run(model: Model, run: Run, pairs: int = PAIRS, steps: int = 5) -> xr.Dataset:
+def circuit_run(
+    model: Model, run: Run, pairs: int = PAIRS, steps: int = 5, finished: Path | None = None
+) -> xr.Dataset:
     """Return the circuit by which images reach the answers of a run, and how faithful it is.
 
     The clean prompt is a sample's own; the corrupt one has other images: the minimal counterfactual
@@ -43,6 +46,7 @@ def circuit_run(model: Model, run: Run, pairs: int = PAIRS, steps: int = 5) -> x
         run: a run of the model, whose samples have images.
         pairs: number of answers, of both halves together; our choice, the default is 24.
         steps: as in `find_circuit`.
+        finished: folder that keeps each measured pair; pairs that are there are not measured again.
 
     Returns:
         The variables of `find_circuit`, and of `evaluate_circuit` with the dimensions `ranking` and `share`,
@@ -74,9 +78,13 @@ def circuit_run(model: Model, run: Run, pairs: int = PAIRS, steps: int = 5) -> x
         )
     halves = [[list(part) for part in zip(*_take(usable, sets, half), strict=True)] for half in (0, 1)]
     (clean, corrupt, answers), (held_out, held_out_corrupt, held_out_answers) = halves
-    found = find_circuit(model, clean, corrupt, steps, answers=answers)
-    judged = evaluate_circuit(model, found, held_out, held_out_corrupt, answers=held_out_answers)
-    checked = check_circuit(model, clean[:CHECKED], corrupt[:CHECKED], steps, answers=answers[:CHECKED])
+    folders = [None if finished is None else finished / part for part in ("found", "judged", "checked")]
+    found = find_circuit(model, clean, corrupt, steps, answers=answers, finished=folders[0])
+    judged = evaluate_circuit(
+        model, found, held_out, held_out_corrupt, answers=held_out_answers, finished=folders[1]
+    )
+    few = [part[:CHECKED] for part in (clean, corrupt, answers)]
+    checked = check_circuit(model, *few[:2], steps, answers=few[2], finished=folders[2])
     agreements = [name for name in checked if "agreement" in str(name) and "by_pair" not in str(name)]
     metrics = {name: f"held_out_{name}" for name in ("metric_clean", "metric_corrupt")}
     out = xr.merge(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.intervals import sums_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.probes.circuits.find_circuit import Samples, describe, list_samples, mean_effects
+from mmprobe.probes.answer_records import Arrays
+from mmprobe.probes.circuits.find_circuit import mean_effects
+from mmprobe.probes.circuits.finished_pairs import Samples, describe, list_samples, measure_pairs
 from mmprobe.probes.circuits.graph import Graph
-from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, read_node_pairs
+from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, NodePair
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
 
@@ -33,6 +36,7 @@ def evaluate_circuit(
     metric: Metric = LOGIT_DIFFERENCE,
     answers: Sequence[Answer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
+    finished: Path | None = None,
 ) -> xr.Dataset:
     """Return how much of the model's behaviour the best edges of a circuit keep up alone.
 
@@ -51,6 +55,7 @@ def evaluate_circuit(
         circuit: scores (source, destination), as `find_circuit` returns them.
         clean, corrupt, metric, answers, max_new_tokens: as in `find_circuit`.
         shares: shares of the edges that are kept, rising from 0 to 1.
+        finished: as in `find_circuit`.
 
     Returns:
         A data set with dimensions `ranking` (score: the highest first; magnitude: the largest absolute scores
@@ -78,25 +83,28 @@ def evaluate_circuit(
     clean, corrupt = list_samples(clean), list_samples(corrupt)
     if not len(shares) or min(shares) < 0 or max(shares) > 1 or sorted(shares) != list(shares):
         raise InputError(f"shares {list(shares)}: give shares that rise from 0 to 1")
-    rows, passes = [], 0
-    with tqdm(total=len(clean), desc="evaluate_circuit", disable=None) as progress:
-        for nodes in read_node_pairs(model, clean, corrupt, metric, answers, max_new_tokens):
-            orders = _rank_edges(circuit, nodes.graph)
-            counts = [int(share * len(orders[0]) + 1e-9) for share in shares]
-            measured = [nodes.measure(_remove(nodes.graph, order[n:])) for order in orders for n in counts]
-            rows.append([*measured, nodes.pair.before, nodes.pair.after])
-            passes += nodes.passes
-            progress.update()
-    sums, groups = np.array(rows), image_groups(clean)
+
+    def measure(nodes: NodePair, number: int) -> Arrays:
+        orders = _rank_edges(circuit, nodes.graph)
+        counts = _count_kept(shares, orders[0])
+        kept = [nodes.measure(_remove(nodes.graph, order[n:])) for order in orders for n in counts]
+        return {"metrics": np.array([*kept, nodes.pair.before, nodes.pair.after])}
+
+    digest = hashlib.sha256(np.ascontiguousarray(circuit["score"].values).tobytes()).hexdigest()
+    settings = {"analysis": "circuit_faithfulness", "shares": list(shares), "circuit": digest}
+    measured = measure_pairs(
+        model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
+    )
+    sums, groups = measured.stack("metrics"), image_groups(clean)
     if sums[:, -2].mean() == sums[:, -1].mean():
         raise InputError("clean and corrupt: the prompts have the same metric, so no edge matters")
     out = xr.Dataset(coords={"ranking": list(RANKINGS), "share": list(shares)})
-    out["n_kept"] = ("share", counts)
+    out["n_kept"] = ("share", _count_kept(shares, np.argwhere(measured.graph.edges)))
     _add(out, "faithfulness", ("ranking", "share"), _faithfulness, sums, groups)
     for name, ranking in (("cpr", 0), ("cmd", 1), ("cpr_random", 2), ("cmd_random", 2)):
         _add(out, name, (), partial(_area, shares, ranking, name[:3] == "cmd"), sums, groups)
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in sums[:, -2:].mean(0))
-    out.attrs = describe(nodes, clean, corrupt, passes) | {"analysis": "circuit_faithfulness"}
+    out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "circuit_faithfulness"}
     return out
 
 
@@ -138,16 +146,15 @@ def patch_edges(
         array([12.5])
     """
     clean, corrupt = list_samples(clean), list_samples(corrupt)
-    rows, passes = [], 0
-    with tqdm(total=len(clean), desc="patch_edges", disable=None) as progress:
-        for nodes in read_node_pairs(model, clean, corrupt, metric, answers, max_new_tokens):
-            places = [_find_edge(nodes.graph, edge) for edge in edges]
-            rows.append(
-                [nodes.pair.before - nodes.measure(_remove(nodes.graph, [place])) for place in places]
-            )
-            passes += nodes.passes
-            progress.update()
-    values = np.array(rows)
+
+    def measure(nodes: NodePair, number: int) -> Arrays:
+        places = [_find_edge(nodes.graph, edge) for edge in edges]
+        changed = [nodes.measure(_remove(nodes.graph, [place])) for place in places]
+        return {"effects": nodes.pair.before - np.array(changed)}
+
+    settings = {"analysis": "edge_patching"}
+    measured = measure_pairs(model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, None)
+    values = measured.stack("effects")
     out = xr.Dataset(
         coords={
             "source": ("edge", [source for source, _ in edges]),
@@ -157,7 +164,7 @@ def patch_edges(
     for end, array in zip(("", "_low", "_high"), mean_effects(values, image_groups(clean)), strict=True):
         out[f"effect{end}"] = ("edge", array)
     out["effect_by_pair"] = (("edge", "pair"), values.T)
-    out.attrs = describe(nodes, clean, corrupt, passes) | {"analysis": "edge_patching"}
+    out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "edge_patching"}
     return out
 
 
@@ -170,6 +177,11 @@ def _rank_edges(circuit: xr.Dataset, graph: Graph) -> list[np.ndarray]:
     scores = circuit["score"].values[tuple(edges.T)]
     shuffled = np.random.default_rng(SEED).permutation(len(edges))
     return [edges[order] for order in (_descend(scores), _descend(np.abs(scores)), shuffled)]
+
+
+def _count_kept(shares: Sequence[float], edges: np.ndarray) -> list[int]:
+    """Return the number of edges of each share, rounded down."""
+    return [int(share * len(edges) + 1e-9) for share in shares]
 
 
 def _descend(values: np.ndarray) -> np.ndarray:

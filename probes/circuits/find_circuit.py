@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from tqdm import tqdm
 
 from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
+from mmprobe.probes.answer_records import Arrays
 from mmprobe.probes.circuits.edge_gradients import score_edges
+from mmprobe.probes.circuits.finished_pairs import Samples, describe, list_samples, measure_pairs
 from mmprobe.probes.circuits.graph import Graph, Node
-from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, NodePair, read_node_pairs
+from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, NodePair
 from mmprobe.probes.circuits.node_pass import NodePass
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
-from mmprobe.samples import Sample
-
-Samples = Sample | Sequence[Sample]
 
 
 def find_circuit(
@@ -31,6 +30,7 @@ def find_circuit(
     metric: Metric = LOGIT_DIFFERENCE,
     answers: Sequence[Answer] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
+    finished: Path | None = None,
 ) -> xr.Dataset:
     """Return a score for each edge of the decoder: by which ways the images reach an answer.
 
@@ -61,6 +61,8 @@ def find_circuit(
         answers: text or token ids for each pair; None for the clean samples' `answer`, or the model's own
             greedy answers if they have none.
         max_new_tokens: maximum length of the model's own answers; our choice, the default is 64.
+        finished: folder that keeps what was measured of each pair, under the clean sample's id; pairs that are
+            there are not measured again.
 
     Returns:
         A data set in the unit of the metric, with dimensions `source` and `destination`.
@@ -89,46 +91,27 @@ def find_circuit(
     if steps < 1:
         raise InputError(f"steps {steps}: must be 1 or more")
     clean, corrupt = list_samples(clean), list_samples(corrupt)
-    rows, metrics, passes = [], [], 0
-    with tqdm(total=len(clean), desc="find_circuit", disable=None) as progress:
-        for nodes in read_node_pairs(model, clean, corrupt, metric, answers, max_new_tokens):
-            recorded = NodePass(nodes.graph, nodes.pair.clean, nodes.corrupt)
-            recorded.logits()
-            scores = score_edges(nodes.graph, nodes.pair, recorded.outputs, steps)
-            rows.append(scores.double().cpu().numpy())
-            metrics.append((nodes.pair.before, nodes.pair.after))
-            passes += nodes.passes
-            progress.update()
-    out = _summarise(nodes.graph, np.array(rows), image_groups(clean))
-    out["metric_clean"], out["metric_corrupt"] = (((), value) for value in np.mean(metrics, axis=0))
+
+    def measure(nodes: NodePair, number: int) -> Arrays:
+        recorded = NodePass(nodes.graph, nodes.pair.clean, nodes.corrupt)
+        recorded.logits()
+        scores = score_edges(nodes.graph, nodes.pair, recorded.outputs, steps).double().cpu().numpy()
+        return {"scores": scores, "metrics": np.array([nodes.pair.before, nodes.pair.after])}
+
+    settings = {"analysis": "circuit", "steps": steps}
+    measured = measure_pairs(
+        model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
+    )
+    graph = measured.graph
+    out = _summarise(graph, measured.stack("scores"), image_groups(clean))
+    out["metric_clean"], out["metric_corrupt"] = (((), value) for value in measured.stack("metrics").mean(0))
     out["total"] = out["metric_clean"] - out["metric_corrupt"]
-    out.attrs = describe(nodes, clean, corrupt, passes) | {
+    out.attrs = describe(model, measured, clean, corrupt) | {
         "analysis": "circuit",
         "steps": steps,
-        "group_size": model.n_heads // len(range(len(nodes.graph.destinations))[nodes.graph.find("k", 0)]),
+        "group_size": model.n_heads // len(range(len(graph.destinations))[graph.find("k", 0)]),
     }
     return out
-
-
-def list_samples(samples: Samples) -> list[Sample]:
-    """Return one sample or several as a list."""
-    return [samples] if isinstance(samples, Sample) else list(samples)
-
-
-def describe(
-    nodes: NodePair, clean: Sequence[Sample], corrupt: Sequence[Sample], passes: int
-) -> dict[str, object]:
-    """Return the attributes of a data set that describe its pairs."""
-    return {
-        "model": nodes.pair.clean.forcing.model.name,
-        "metric": nodes.pair.metric_name,
-        "samples": ", ".join(sample.id for sample in clean),
-        "corrupt": ", ".join(sample.id for sample in corrupt),
-        "n": len(clean),
-        "sets": len(np.unique(image_groups(clean))),
-        "n_edges": int(nodes.graph.edges.sum()),
-        "forward_passes": passes,
-    }
 
 
 def mean_effects(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -73,13 +73,7 @@ def read_node_pairs(
         InputError: the numbers of samples, of answers or of images differ, or two prompts do not match.
         NotApplicable: the family is of a form that the graph does not know.
     """
-    if not clean or len(clean) != len(corrupt) or len(clean) != len(clean if answers is None else answers):
-        raise InputError("clean, corrupt and answers: give as many of each, and at least one pair")
-    counts = {len(sample.images) for sample in (*clean, *corrupt)}
-    if len(counts) > 1:
-        raise InputError(f"clean and corrupt: all samples must have as many images, not {sorted(counts)}")
-    read_layers(model)  # refuses a family before it starts
-    graph = None
+    graph, count = None, check_pairs(model, clean, corrupt, answers)
     for index, samples in enumerate(zip(clean, corrupt, strict=True)):
         with float32_logits(model):
             with torch.no_grad():
@@ -88,13 +82,26 @@ def read_node_pairs(
                 pair = read_pair(model, *samples, named, answer, max_new_tokens)
                 pair = _contrast(pair) if metric == LOGIT_DIFFERENCE else pair
                 first = graph is None
-                graph = graph or build_graph(model, counts.copy().pop(), _find_between(pair.clean))
+                graph = graph or build_graph(model, count, _find_between(pair.clean))
                 recorded = NodePass(graph, pair.corrupt)
                 recorded.logits()
                 nodes = NodePair(graph, pair, recorded.outputs)
                 if first:
                     _check(nodes)
             yield nodes
+
+
+def check_pairs(
+    model: Model, clean: Sequence[Sample], corrupt: Sequence[Sample], answers: Sequence[Answer] | None
+) -> int:
+    """Return the number of images of each sample; refuse pairs and families that `read_node_pairs` cannot read."""
+    if not clean or len(clean) != len(corrupt) or len(clean) != len(clean if answers is None else answers):
+        raise InputError("clean, corrupt and answers: give as many of each, and at least one pair")
+    counts = {len(sample.images) for sample in (*clean, *corrupt)}
+    if len(counts) > 1:
+        raise InputError(f"clean and corrupt: all samples must have as many images, not {sorted(counts)}")
+    read_layers(model)
+    return counts.pop()
 
 
 def _contrast(pair: ComponentPair) -> ComponentPair:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import xarray as xr
 from helpers.causal_toy import COLOURS, draw_sample
 
 import mmprobe as mp
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes import circuit_run, run_probes
+from mmprobe.probes.circuits.node_pair import NodePair
 from mmprobe.viz.figures import figures
 
 
@@ -40,6 +42,24 @@ def test_the_circuit_is_found_on_one_half_and_judged_on_the_other(toy, run):
     used = set(ds.attrs["samples_found"].split(", ")), set(ds.attrs["samples_held_out"].split(", "))
     assert len(used[0]) == len(used[1]) == 3 and not used[0] & used[1]
     assert len(figures(ds)) == 2
+
+
+def test_pairs_that_are_finished_are_not_measured_again(toy, run, tmp_path: Path, monkeypatch):
+    whole = circuit_run(toy, run, pairs=4, steps=1)
+    counted: list[int] = []
+    measure = NodePair.measure
+    monkeypatch.setattr(NodePair, "measure", lambda nodes, removed: counted.append(1) or measure(nodes, removed))
+    first = circuit_run(toy, run, pairs=4, steps=1, finished=tmp_path)
+    all_passes = len(counted)
+    xr.testing.assert_equal(first, whole)
+    files = sorted(tmp_path.rglob("*.safetensors"))
+    assert [file.parent.name for file in files] == ["checked"] * 2 + ["found"] * 2 + ["judged"] * 2
+    files[1].unlink()  # as if the run was cut off before the second pair was checked
+    counted.clear()
+    xr.testing.assert_equal(circuit_run(toy, run, pairs=4, steps=1, finished=tmp_path), whole)
+    assert 0 < len(counted) < all_passes / 2
+    with pytest.raises(InputError, match="other settings"):
+        circuit_run(toy, run, pairs=4, steps=2, finished=tmp_path)
 
 
 def test_what_a_run_cannot_show_is_refused(toy, run, tmp_path: Path):
