@@ -9,16 +9,16 @@ from typing import Any, Literal, NamedTuple
 
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
+from mmprobe.benchmarks.judges.answers import correct_request
 from mmprobe.benchmarks.mirage.data import MirageQuestion, true_chain, true_references
 from mmprobe.benchmarks.mirage.labels import HINTED, KINDS, Extraction, Kind, Matches, MirageLabels, Scores
 from mmprobe.benchmarks.mirage.parsing import (
-    read_correct,
     read_extraction,
     read_hallucinations,
     read_matches,
     read_scores,
 )
-from mmprobe.benchmarks.mirage.prompts import CORRECT, EXTRACT, HALLUCINATIONS, MATCH, SCORES
+from mmprobe.benchmarks.mirage.prompts import EXTRACT, HALLUCINATIONS, MATCH, SCORES
 
 REQUESTS = ("correct", "hinted", "extraction", "steps", "claims", "kinds", "lhs")
 """The kinds of request, as the keys of `MirageLabels.unscored` name them."""
@@ -59,7 +59,13 @@ def label_by_judge(
     """
     texts = {name: text for name, text in responses.items() if text.strip()}
     answers = {
-        name: _correct_request(question, texts[name], threshold)
+        name: correct_request(
+            question.question,
+            texts[name],
+            question.answer,
+            question.choices,
+            threshold if question.type == "approximate" else None,
+        )
         for question, labels in zip(questions, rule_labels, strict=True)
         for suffix, by_rules in (("", labels.correct), (HINTED, labels.correct_hinted), *labels.again.items())
         if (name := question.id + suffix) in texts
@@ -200,13 +206,6 @@ def _request_data(question: MirageQuestion, response: str) -> dict[str, Any]:
     if question.choices:
         data["options"] = question.choices
     return data | {"response": response}
-
-
-def _correct_request(question: MirageQuestion, response: str, threshold: float) -> JudgeRequest[bool | None]:
-    data = _request_data(question, response) | {"true": question.answer}
-    if question.type == "approximate":
-        data["tolerance"] = threshold
-    return JudgeRequest(CORRECT, data, read_correct)
 
 
 def _extraction_request(question: MirageQuestion, response: str) -> JudgeRequest[Extraction]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, field_reader, read_reply
+from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
 from mmprobe.benchmarks.mirage.data import MAX_ITEMS
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Extraction, Kind, Matches, MatchLabel
 
@@ -30,9 +30,6 @@ _Scores: Any = create_model("_Scores", __base__=StrictReply, **_SCORE_FIELDS)
 
 
 # Each reader raises `UnusableReply` where the form is wrong.
-read_correct = field_reader("correct", bool | None)  # null: the response states no answer
-
-
 def read_extraction(reply: str) -> Extraction:
     """Return the steps and claims between the tags of a reply, 1 to 10 of each (section 3.2 and figure 8).
 

@@ -4,29 +4,6 @@ from __future__ import annotations
 
 from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
 
-CORRECT = (
-    """\
-You check whether a response ends in the true answer of a question about a picture. You do not see the picture; the true
-answer is right.
-
-"""
-    + DATA_NOTICE
-    + """\
-{"correct": true}
-
-- true where the answer that the response ends in says the same as the true one: other words for it, equal numbers,
-  units that can be converted and details beside it do not matter. How it was reached does not matter either.
-- Where there are "options", the true answer is the letter of one; the letter or the text of this option says the same.
-  Where there is a "tolerance", a number with a smaller relative error says the same.
-- false where it says something else, or two things that conflict.
-- null where the response ends in no answer at all.
-
-Examples, by true answer and response: "0.5 m" and "... so it is 50 cm long.": true. "0.5 m" and "The rod measures 5 m.":
-false. "a pentagon" and "It has five corners and five sides, a pentagon.": true. "7" and "Let us count them one by one:":
-null.
-"""
-)
-
 EXTRACT = (
     """\
 You list the reasoning of a response to a question about a picture. You do not see the picture; whether the reasoning is

@@ -11,7 +11,7 @@ from typing import Any
 from mmprobe.benchmarks.core.benchmark import Benchmark, Scored
 from mmprobe.benchmarks.core.results import mean_metric
 from mmprobe.benchmarks.judges import Judge
-from mmprobe.benchmarks.mirage_effect.choices import is_correct, normalize_answer
+from mmprobe.benchmarks.mirage_effect.choices import normalize_answer
 from mmprobe.benchmarks.mirage_effect.data import (
     ChoiceQuestion,
     ImagelessQuestion,
@@ -20,7 +20,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
     load_imageless,
     load_questions,
 )
-from mmprobe.benchmarks.mirage_effect.model_labels import label_by_judge
+from mmprobe.benchmarks.mirage_effect.model_labels import judge_choices, label_by_judge
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
 from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules
 from mmprobe.benchmarks.mirage_effect.samples import (
@@ -35,9 +35,11 @@ from mmprobe.benchmarks.mirage_effect.samples import (
 from mmprobe.benchmarks.mirage_effect.scoring import (
     Answers,
     Labels,
+    Verdicts,
     collect_diagnoses,
     compute_metrics,
     first_answer,
+    read_choices,
     select_answers_to_label,
 )
 from mmprobe.benchmarks.mirage_effect.synthetic import draw_questions, synthetic_questions
@@ -86,11 +88,15 @@ def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Sco
     labels = {
         name: label_by_rules(text) for name, (_, text) in select_answers_to_label(truth, answers).items()
     }
-    return compute_metrics(truth, answers, labels), _make_records(truth, answers, labels)
+    verdicts = read_choices(truth, answers)
+    metrics = compute_metrics(truth, answers, labels, verdicts)
+    return metrics, _make_records(truth, answers, labels, verdicts)
 
 
 def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
     """Return metrics and records with labels by a judge, and the share of answers that it left unscored.
+
+    The judge also decides the answers to questions with a known answer that rules cannot read.
 
     Raises:
         InputError: a response answers no question of the data, or the judge cannot be asked.
@@ -98,7 +104,14 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     answers = group_by_question(truth, responses)
     judged = label_by_judge(select_answers_to_label(truth, answers), judge)
     labels = {name: answer.labels for name, answer in judged.items()}
-    metrics, records = compute_metrics(truth, answers, labels), _make_records(truth, answers, labels)
+    verdicts = read_choices(truth, answers)
+    questions = {question.id + suffix: question for question in truth.choices for suffix in WAYS.values()}
+    texts = {name: first_answer(answers, name) or "" for name, right in verdicts.items() if right is None}
+    unread = {name: (questions[name], text) for name, text in texts.items() if text.strip()}
+    for name, judgement in judge_choices(unread, judge).items():
+        verdicts[name] = None if judgement.items is None else judgement.items == (True,)
+    metrics = compute_metrics(truth, answers, labels, verdicts)
+    records = _make_records(truth, answers, labels, verdicts)
     non_empty = [
         answer for answer in judged.values() if answer.labels is not None or answer.unscored is not None
     ]
@@ -112,15 +125,19 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     return metrics, records
 
 
-def _make_records(truth: MirageEffectTruth, answers: Answers, labels: Labels) -> list[dict[str, Any]]:
+def _make_records(
+    truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts
+) -> list[dict[str, Any]]:
     """Return a record of each question, and of the diagnoses of each modality."""
     records = [make_imageless_record(question, answers, labels) for question in truth.imageless]
-    records += [make_record(question, answers, labels) for question in truth.choices]
+    records += [make_record(question, answers, labels, verdicts) for question in truth.choices]
     records += [make_diagnosis_record(modality, answers) for modality in MODALITIES]
     return records
 
 
-def make_record(question: ChoiceQuestion, answers: Answers, labels: Labels) -> dict[str, Any]:
+def make_record(
+    question: ChoiceQuestion, answers: Answers, labels: Labels, verdicts: Verdicts
+) -> dict[str, Any]:
     """Return the record of a question with a known answer for `samples.jsonl`."""
     answer_records = {}
     for kind, suffix in WAYS.items():
@@ -129,7 +146,7 @@ def make_record(question: ChoiceQuestion, answers: Answers, labels: Labels) -> d
         if text is not None:
             answer_records[kind] = _make_answer_record(name, answers, labels) | {
                 "said": normalize_answer(question, text),
-                "correct": is_correct(question, text),
+                "correct": verdicts.get(name),
             }
     return {
         "id": question.id,

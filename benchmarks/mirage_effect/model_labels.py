@@ -1,12 +1,14 @@
-"""Label answers to questions without their image by a judge: do they notice, and do they describe?"""
+"""Label answers by a judge: do those without an image notice and describe, and are unread ones right?"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 
-from mmprobe.benchmarks.judges import Judge, JudgeRequest, ask_by_name
+from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name
+from mmprobe.benchmarks.judges.answers import correct_request
 from mmprobe.benchmarks.judges.parsing import StrictReply, read_reply
+from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels, JudgedAnswer
 from mmprobe.benchmarks.mirage_effect.prompts import LABELS
 
@@ -28,6 +30,17 @@ def label_by_judge(answers: Mapping[str, tuple[str, str]], judge: Judge) -> dict
         labels = None if judgement.items is None else ImagelessLabels(*judgement.items)
         judged[name] = JudgedAnswer(labels, judgement.unscored)
     return judged
+
+
+def judge_choices(
+    answers: Mapping[str, tuple[ChoiceQuestion, str]], judge: Judge
+) -> dict[str, Judgement[bool | None]]:
+    """Return whether each answer is right, from question and response by id; the label is None without an answer."""
+    requests = {
+        name: correct_request(question.question, response, question.answer, question.choices)
+        for name, (question, response) in answers.items()
+    }
+    return asyncio.run(ask_by_name(judge, requests))
 
 
 def read_labels(reply: str) -> tuple[bool, bool]:

@@ -44,6 +44,8 @@ Answers = Mapping[str, Sequence[str]]
 """The answers to each question by its id, as `group_by_question` returns them."""
 Labels = Mapping[str, ImagelessLabels | None]
 """The labels of the answers without images, by the id of the question."""
+Verdicts = Mapping[str, bool | None]
+"""Whether each answer to a question with a known answer is right, by id; None if it is unread."""
 
 
 class Diagnoses(NamedTuple):
@@ -74,26 +76,34 @@ def select_answers_to_label(truth: MirageEffectTruth, answers: Answers) -> dict[
     return {name: (text, answers[name][0]) for name, text in questions.items() if answers.get(name)}
 
 
-def compute_metrics(truth: MirageEffectTruth, answers: Answers, labels: Labels) -> dict[str, Metric]:
+def read_choices(truth: MirageEffectTruth, answers: Answers) -> dict[str, bool | None]:
+    """Return whether each first answer to a question with a known answer is right, by rules; None if unread."""
+    names = {question.id + suffix: question for question in truth.choices for suffix in WAYS.values()}
+    return {
+        name: is_correct(question, text)
+        for name, question in names.items()
+        if (text := first_answer(answers, name)) is not None
+    }
+
+
+def compute_metrics(
+    truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts
+) -> dict[str, Metric]:
     """Compute the metrics of `docs/benchmarks/mirage-effect.md`.
 
     Distributions count all answers to a question. All other metrics count the first.
     """
     metrics = _imageless_metrics(truth.imageless, labels)
     if truth.choices:
-        metrics |= _choice_metrics(truth.choices, answers, labels)
+        metrics |= _choice_metrics(truth.choices, answers, labels, verdicts)
     for modality in MODALITIES:
         metrics |= _diagnosis_metrics(modality, answers)
-    return metrics | {"unread": _unread_share(truth, answers, labels)}
+    return metrics | {"unread": _unread_share(truth, answers, labels, verdicts)}
 
 
-def _unread_share(truth: MirageEffectTruth, answers: Answers, labels: Labels) -> Metric:
+def _unread_share(truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts) -> Metric:
     """Return the share of answers that are neither right nor wrong, or have no label. Empty ones do not count."""
-    unread: dict[str, float | None] = {}
-    for question in truth.choices:
-        for name in (question.id + suffix for suffix in WAYS.values()):
-            text = first_answer(answers, name)
-            unread[name] = None if text is None else float(is_correct(question, text) is None)
+    unread: dict[str, float | None] = {name: float(right is None) for name, right in verdicts.items()}
     for name, (_, text) in select_answers_to_label(truth, answers).items():
         unread[f"{name}/labels"] = float(labels.get(name) is None) if text.strip() else None
     return mean_metric(list(unread.values()), "lower")
@@ -127,13 +137,12 @@ def _are_mirages(ids: Sequence[str], labels: Labels) -> list[bool | None]:
 
 
 def _choice_metrics(
-    questions: Sequence[ChoiceQuestion], answers: Answers, labels: Labels
+    questions: Sequence[ChoiceQuestion], answers: Answers, labels: Labels, verdicts: Verdicts
 ) -> dict[str, Metric]:
     ids = [question.id for question in questions]
     options = [len(question.choices) or None for question in questions]
     correct = {
-        suffix: [is_correct(question, first_answer(answers, question.id + suffix)) for question in questions]
-        for suffix in WAYS.values()
+        suffix: [verdicts.get(question.id + suffix) for question in questions] for suffix in WAYS.values()
     }
     asked = _asked_both(questions, answers, "", ABSENT)
     metrics = _scores(correct[ABSENT], correct[""], options, asked)

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from mmprobe.benchmarks.judges.answers import CORRECT
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.registry import CountingJudge
@@ -19,7 +20,7 @@ from mmprobe.benchmarks.mirage.benchmark import (
 )
 from mmprobe.benchmarks.mirage.data import MirageQuestion
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS
-from mmprobe.benchmarks.mirage.prompts import CORRECT, EXTRACT, HALLUCINATIONS, MATCH, SCORES
+from mmprobe.benchmarks.mirage.prompts import EXTRACT, HALLUCINATIONS, MATCH, SCORES
 from mmprobe.benchmarks.mirage.rule_labels import label_by_rules
 
 inspect_model = pytest.importorskip("inspect_ai.model", reason="the extra eval is not installed")

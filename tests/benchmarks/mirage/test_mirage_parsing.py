@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from mmprobe.benchmarks.judges.answers import read_correct
 from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Extraction
 from mmprobe.benchmarks.mirage.parsing import (
-    read_correct,
     read_extraction,
     read_hallucinations,
     read_matches,

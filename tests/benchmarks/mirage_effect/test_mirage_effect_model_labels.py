@@ -9,6 +9,7 @@ import pytest
 
 from mmprobe.benchmarks.core.benchmark import find_benchmark
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS
+from mmprobe.benchmarks.judges.answers import CORRECT
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
 from mmprobe.benchmarks.judges.parsing import UnusableReply
@@ -72,6 +73,29 @@ def test_metrics_come_from_the_judges_labels():
     answers = {record["id"]: record["answers"] for record in records if record["kind"] != "diagnosis"}
     assert answers["i1"]["plain"]["describes"] is True and answers["i3"]["plain"]["notices"] is None
     assert answers["q"]["present"]["notices"] is None and answers["q"]["present"]["correct"] is True
+
+
+def test_answers_with_images_that_rules_cannot_read_are_decided():
+    """Of four answers one is read by rules, one is right, one wrong, and one useless to the judge."""
+    truth = TRUTH._replace(choices=[TRUTH.choices[0].model_copy(update={"id": f"q{n}"}) for n in range(4)])
+    prose = "It meows, so it has to be the first of the two"
+    responses = {"q0": "cat", "q1": f"{prose}.", "q2": f"{prose}, or not", "q3": f"{prose} useless"}
+    seen: list[list[str]] = []
+
+    def answer(data):
+        assert data["true"] == "A" and data["options"] == {"A": "cat", "B": "dog"}
+        return (
+            "Well."
+            if "useless" in data["response"]
+            else json.dumps({"correct": "not" not in data["response"]})
+        )
+
+    rules, _ = BENCHMARK.score_answers(truth, responses)
+    metrics, records = BENCHMARK.score_with_judge(truth, responses, make_judge(answer, seen, repairs=0))
+    assert len(seen) == 3 and all(texts[0] == CORRECT for texts in seen)
+    correct = [row["answers"]["present"]["correct"] for row in records if row["kind"] == "choice"]
+    assert correct == [True, True, False, None]
+    assert (rules["unread"].value, metrics["unread"].value) == (0.75, 0.25)
 
 
 def test_answers_without_a_usable_reply_are_unscored_and_counted():
