@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 METHOD_CLASSES = {
     "agla": ("agla", "Agla"),
     "attention-prompting": ("attention_prompting", "AttentionPrompting"),
+    "chi": ("chi", "Chi"),
     "icd": ("icd", "Icd"),
     "opera": ("opera", "Opera"),
     "pai": ("pai", "Pai"),

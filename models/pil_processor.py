@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +39,13 @@ class PilQwenProcessor(Qwen2_5_VLProcessor):
             PreTrainedTokenizerFast.from_pretrained(folder),
             chat_template=(folder / "chat_template.jinja").read_text(encoding="utf-8"),
         )
+
+    def save_pretrained(self, save_directory: str | Path, **_: Any) -> None:
+        """Write what `from_folder` reads."""
+        folder = Path(save_directory)
+        self.tokenizer.save_pretrained(folder)
+        self.image_processor.save_pretrained(folder)
+        file = folder / "preprocessor_config.json"
+        config = json.loads(file.read_text(encoding="utf-8")) | {"processor_class": type(self).__name__}
+        file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")

@@ -47,9 +47,7 @@ class LogWriter(TrainerCallback):
     def __init__(self, out: Path, stage: int = 0, done: int = 0):
         """Keep the lines of earlier stages, and those of this one up to step `done`."""
         self.file, self.stage = out / LOG, stage
-        self.lines = [
-            line for line in read_log(out) if (line["stage"], line["step"]) < (stage, done + 1)
-        ]
+        self.lines = [line for line in read_log(out) if (line["stage"], line["step"]) < (stage, done + 1)]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **options: Any) -> None:
         numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}

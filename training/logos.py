@@ -86,19 +86,26 @@ def clipped_loss(ratios: Sequence[np.ndarray], advantages: np.ndarray, epsilon: 
     return -float(np.mean(means))
 
 
-def select_for_stage(mean_accuracy: Mapping[str, float], stage: int) -> list[str]:
+def select_for_stage(mean_accuracy: Mapping[str, float], stage: int, lower: float | None = None) -> list[str]:
     """Return the questions for one stage of curriculum fine-tuning (section 5.2).
 
     Args:
         mean_accuracy: mean accuracy of the G responses to each question before the stage, 0 to 1.
         stage: 0 is the first stage and keeps accuracies above 0. Later stages keep accuracies below 0.5.
+        lower: later stages keep only accuracies above it, ours. None, as the text has it, lets in questions that are
+            never answered rightly.
 
     Example:
         >>> means = {"easy": 1.0, "hard": 0.125, "never": 0.0}
         >>> select_for_stage(means, 0), select_for_stage(means, 1)
         (['easy', 'hard'], ['hard', 'never'])
+        >>> select_for_stage(means, 1, lower=0.0)
+        ['hard']
     """
-    return [name for name, mean in mean_accuracy.items() if (mean < 0.5 if stage else mean > 0)]
+    if stage == 0:
+        return [name for name, mean in mean_accuracy.items() if mean > 0]
+    above = -1.0 if lower is None else lower
+    return [name for name, mean in mean_accuracy.items() if above < mean < 0.5]
 
 
 def filter_by_rewards(rewards: Mapping[str, Sequence[float]]) -> list[str]:

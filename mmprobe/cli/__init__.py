@@ -23,16 +23,17 @@ from mmprobe.cli.demo import demo
 from mmprobe.cli.diagnose import diagnose
 from mmprobe.cli.filters import clean, filter_by_votes, mirage_score
 from mmprobe.cli.generate import generate
+from mmprobe.cli.lists import list_names
 from mmprobe.cli.models import models
 from mmprobe.cli.pairs import make_pairs
 from mmprobe.cli.report import report
 from mmprobe.cli.rewrite import rewrite
 from mmprobe.cli.trace import merge, plan, trace
+from mmprobe.cli.train import guesser, logos
 from mmprobe.errors import InputError
 
 app = typer.Typer(
     name="mmprobe",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -100,6 +101,11 @@ _OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}  # for the be
 for command in _COMMANDS:
     app.command(context_settings=_OPEN if command in (bench, score) else None)(_keep_interrupt(command))
 app.command("filter")(_keep_interrupt(filter_by_votes))
+app.command("list")(_keep_interrupt(list_names))
+_train = typer.Typer(help="Train Logos, or the super-guesser (extra `train`).", rich_markup_mode=None)
+for command in (logos, guesser):
+    _train.command()(_keep_interrupt(command))
+app.add_typer(_train, name="train")
 
 
 def _exit(message: str, code: int) -> None:

@@ -30,6 +30,7 @@ NEUTRAL = {
     "sage": {"alpha": 0, "beta": 1, "eta": 0},
     "steer": {"scale": 0},
     "vcd": {"alpha": 0},
+    "chi": {"hints": "none"},
     "icd": {"alpha": 0},
     "pai": {"alpha": 0, "gamma": 1},
     "agla": {"alpha": 0},

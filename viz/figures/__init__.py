@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.errors import InputError
+from mmprobe.plugins import find_added
 from mmprobe.viz.figures import (
     attention_decay,
     attention_ratio,
@@ -28,13 +29,13 @@ from mmprobe.viz.figures import (
     method_comparison,
     neuron_activation,
     pair_statistics,
-    patching,
     picture_absence,
     predict_unfaithful,
     residual_drift,
     sublayer_transitions,
     subspace,
     token_activation,
+    training,
 )
 from mmprobe.viz.panel import Panel
 
@@ -56,7 +57,6 @@ _PANELS = {
     "image_interchange": image_interchange.panels,
     "attention_knockout": knockout.panels,
     "attention_routes": knockout.route_panels,
-    "residual_patching": patching.panels,
     "component_patching": component_effects.panels,
     "attribution_patching": component_effects.panels,
     "direct_logit_attribution": logit_attribution.panels,
@@ -72,6 +72,7 @@ _PANELS = {
     "dose_response": dose_response.panels,
     "method_comparison": method_comparison.panels,
     "pair_statistics": pair_statistics.panels,
+    "training": training.panels,
 }
 
 
@@ -90,6 +91,10 @@ def figures(dataset: xr.Dataset) -> list[Panel]:
             "such as mp.analyses.attention_decay(run)"
         )
     name = dataset.attrs.get("analysis")
+    if name not in _PANELS and name in find_added("figures"):
+        return find_added("figures")[name](dataset)
+    if name not in _PANELS and name in find_added("analyses"):
+        return []  # it has numbers alone
     if name not in _PANELS:
         raise InputError(f"no figures for analysis {name!r}; known: {', '.join(_PANELS)}")
     return _PANELS[name](dataset)

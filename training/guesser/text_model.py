@@ -13,7 +13,7 @@ from tqdm import tqdm
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.models.aliases import EMBEDDED, locate
 from mmprobe.models.loading import load_model, load_pretrained
-from mmprobe.training.text_questions import render_prompt
+from mmprobe.training.guesser.text_questions import render_prompt
 
 
 class TextModel(NamedTuple):

@@ -17,8 +17,8 @@ from trl import SFTConfig, SFTTrainer
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
 from mmprobe.training.checkpoints import LogWriter, WholeCheckpoints, last_checkpoint, silence, start_training
-from mmprobe.training.text_model import TextModel, load_text_model, save_text_model
-from mmprobe.training.text_questions import encode_example, split_questions
+from mmprobe.training.guesser.text_model import TextModel, load_text_model, save_text_model
+from mmprobe.training.guesser.text_questions import encode_example, split_questions
 
 MODEL = "model"  # folder of the trained weights in the output folder
 
@@ -69,7 +69,7 @@ def train_guesser(
     model: str,
     questions: Sequence[ChoiceQuestion],
     out: str | Path,
-    settings: GuesserSettings = GuesserSettings(),  # noqa: B008
+    settings: GuesserSettings = GuesserSettings(),
     resume: bool = False,
 ) -> TextModel:
     """Train a text-only model on questions and answers, and return it with the adapter in its weights.

@@ -1,0 +1,126 @@
+"""CHI, the collaborative hint inference of Logos (arXiv:2505.24238, section 5.4): hints around the question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from mmprobe.interventions.parameters import choice, text
+from mmprobe.interventions.prompt_method import AskFunction, PromptMethod, add_diagnostics, append_lines
+from mmprobe.models import Model, load_model
+from mmprobe.models.chat import Chat
+from mmprobe.models.generation import build_generation_kwargs
+from mmprobe.models.prompt import build_batch
+
+if TYPE_CHECKING:
+    from mmprobe.interventions.generate import GeneratedAnswer
+
+POLICY = "policy"  # the hinter that is the model itself
+
+
+@dataclass(frozen=True)
+class Chi(PromptMethod):
+    """The answer to a question between a hint for its topic and a hint for itself: r = policy([h_topic, x, h_question]).
+
+    A hinter, phi in the paper, names the topic and writes both hints. Where it names none of the topics, there is no
+    topic hint.
+
+    Parameters:
+        hints: none, topic, question or both: the rows of table 8. none is the model's own answer.
+        hinter: the model that writes the hints, by its name; `policy`, the default, is the model itself (ours; the paper
+            has an auxiliary model, which it does not name).
+        topics: the question types, with commas between: MIRAGE's.
+        classify, approach, advise: the requests for the topic, its hint and the question's hint, in our words.
+            `{topics}` and `{topic}` are filled in.
+    """
+
+    name: ClassVar[str] = "chi"
+    reference: ClassVar[str] = "MIRAGE (arXiv:2505.24238), section 5.4: collaborative hint inference of Logos"
+
+    hints: str = choice("both", ("none", "topic", "question", "both"))
+    hinter: str = text(POLICY)
+    topics: str = text("algebra, arithmetic, geometry, logical, scientific, spatial, statistical")
+    classify: str = text(
+        "To which of these topics does the question belong: {topics}? Do not answer it. Reply with the topic alone."
+    )
+    approach: str = text(
+        "In one sentence: how does one solve a question of the topic {topic}? Do not answer it."
+    )
+    advise: str = text("In one sentence: give a hint for this question. Do not answer it.")
+
+    @property
+    def neutral(self) -> bool:
+        return self.hints == "none"
+
+    def answer(
+        self, model: Model, chats: Sequence[Chat], ask: AskFunction, seed: int, max_new_tokens: int
+    ) -> list[GeneratedAnswer]:
+        topics: list[str | None] = [None] * len(chats)
+        topic_hints, question_hints = [""] * len(chats), [""] * len(chats)
+        if self.hints in ("topic", "both"):
+            request = self.classify.replace("{topics}", self.topics)
+            replies = self._ask_hinter(chats, [request] * len(chats), ask, max_new_tokens)
+            topics = [self._read_topic(reply) for reply in replies]
+            named = [number for number, topic in enumerate(topics) if topic]
+            requests = [self.approach.replace("{topic}", str(topics[number])) for number in named]
+            replies = self._ask_hinter([chats[number] for number in named], requests, ask, max_new_tokens)
+            for number, reply in zip(named, replies, strict=True):
+                topic_hints[number] = reply
+        if self.hints in ("question", "both"):
+            question_hints = self._ask_hinter(chats, [self.advise] * len(chats), ask, max_new_tokens)
+        answers = ask([surround(*each) for each in zip(chats, topic_hints, question_hints, strict=True)])
+        return [
+            add_diagnostics(answer, self, {"topic": topic, "topic_hint": first, "question_hint": last})
+            for answer, topic, first, last in zip(answers, topics, topic_hints, question_hints, strict=True)
+        ]
+
+    def _ask_hinter(
+        self, chats: Sequence[Chat], requests: Sequence[str], ask: AskFunction, max_new_tokens: int
+    ) -> list[str]:
+        """Return the hinter's reply to each chat with a request behind its question."""
+        asked = [
+            append_lines(chat, request)._replace(prefill="")
+            for chat, request in zip(chats, requests, strict=True)
+        ]
+        if not asked:
+            return []
+        if self.hinter == POLICY:
+            return [answer.text.strip() for answer in ask(asked)]
+        hinter = load_hinter(self.hinter)
+        batch = build_batch(hinter, asked)
+        with torch.inference_mode():
+            ids = hinter.hf.generate(**batch.inputs, **build_generation_kwargs(hinter, max_new_tokens))
+        replies = ids[:, batch.inputs["input_ids"].shape[1] :]
+        return [reply.strip() for reply in hinter.tokenizer.batch_decode(replies, skip_special_tokens=True)]
+
+    def _read_topic(self, reply: str) -> str | None:
+        """Return the one topic that a reply names, or None."""
+        words = reply.casefold()
+        named = [topic.strip() for topic in self.topics.split(",") if topic.strip().casefold() in words]
+        return named[0] if len(named) == 1 else None
+
+
+@lru_cache(maxsize=1)
+def load_hinter(name: str) -> Model:
+    """Return the model that writes hints. It stays in memory for the next questions."""
+    return load_model(name)
+
+
+def surround(chat: Chat, before: str, after: str) -> Chat:
+    """Return a chat with one hint before and one behind the user's last text; an empty hint adds nothing.
+
+    Example:
+        >>> chat = Chat([{"role": "user", "content": [{"type": "text", "text": "Why?"}]}], [], "here")
+        >>> surround(chat, "Think.", "Because").messages[0]["content"][0]["text"]
+        'Think.\\n\\nWhy?\\n\\nBecause'
+    """
+    messages = [message | {"content": list(message["content"])} for message in chat.messages]
+    parts = next(message["content"] for message in reversed(messages) if message["role"] == "user")
+    last = max(index for index, part in enumerate(parts) if part["type"] == "text")
+    texts = "\n\n".join(text for text in (before, parts[last]["text"], after) if text)
+    parts[last] = parts[last] | {"text": texts}
+    return chat._replace(messages=messages)

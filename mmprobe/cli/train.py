@@ -1,0 +1,217 @@
+"""The commands `train logos` and `train guesser`."""
+
+from __future__ import annotations
+
+import math
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mmprobe.cli.options import (
+    AsJson,
+    Device,
+    ModelName,
+    Resume,
+    Seed,
+    metric_values,
+    say,
+    split_names,
+)
+from mmprobe.errors import InputError
+
+if TYPE_CHECKING:
+    from mmprobe.benchmarks.core.results import Metric
+    from mmprobe.samples import Sample
+    from mmprobe.training.settings import LogosSettings
+
+TestData = Annotated[Path | None, typer.Option(help="Held-out questions to answer before and after.")]
+
+
+def check_extra() -> None:
+    """Check that TRL, PEFT and accelerate are installed.
+
+    Raises:
+        InputError: the extra `train` is missing.
+    """
+    for name in ("trl", "peft", "accelerate"):
+        if name in sys.modules and sys.modules[name] is None or not find_spec(name):
+            raise InputError(f"training needs {name}; install it with: pip install 'mmprobe[train]'")
+
+
+def logos(
+    model: ModelName,
+    data: Annotated[Path, typer.Option(help="Samples with true answers, such as those of make-pairs.")],
+    out: Annotated[Path, typer.Option(help="The folder of the training.")],
+    only: Annotated[
+        str | None, typer.Option(help="Question types of make-pairs, with commas between: count,steps.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
+    test: TestData = None,
+    stages: Annotated[int, typer.Option(help="Stages of the curriculum.", min=1)] = 2,
+    epochs: Annotated[int, typer.Option(help="Passes over a stage's questions.", min=1)] = 10,
+    completions: Annotated[
+        int | None,
+        typer.Option(help="Responses in all, the curriculum's among them, in place of --epochs.", min=1),
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Responses to a question.", min=1)] = 8,
+    batch: Annotated[int, typer.Option(help="Responses a step.", min=1)] = 128,
+    micro_batch: Annotated[int, typer.Option(help="Responses in memory at a time.", min=1)] = 8,
+    learning_rate: Annotated[float, typer.Option(help="At its peak.", min=0)] = 1e-6,
+    temperature: Annotated[float, typer.Option(help="Of the responses.", min=1e-3)] = 1.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest response.", min=1)] = 1024,
+    kl: Annotated[float, typer.Option(help="Weight of the KL term.", min=0)] = 0.0,
+    lower: Annotated[
+        float | None, typer.Option(help="Later stages keep questions with a mean accuracy above it.")
+    ] = None,
+    instruction: Annotated[
+        str | None, typer.Option(help="What is added to each question; '' for nothing.")
+    ] = None,
+    ablate: Annotated[
+        str | None,
+        typer.Option(
+            help="Trainings to compare: full, no-filter, no-curriculum, plain, single-sample, kl-1e-2, kl-1e-3, kl-1e-4."
+        ),
+    ] = None,
+    save_steps: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
+    seed: Seed = 0,
+    resume: Resume = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train Logos: rewards for format and answer, a curriculum, and groups with equal rewards dropped.
+
+    The vision encoder is frozen. OUT gets stage-1/model, stage-2/model and so on, which --model of any command reads,
+    log.jsonl and report.html. With --test, results.json has the accuracy before and after. With --ablate, each
+    training has a folder of its own.
+
+    \b
+    Example:
+      mmprobe train logos --model tiny-spd --data pairs/samples.jsonl --only count --out logos --stages 1 --epochs 1 \\
+        --batch 8 --samples 4 --max-new-tokens 8 --instruction "" --ablate plain
+    """
+    check_extra()
+    from mmprobe.training.settings import INSTRUCTION, LogosSettings, share_budget
+    from mmprobe.training.settings import ablate as change
+
+    settings = LogosSettings(
+        stages, epochs, samples, batch, micro_batch, learning_rate, kl=kl, lower=lower,
+        temperature=temperature, max_new_tokens=max_new_tokens, seed=seed, save_steps=save_steps,
+        instruction=INSTRUCTION if instruction is None else instruction,
+    )  # fmt: skip
+    questions, held_out = _read(data, only, limit), _read(test, only, limit) if test else []
+    plans = {out: settings}
+    if ablate:
+        plans = {out / name: change(settings, name) for name in split_names(ablate)}
+    if completions:
+        plans = {path: share_budget(plan, len(questions), completions) for path, plan in plans.items()}
+    metrics: dict[str, Metric] = {}
+    for path, plan in plans.items():
+        values = _train_logos(model, questions, held_out, path, plan, resume, device)
+        prefix = f"{path.name} " if ablate else ""
+        metrics |= {f"{prefix}{name}": value for name, value in values.items()}
+    lines = [f"{name:40} {metric}" for name, metric in metrics.items()]
+    lines += [
+        f"Model: {path / f'stage-{stages}' / 'model'}; report: {path / 'report.html'}" for path in plans
+    ]
+    result = {"out": [str(path) for path in plans], "metrics": metric_values(metrics)}
+    say(result, "\n".join(lines), as_json)
+
+
+def _read(path: Path, only: str | None, limit: int | None) -> list[Sample]:
+    """Return the samples of the types in `only`."""
+    from mmprobe.samples import load_samples
+
+    kinds = split_names(only) if only else None
+    chosen = [each for each in load_samples(path) if kinds is None or each.metadata.get("type") in kinds]
+    if not chosen:
+        raise InputError(f"{path}: no sample has a type of --only {only}")
+    return chosen[:limit]
+
+
+def _train_logos(
+    model: str,
+    questions: list[Sample],
+    held_out: list[Sample],
+    out: Path,
+    settings: LogosSettings,
+    resume: bool,
+    device: str,
+) -> dict[str, Metric]:
+    """Train once, with the accuracy on held-out questions before and after, and write the report."""
+    from mmprobe.benchmarks.core.results import write_results
+    from mmprobe.models import load_model
+    from mmprobe.training.evaluation import evaluate_policy
+    from mmprobe.training.history import training_history
+    from mmprobe.training.train_logos import train_logos
+    from mmprobe.viz.report.write import write_figures
+
+    trained = train_logos(model, questions, out, settings, resume, device=device)
+    metrics: dict[str, Metric] = {}
+    if held_out:
+        records = []
+        for when, policy in (("before", load_model(model, device=device)), ("after", trained)):
+            found, answers = evaluate_policy(policy, held_out, settings)
+            metrics |= {f"{name}_{when}": metric for name, metric in found.items()}
+            records += [{"when": when, **answer} for answer in answers]
+        write_results(out, "logos", metrics, records, {"model": model})
+    write_figures(training_history(out), out / "report.html", (f"Logos, {model}", out.name))
+    return metrics
+
+
+def guesser(
+    model: Annotated[str, typer.Option(help="A causal language model: folder, hub id, or tiny-spd.")],
+    data: Annotated[Path, typer.Option(help="Questions to learn; their images are never opened.")],
+    out: Annotated[Path, typer.Option(help="The folder of the training.")],
+    test: TestData = None,
+    against: Annotated[
+        list[Path] | None, typer.Option(help="Results of bench mirage-effect on --test; repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1)] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the questions.", min=1)] = 3,
+    batch: Annotated[int, typer.Option(help="Questions a step.", min=1)] = 256,
+    micro_batch: Annotated[int, typer.Option(help="Questions in memory at a time.", min=1)] = 32,
+    learning_rate: Annotated[float, typer.Option(help="Of LoRA's A, at the start.", min=0)] = 5e-5,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Learn metadata.explanation before the answer.")
+    ] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer on --test.", min=1)] = 32,
+    seed: Seed = 0,
+    resume: Resume = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the super-guesser: a text-only model that learns a set's answers without its images.
+
+    OUT gets model/, log.jsonl and report.html. With --test, it gets results.json and samples.jsonl, too: what the
+    super-guesser answers beside chance and beside --against. clean --text-only OUT reads them.
+
+    \b
+    Example:
+      mmprobe train guesser --model tiny-spd --data pairs/samples.jsonl --test pairs/samples.jsonl --out guesser \\
+        --epochs 1 --batch 32 --learning-rate 1e-3
+    """
+    check_extra()
+    from mmprobe.training.guesser.guesses import write_guesses
+    from mmprobe.training.guesser.text_questions import read_text_questions
+    from mmprobe.training.guesser.train import GuesserSettings, train_guesser
+    from mmprobe.training.history import training_history
+    from mmprobe.viz.report.write import write_figures
+
+    settings = GuesserSettings(
+        epochs,
+        learning_rate,
+        batch_size=batch,
+        micro_batch=math.gcd(batch, micro_batch),
+        explain=explain,
+        seed=seed,
+    )
+    questions = read_text_questions(data)[:limit]
+    asked = read_text_questions(test) if test else []
+    trained = train_guesser(model, questions, out, settings, resume)
+    write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
+    metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
+    lines = [f"{name:40} {metric}" for name, metric in metrics.items()]
+    lines.append(f"Model: {out / 'model'}; report: {out / 'report.html'}")
+    say({"model": str(out / "model"), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
