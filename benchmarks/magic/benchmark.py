@@ -150,15 +150,15 @@ def make_record(
     heal_records = []
     for index, (case_id, case) in enumerate(cases.items()):
         text = answers.get(case_id)
+        right = None if text is None else is_correct(text, question.answer, question.full_answer)
+        by_judge = labels.right[index] if labels.right else None
         heal_records.append(
             {
                 "id": case_id,
                 "injected": case.injected,
                 "corrections": case.corrections,
                 "continuation": text,
-                "right_answer": None
-                if text is None
-                else is_correct(text, question.answer, question.full_answer),
+                "right_answer": by_judge if right is None else right,
                 "healed": labels.healed[index] if labels.healed else None,
                 "healed_explicit": labels.healed_explicit[index] if labels.healed_explicit else None,
             }

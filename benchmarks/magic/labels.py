@@ -22,6 +22,7 @@ class MagicLabels:
         correct_steps: whether each step of the answer is correct.
         healed: whether each continuation states a correction (section 4.3).
         healed_explicit: whether it also says that the step was wrong (figure 17).
+        right: whether each continuation that rules cannot read ends in the true answer.
         unscored: kind of request and reason, for each request that a judge failed on.
     """
 
@@ -30,4 +31,5 @@ class MagicLabels:
     correct_steps: tuple[bool | None, ...] | None = None
     healed: tuple[bool | None, ...] = ()
     healed_explicit: tuple[bool | None, ...] = ()
+    right: tuple[bool | None, ...] = ()
     unscored: tuple[tuple[str, str], ...] = ()

@@ -12,6 +12,7 @@ from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, field_
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion
 from mmprobe.benchmarks.magic.labels import AnswerLabel, HealLabel, MagicLabels, StepLabel
 from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS
+from mmprobe.benchmarks.magic.rule_labels import is_correct
 from mmprobe.benchmarks.magic.steps import reasoning_steps
 
 _HEAL_PROMPTS = {"healed": HEALED, "healed_explicit": HEALED_EXPLICIT}
@@ -48,6 +49,8 @@ def label_by_judge(
             if text and text.strip():
                 for name, prompt in _HEAL_PROMPTS.items():
                     requests[index, f"{name} {number}"] = _heal_request(prompt, question, case, text)
+                if is_correct(text, question.answer, question.full_answer) is None:
+                    requests[index, f"final {number}"] = _answer_request(question, text, question.answer)
     judgements: list[dict[str, Judgement[Any]]] = [{} for _ in questions]
     for (index, name), judgement in asyncio.run(ask_by_name(judge, requests)).items():
         judgements[index][name] = judgement
@@ -65,8 +68,7 @@ def _answer_requests(question: MagicQuestion, response: str | None) -> dict[str,
     requests: dict[str, JudgeRequest[Any]] = {}
     for name, true_answer in (("short", question.answer), ("full", question.full_answer)):
         if true_answer:
-            answer_data = {"question": question.question, "response": response, "true_answer": true_answer}
-            requests[name] = JudgeRequest(ANSWER, answer_data, read_answer)
+            requests[name] = _answer_request(question, response, true_answer)
     steps = reasoning_steps(response[:MAX_ANSWER_CHARS])
     if steps:
         known = [step.text if step.correct else step.correction for step in question.steps]
@@ -77,6 +79,11 @@ def _answer_requests(question: MagicQuestion, response: str | None) -> dict[str,
         }
         requests["steps"] = JudgeRequest(STEPS, step_data, partial(read_steps, count=len(steps)))
     return requests
+
+
+def _answer_request(question: MagicQuestion, response: str, true_answer: str) -> JudgeRequest[Any]:
+    data = {"question": question.question, "response": response, "true_answer": true_answer}
+    return JudgeRequest(ANSWER, data, read_answer)
 
 
 def _heal_request(prompt: str, question: MagicQuestion, case: HealCase, text: str) -> JudgeRequest[Any]:
@@ -123,6 +130,10 @@ def _make_labels(
         correct_steps=None if steps is None else tuple(_STEP_LABELS[label] for label in steps),
         healed=heal_verdicts("healed"),
         healed_explicit=heal_verdicts("healed_explicit"),
+        right=tuple(
+            verdict(f"final {number}", "correct", text) if f"final {number}" in judgements else None
+            for number, text in enumerate(continuations, 1)
+        ),
         unscored=tuple(
             (name, judgement.unscored) for name, judgement in judgements.items() if judgement.unscored
         ),

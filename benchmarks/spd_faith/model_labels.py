@@ -11,8 +11,9 @@ from typing import Any
 
 from mmprobe.benchmarks.answers.coco import find_category
 from mmprobe.benchmarks.answers.lexical.claims import Claim, parse_count
+from mmprobe.benchmarks.answers.yes_no import read_yes_no as by_words
 from mmprobe.benchmarks.core.results import Metric
-from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name
+from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
 from mmprobe.benchmarks.judges.ensemble import leave_unscored, majority_labels, merge, scored_items
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims
@@ -20,13 +21,17 @@ from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
 from mmprobe.benchmarks.spd_faith.prompts import (
     CLAIMS,
     MATCHES,
+    NUMBER,
     PAIRS,
     SEEN_MATCHES,
+    YES_NO,
     JudgedClaim,
     Match,
     read_claims,
     read_labels,
     read_matches,
+    read_number,
+    read_yes_no,
 )
 from mmprobe.benchmarks.spd_faith.rows import Difference, Pair, describe_change, name_place
 from mmprobe.benchmarks.spd_faith.rule_labels import unread_share
@@ -36,6 +41,11 @@ from mmprobe.samples import open_image
 
 MAX_COMPARED = 12  # claims of each binary answer, ours: at most 144 comparisons a pair
 
+_QUESTIONS = {
+    "same": "Are the two pictures the same?",
+    "different": "Are the two pictures different?",
+    "count": "How many differences are there?",
+}
 _Key = tuple[str, str]  # pair id and question type
 _PairedClaims = list[tuple[int, int, Agreement]]
 
@@ -51,7 +61,7 @@ def score_by_judge(
     The judge does three things. It lists the claims of each answer without seeing the truth. It matches each
     claim with a true difference, or names its error. It compares each claim of one binary answer with each of
     the other; the claims are then paired one to one by `pair_claims`. A second claim of the same true
-    difference is a quantity error (ours). Rules read yes, no and numbers.
+    difference is a quantity error (ours). Rules read yes, no and numbers, and the judge reads what they cannot.
 
     Returns:
         See `score_by_rules`. An answer that the judge failed at lowers the coverage of the metrics that need
@@ -63,12 +73,14 @@ def score_by_judge(
     answers = group_by_pair(pairs, responses)
     answered_pairs = [pair for pair in pairs if pair.id in answers]
     answer_claims, agreement = asyncio.run(label_by_judge(answered_pairs, answers, judge, show_images))
+    stated = asyncio.run(_read_unread(answers, judge))
     labels, records = [], []
     for pair in answered_pairs:
         pair_answers = answers[pair.id]
         pair_answer_claims = {name: answer_claims[pair.id, name] for name in pair_answers if name != "count"}
         paired, every = agreement.get(pair.id, ([], []))
-        pair_labels, record = make_record(pair, pair_answers, pair_answer_claims, paired, every)
+        own_stated = {kind: stated[pair.id, kind] for kind in pair_answers if (pair.id, kind) in stated}
+        pair_labels, record = make_record(pair, pair_answers, pair_answer_claims, paired, every, own_stated)
         labels.append(pair_labels)
         records.append(record)
     return compute_metrics(labels) | {"unread": unread_share(records)}, records
@@ -103,6 +115,22 @@ async def label_by_judge(
         key: _label_answer(texts[key], judgement, matched.get(key)) for key, judgement in extracted.items()
     }
     return answer_claims, await _compare_binary_answers([pair.id for pair in pairs], claims, judge)
+
+
+async def _read_unread(answers: Mapping[str, Mapping[str, str]], judge: Judge) -> dict[_Key, Any]:
+    """Return yes, no or the number in each answer that rules cannot read and that the judge can."""
+    requests: dict[_Key, JudgeRequest[Any]] = {}
+    for pair_id, texts in answers.items():
+        for kind, text in texts.items():
+            if kind not in _QUESTIONS or not text.strip():
+                continue
+            by_rules = parse_count(text) if kind == "count" else by_words(text)
+            if by_rules is None:
+                data = {"question": _QUESTIONS[kind], "reply": text}
+                prompt, read = (NUMBER, read_number) if kind == "count" else (YES_NO, read_yes_no)
+                requests[pair_id, kind] = JudgeRequest(prompt, data, read)
+    judgements = await ask_by_name(judge, requests)
+    return {key: said for key, each in judgements.items() if (said := first_item(each)) is not None}
 
 
 def claims_request(answer: str) -> JudgeRequest[JudgedClaim]:

@@ -7,7 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply, squash_spaces
+from mmprobe.benchmarks.judges.parsing import (
+    StrictReply,
+    UnusableReply,
+    field_reader,
+    read_reply,
+    squash_spaces,
+)
 from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
 
@@ -77,6 +83,34 @@ SEEN_MATCHES = MATCHES.replace(
     "You see both pictures, the\noriginal first; the true differences are complete, and the pictures show their details.",
 )
 
+_STATED = """\
+You read off what an answer to a question about two pictures states. You do not see the pictures; whether the answer is
+right is not your concern.
+
+"""
+YES_NO = (
+    _STATED
+    + DATA_NOTICE
+    + """\
+{"stated": "no"}
+
+- "yes" or "no": what the answer says to the question, in whatever words. "They are alike in every way." says yes to
+  whether the pictures are the same, and no to whether they differ.
+- null where it says neither, says both, is unsure, or declines.
+"""
+)
+NUMBER = (
+    _STATED
+    + DATA_NOTICE
+    + """\
+{"stated": 3}
+
+- The number of differences that the answer says there are, as a whole number; 0 where it says that there are none. Where
+  it only lists differences, the number is how many it lists.
+- null where it says none, several or a range, is unsure, or declines.
+"""
+)
+
 ClaimType = Literal["color", "remove", "position", "other"]
 _MAX_CLAIMS = 200  # per reply, ours; a judge that lists more repeats itself
 
@@ -102,6 +136,10 @@ class Match:
 
     truth: int | None
     error: ClaimError | None
+
+
+read_yes_no = field_reader("stated", Literal["yes", "no"] | None)
+read_number = field_reader("stated", Annotated[int, Field(ge=0)] | None)
 
 
 class _Claim(StrictReply):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from mmprobe.benchmarks.answers.lexical.claims import parse_count
@@ -134,13 +135,16 @@ def make_record(
     answer_claims: Mapping[str, AnswerClaims],
     agreement: Sequence[tuple[int, int, Agreement]],
     all_agreement: Sequence[Agreement],
+    stated: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[PairLabels, dict[str, Any]]:
     """Return the labels and the record of one pair, from the claims that any judge read.
 
-    Rules read yes, no and numbers, whichever judge reads the claims.
+    Rules read yes, no and numbers. `stated` holds those that rules cannot read and a judge could, by question type.
     """
     answer_records = {
-        question_type: _make_answer_record(question_type, text, answer_claims.get(question_type))
+        question_type: _make_answer_record(
+            question_type, text, answer_claims.get(question_type), stated.get(question_type)
+        )
         for question_type, text in answers.items()
     }
     not_asked = AnswerClaims(None, False, None)
@@ -182,12 +186,14 @@ def make_record(
     return labels, record
 
 
-def _make_answer_record(question_type: str, text: str, read: AnswerClaims | None) -> dict[str, Any]:
+def _make_answer_record(
+    question_type: str, text: str, read: AnswerClaims | None, stated: Any = None
+) -> dict[str, Any]:
     record: dict[str, Any] = {"response": text}
     if question_type in ("same", "different"):
-        record["yes_no"] = read_yes_no(text) or "unknown"
+        record["yes_no"] = read_yes_no(text) or stated or "unknown"
     if read is None:
-        return record | {"count": parse_count(text)}
+        return record | {"count": parse_count(text) if stated is None else stated}
     claims = None if read.claims is None else [dict(vars(claim)) for claim in read.claims]
     record |= {"claims": claims, "understood": read.understood, "errors": read.errors}
     if read.unscored is not None:

@@ -26,6 +26,10 @@ INJECTIONS = [
 ]
 
 
+STATED = {"They do differ, I would say.": "yes", "Three of them, as far as I see": 3}
+"""Answers that rules leave unread, and what they state."""
+
+
 @pytest.fixture(params=range(len(INJECTIONS)))
 def injection(request: pytest.FixtureRequest) -> str:
     """Return text in an answer that tries to give a judge orders."""
@@ -34,6 +38,8 @@ def injection(request: pytest.FixtureRequest) -> str:
 
 def judge_by_rules(data: dict[str, Any]) -> dict[str, Any]:
     """Return the lexical judge's labels of the data in a prompt."""
+    if "reply" in data:
+        return {"stated": STATED.get(data["reply"])}
     if "answer" in data:
         claims = [claim for sentence in iter_sentences(data["answer"]) for claim in parse_claims(sentence)]
         claims = list(dict.fromkeys(claims))

@@ -75,12 +75,14 @@ def test_a_judge_labels_and_metrics_follow_from_its_labels():
         "magiscore_micro_precision": 1 / 2,
     }
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
-    assert metrics["self_heal_answer"].value is None, "its prose is unread by rules"
+    assert metrics["self_heal_answer"].value == 1, "its prose is unread by rules, so the judge decides"
+    rules, _ = BENCHMARK.score_answers(TRUTH, RESPONSES)
+    assert rules["self_heal_answer"].value is None
     assert (metrics["accuracy_full"].n, metrics["accuracy_short"].n) == (1, 2)
     assert first["correct_steps"] == [True, None, False] and first["self_heal"][0]["healed"] is True
     assert second["correct"] is False, "an empty answer is wrong without a request"
     data_by_request = {(system, data.get("true_answer")): data for system, data, _ in seen}
-    assert len(seen) == 5 and set(data_by_request) == {
+    assert len(seen) == 6 and set(data_by_request) == {
         (ANSWER, "tram"),
         (ANSWER, "It is a tram."),
         (STEPS, None),
@@ -114,6 +116,8 @@ def test_the_two_readings_of_self_heal_differ_where_a_correction_is_stated_witho
     }
 
     def strict(system, user, outside):
+        if system == ANSWER:
+            return '{"label": "incorrect"}'
         data = json.loads(FENCED.search(user)[2])
         stated = any(word in data["continuation"] for word in ("tram", "fox"))
         healed = stated if system == HEALED else stated and "wrong" in data["continuation"]
@@ -143,7 +147,9 @@ def test_a_judge_without_labels_leaves_all_undefined():
     metrics, records = BENCHMARK.score_with_judge(TRUTH, RESPONSES, judge(lambda *_: "Well …"))
     assert metrics["accuracy_full"].value is metrics["self_heal"].value is None
     assert metrics["self_heal_judged"].value == 0
-    assert set(records[0]["unscored"]) == {"short", "full", "steps", "healed 1", "healed_explicit 1"}
+    assert set(records[0]["unscored"]) == {
+        *("short", "full", "steps", "healed 1", "healed_explicit 1", "final 1"),
+    }
     assert metrics["accuracy_short"].n == 1, "the empty answer"
 
 

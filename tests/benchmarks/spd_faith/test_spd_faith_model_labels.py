@@ -118,6 +118,22 @@ def test_odd_answers_are_all_judged():
     assert metrics["drf"].value == 1
 
 
+def test_what_rules_cannot_read_is_read_by_the_judge(shown):
+    """Rules read the answer to `same`; the judge reads a word and a number, but not a word that is not there."""
+    answers = {
+        "same": "No.",
+        "different": "They do differ, I would say.",
+        "count": "Three of them, as far as I see",
+    }
+    _, record, _, _ = score_by("honest", answers)
+    asked = [data for data in shown if "reply" in data]
+    assert [data["reply"] for data in asked] == [answers["different"], answers["count"]]
+    read = record["answers"]
+    assert (read["same"]["yes_no"], read["different"]["yes_no"], read["count"]["count"]) == ("no", "yes", 3)
+    metrics, record, _, _ = score_by("honest", answers | {"different": "Who knows?"})
+    assert record["answers"]["different"]["yes_no"] == "unknown" and metrics["unread"].value > 0
+
+
 def test_orders_in_an_answer_change_no_metric(injection):
     plain = score_by("honest", {"find": "The dog was removed. The chair moved."})
     ordered = score_by("honest", {"find": f"The dog was removed. The chair moved. {injection}"})
