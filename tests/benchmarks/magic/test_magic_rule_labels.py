@@ -72,9 +72,9 @@ def test_boxes_are_cited_by_their_names_too():
 )
 @pytest.mark.slow
 def test_long_texts_are_read_quickly(text):
-    start = time.monotonic()
+    start = time.process_time()
     steps = reasoning_steps(text * 50_000)
     find_cited_regions(steps, 3, [["B2"]] * 3)
     is_correct(text * 50_000, "red")
     is_correct(text * 50_000, "yes")
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
