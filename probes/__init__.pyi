@@ -23,7 +23,6 @@ from .linear import linear_probe as linear_probe
 from .linear import linear_probe_by_step as linear_probe_by_step
 from .logit_lens import logit_lens as logit_lens
 from .logit_lens import logit_lens_run as logit_lens_run
-from .patching import patch_residual as patch_residual
 from .reasoning.chain_tests import chain_tests as chain_tests
 from .reasoning.chain_tests import prefill_chain as prefill_chain
 from .reasoning.early_verdict import early_verdict as early_verdict

@@ -69,7 +69,6 @@ ANSWER_PROBES = (
     probes.check_circuit,
     probes.attention_routes,
     probes.attention_knockout,
-    probes.patch_residual,
     probes.linear_probe_by_step,
 )
 

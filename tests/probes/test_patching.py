@@ -20,7 +20,7 @@ import mmprobe as mp
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model, attention, hooks
 from mmprobe.models.families import find_family
-from mmprobe.probes import attention_knockout, attention_knockout_run, patch_residual
+from mmprobe.probes import attention_knockout, attention_knockout_run, patch_components
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample
 
@@ -93,35 +93,33 @@ def test_answers_as_text_and_as_ids(random_qwen, sample):
         force_answer(random_qwen, sample, "")
 
 
-@pytest.mark.parametrize("stream", ["pre", "post"])
-def test_patching_with_the_sample_itself_changes_nothing(random_qwen, sample, stream):
-    ds = patch_residual(random_qwen, sample, sample, stream=stream, groups=EVERYTHING, max_new_tokens=STEPS)
-    assert (ds.change_by_step.values == 0).all() and (ds.change.values == 0).all()
-    assert ds.change_by_step.shape == (3, STEPS)
-
-
 @pytest.mark.parametrize("name", ["random_qwen", "tiny_spd"])
 def test_patching_all_inputs_of_the_first_layer_gives_the_other_prompt(name, sample, source, request):
     model = request.getfixturevalue(name)
-    ds = patch_residual(model, sample, source, [0], groups=EVERYTHING, answer="The first one.")
+    ds = patch_components(
+        model, sample, source, "residual", tokens=["visual"], layers=[0], answer="The first one."
+    )
     ids = torch.tensor(model.tokenizer("The first one.", add_special_tokens=False)["input_ids"])
-    source_logprobs = manual_logprobs(model.hf, model, source, ids)
-    assert np.abs(source_logprobs - ds.logprob.values).max() > 1e-3
-    np.testing.assert_allclose(ds.logprob_source, source_logprobs, atol=1e-4)
-    np.testing.assert_allclose(ds.change_by_step[0] + ds.logprob, source_logprobs, atol=1e-4)
-    np.testing.assert_allclose(ds.change, ds.change_by_step.sum("step"))
+    own, other = (manual_logprobs(model.hf, model, each, ids) for each in (sample, source))
+    assert np.abs(own - other).max() > 1e-3
+    np.testing.assert_allclose(ds.effect_by_step.sel(layer=0, tokens="visual"), own - other, atol=1e-4)
+    np.testing.assert_allclose(ds.effect, ds.effect_by_step.sum("step"), atol=1e-4)
 
 
-@pytest.mark.parametrize(("stream", "layer"), [("pre", 1), ("pre", 2), ("post", 0), ("post", 1)])
+@pytest.mark.parametrize(
+    ("stream", "layer"), [("residual", 1), ("residual", 2), ("resid_post", 0), ("resid_post", 1)]
+)
 def test_patching_equals_plain_hooks(random_qwen, sample, source, stream, layer):
-    ds = patch_residual(random_qwen, sample, source, [layer], stream, max_new_tokens=STEPS)
+    ds = patch_components(
+        random_qwen, sample, source, stream, tokens=["visual"], layers=[layer], max_new_tokens=STEPS
+    )
     ids = force_answer(random_qwen, sample, max_new_tokens=STEPS).ids
     hf = copy.deepcopy(random_qwen.hf)
     visual = torch.from_numpy(random_qwen.prompt(sample).visual_positions)
     with torch.no_grad():
         states = hf(**random_qwen.prepare(source), output_hidden_states=True).hidden_states
-    source_rows = states[layer + (stream == "post")][:, visual]
-    patched = hf.model.language_model.layers[layer + (stream == "post")]
+    source_rows = states[layer + (stream == "resid_post")][:, visual]
+    patched = hf.model.language_model.layers[layer + (stream == "resid_post")]
 
     def put(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
         changed = (args[0] if args else options["hidden_states"]).clone()
@@ -130,8 +128,9 @@ def test_patching_equals_plain_hooks(random_qwen, sample, source, stream, layer)
 
     patched.register_forward_pre_hook(put, with_kwargs=True)
     expected = manual_logprobs(hf, random_qwen, sample, ids)
-    assert np.abs(ds.change_by_step).max() > 1e-3
-    np.testing.assert_allclose(ds.change_by_step[0] + ds.logprob, expected, atol=1e-5)
+    assert np.abs(ds.effect_by_step).max() > 1e-3
+    own = manual_logprobs(random_qwen.hf, random_qwen, sample, ids)
+    np.testing.assert_allclose(own - ds.effect_by_step[0, 0], expected, atol=1e-5)
 
 
 def eager_knockout_logprobs(
@@ -195,7 +194,7 @@ def test_the_model_is_restored(random_qwen, sample, source):
 
     before = state()
     attention_knockout(random_qwen, sample, max_new_tokens=3)
-    patch_residual(random_qwen, sample, source, max_new_tokens=3)
+    patch_components(random_qwen, sample, source, "residual", max_new_tokens=3)
     assert state() == before
 
     def fail(values: torch.Tensor) -> torch.Tensor:
@@ -214,7 +213,7 @@ def test_the_model_is_restored(random_qwen, sample, source):
         assert state() == before
 
 
-@pytest.mark.parametrize("probe", ["attribute", "attention_knockout", "patch_residual"])
+@pytest.mark.parametrize("probe", ["attribute", "attention_knockout", "patch_components"])
 def test_half_precision_does_not_round_log_probabilities(probe, random_qwen, sample, source):
     """Results equal those of a model with a single-precision unembedding."""
     half, fine = (replace(random_qwen, hf=copy.deepcopy(random_qwen.hf).bfloat16()) for _ in range(2))
@@ -222,7 +221,9 @@ def test_half_precision_does_not_round_log_probabilities(probe, random_qwen, sam
     head.weight = torch.nn.Parameter(head.weight.float())
     head.register_forward_pre_hook(lambda module, args: (args[0].float(),))
     vars(fine)["has_plain_logits"] = True  # the check needs weights and states of the same precision
-    more = {"source": source} if probe == "patch_residual" else {"steps": [0]} if probe == "attribute" else {}
+    more = (
+        {"corrupt": source} if probe == "patch_components" else {"steps": [0]} if probe == "attribute" else {}
+    )
     half_precision, expected = (
         getattr(mp.probes, probe)(model, sample, answer="The first one.", **more) for model in (half, fine)
     )
@@ -269,9 +270,9 @@ def test_errors_are_one_line(random_qwen, sample, source, image_paths):
         (lambda: attention_knockout(random_qwen, blind), NotApplicable, "no visual tokens"),
         (lambda: attention_knockout_run(random_qwen, []), InputError, "has no samples"),
         (lambda: attention_knockout_run(random_qwen, [blind]), NotApplicable, "no sample has"),
-        (lambda: patch_residual(random_qwen, sample, source, stream="mid"), InputError, "pre or post"),
-        (lambda: patch_residual(random_qwen, sample, longer), InputError, "have other positions"),
-        (lambda: patch_residual(random_qwen, sample, turned), InputError, "have other positions"),
+        (lambda: patch_components(random_qwen, sample, source, "mid"), InputError, "kind 'mid': choose"),
+        (lambda: patch_components(random_qwen, sample, longer), InputError, "texts of the same length"),
+        (lambda: patch_components(random_qwen, sample, turned), InputError, "other grids"),
     ]:
         with pytest.raises(error, match=words) as raised:
             call()
@@ -280,7 +281,7 @@ def test_errors_are_one_line(random_qwen, sample, source, image_paths):
     for call in (
         lambda: attention_knockout(crossing, sample),
         lambda: attention_knockout_run(crossing, [sample]),
-        lambda: patch_residual(crossing, sample, source),
+        lambda: patch_components(crossing, sample, source, "residual", tokens=["visual"]),
     ):
         with pytest.raises(NotApplicable, match="cross-attention"):
             call()

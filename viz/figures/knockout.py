@@ -7,7 +7,6 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from mmprobe.viz.figures.patching import change_panel
 from mmprobe.viz.label_comparison import (
     comparison_panel,
     difference_variables,
@@ -15,7 +14,7 @@ from mmprobe.viz.label_comparison import (
     format_notes,
     lines_by_label,
 )
-from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout
+from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, escape_text
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
@@ -111,3 +110,32 @@ def _layer_panel(ds: xr.Dataset) -> Panel:
 def _format_window(ds: xr.Dataset) -> str:
     layers = ds.attrs["window"]
     return "one layer at a time" if layers == 1 else f"{layers} layers at a time"
+
+
+def change_panel(ds: xr.Dataset, title: str, caption: str) -> Panel:
+    """Draw the change of each token's log-probability, layers against steps."""
+    changes = ds["change_by_step"].transpose("layer", "step").values
+    largest = float(np.nanmax(np.abs(changes), initial=0)) or 1.0
+    heatmap = go.Heatmap(
+        x=[f"{step} {escape_text(text)}" for step, text in enumerate(ds["token"].values.tolist())],
+        y=ds["layer"].values,
+        z=changes,
+        zmin=-largest,
+        zmax=largest,
+        colorscale="RdBu",
+        colorbar={"title": "nat", "thickness": 10},
+        hovertemplate="step %{x}, layer %{y}: %{z:+.3f} nat<extra></extra>",
+    )
+    figure = apply_layout(go.Figure(heatmap), height=180 + 24 * ds.sizes["layer"])
+    figure.update_xaxes(title="step (generated token)", type="category", tickangle=-60)
+    figure.update_yaxes(title="layer")
+    totals = ", ".join(
+        f"{layer}: {change:+.2f}"
+        for layer, change in zip(ds["layer"].values, ds["change"].values, strict=True)
+    )
+    return Panel(
+        title,
+        figure,
+        f"{caption} Colour: change of each token's log-probability. Change of the whole answer by layer, in nat: "
+        f"{totals}. One answer, {ds.attrs['model']}.",
+    )
