@@ -31,9 +31,9 @@ class Chi(PromptMethod):
 
     Parameters:
         hints: none, topic, question or both: the rows of table 8. none is the model's own answer.
+        topics: the question types, with commas between: MIRAGE's.
         hinter: the model that writes the hints, by its name; `policy`, the default, is the model itself (ours; the paper
             has an auxiliary model, which it does not name).
-        topics: the question types, with commas between: MIRAGE's.
         classify, approach, advise: the requests for the topic, its hint and the question's hint, in our words.
             `{topics}` and `{topic}` are filled in.
     """
@@ -42,8 +42,8 @@ class Chi(PromptMethod):
     reference: ClassVar[str] = "MIRAGE (arXiv:2505.24238), section 5.4: collaborative hint inference of Logos"
 
     hints: str = choice("both", ("none", "topic", "question", "both"))
-    hinter: str = text(POLICY)
     topics: str = text("algebra, arithmetic, geometry, logical, scientific, spatial, statistical")
+    hinter: str = text(POLICY)
     classify: str = text(
         "To which of these topics does the question belong: {topics}? Do not answer it. Reply with the topic alone."
     )

@@ -1,0 +1,87 @@
+"""`mmprobe train logos` and `mmprobe clean --train`, end to end."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from helpers.command_line import assert_fails, read_result, run_in_process
+
+from mmprobe.benchmarks.core.results import write_results
+from mmprobe.benchmarks.mirage_effect.benchmark import score_answers
+from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion, MirageEffectTruth
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
+from mmprobe.training.history import training_history
+from mmprobe.viz.figures import figures
+
+SIZES = ("--stages", "1", "--epochs", "1", "--samples", "2", "--batch", "4", "--micro-batch", "4")
+
+
+def test_train_logos_writes_models_results_and_a_report(policy_folder, tmp_path):
+    data = make_pairs(tmp_path / "pairs", n=2, seed=0, difficulty="easy")
+    options = ("--data", data, "--only", "count", "--max-new-tokens", "3", "--instruction", "", *SIZES)
+    command = ("train", "logos", "--model", policy_folder, *options, "--test", data, "--ablate", "plain")
+    result = read_result(run_in_process(*command, "--out", tmp_path / "out", "--json"))
+    assert {"plain accuracy_before", "plain accuracy_after", "plain format_after"} <= set(result["metrics"])
+    folder = tmp_path / "out" / "plain"
+    assert "<html" in (folder / "report.html").read_text()
+    assert (folder / "stage-1" / "model" / "model.safetensors").exists()
+    records = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    assert [record["when"] for record in records] == ["before"] * 2 + ["after"] * 2
+    history = training_history(folder)
+    assert history["step"].values.tolist() == [1]
+    assert history["variance_free"].values.tolist() == [1.0], "no response of 3 tokens has a reward"
+    assert "1 steps" in figures(history)[0].caption
+    assert_fails(run_in_process(*command, "--out", tmp_path / "out"), "go on with --resume")
+    again = read_result(run_in_process(*command, "--out", tmp_path / "out", "--resume", "--json"))
+    assert again == result
+
+
+def test_training_without_its_extra_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "trl", None)
+    command = ("train", "guesser", "--model", "tiny-spd", "--data", "a.jsonl", "--out", tmp_path / "out")
+    assert_fails(
+        run_in_process(*command), "training needs trl; install it with: pip install 'mmprobe[train]'"
+    )
+
+
+@pytest.mark.parametrize("command", ["logos", "guesser"])
+def test_help_has_an_example(command):
+    finished = run_in_process("train", command, "--help")
+    assert finished.code == 0 and f"mmprobe train {command}" in finished.stdout
+
+
+def test_clean_with_training_takes_all_steps(text_folder, tmp_path):
+    questions = [
+        ChoiceQuestion(
+            id=f"q{number}", question=f"Is it {number}?", choices={"A": "yes", "B": "no"}, answer="A"
+        )
+        for number in range(6)
+    ]
+    lines = [question.model_dump_json(exclude_defaults=True) + "\n" for question in questions]
+    (tmp_path / "test.jsonl").write_text("".join(lines))
+    (tmp_path / "train.jsonl").write_text("".join(lines))  # the same ids as in the test part
+    # the model answers q0 and q1 rightly without images, and all but q0 with them
+    answers = {f"q{number}--absent": "[[A]]" if number < 2 else "[[B]]" for number in range(6)}
+    answers |= {f"q{number}": "[[B]]" if number == 0 else "[[A]]" for number in range(6)}
+    metrics, records = score_answers(MirageEffectTruth([], questions), answers)
+    choices = [record for record in records if record["kind"] == "choice"]
+    write_results(tmp_path / "model", "mirage-effect", metrics, choices, {"model": "m"})
+    command = ("clean", tmp_path / "model", "--train", "--out", tmp_path / "out", "--json")
+    assert_fails(run_in_process(*command), "--train: give --data and --model")
+    command += ("--data", tmp_path / "test.jsonl", "--model", text_folder, "--epochs", "1", "--batch", "4")
+    result = read_result(run_in_process(*command, "--train-data", tmp_path / "train.jsonl"))
+    learned = json.loads((tmp_path / "out" / "guesser" / "training.json").read_text())["questions"]
+    assert learned == 8, "the training part and the two compromised questions"
+    guessed = [
+        record["id"]
+        for record in map(
+            json.loads, (tmp_path / "out" / "guesser" / "samples.jsonl").read_text().splitlines()
+        )
+        if record["answers"]["absent"]["correct"]
+    ]
+    assert result["kept"] == [f"q{number}" for number in range(2, 6) if f"q{number}" not in guessed]
+    assert result["metrics"]["removed_by_chance"] == pytest.approx(0.75)  # 1 - (1 - 1/2)^(1 + 1)
+    rest = [name for name in guessed if name not in ("q0", "q1")]
+    assert result["metrics"]["accuracy_guesser"] == pytest.approx(len(rest) / 4)
