@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import warnings
@@ -44,12 +43,6 @@ def run(pairs: Path) -> Path:
     finished = run_in_process(*trace(pairs, out, "--limit", 3, "--max-new-tokens", 20, "--json"))
     assert read_result(finished) == {"run": str(out), "samples": 3, "traced": 3, "failed": 0}
     return out
-
-
-@pytest.mark.slow
-def test_trace_is_silent_as_a_process_of_its_own(pairs, tmp_path):
-    finished = run_subprocess(*trace(pairs, tmp_path / "run", "--limit", 1, "--max-new-tokens", 3, "--json"))
-    assert read_result(finished)["traced"] == 1
 
 
 def test_analyze_writes_three_formats(run, tmp_path):
@@ -204,16 +197,6 @@ def test_a_sample_that_fails_is_noted_and_the_run_goes_on(pairs, tmp_path):
     assert run.ids == ["a", "c"]
     assert run.failures[0]["id"] == "b"
     assert "torn.png" in run.failures[0]["message"]
-
-
-@pytest.mark.slow
-def test_a_damaged_checkpoint_is_one_line(pairs, tmp_path):
-    """As a process of its own, since transformers prints a table of weights if it was imported before."""
-    model = Path(shutil.copytree(Path(mp.models.__file__).parent / "tiny_spd", tmp_path / "model"))
-    content = (model / "model.safetensors").read_bytes()
-    (model / "model.safetensors").write_bytes(content.replace(b"layers.1.mlp", b"layers.1.nlp", 1))
-    finished = run_subprocess(*trace(pairs, tmp_path / "run", "--limit", 1, "--model", model))
-    assert_fails(finished, "its checkpoint lacks weights (model.language_model.layers.1.mlp")
 
 
 def test_warnings_of_libraries_are_not_printed(monkeypatch):

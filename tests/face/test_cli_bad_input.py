@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import struct
 import zlib
 from pathlib import Path
 
 import pytest
-from helpers.command_line import assert_fails, run_in_process, run_subprocess
+from helpers.command_line import assert_fails, run_in_new_process, run_in_process
 
+import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 
 
@@ -39,7 +41,7 @@ BAD_SAMPLES = {
 
 
 @pytest.mark.parametrize("name", BAD_SAMPLES)
-def test_bad_samples(name, tmp_path, run=run_in_process):
+def test_bad_samples(name, tmp_path):
     lines, message = BAD_SAMPLES[name]
     (tmp_path / "empty.png").touch()
     (tmp_path / "text.png").write_text("no image")
@@ -48,13 +50,8 @@ def test_bad_samples(name, tmp_path, run=run_in_process):
     data = tmp_path / "samples.jsonl"
     data.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
     arguments = ("trace", "--model", "tiny-spd", "--data", data, "--out", tmp_path / "run")
-    assert_fails(run(*arguments), message)
+    assert_fails(run_in_process(*arguments), message)
     assert not (tmp_path / "run").exists(), "nothing half-written"
-
-
-@pytest.mark.slow
-def test_bad_samples_as_a_process_of_its_own(tmp_path):
-    test_bad_samples("malformed JSON", tmp_path, run_subprocess)
 
 
 BAD_CALLS: dict[str, tuple[dict[str, str | None], str]] = {
@@ -88,10 +85,22 @@ def test_bad_calls_of_trace(name, pairs, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_model_of_the_hub_without_network(pairs, tmp_path):
-    """Offline mode is set when huggingface_hub is imported, so the command needs a process of its own."""
-    arguments = ("trace", "--model", "nobody/nothing", "--data", pairs, "--out", tmp_path / "run")
-    assert_fails(run_subprocess(*arguments), "check the name and the network")
+def test_errors_of_a_new_process_are_one_line(pairs, tmp_path):
+    """transformers prints a table of weights if it was imported before the command. huggingface_hub reads
+    whether it is offline when it is imported."""
+    model = Path(shutil.copytree(Path(mp.models.__file__).parent / "tiny_spd", tmp_path / "model"))
+    content = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(content.replace(b"layers.1.mlp", b"layers.1.nlp", 1))
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    out = ("--out", tmp_path / "run", "--limit", 1)
+    damaged, unknown, malformed = run_in_new_process(
+        ("trace", "--model", model, "--data", pairs, *out),
+        ("trace", "--model", "nobody/nothing", "--data", pairs, *out),
+        ("trace", "--model", "tiny-spd", "--data", tmp_path / "bad.jsonl", *out),
+    )
+    assert_fails(damaged, "its checkpoint lacks weights (model.language_model.layers.1.mlp")
+    assert_fails(unknown, "check the name and the network")
+    assert_fails(malformed, "line 1: not JSON")
     assert not (tmp_path / "run").exists()
 
 

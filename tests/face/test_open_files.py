@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CalledProcessError
@@ -28,21 +29,11 @@ from mmprobe.interventions.registry import load_methods
 from mmprobe.models.chat import build_chat
 from mmprobe.samples import IMAGE_FORMATS, Sample, check_image, load_samples, open_image
 from mmprobe.traces import load_capture
-from mmprobe.viz.report.explorer_data import embed_image
+from mmprobe.viz.report.images import embed_image
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDERS = [
-    "analyses",
-    "benchmarks",
-    "cache",
-    "interventions",
-    "mmprobe",
-    "models",
-    "probes",
-    "traces",
-    "training",
-    "viz",
-]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FOLDERS = PYPROJECT["tool"]["setuptools"]["package-dir"].values()
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 
 

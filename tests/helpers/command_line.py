@@ -8,13 +8,19 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import typer.main
+
 from mmprobe.cli import main
+
+# typer builds all commands anew for each call.
+typer.main.get_command = cache(typer.main.get_command)
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -62,6 +68,23 @@ def run_subprocess(*arguments: object, cwd: Path | None = None) -> Finished:
     command = [sys.executable, "-P", "-m", "mmprobe", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300, cwd=cwd)
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def run_in_new_process(*calls: Sequence[object]) -> list[Finished]:
+    """Run commands in turn in one new process, which has loaded nothing before the first."""
+    command = [sys.executable, "-c", _RUN_CALLS, json.dumps([list(map(str, call)) for call in calls])]
+    tests = Path(__file__).parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=600, cwd=tests)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return [Finished(*json.loads(line)) for line in done.stdout.splitlines()]
+
+
+_RUN_CALLS = """
+import json, sys
+from helpers.command_line import run_in_process
+for call in json.loads(sys.argv[1]):
+    print(json.dumps(run_in_process(*call)))
+"""
 
 
 def read_result(finished: Finished) -> dict[str, Any]:
