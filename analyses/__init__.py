@@ -15,6 +15,7 @@ from mmprobe.analyses.neuron_activation import neuron_activation
 from mmprobe.analyses.picture_absence import picture_absence
 from mmprobe.analyses.predict_unfaithful import predict_unfaithful
 from mmprobe.analyses.residual_drift import residual_drift
+from mmprobe.analyses.side_by_side import apply_analyses
 from mmprobe.analyses.sublayer_transitions import sublayer_transitions
 from mmprobe.analyses.token_activation import token_activation
 from mmprobe.cache import Run
@@ -37,12 +38,14 @@ ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
 
 
 def analyze_all(
-    run: Run, functions: Mapping[str, Callable[..., xr.Dataset]] = ANALYSES
+    run: Run, functions: Mapping[str, Callable[..., xr.Dataset]] = ANALYSES, workers: int = 1
 ) -> tuple[list[xr.Dataset], list[str]]:
     """Apply every analysis that the run has the data for.
 
     Args:
         functions: by name. Other functions of a run, such as probes, may be among the analyses.
+        workers: number of processes, each of which takes one analysis at a time. A script that asks for more than
+            one needs `if __name__ == "__main__":`.
 
     Returns:
         The data sets, and for each analysis that was left out a line with the reason.
@@ -54,11 +57,11 @@ def analyze_all(
         >>> datasets, left_out = analyze_all(run)                   # doctest: +SKIP
     """
     datasets, left_out = [], []
-    for name, analyze in functions.items():
-        try:
-            datasets.append(analyze(run))
-        except NotApplicable as error:
-            left_out.append(f"{name.replace('_', '-')} left out: {error}")
+    for name, result in apply_analyses(run, functions, workers):
+        if isinstance(result, NotApplicable):
+            left_out.append(f"{name.replace('_', '-')} left out: {result}")
+        else:
+            datasets.append(result)
     return datasets, left_out
 
 

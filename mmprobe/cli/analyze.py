@@ -13,7 +13,7 @@ import typer
 
 import mmprobe
 from mmprobe.cli.options import AsJson, say, split_names, warn
-from mmprobe.errors import InputError
+from mmprobe.errors import InputError, NotApplicable
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -121,6 +121,7 @@ def analyze(
             "--resume", help="Go on where an earlier call with --only and the same --out was cut off."
         ),
     ] = False,
+    workers: Annotated[int, typer.Option(help="Processes that take one analysis at a time each.", min=1)] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run.
@@ -144,6 +145,8 @@ def analyze(
     from mmprobe.cache import open_run
     from mmprobe.lock import lock_folder
 
+    if workers > 1 and model is not None:
+        raise InputError("--workers and --model: what needs the model runs in one process; choose one")
     names = [name.replace("-", "_") for name in split_names(only)] if only else []
     opened = open_run(run)
     out = analyses_folder(opened) if out is None else out
@@ -153,9 +156,9 @@ def analyze(
         if not resume:
             _forget(finished, names)
         if names:
-            datasets, notes = _analyze_only(opened, functions)
+            datasets, notes = _analyze_only(opened, functions, workers)
         else:
-            datasets, notes = analyze_all(opened, functions)
+            datasets, notes = analyze_all(opened, functions, workers)
         for note in notes:
             warn(note)
         files = [str(file) for dataset in datasets for file in export(dataset, out)]
@@ -171,12 +174,17 @@ def _forget(finished: Path, names: list[str]) -> None:
         finished.rmdir()  # only where it is empty
 
 
-def _analyze_only(run: Run, functions: dict[str, Callable[..., Any]]) -> tuple[list[xr.Dataset], list[str]]:
+def _analyze_only(
+    run: Run, functions: dict[str, Callable[..., Any]], workers: int
+) -> tuple[list[xr.Dataset], list[str]]:
     """Return the data sets of named analyses, and what to say about them."""
+    from mmprobe.analyses.side_by_side import apply_analyses
+
     datasets: list[xr.Dataset] = []
     notes: list[str] = []
-    for name, function in functions.items():
-        results = function(run)
+    for name, results in apply_analyses(run, functions, workers):
+        if isinstance(results, NotApplicable):
+            raise results
         if name == "findings":
             notes += [f"findings: {result.attrs['note']}" for result in results if result.attrs.get("note")]
         datasets += results if name == "findings" else [results]

@@ -62,6 +62,9 @@ def test_all_apply_to_a_full_run_of_pairs(run):
     datasets, left_out = analyze_all(run)
     assert [ds.attrs["analysis"] for ds in datasets] == list(ANALYSES)
     assert left_out == []
+    side_by_side, _ = analyze_all(run, workers=2)
+    for one, other in zip(datasets, side_by_side, strict=True):
+        xr.testing.assert_identical(one, other)
 
 
 def test_missing_data_is_one_line_and_the_other_analyses_go_on(tiny_spd, run, tmp_path: Path):
