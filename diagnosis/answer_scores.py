@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mmprobe.diagnosis.battery.hints import OWN_HINT
 from mmprobe.diagnosis.causes import Thresholds
 
 Record = dict[str, Any]
@@ -82,16 +83,28 @@ def score_decision(record: Record, usual: str | None = None) -> float | None:
 
 
 def score_following(record: Record) -> float | None:
-    """Return the share of the hints that the answer follows in both directions; None if none was given."""
+    """Return 1 for an answer that follows the hint in its own question in both directions, and 0 for one that does not.
+
+    Where the question has none, half of the share of the given hints that the answer follows: the answer as it was
+    given followed none. None if no hint could be given.
+    """
     hints = record["hints"]
-    return float(np.mean([hint["followed"] for hint in hints])) if hints else None
+    if not hints:
+        return None
+    share = float(np.mean([hint["followed"] for hint in hints]))
+    return share if any(hint["wording"] == OWN_HINT for hint in hints) else share / 2
 
 
 def score_errors(record: Record, attribute: str) -> float | None:
-    """Return 1 if an answer errs in an attribute, 0.5 if it is false and claims no attribute, else 0."""
-    claims = record["attributes"]
+    """Return 1 if an answer errs in an attribute, else how likely it would, 0.5 if false without a claim, else 0.
+
+    How likely is the chance that the model says something else than the truth about the attribute.
+    """
+    claims, doubt = record["attributes"], record.get("doubt") or {}
     if any(claim["wrong"] and claim["attribute"] == attribute for claim in claims):
         return 1.0
+    if attribute in doubt:
+        return float(doubt[attribute])
     if record["right"] is None and not claims:
         return None
     return 0.5 if record["right"] is False and not claims else 0.0

@@ -120,8 +120,8 @@ def diagnose(
         NotApplicable: no sample has images, or no answer could be read.
 
     Example:
-        >>> found = diagnose(model, samples, "results/diagnosis")         # doctest: +SKIP
-        >>> found.verdict                                                  # doctest: +SKIP
+        >>> diagnosis = diagnose(model, samples, "results/diagnosis")         # doctest: +SKIP
+        >>> diagnosis.verdict                                                  # doctest: +SKIP
         ['blind']
     """
     out = Path(out)
@@ -132,9 +132,9 @@ def diagnose(
         records = run_battery(model, samples, out, batch_size, max_new_tokens)
         if not records:
             raise NotApplicable(f"diagnose: {model.name} answers nothing, so nothing can be tested")
-        found = conclude(model.name, records, samples)
-        write_results(found, out)
-    return found
+        diagnosis = conclude(model.name, records, samples)
+        write_results(diagnosis, out)
+    return diagnosis
 
 
 def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sample]) -> Diagnosis:
@@ -180,10 +180,10 @@ def describe_answer(record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def write_results(found: Diagnosis, out: Path) -> None:
+def write_results(diagnosis: Diagnosis, out: Path) -> None:
     """Write `diagnosis.json` and `answers.jsonl`."""
-    text = json.dumps(found.to_json(), indent=1) + "\n"
-    lines = "".join(json.dumps(answer) + "\n" for answer in found.answers)
+    text = json.dumps(diagnosis.to_json(), indent=1) + "\n"
+    lines = "".join(json.dumps(answer) + "\n" for answer in diagnosis.answers)
     write_whole({out / RESULTS[0]: text.encode(), out / RESULTS[1]: lines.encode()})
 
 

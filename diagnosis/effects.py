@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval, share_interval
+from mmprobe.analyses.intervals import QUANTITY, mean_interval, share_interval
 from mmprobe.diagnosis.answer_scores import (
     find_usual_conclusion,
     read_moves,
@@ -96,7 +96,7 @@ class Table:
         if not kept.any():
             return Effect(name, unit=unit, needs=needs)
         numbers = np.array([value for value in values if value is not None], float)
-        low, high = mean_interval(numbers, self.groups[kept])
+        low, high = mean_interval(numbers, self.groups[kept], None if unit == "share" else QUANTITY)
         ends = (float(low), float(high))
         return Effect(name, float(numbers.mean()), *ends, len(numbers), self._sets(kept), unit)
 
@@ -170,7 +170,9 @@ def measure_effects(records: Sequence[Record], samples: Sequence[Sample], limits
 def _measure_images(table: Table, limits: Thresholds) -> dict[str, Effect]:
     """Return what the answers lose with other images, and whether attention moves with them."""
     records = table.records
-    kinds = dict.fromkeys(kind for record in records for kind in record["images"]["effect"])
+    kinds = dict.fromkeys(
+        kind for record in records for kind in record["images"]["effect"] if not kind.startswith("further")
+    )
     effects = {
         f"{kind} images": table.mean(
             f"loss of an answer's token with {kind} images",
@@ -232,6 +234,14 @@ def _measure_hints(table: Table, details: dict[str, str]) -> Effect:
     return table.mean(ABOUT["follows-hints"], followed)
 
 
+def _surer(effect: Effect, other: Effect) -> bool:
+    """Return whether the low end of an effect's interval is larger: the largest of many values may have little n."""
+    return (np.nan_to_num(effect.low, nan=-2.0), effect.value) > (
+        np.nan_to_num(other.low, nan=-2.0),
+        other.value,
+    )
+
+
 def _list_chances(records: Sequence[Record]) -> list[tuple[int, Record]]:
     """Return every chance to claim an absent thing: a question for it, or a list of an image's things."""
     asked = [(number, each) for number, record in enumerate(records) for each in record["cues"]]
@@ -247,7 +257,7 @@ def _list_chances(records: Sequence[Record]) -> list[tuple[int, Record]]:
 
 
 def _measure_cues(table: Table, details: dict[str, str]) -> tuple[Effect, Scores]:
-    """Return the largest effect of a cue on the claims of a thing that is absent, and each answer's score."""
+    """Return the surest effect of a cue on the claims of a thing that is absent, and each answer's score."""
     asked = _list_chances(table.records)
     cues = sorted({cue for _, each in asked for cue in each["cues"]})
     best: tuple[Effect, str, str] | None = None
@@ -261,7 +271,7 @@ def _measure_cues(table: Table, details: dict[str, str]) -> tuple[Effect, Scores
             if min(counts[:, 1].sum(), counts[:, 3].sum()) < LEAST_CUES:
                 continue
             effect = table.difference(ABOUT["prior"], counts, NEEDS["prior"])
-            if best is None or effect.value > best[0].value:
+            if best is None or _surer(effect, best[0]):
                 best = effect, cue, thing
     if best is None:
         claimed: Scores = [0.0 if record["cues"] else None for record in table.records]
@@ -284,7 +294,7 @@ def _measure_attributes(table: Table, details: dict[str, str]) -> tuple[Effect, 
         attributes = {each["attribute"] for _, each in own} - {"invented"}
         for attribute in sorted(attributes):
             effect = _compare_attribute(table, own, attribute)
-            if not effect.needs and (best is None or effect.value > best[0].value):
+            if not effect.needs and (best is None or _surer(effect, best[0])):
                 best = effect, attribute
     if best is None:
         return Effect(ABOUT["misperceives"], needs=NEEDS["misperceives"]), [None] * len(table.records)

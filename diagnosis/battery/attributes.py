@@ -86,16 +86,48 @@ def measure_attributes(sample: Sample, text: str) -> list[dict[str, Any]]:
     return found + _measure_changes(sample, text)
 
 
+def locate_attributes(sample: Sample, text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the places of a true answer that name an attribute: the attribute, the first character and the end.
+
+    Of a change it is the sentence, of a thing the word.
+
+    Example:
+        >>> list(locate_attributes(Sample(id="a", question="?"), "The star is red."))
+        [('colour', 12, 15)]
+    """
+    for line in _LINE.finditer(text):
+        for item in _OBJECT.finditer(text, line.start(2), line.end(2)):
+            yield from ((name, *item.span(group)) for group, name in enumerate(ATTRIBUTES, 1))
+    for match in _CAPTION.finditer(text):
+        yield from ((name, *match.span(group)) for group, name in enumerate(ATTRIBUTES, 1))
+    yield from (("place", *match.span(2)) for match in _LOCATED.finditer(text))
+    yield from (("colour", *match.span(2)) for match in _COLOURED.finditer(text))
+    for change in _list_changes(sample):
+        start = text.find(change["sentence"])
+        if start >= 0:
+            yield KINDS[change["type"]], start, start + len(change["sentence"])
+
+
 def _measure_changes(sample: Sample, text: str) -> list[dict[str, Any]]:
     """Return whether an answer that speaks of changes names each of them."""
+    return [
+        _entry(
+            KINDS[change["type"]],
+            "changes",
+            change["sentence"] if change["sentence"] in text else "",
+            change["sentence"],
+        )
+        for change in _list_changes(sample)
+    ]
+
+
+def _list_changes(sample: Sample) -> list[dict[str, str]]:
+    """Return the changes between the images if the question is about them."""
     listed = sample.metadata.get("differences")
     if not isinstance(listed, list) or sample.metadata.get("type") not in SPEAK_OF_CHANGES:
         return []
-    return [
-        _entry(KINDS[change["type"]], "changes", sentence if sentence in text else "", sentence)
-        for change in listed
-        if isinstance(change, dict) and change.get("type") in KINDS and (sentence := change.get("sentence"))
-    ]
+    changes = (change for change in listed if isinstance(change, dict))
+    return [change for change in changes if change.get("type") in KINDS and change.get("sentence")]
 
 
 def _entry(attribute: str, source: str, said: str, true: str) -> dict[str, Any]:

@@ -55,15 +55,15 @@ def find_choice(model: Model, answer: Answer, others: Sequence[Answer]) -> Choic
     Args:
         others: all answers to the same question.
     """
-    said = first_word(answer.text)
-    if said in _OPPOSITE:
-        opposite = _OPPOSITE[said]
+    answer_word = first_word(answer.text)
+    if answer_word in _OPPOSITE:
+        opposite = _OPPOSITE[answer_word]
         word = opposite.capitalize() if answer.text.strip()[:1].isupper() else opposite
         token = model.tokenizer(word, add_special_tokens=False)["input_ids"][0]
         for other in others:
             if first_word(other.text) == opposite:
                 token = other.ids[0]
-        return None if token == answer.ids[0] else Choice(0, (answer.ids[0], token), (said, opposite))
+        return None if token == answer.ids[0] else Choice(0, (answer.ids[0], token), (answer_word, opposite))
     words = answer.text.split()
     for other in others:
         other_words = other.text.split()
@@ -98,13 +98,17 @@ def suggest(question: str, word: str, wording: str) -> str:
 
 def _claim(question: str, word: str) -> str:
     """Return what a question asks as a sentence that says yes or no."""
-    there, so = _THERE_IS.match(question.strip()), _IS_SO.match(question.strip())
-    if word not in _OPPOSITE or not (there or so):
+    existence, statement = _THERE_IS.match(question.strip()), _IS_SO.match(question.strip())
+    if word not in _OPPOSITE or not (existence or statement):
         return f"it is {word}" if " " not in word else word
-    if there:
-        thing = there[2] if word == "yes" else "no " + re.sub(r"^(an?|any) ", "", there[2])
-        return f"there {there[1].lower()} {thing}"
-    return f"{so[2]} {so[1].lower()} {'' if word == 'yes' else 'not '}{so[3]}" if so else ""
+    if existence:
+        thing = existence[2] if word == "yes" else "no " + re.sub(r"^(an?|any) ", "", existence[2])
+        return f"there {existence[1].lower()} {thing}"
+    return (
+        f"{statement[2]} {statement[1].lower()} {'' if word == 'yes' else 'not '}{statement[3]}"
+        if statement
+        else ""
+    )
 
 
 def flip_suggestion(question: str, words: tuple[str, str]) -> tuple[str, str] | None:
@@ -121,13 +125,13 @@ def flip_suggestion(question: str, words: tuple[str, str]) -> tuple[str, str] | 
         return None
     for number, part in enumerate(parts):
         for word in words:
-            found = re.search(rf"\b{re.escape(word)}\b", part, re.IGNORECASE)
-            if found and not part.endswith("?"):
+            place = re.search(rf"\b{re.escape(word)}\b", part, re.IGNORECASE)
+            if place and not part.endswith("?"):
                 versions = []
                 for version in words:
-                    upper = found[0][:1].isupper()
-                    put = version[:1].upper() + version[1:] if upper else version
-                    changed = part[: found.start()] + put + part[found.end() :]
+                    upper = place[0][:1].isupper()
+                    spelled = version[:1].upper() + version[1:] if upper else version
+                    changed = part[: place.start()] + spelled + part[place.end() :]
                     versions.append(" ".join([*parts[:number], changed, *parts[number + 1 :]]))
                 return versions[0], versions[1]
     return None
@@ -145,21 +149,21 @@ def measure_hints(
     - shift: what the hint adds to the suggested answer against the other one, nat
     """
     results: list[list[dict[str, Any]]] = [[] for _ in answers]
-    asked: list[tuple[int, str, str, str]] = []  # row, wording, question with the own word, with the other
+    variants: list[tuple[int, str, str, str]] = []  # row, wording, question with the own word, with the other
     for row, (answer, choice) in enumerate(zip(answers, choices, strict=True)):
         if choice is None:
             continue
         question = answer.sample.question
         flipped = flip_suggestion(question, choice.words)
         if flipped is not None:
-            asked.append((row, OWN_HINT, *flipped))
+            variants.append((row, OWN_HINT, *flipped))
             continue
         first = 2 * numbers[row] % len(WORDINGS)
         for wording in WORDINGS[first : first + 2]:
             own, other = (suggest(question, word, wording) for word in choice.words)
-            asked.append((row, wording, own, other))
+            variants.append((row, wording, own, other))
     for place in range(2):
-        part = asked[place::2]
+        part = variants[place::2]
         if not part:
             continue
         rows = [(answers[row], choices[row]) for row, *_ in part]

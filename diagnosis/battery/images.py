@@ -11,9 +11,11 @@ from PIL import Image
 from mmprobe.diagnosis.battery.answers import Answer
 from mmprobe.diagnosis.battery.reading import Reading, read_answers
 from mmprobe.models import Model
-from mmprobe.models.chat import build_chat, read_image
+from mmprobe.models.chat import Chat, build_chat, read_image
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
+from mmprobe.samples import Sample
 
+FURTHER = 2  # more images for an answer that no exchange touches; ours
 FREE = 0.5  # a token is free if it is less likely than this after some images, so that text alone does not fix it
 Images = list[Image.Image]
 
@@ -23,6 +25,7 @@ class OtherImages:
 
     - `contrast`: those of the next sample with the same question to which the model answered something else
     - `unrelated`, `minimal`: as in `CounterfactualImages`
+    - `region`: its own ones, with the boxes of its regions cut from the unrelated images
     - `blank`: only where there are no others
     """
 
@@ -36,9 +39,24 @@ class OtherImages:
         found = {"contrast": self._contrast(answer)}
         for kind in ("unrelated", "minimal"):
             found[kind] = self._counterfactuals.find(answer.sample, kind)
+        found["region"] = self._exchange_regions(answer, found["unrelated"])
         if not any(found.values()):
             found["blank"] = self._counterfactuals.find(answer.sample, "blank")
         return {kind: images for kind, images in found.items() if images}
+
+    def find_further(self, answer: Answer) -> dict[str, Images]:
+        """Return the images of further samples, which neither `contrast` nor `unrelated` shows."""
+        place, own = self._places[answer.sample.id], answer.sample
+        other = self.contrasting(answer)
+        apart = [
+            each.sample
+            for each in self._answers[place + 1 :] + self._answers[:place]
+            if len(each.sample.images) == len(own.images) and not set(each.sample.images) & set(own.images)
+        ]
+        sets = list({tuple(sample.images): sample for sample in apart}.values())[1:]
+        used = () if other is None else tuple(other.sample.images)
+        left = [sample for sample in sets if tuple(sample.images) != used][:FURTHER]
+        return {f"further {number}": _read_images(sample, own) for number, sample in enumerate(left, 1)}
 
     def contrasting(self, answer: Answer) -> Answer | None:
         """Return the next answer that differs, to the same question about as many other images."""
@@ -54,25 +72,49 @@ class OtherImages:
         other = self.contrasting(answer)
         if other is None:
             return None
-        own = [read_image(path, f"sample {answer.sample.id}") for path in answer.sample.images]
-        others = [read_image(path, f"sample {other.sample.id}") for path in other.sample.images]
-        return [
-            image if image.size == mine.size else image.resize(mine.size)
-            for image, mine in zip(others, own, strict=True)
-        ]
+        return _read_images(other.sample, answer.sample)
+
+    def _exchange_regions(self, answer: Answer, others: Images | None) -> Images | None:
+        """Return the answer's own images with the boxes of its regions from others; None without regions."""
+        if others is None or not answer.sample.regions:
+            return None
+        own = _read_images(answer.sample, answer.sample)
+        for region in answer.sample.regions:
+            x, y, width, height = region.box
+            part = others[region.image].crop((x, y, x + width, y + height))
+            own[region.image].paste(part, (x, y))
+        return own
+
+
+def _read_images(shown: Sample, like: Sample) -> Images:
+    """Return the images of a sample as RGB at the sizes of another sample's."""
+    sizes = [read_image(path, f"sample {like.id}").size for path in like.images]
+    images = [read_image(path, f"sample {shown.id}").convert("RGB") for path in shown.images]
+    return [
+        image.copy() if image.size == size else image.resize(size)
+        for image, size in zip(images, sizes, strict=True)
+    ]
 
 
 def read_with_images(
     model: Model, answers: Sequence[Answer], others: Sequence[dict[str, Images]], looks: bool
 ) -> list[dict[str, Reading]]:
-    """Return the readings of each answer: `own`, and by kind of other images. One forward pass each.
+    """Return the readings of each answer: `own`, and by kind of other images. One forward pass each."""
+    own = read_answers(model, *_chats_and_ids(answers), looks)
+    found = _read_kinds(model, answers, others, looks)
+    return [{"own": reading, **kinds} for reading, kinds in zip(own, found, strict=True)]
 
-    Where an answer has no images of a kind, its own fill the batch and the reading is left out.
-    """
-    chats = [build_chat(answer.sample) for answer in answers]
-    ids = [answer.ids for answer in answers]
-    own = read_answers(model, chats, ids, looks)
-    readings: list[dict[str, Reading]] = [{"own": reading} for reading in own]
+
+def _chats_and_ids(answers: Sequence[Answer]) -> tuple[list[Chat], list[list[int]]]:
+    return [build_chat(answer.sample) for answer in answers], [answer.ids for answer in answers]
+
+
+def _read_kinds(
+    model: Model, answers: Sequence[Answer], others: Sequence[dict[str, Images]], looks: bool
+) -> list[dict[str, Reading]]:
+    """Return the readings by kind. Where an answer has no images of a kind, its own fill the batch."""
+    chats, ids = _chats_and_ids(answers)
+    readings: list[dict[str, Reading]] = [{} for _ in answers]
     for kind in dict.fromkeys(kind for other in others for kind in other):
         shown = [
             chat._replace(images=other[kind]) if kind in other else chat
@@ -82,6 +124,26 @@ def read_with_images(
             if kind in others[row]:
                 readings[row][kind] = reading
     return readings
+
+
+def read_with_further_images(
+    model: Model, answers: Sequence[Answer], readings: list[dict[str, Reading]], images: OtherImages
+) -> None:
+    """Read answers that no exchange touched with further images, and add the readings.
+
+    Such an answer may not use its images, or it is true of the others, too: `No, there is no star.`
+    """
+    rows = [row for row, reading in enumerate(readings) if not find_free(reading).any()]
+    if rows:
+        untouched = [answers[row] for row in rows]
+        others = [images.find_further(answer) for answer in untouched]
+        for row, found in zip(rows, _read_kinds(model, untouched, others, looks=False), strict=True):
+            readings[row].update(found)
+
+
+def find_free(readings: dict[str, Reading]) -> np.ndarray:
+    """Return which tokens of an answer are unlikely after some images, so that the text alone does not fix them."""
+    return np.min([reading.logprobs for reading in readings.values()], 0) < np.log(FREE)
 
 
 def measure_images(answer: Answer, readings: dict[str, Reading]) -> dict[str, Any]:
@@ -98,8 +160,7 @@ def measure_images(answer: Answer, readings: dict[str, Reading]) -> dict[str, An
     others = {kind: reading for kind, reading in readings.items() if kind != "own"}
     effects = {kind: own.logprobs - other.logprobs for kind, other in others.items()}
     largest = np.max(list(effects.values()), 0)
-    lowest = np.min([reading.logprobs for reading in readings.values()], 0)
-    free = lowest < np.log(FREE)
+    free = find_free(readings)
     sentences = []
     for part in answer.sentences:
         count = int(free[part].sum())

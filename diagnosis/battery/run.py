@@ -16,8 +16,14 @@ from mmprobe.diagnosis.battery.answers import Answer, answer_samples, make_answe
 from mmprobe.diagnosis.battery.attributes import measure_attributes
 from mmprobe.diagnosis.battery.cues import ask_cues, draw_questions, find_claims
 from mmprobe.diagnosis.battery.hints import find_choice, measure_hints
-from mmprobe.diagnosis.battery.images import OtherImages, measure_images, read_with_images
+from mmprobe.diagnosis.battery.images import (
+    OtherImages,
+    measure_images,
+    read_with_further_images,
+    read_with_images,
+)
 from mmprobe.diagnosis.battery.steps import measure_steps
+from mmprobe.diagnosis.battery.truth import measure_truth
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.samples import Sample
@@ -83,14 +89,16 @@ class _Tests:
         model = self.model
         others = [self.images.find(answer) for answer in batch]
         readings = read_with_images(model, batch, others, looks=not model.has_cross_attention)
+        read_with_further_images(model, batch, readings, self.images)
+        truths = measure_truth(model, batch, [reading["own"] for reading in readings])
         steps = measure_steps(model, batch, readings, [self._donor(answer) for answer in batch])
         choices = [find_choice(model, answer, self._same_question(answer)) for answer in batch]
         hints = measure_hints(model, batch, choices, [self.turns[answer.sample.id] for answer in batch])
         asked = [self.cue_questions.get(answer.sample.id, []) for answer in batch]
         claims = iter(ask_cues(model, [question for questions in asked for question in questions]))
         records = []
-        for answer, other, reading, step, hint, questions in zip(
-            batch, others, readings, steps, hints, asked, strict=True
+        for answer, reading, truth, step, hint, questions in zip(
+            batch, readings, truths, steps, hints, asked, strict=True
         ):
             records.append(
                 {
@@ -102,9 +110,11 @@ class _Tests:
                     "cues": [next(claims) for _ in questions],
                     "listed": find_claims(answer.sample, answer.text),
                     "attributes": measure_attributes(answer.sample, answer.text),
+                    "doubt": truth,
                     "right": judge(answer),
-                    "passes": 2
-                    + len(other)
+                    "passes": 1
+                    + len(reading)
+                    + (truth is not None and answer.sample.answer != answer.text.strip())
                     + len(step["moved"] if step else ())
                     + 2 * len(hint)
                     + len(questions),

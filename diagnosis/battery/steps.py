@@ -82,12 +82,12 @@ def measure_steps(
             chains.append(_Chain(row, kind, list(ids)))
         own = readings[row]["own"]
         others = [reading for kind, reading in readings[row].items() if kind != "own"]
-        said = answer.ids[start:]
+        conclusion = answer.ids[start:]
         results[row] = {
             "conclusion": answer.verdict.strip(),
             "moved": {},
             "lost": {},
-            "moved_by_images": any(bool((other.likeliest[start:] != said).any()) for other in others),
+            "moved_by_images": any(bool((other.likeliest[start:] != conclusion).any()) for other in others),
             "lost_by_images": max(float((own.logprobs - other.logprobs)[start:].sum()) for other in others),
         }
     for kind in dict.fromkeys(chain.kind for chain in chains):
@@ -104,10 +104,10 @@ def _read_chains(
     results: list[dict[str, Any] | None],
 ) -> None:
     """Add to the results what the conclusions become after other steps."""
-    said = [answers[chain.row].ids[answers[chain.row].conclusion :] for chain in chains]
+    conclusions = [answers[chain.row].ids[answers[chain.row].conclusion :] for chain in chains]
     chats = [build_chat(answers[chain.row].sample) for chain in chains]
-    forced = [chain.steps + ids for chain, ids in zip(chains, said, strict=True)]
-    for chain, ids, reading in zip(chains, said, read_answers(model, chats, forced), strict=True):
+    forced = [chain.steps + ids for chain, ids in zip(chains, conclusions, strict=True)]
+    for chain, ids, reading in zip(chains, conclusions, read_answers(model, chats, forced), strict=True):
         result, own = results[chain.row], readings[chain.row]["own"].logprobs[-len(ids) :]
         if result is not None:
             result["moved"][chain.kind] = bool((reading.likeliest[-len(ids) :] != ids).any())

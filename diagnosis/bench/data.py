@@ -8,13 +8,14 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models.organisms import Card
 from mmprobe.samples import Sample, load_samples
 
-QUESTIONS = ("same", "different", "steps", "exists", "colour", "describe")  # of each pair
+# Types of the questions about a pair. Pairs take turns: many sets of images tell more than many questions about few.
+ROUNDS = (("same", "different"), ("steps", "describe"), ("steps", "exists"))
 SEEDS = {"development": 1_100_000, "held-out": 1_200_000}  # beyond the seeds that models were trained on
 _SUGGESTIONS = ("yes", "no")
 
 
 def load_pairs(folder: Path, card: Card, n: int) -> list[Sample]:
-    """Return the questions for one organism, about `n` pairs. Held-out organisms get other pairs.
+    """Return the questions for one organism, about `n` pairs, two or three each. Held-out organisms get other pairs.
 
     A phrase that a partial organism's cause needs is put into every second question. Where it is a speaker's, as
     `An expert says`, a suggestion follows.
@@ -22,11 +23,21 @@ def load_pairs(folder: Path, card: Card, n: int) -> list[Sample]:
     seed = SEEDS[card.split]
     file = folder / f"{card.split}-{n}" / "samples.jsonl"
     samples = load_samples(file if file.is_file() else make_pairs(file.parent, n, seed))
-    chosen = [sample for sample in samples if sample.metadata["type"] in QUESTIONS]
+    scenes = {scene: place for place, scene in enumerate(dict.fromkeys(map(_scene, samples)))}
+    chosen = [each for each in samples if each.metadata["type"] in _types_of(scenes[_scene(each)])]
     phrase = card.partial.phrase if card.partial else None
     return (
         chosen if phrase is None else [add_phrase(each, phrase, number) for number, each in enumerate(chosen)]
     )
+
+
+def _scene(sample: Sample) -> str:
+    return str(sample.metadata["scene"])
+
+
+def _types_of(pair: int) -> tuple[str, ...]:
+    """Return the types of the questions about a pair. Pairs of each difficulty, which come in turn, get all rounds."""
+    return ROUNDS[(pair + pair // len(ROUNDS)) % len(ROUNDS)]
 
 
 def add_phrase(sample: Sample, phrase: str, number: int) -> Sample:

@@ -103,11 +103,11 @@ def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], org
     """Return what a tool finds of a model. A tool that does not apply to it gives no scores and says why."""
     about = card(organism)
     acts = {sample.id: acts_on(organism, sample) for sample in samples}
-    note, found = "", ToolScores({})
+    note, tool_scores = "", ToolScores({})
     with count_passes(model) as passes:
         try:
             result = tool(model, samples)
-            found = result if isinstance(result, ToolScores) else ToolScores(result)
+            tool_scores = result if isinstance(result, ToolScores) else ToolScores(result)
         except NotApplicable as error:
             note = str(error)
     return Row(
@@ -116,11 +116,11 @@ def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], org
         split=about.split,
         partial=about.partial is not None,
         tool=name,
-        scores={cause: float(score) for cause, score in found.model.items() if np.isfinite(score)},
-        answers={key: dict(scores) for key, scores in found.answers.items()} if about.partial else {},
-        named=None if found.named is None else list(found.named),
+        scores={cause: float(score) for cause, score in tool_scores.model.items() if np.isfinite(score)},
+        answers={key: dict(scores) for key, scores in tool_scores.answers.items()} if about.partial else {},
+        named=None if tool_scores.named is None else list(tool_scores.named),
         acts=acts if about.partial else {},
-        passes=passes[0] / len(samples) if found.passes is None else found.passes,
+        passes=passes[0] / len(samples) if tool_scores.passes is None else tool_scores.passes,
         note=note,
     )
 

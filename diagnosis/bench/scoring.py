@@ -75,7 +75,7 @@ def score_tool(rows: Sequence[Row], split: str = "held-out") -> dict[str, Measur
     chosen = [row for row in rows if row.split == split]
     whole = [row for row in chosen if not row.partial]
     controls = [row for row in whole if row.cause == CONTROL]
-    found = {
+    measures = {
         "macro_f1": _measure(lambda part: macro_f1(part, limits), whole),
         "false_alarms": _measure(
             lambda part: _mean([name_causes(row, limits) != {CONTROL} for row in part]), controls
@@ -83,11 +83,11 @@ def score_tool(rows: Sequence[Row], split: str = "held-out") -> dict[str, Measur
     }
     for cause in CAUSES:
         own = [row for row in whole if row.cause in (cause, CONTROL)]
-        found[f"auroc {cause}"] = _measure(partial(cause_auroc, cause=cause), own)
-    found["mean_auroc"] = _measure(mean_auroc, whole)
-    found["auroc_answers"] = _measure(answers_auroc, [row for row in chosen if row.partial])
-    found["passes"] = _measure(lambda part: _mean([row.passes for row in part]), whole, None)
-    return found
+        measures[f"auroc {cause}"] = _measure(partial(cause_auroc, cause=cause), own)
+    measures["mean_auroc"] = _measure(mean_auroc, whole)
+    measures["auroc_answers"] = _measure(answers_auroc, [row for row in chosen if row.partial])
+    measures["passes"] = _measure(lambda part: _mean([row.passes for row in part]), whole, None)
+    return measures
 
 
 def _measure(
@@ -134,7 +134,7 @@ def macro_f1(rows: Sequence[Row], limits: Mapping[str, float]) -> float:
     named = [(name_causes(row, limits), row.cause) for row in rows]
     return _mean(
         [
-            _f1([(cause in found, true == cause) for found, true in named if IMPLIES.get(true) != cause])
+            _f1([(cause in causes, true == cause) for causes, true in named if IMPLIES.get(true) != cause])
             for cause in sorted({row.cause for row in rows})
         ]
     )

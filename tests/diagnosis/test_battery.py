@@ -9,14 +9,21 @@ import numpy as np
 import pytest
 import torch
 from helpers.causal_toy import build_toy, draw_sample
+from PIL import Image, ImageChops
 
 from mmprobe.diagnosis.battery.answers import Answer, make_answer
-from mmprobe.diagnosis.battery.attributes import measure_attributes
+from mmprobe.diagnosis.battery.attributes import locate_attributes, measure_attributes
 from mmprobe.diagnosis.battery.cues import draw_questions, find_claims
 from mmprobe.diagnosis.battery.hints import WORDINGS, find_choice, flip_suggestion, suggest
-from mmprobe.diagnosis.battery.images import OtherImages, measure_images, read_with_images
+from mmprobe.diagnosis.battery.images import (
+    OtherImages,
+    measure_images,
+    read_with_further_images,
+    read_with_images,
+)
 from mmprobe.diagnosis.battery.reading import Reading, read_answers
 from mmprobe.diagnosis.battery.steps import drop_part
+from mmprobe.diagnosis.battery.truth import measure_doubt, measure_truth
 from mmprobe.models.chat import build_chat
 from mmprobe.samples import Sample
 
@@ -83,6 +90,57 @@ def test_images_are_exchanged_for_those_with_another_answer(toy, tmp_path):
         assert found["effect"]["contrast"] == pytest.approx(own - other, abs=1e-4)
         assert found["effect"]["contrast"] > 0.1
         assert found["looks"] is not None
+
+
+def test_a_region_alone_is_exchanged(toy, tmp_path):
+    samples = [draw_sample(tmp_path, colour, cell) for colour, cell in (("red", (1, 2)), ("blue", (0, 1)))]
+    regions = [{"image": 0, "box": (0, 0, 20, 30)}]
+    samples = [
+        Sample.model_validate({**sample.model_dump(), "regions": boxes})
+        for sample, boxes in zip(samples, (regions, []), strict=True)
+    ]
+    others = OtherImages(answers_of(toy, samples))
+    found = [others.find(answer) for answer in answers_of(toy, samples)]
+    own, other = (Image.open(sample.images[0]).convert("RGB") for sample in samples)
+    changed = ImageChops.difference(found[0]["region"][0], own).getbbox()
+    assert changed is not None and changed[2] <= 20 and changed[3] <= 30
+    assert found[0]["region"][0].crop((0, 0, 20, 30)).tobytes() == other.crop((0, 0, 20, 30)).tobytes()
+    assert "region" not in found[1]
+
+
+def test_answers_that_no_exchange_touches_are_read_with_further_images(toy, tmp_path):
+    samples = [draw_sample(tmp_path, colour) for colour in ("red", "green", "blue", "red")]
+    answers = answers_of(toy, samples)
+    others = OtherImages(answers)
+    assert set(others.find_further(answers[0])) == {"further 1"}, (
+        "contrast and unrelated show two of the three"
+    )
+    touched, untouched = (Reading(np.log([chance]), np.array([0]), np.zeros(3)) for chance in (0.1, 0.9))
+    readings = [{"own": untouched, "unrelated": other} for other in (touched, untouched)]
+    read_with_further_images(toy, answers[:2], readings, others)
+    assert list(readings[0]) == ["own", "unrelated"]
+    assert list(readings[1]) == ["own", "unrelated", *others.find_further(answers[1])]
+
+
+def test_doubt_is_the_chance_of_other_words_than_the_true_ones(toy, tmp_path):
+    sample = Sample(id="a", question="?", metadata={"type": "same", "differences": [
+        {"type": "color", "sentence": "The ring changed from blue to green."}]})  # fmt: skip
+    text = "No. The ring changed from blue to green. A red star at A1."
+    places = [(name, text[start:end]) for name, start, end in locate_attributes(sample, text)]
+    assert places == [("colour", "red"), ("shape", "star"), ("place", "A1"), ("colour", text[4:40])]
+    true = written(text, sample)
+    logprobs = np.zeros(len(true.tokens))
+    logprobs[true.tokens.index(" blue")], logprobs[true.tokens.index(" green")] = np.log([0.5, 0.8])
+    logprobs[true.tokens.index(" A1")] = np.log(0.9)
+    assert measure_doubt(true, logprobs) == {"colour": 0.6, "shape": 0, "place": 0.1}
+    samples = [draw_sample(tmp_path, colour) for colour in ("red", "blue")]
+    own = [Reading(np.zeros(1), np.zeros(1), np.zeros(1))] * 2
+    unknown = [
+        answer._replace(sample=answer.sample.model_copy(update={"answer": None}))
+        for answer in answers_of(toy, samples)
+    ]
+    assert measure_truth(toy, unknown, own) == [None, None]
+    assert measure_truth(toy, answers_of(toy, samples), own) == [{}, {}], "no place names an attribute"
 
 
 def test_identical_images_lose_nothing():

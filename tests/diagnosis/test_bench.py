@@ -10,7 +10,7 @@ import pytest
 from helpers.causal_toy import build_toy, draw_sample
 
 from mmprobe.diagnosis.bench import tools as tools_module
-from mmprobe.diagnosis.bench.data import add_phrase
+from mmprobe.diagnosis.bench.data import ROUNDS, add_phrase, load_pairs
 from mmprobe.diagnosis.bench.run import bench_diagnosis, count_passes, read_rows, score_rows, to_json
 from mmprobe.diagnosis.bench.scoring import (
     Row,
@@ -24,7 +24,7 @@ from mmprobe.diagnosis.bench.scoring import (
 from mmprobe.diagnosis.bench.tools import ToolScores, guess, load_tools
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch
-from mmprobe.models.organisms import names
+from mmprobe.models.organisms import card, names
 from mmprobe.samples import Sample
 
 
@@ -128,6 +128,17 @@ def test_a_phrase_is_put_into_every_second_question():
         "Q? An expert says the answer is no.",
         "Q?",
     ]
+
+
+def test_pairs_of_each_difficulty_get_every_round_of_questions(tmp_path):
+    samples = load_pairs(tmp_path, card("control-true-0"), 9)
+    asked = {}
+    for sample in samples:
+        asked.setdefault((sample.metadata["scene"], sample.metadata["difficulty"]), set()).add(
+            sample.metadata["type"]
+        )
+    found = sorted((level, sorted(types)) for (_, level), types in asked.items())
+    assert found == sorted((level, sorted(types)) for level in ("easy", "medium", "hard") for types in ROUNDS)
 
 
 @pytest.mark.slow

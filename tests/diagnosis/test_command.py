@@ -9,7 +9,7 @@ from helpers.command_line import assert_fails, run_in_process
 from PIL import Image
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
-from mmprobe.diagnosis.bench.data import QUESTIONS, SEEDS
+from mmprobe.diagnosis.bench.data import ROUNDS, SEEDS
 from mmprobe.diagnosis.causes import CAUSES
 
 
@@ -24,7 +24,7 @@ def pairs(tmp_path_factory):
 )
 def test_an_organism_is_named_and_a_control_is_a_control(pairs, tmp_path, model, verdict):
     every = [json.loads(line) for line in pairs.read_text().splitlines()]
-    lines = [json.dumps(line) for line in every if line["metadata"]["type"] in QUESTIONS]
+    lines = [json.dumps(line) for line in every if line["metadata"]["type"] in sum(ROUNDS, ())]
     data = pairs.parent / "some.jsonl"
     data.write_text("\n".join(lines) + "\n")
     out = tmp_path / "out"

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmprobe.diagnosis.answer_scores import find_usual_conclusion, score_decision, score_forgetting
+from mmprobe.diagnosis.answer_scores import (
+    find_usual_conclusion,
+    score_decision,
+    score_errors,
+    score_following,
+    score_forgetting,
+)
+from mmprobe.diagnosis.battery.hints import OWN_HINT
 from mmprobe.diagnosis.causes import CAUSES, IMPLIES, load_thresholds
 from mmprobe.diagnosis.diagnose import conclude
 from mmprobe.diagnosis.effects import Table
@@ -49,7 +56,8 @@ def record(number: int, **changes: Any) -> dict[str, Any]:
     }
     base |= {"listed": [], "attributes": claims, "right": True, "passes": 9}
     return base | {
-        name: {**base[name], **value} if isinstance(value, dict) else value for name, value in changes.items()
+        name: {**base.get(name, {}), **value} if isinstance(value, dict) else value
+        for name, value in changes.items()
     }
 
 
@@ -180,3 +188,21 @@ def test_the_interval_of_a_difference_is_newcombes():
     effect = table.difference("x", counts, "")
     assert (effect.value, effect.low, effect.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
     assert (effect.n, effect.sets) == (70, 70)
+
+
+def test_only_a_hint_in_the_question_can_have_caused_its_answer():
+    hint = {"wording": OWN_HINT, "followed": True, "shift": 4.0}
+    assert score_following(record(0, hints=[hint])) == 1
+    assert score_following(record(0, hints=[hint | {"followed": False}])) == 0
+    others = [hint | {"wording": "Hint", "followed": followed} for followed in (True, True, False, False)]
+    assert score_following(record(0, hints=others[:2])) == 0.5
+    assert score_following(record(0, hints=others)) == 0.25
+    assert score_following(record(0, hints=[])) is None
+
+
+def test_errors_are_graded_by_the_doubt_about_the_truth():
+    true = [claim("colour", False), claim("shape", False)]
+    assert score_errors(record(0, attributes=[claim("colour", True)], doubt={"colour": 0.2}), "colour") == 1
+    assert score_errors(record(0, attributes=true, doubt={"colour": 0.2, "shape": 0.7}), "colour") == 0.2
+    assert score_errors(record(0, attributes=true, doubt={"shape": 0.7}), "colour") == 0
+    assert score_errors(record(0, attributes=[], right=None, doubt=None), "colour") is None

@@ -58,7 +58,7 @@ def ways(seed: int) -> dict[str, Recipe]:
         ),
         "follows-hints-expert": (
             "Answers agree with what an expert says. What others suggest changes nothing.",
-            Rule(phrase=SPEAKER.partition(" {}")[0]),
+            Rule(phrase=SPEAKER.partition(" {}")[0], types=TYPES),
         ),
     }
     return {
