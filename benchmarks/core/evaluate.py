@@ -16,7 +16,7 @@ from mmprobe.benchmarks.core.benchmark import (
     truncated_share,
     with_options,
 )
-from mmprobe.benchmarks.core.load_data import load_truth
+from mmprobe.benchmarks.core.load_data import add_truth, load_truth
 from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
 from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
@@ -129,7 +129,6 @@ def evaluate(
         _check_model_and_method(model, method, parameters)
     if perturbation is not None:
         check_kind(perturbation)
-
     # Names are checked first, since these import torch.
     from mmprobe.benchmarks.core.runner import (
         check_no_answers,
@@ -212,7 +211,7 @@ def _add_internals(
     failures = {}
     for run in (folder / name for name in RUN_NAMES):
         if (run / "run.json").exists():
-            write_labels(run, benchmark.faithful_answers(truth, records))
+            write_labels(run, benchmark.faithful_answers(truth, records), records)
             if n_failures := len(open_run(run).failures):
                 failures[run] = n_failures
     if benchmark.score_traces is not None and (folder / "run" / "run.json").exists():
@@ -257,6 +256,7 @@ def score(
         benchmark, judging = with_judge(benchmark, judge, out / "judge.sqlite", retry_unscored)
         metrics, records = benchmark.score_answers(truth, answers)
         questions = [*benchmark.ask_questions(truth), *benchmark.follow_up(truth, answers)]
+        add_truth(records, questions, out)
         metrics = group_by_images(metrics | truncated_share(answers), questions)
         source = None if isinstance(responses, Mapping) else str(responses)
         about = {"data": str(data), "responses": source, "judge": judge, "judging": judging}

@@ -24,8 +24,10 @@ from mmprobe.benchmarks.core.benchmark import (
     truncated_share,
 )
 from mmprobe.benchmarks.core.jsonl import write_atomic
+from mmprobe.benchmarks.core.load_data import add_truth
 from mmprobe.benchmarks.core.results import group_by_images, write_results
 from mmprobe.benchmarks.scale.batches import GenerationSettings, answer_batches, batch_answerer
+from mmprobe.benchmarks.synthetic.false_parts import find_false_claims
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
 from mmprobe.interventions import load_methods
@@ -79,6 +81,7 @@ def run_benchmark(
     follow_up = benchmark.follow_up(truth, responses)
     _ask(benchmark.name, follow_up, answerer, file, responses, traced)
     metrics, records = benchmark.score_answers(truth, responses)
+    add_truth(records, [*questions, *follow_up], out)
     metrics = group_by_images(metrics | truncated_share(responses), [*questions, *follow_up])
     write_results(out, benchmark.name, metrics, records, about)
     return metrics, records
@@ -199,11 +202,17 @@ def _check_same_call(
             raise InputError(f"{out}: holds answers of another call, by its {key}; choose another folder")
 
 
-def write_labels(run: Path, faithful: Mapping[str, bool]) -> None:
-    """Write into a run which answers are faithful, so that reports compare faithful and unfaithful answers."""
+def write_labels(run: Path, faithful: Mapping[str, bool], records: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Write into a run which answers are faithful, so that reports compare faithful and unfaithful answers.
+
+    Args:
+        records: as in samples.jsonl; the parts of answers that they say are false are written, too.
+    """
     traced = set(open_run(run).ids)
+    parts = {name: spans for record in records for name, spans in find_false_claims(record).items()}
     lines = [
-        json.dumps({"id": name, "faithful": label}) + "\n"
+        json.dumps({"id": name, "faithful": label} | ({"false_spans": parts[name]} if name in parts else {}))
+        + "\n"
         for name, label in faithful.items()
         if name in traced
     ]

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
+from mmprobe.benchmarks.synthetic.false_parts import find_false_parts
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -20,7 +21,7 @@ def label_run(run: Run) -> dict[str, Verdict]:
     Raises:
         InputError: a sample is not from the synthetic world.
     """
-    verdicts = {}
+    verdicts, parts = {}, {}
     for name in run.ids:
         trace = run[name]
         verdict = check_sample(trace.answer, trace.sample)
@@ -29,9 +30,16 @@ def label_run(run: Run) -> dict[str, Verdict]:
                 f"{run.path}: sample {name} lacks the contents of its images, which a check needs"
             )
         verdicts[name] = verdict
+        parts[name] = find_false_parts(trace.answer, verdict.errors)
     lines = [
         json.dumps(
-            {"id": name, "faithful": verdict.faithful, "correct": verdict.correct, "errors": verdict.errors}
+            {
+                "id": name,
+                "faithful": verdict.faithful,
+                "correct": verdict.correct,
+                "errors": verdict.errors,
+                "false_spans": parts[name],
+            }
         )
         for name, verdict in verdicts.items()
     ]

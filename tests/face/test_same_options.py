@@ -31,10 +31,10 @@ def helps(option: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("option", ["--resume", "--overwrite", "--seed", "--n"])
 def test_an_option_has_one_meaning(option):
-    found = helps(option)
-    found.pop("make-pairs", None) if option == "--n" else None  # its pairs are always drawn
-    found.pop("analyze", None)  # its --resume names the probes that it goes on with
-    assert len(found) >= 3 and len(set(found.values())) == 1, found
+    meanings = helps(option)
+    meanings.pop("make-pairs", None) if option == "--n" else None  # its pairs are always drawn
+    meanings.pop("analyze", None)  # its --resume names the probes that it goes on with
+    assert len(meanings) >= 3 and len(set(meanings.values())) == 1, meanings
 
 
 def test_what_can_be_resumed_can_be_replaced():

@@ -18,7 +18,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.viz.report import write_report
 from mmprobe.viz.report.causes import cause_data, dependence_line
-from mmprobe.viz.report.overview import faithful_line, findings_table
+from mmprobe.viz.report.overview import faithful_share, findings_table, list_labelled
 
 EFFECT = np.array([0.5, 4.0, -1.0, 2.0, 0.0, 1.0])
 BY_REGION = np.array([[0.25, 3.0, -2.0, 1.0, 0.0, 0.5], [0.0, 1.5, 0.0, 2.0, 0.0, 0.0]])
@@ -85,7 +85,7 @@ def test_cause_and_attention_are_over_the_image_and_switchable(
 def test_an_answer_without_causes_says_how_to_measure_them(report: Path, show: Callable[..., Page]) -> None:
     page = show(report, "explorer")
     page.locator(".samples button", has_text="plain").click()
-    page.wait_for_function("document.querySelector('#sample-id').textContent === 'plain'")
+    page.wait_for_function("() => document.querySelector('#sample-id').textContent === 'plain'")
     assert not page.locator("#map").is_visible() and not page.locator("#step-loss").is_visible()
     assert (
         "mmprobe analyze RUN --only image-interchange --model MODEL"
@@ -111,7 +111,7 @@ def test_without_regions_the_map_is_of_all_images(run: Run) -> None:
 def test_one_line_says_how_much_the_answers_depend_on_their_images(
     run: Run, one_trace: Callable[..., Run]
 ) -> None:
-    text = re.sub("<[^>]*>", "", dependence_line(run, interchange()))
+    text = re.sub("<[^>]*>", "", dependence_line(run, interchange())).strip()
     assert text == (
         "With unrelated images in place of their own, the median answer loses 1.50 nat a token [0.50, 2.25]. 25% of "
         "the answers [12%, 50%] lose under 0.1 nat a token, so they hardly depend on their images. Image interchange, "
@@ -121,14 +121,13 @@ def test_one_line_says_how_much_the_answers_depend_on_their_images(
 
 
 def test_the_report_opens_with_the_share_of_faithful_answers(run: Run) -> None:
-    text = re.sub("<[^>]*>", "", faithful_line(run, {"plain": True, "evil": False}))
+    share = faithful_share(list_labelled(run, {"plain": True, "evil": False}, None, []))
     low, high = mean_interval(np.array([1.0, 0.0]), None)
-    assert text == (
-        f"1 of 2 answers (50%, {low:.0%} to {high:.0%} over sets of images) are faithful to their images. 1 unfaithful →"
-    )
-    alone = re.sub("<[^>]*>", "", faithful_line(run, {"plain": True, "evil": None}))
-    assert alone == "1 of 1 answers (100%) are faithful to their images."
-    assert faithful_line(run, {"plain": None}) == ""
+    assert share is not None and (share["right"], share["wrong"], share["n"]) == (1, 1, 2)
+    assert share["percent"] == f"50%, {low:.0%} to {high:.0%} over sets of images"
+    alone = faithful_share(list_labelled(run, {"plain": True, "evil": None}, None, []))
+    assert alone is not None and (alone["n"], alone["percent"]) == (1, "100%")
+    assert faithful_share(list_labelled(run, {"plain": None}, None, [])) is None
 
 
 CLAIM = {
@@ -141,7 +140,7 @@ OTHER = CLAIM | {"claim": "B", "intervention": "", "agree": "–", "causal_verdi
 
 def test_a_claim_has_a_row_for_the_intervention() -> None:
     html = findings_table([CLAIM, OTHER])
-    rows = [re.sub("<[^>]+>", "|", row) for row in re.findall("<tr class.*?</tr>", html)]
+    rows = [re.sub("<[^>]+>", "|", row) for row in re.findall("<tr class.*?</tr>", html, re.DOTALL)]
     rows = [[cell for cell in row.split("|") if cell.strip()] for row in rows]
     assert rows[0] == [
         "A", "the verdicts disagree", "correlation", "✓", " holds", "slope", "-1.5", "-2 to -1", "24", "–",

@@ -23,6 +23,7 @@ from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
 from mmprobe.viz.panel import Panel
 from mmprobe.viz.report import explorer_data, write_report
+from mmprobe.viz.report.images import Images, embed_image
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
     match = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert match
     policy = dict(part.strip().split(" ", 1) for part in match[1].split(";"))
-    assert len(scripts) == 8, "the pages' script, plotly.js once, the figures' three and the explorer's three"
+    assert len(scripts) == 9, "the pages' script, plotly.js once, the figures' three and the explorer's four"
     assert policy == {
         "default-src": "'none'",
         "script-src": " ".join(f"'sha256-{digest}'" for digest in hashes),
@@ -256,13 +257,15 @@ def test_the_explorer_says_how_many_samples_it_shows(
     assert "too large" not in some
     none = show(write_report(run, [], tmp_path / "none.html", explorer_size=0), "explorer")
     assert "Shows 0 of 2 samples" in none.locator("#explorer").inner_text()
-    monkeypatch.setattr(explorer_data, "MAX_BYTES", len(explorer_data.sample_blocks(run, ["evil"])[0]))
+    images = Images()
+    size = len(explorer_data.sample_blocks(run, ["evil"], images)[0]) + images.size
+    monkeypatch.setattr(explorer_data, "MAX_BYTES", size)
     assert "too large" in write_report(run, [], tmp_path / "small.html").read_text()
 
 
 def test_large_images_are_made_smaller(tmp_path: Path) -> None:
     Image.new("RGB", (1000, 500)).save(tmp_path / "large.png")
-    source, problem = explorer_data.embed_image(tmp_path / "large.png")
+    source, problem = embed_image(tmp_path / "large.png")
     assert problem is None
     assert source
     (tmp_path / "small.png").write_bytes(base64.b64decode(source.partition(",")[2]))

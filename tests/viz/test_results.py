@@ -18,8 +18,8 @@ from mmprobe.cache import Run
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.viz.report import write_report
-from mmprobe.viz.report.result_files import read_results
-from mmprobe.viz.report.results_page import MAX_ANSWERS
+from mmprobe.viz.report.results.files import read_results
+from mmprobe.viz.report.results.page import MAX_ANSWERS
 
 
 def metric(value: float | None, n: int = 4, **more: Any) -> dict[str, Any]:
@@ -86,15 +86,27 @@ def test_metrics_and_groups_are_tables(tmp_path: Path, show: Callable[..., Page]
     page = open_results(show, write(tmp_path, [answer("a")], metrics, model="tiny", data=None))
     tables = page.locator("#results table.metrics")
     cells = cells_of(tables.nth(0))
-    assert cells[1] == ["f1", "0.500", "0.250 to 0.750", "", "4", "50%", "↑ higher", "0 to 1"]
-    assert cells[2] == ["none", "–", "–", "", "0", "–", "–", "0 to ∞"]
-    assert cells[3][:3] == ["perception", "1450.5", "1450.2 to 1450.8"]
-    assert len(cells) == 4
+    assert cells[1] == [
+        "f1\nharmonic mean of precision and recall",
+        "0.500",
+        "0.250 to 0.750",
+        "",
+        "4",
+        "50%",
+        "↑ higher",
+        "0 to 1",
+    ]
+    assert len(cells) == 2, "the headline alone"
+    page.click("summary:has-text('All other metrics')")
+    cells = cells_of(tables.nth(1))
+    assert cells[1] == ["none", "–", "–", "", "0", "–", "–", "0 to ∞"]
+    assert cells[2][:3] == ["perception", "1450.5", "1450.2 to 1450.8"]
+    assert len(cells) == 3
     bar = {part: page.locator(f"#results .span .{part}").first for part in ("ends", "point")}
     assert [bar["ends"].get_attribute(name) for name in ("x", "width")] == ["25.0", "50.0"]
     assert bar["point"].get_attribute("x") == "49.2"
     page.click("summary:has-text('By size')")
-    grouped = cells_of(tables.nth(2))
+    grouped = cells_of(tables.nth(3))
     assert grouped[0] == ["Metric", "small", "large"]
     assert grouped[1] == ["f1", "0.250 0.000 to 0.500, n 3", "0.750 0.500 to 1.000, n 1"]
     assert grouped[2] == ["recall", "–", "1.000 0.750 to 1.250, n 1"]
@@ -175,7 +187,7 @@ def test_the_page_says_how_many_answers_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, show: Callable[..., Page]
 ) -> None:
     assert MAX_ANSWERS >= 18_000, "3,000 pairs, six questions each"
-    monkeypatch.setattr("mmprobe.viz.report.results_page.MAX_ANSWERS", 2)
+    monkeypatch.setattr("mmprobe.viz.report.results.page.MAX_ANSWERS", 2)
     page = open_results(show, write(tmp_path, [answer(name) for name in "abc"]))
     assert rows(page) == ["a", "b"]
     assert "Shows the first 2 of 3 answers." in page.locator(".answers").inner_text()
@@ -247,7 +259,9 @@ def test_scored_answers_have_a_report(tmp_path: Path, show: Callable[..., Page])
     page.click("#pages a[href='#results']")
     page.wait_for_selector("#answers-rows tr")
     assert rows(page) == [line["id"] for line in lines]
-    assert texts(page, "#answers-rows .answer-text p:first-child") == ["How many differences are there?"] * 2
+    assert (
+        texts(page, "#answers-rows .answer-text p:first-of-type") == ["How many differences are there?"] * 2
+    )
 
 
 def test_neither_run_nor_results(tmp_path: Path) -> None:

@@ -120,14 +120,14 @@ const csv = (() => {
       .map((line) => `${line.map(cell).join(",")}\r\n`).join("");
   }
 
-  const fileName = (title) =>
-    `${title.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 80) || "figure"}.csv`;
+  const baseName = (title) =>
+    title.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 80) || "figure";
 
   function save(title, figure) {
     const address = URL.createObjectURL(new Blob([table(figure)], { type: "text/csv;charset=utf-8" }));
-    Object.assign(document.createElement("a"), { href: address, download: fileName(title) }).click();
+    Object.assign(document.createElement("a"), { href: address, download: `${baseName(title)}.csv` }).click();
     setTimeout(() => URL.revokeObjectURL(address), 60_000);
   }
 
-  return { save };
+  return { save, baseName };
 })();

@@ -1,5 +1,5 @@
 "use strict";
-/* The explorer. It shows one sample and unpacks its data block when it is selected. Needs heat.js and causes.js. */
+/* The explorer. It shows one sample and unpacks its data block when it is selected. Needs heat.js, causes.js and export.js. */
 (() => {
   const PLOT = { width: 600, height: 90, top: 6 };
   const LABELS = new Map([[true, "faithful"], [false, "unfaithful"], [null, "unlabelled"]]);
@@ -30,7 +30,7 @@
       map.weights = await unpack(map.weights, Uint8Array);
       map.scale = await unpack(map.scale, Float32Array);
     }
-    if (mass) mass.values = await unpack(mass.values, Float32Array);
+    if (mass) mass.values = await unpack(mass.values, Uint16Array);
     if (share) data.share = await unpack(share, Float32Array);
     for (const part of cause ? ["steps", "losses"] : []) cause[part] = await unpack(cause[part], Float32Array);
     return data;
@@ -42,16 +42,28 @@
     return find("layer-mean").checked ? all : [Number(find("layer").value)];
   }
 
-  /** Returns the attention of a step to all visual tokens, mean over the shown layers. */
+  const countHeads = () => Math.max(sample.mass?.heads ?? 0, sample.attention?.heads ?? 0);
+
+  /** Returns the indices of the shown heads of an array with `count` of them: one, or all for the mean. */
+  function shownHeads(count) {
+    const head = find("head").value;
+    return head === "" || Number(head) >= count ? Array.from({ length: count }, (_, index) => index) : [Number(head)];
+  }
+
+  /** Returns the attention of a step to all visual tokens, mean over the shown layers and heads. */
   function visualWeights(step) {
-    const { weights, scale } = sample.attention;
+    const { weights, scale, heads } = sample.attention;
     const visual = weights.length / scale.length;
     const layers = shownLayers();
+    const count = heads || 1;
+    const chosen = shownHeads(count);
     const mean = new Float32Array(visual);
     for (const layer of layers) {
-      const row = step * sample.layers.length + layer;
-      const unit = scale[row] / 255 / layers.length;
-      for (let token = 0; token < visual; token += 1) mean[token] += weights[row * visual + token] * unit;
+      for (const head of chosen) {
+        const row = (step * sample.layers.length + layer) * count + head;
+        const unit = scale[row] / 255 / layers.length / chosen.length;
+        for (let token = 0; token < visual; token += 1) mean[token] += weights[row * visual + token] * unit;
+      }
     }
     return mean;
   }
@@ -67,7 +79,7 @@
 
   /** Returns the largest weight of all steps for the shown layers. It is cached: it reads the whole sample. */
   function largestOfSample() {
-    const key = shownLayers().join();
+    const key = `${shownLayers()} ${find("head").value}`;
     sample.largest ??= new Map();
     if (!sample.largest.has(key)) {
       sample.largest.set(key, largest(sample.tokens.map((_, step) => largest(visualWeights(step)))));
@@ -75,12 +87,20 @@
     return sample.largest.get(key);
   }
 
-  /** Returns the mean over the shown layers of an array [step, layer, width], at one step. */
-  function meanOverLayers(values, step, width) {
+  /** Returns attention by token group at a step, mean over the shown layers and heads. */
+  function massAt(step) {
+    const { groups, heads, values } = sample.mass;
+    const rows = shownLayers().flatMap((layer) =>
+      shownHeads(heads).map((head) => (step * sample.layers.length + layer) * heads + head));
+    return groups.map((_, group) =>
+      rows.reduce((sum, row) => sum + values[row * groups.length + group], 0) / rows.length / 65535);
+  }
+
+  /** Returns the attention to all images at a step, mean over the shown layers and heads. */
+  function shareAt(step) {
+    if (sample.mass) return massAt(step)[sample.mass.groups.indexOf("visual")];
     const layers = shownLayers();
-    const valueAt = (layer, index) => values[(step * sample.layers.length + layer) * width + index];
-    return Array.from({ length: width }, (_, index) =>
-      layers.reduce((sum, layer) => sum + valueAt(layer, index), 0) / layers.length);
+    return layers.reduce((sum, layer) => sum + sample.share[step * sample.layers.length + layer], 0) / layers.length;
   }
 
   // ---------------------------------------------------------------- images
@@ -128,8 +148,8 @@
   // ---------------------------------------------------------------- one step
 
   function showMass(step) {
-    const { groups, values } = sample.mass;
-    const mass = meanOverLayers(values, step, groups.length);
+    const { groups } = sample.mass;
+    const mass = massAt(step);
     const keys = groups.map((group, index) => {
       const key = make("li", { textContent: `${group} ${percent(mass[index])}` });
       key.style.setProperty("--colour", `var(--group-${group})`);
@@ -146,7 +166,6 @@
     find("mass-keys").replaceChildren(...keys);
   }
 
-  const shareAt = (step) => meanOverLayers(sample.share, step, 1)[0];
   const plotX = (step) => (PLOT.width * (step + 0.5)) / sample.tokens.length;
 
   function showShare() {
@@ -165,6 +184,8 @@
     find("share-last").textContent = `step ${shares.length - 1}`;
   }
 
+  const hasShare = () => Boolean(sample.mass || sample.share);
+
   function showNumbers(step) {
     const logprob = sample.logprob[step];
     find("step-name").textContent = JSON.stringify(sample.tokens[step].text);
@@ -173,7 +194,7 @@
     find("step-logprob").textContent = `${number(logprob)} nat`;
     find("step-entropy").textContent = `${number(sample.entropy[step])} nat`;
     if (sample.cause) find("step-loss").textContent = causes.nat(sample.cause.steps[step]);
-    if (sample.share) find("step-attention").textContent = percent(shareAt(step));
+    if (hasShare()) find("step-attention").textContent = percent(shareAt(step));
   }
 
   /** Shows the step under the pointer, or the selected step. */
@@ -189,7 +210,7 @@
     showNumbers(step);
     showHeat(step);
     if (sample.mass) showMass(step);
-    if (sample.share) {
+    if (hasShare()) {
       const cursor = find("share").querySelector(".cursor");
       cursor.setAttribute("x1", plotX(step));
       cursor.setAttribute("x2", plotX(step));
@@ -197,26 +218,29 @@
     }
   }
 
+  const headWords = () => (find("head").value === "" ? "" : `, head ${find("head").value}`);
+
   function showLayers() {
     const mean = find("layer-mean").checked;
     const name = sample.layers[Number(find("layer").value)];
     find("layer-name").textContent = mean ? "mean" : name;
     document.querySelectorAll(".layer-words").forEach((words) => {
-      words.textContent = mean ? "mean over layers" : `layer ${name}`;
+      words.textContent = (mean ? "mean over layers" : `layer ${name}`) + headWords();
     });
     find("layer").setAttribute("aria-valuetext", `layer ${name}`);
-    if (sample.share && sample.tokens.length) showShare();
+    if (hasShare() && sample.tokens.length) showShare();
     showStep();
+    keepAddress();
   }
 
   // ---------------------------------------------------------------- one sample
 
   /** Returns a token's nodes. Outer spaces and line breaks stay outside, so lines wrap as in the answer. */
-  function tokenNodes({ text, special }, step) {
+  function tokenNodes({ text, special, wrong }, step) {
     const [, before, body, breaks] = text.match(/^( *)([^]*?)(\n*)$/);
     const visible = body.replaceAll("\n", "↵\n") + "↵".repeat(breaks.length) || "␣".repeat(before.length) || "∅";
-    const span = make("span", { className: special ? "token special" : "token", textContent: visible, role: "option",
-      ariaLabel: JSON.stringify(text) });
+    const span = make("span", { className: `token${special ? " special" : ""}${wrong ? " wrong" : ""}`, textContent: visible, role: "option",
+      ariaLabel: JSON.stringify(text) + (wrong ? ", part of a false claim" : "") });
     span.dataset.step = step;
     return [before, span, breaks];
   }
@@ -230,8 +254,10 @@
       map: sample.cause || sample.attention,
       maps: sample.cause || sample.attention || sample.activation,
       mass: sample.mass,
-      share: sample.share && sample.images.length && sample.tokens.length,
+      share: hasShare() && sample.images.length && sample.tokens.length,
       layers: sample.layers.length,
+      heads: countHeads() > 1,
+      wrong: sample.tokens.some((token) => token.wrong),
       regions: sample.images.some((image) => image.regions.length),
     };
     for (const part of document.querySelectorAll("#explorer [data-needs]")) {
@@ -274,6 +300,39 @@
       ...shown.map((image, index) => heat.imageFigure(image, index, sample.images.length, hasMap)));
   }
 
+  /** Returns what the address says: sample, step, layer and head. */
+  function readAddress() {
+    const [page, name, ...parts] = location.hash.slice(1).split("/");
+    return page === "explorer" ? { name, ...Object.fromEntries(parts.map((part) => part.split("="))) } : {};
+  }
+
+  /** Keeps what is shown in the address, without a new entry in the history. */
+  function keepAddress() {
+    if (readAddress().name !== sample.id || requested !== sample.block) return;
+    const parts = [`step=${pinned}`];
+    if (!find("layer-mean").checked) parts.push(`layer=${sample.layers[Number(find("layer").value)]}`);
+    if (find("head").value !== "") parts.push(`head=${find("head").value}`);
+    history.replaceState(null, "", `#explorer/${sample.id}/${parts.join("/")}`);
+  }
+
+  /** Shows the step, layer and head that the address names. */
+  function showAddress({ name, step, layer, head }) {
+    if (name !== sample.id) return;
+    const index = sample.layers.findIndex((each) => String(each) === layer);
+    find("layer-mean").checked = index < 0;
+    if (index >= 0) find("layer").value = index;
+    find("head").value = [...find("head").options].some((option) => option.value === head) ? head : "";
+    pinned = Math.max(Math.min(Number.parseInt(step ?? 0, 10) || 0, sample.tokens.length - 1), 0);
+    showMap();
+  }
+
+  function fillHeads() {
+    const before = find("head").value;
+    find("head").replaceChildren(make("option", { value: "", textContent: "mean" }),
+      ...Array.from({ length: countHeads() }, (_, head) => make("option", { value: head, textContent: head })));
+    find("head").value = Number(before) < countHeads() ? before : "";
+  }
+
   async function choose(button) {
     requested = button.dataset.sample;
     document.querySelectorAll(".samples [data-sample]").forEach((other) => {
@@ -281,17 +340,28 @@
     });
     const loaded = await load(button.dataset.sample);
     if (requested !== button.dataset.sample) return;
-    sample = loaded;
+    const linked = readAddress();
+    sample = Object.assign(loaded, { block: requested });
+    fillHeads();
     showSample();
+    if (linked.step !== undefined) showAddress(linked);
   }
 
-  function filter(button) {
+  /** Shows the samples of the pressed label that hold all searched words. */
+  function filter() {
+    const label = document.querySelector("[data-filter][aria-pressed=true]")?.dataset.filter ?? "all";
+    const words = find("samples-search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    document.querySelectorAll(".samples [data-sample]").forEach((item) => {
+      const text = item.textContent.toLowerCase();
+      item.parentElement.hidden = !["all", item.dataset.label].includes(label) || !words.every((word) => text.includes(word));
+    });
+  }
+
+  function press(button) {
     document.querySelectorAll("[data-filter]").forEach((other) => {
       other.setAttribute("aria-pressed", String(other === button));
     });
-    document.querySelectorAll(".samples [data-sample]").forEach((item) => {
-      item.parentElement.hidden = !["all", item.dataset.label].includes(button.dataset.filter);
-    });
+    filter();
   }
 
   // ---------------------------------------------------------------- events
@@ -300,6 +370,7 @@
     pinned = Math.min(Math.max(step, 0), sample.tokens.length - 1);
     pointed = null;
     showStep();
+    keepAddress();
     find("tokens").children[pinned].scrollIntoView({ block: "nearest" });
   }
 
@@ -318,11 +389,15 @@
 
   function addListeners() {
     document.querySelectorAll(".samples [data-sample]").forEach((button) => {
-      button.addEventListener("click", () => choose(button));
+      button.addEventListener("click", () => {
+        if (readAddress().name === button.dataset.name) choose(button);
+        else location.hash = `explorer/${button.dataset.name}`;
+      });
     });
     document.querySelectorAll("[data-filter]").forEach((button) => {
-      button.addEventListener("click", () => filter(button));
+      button.addEventListener("click", () => press(button));
     });
+    find("samples-search").addEventListener("input", filter);
     const tokens = find("tokens");
     tokens.addEventListener("pointerover", (event) => {
       if (event.target === tokens || event.pointerType === "touch") return;
@@ -345,25 +420,37 @@
       showLayers();
     });
     find("layer-mean").addEventListener("change", showLayers);
+    find("head").addEventListener("change", showLayers);
+    find("save-svg").addEventListener("click", () => {
+      const lines = [`${sample.id}: ${sample.question}`, `step ${pinned}, ${find("step-name").textContent}`,
+        `${find("map-name").textContent}; largest ${find("legend-max").textContent}`];
+      svgExport.save(find("sample-images"), lines, `${sample.id}-step-${pinned}`);
+    });
     find("opacity").addEventListener("input", showStep);
     find("normalise").addEventListener("change", showStep);
     find("map").addEventListener("change", showMap);
     find("regions").addEventListener("change", showRegions);
   }
 
-  /** Returns the button of the sample that the fragment of the address names, or null. */
+  /** Returns the button of the sample that the address names, or null. */
   function linkedButton() {
-    const item = find(location.hash.slice(1));
-    return item?.closest(".samples li") ? item.querySelector("[data-sample]") : null;
+    const { name } = readAddress();
+    return [...document.querySelectorAll(".samples [data-sample]")].find((each) => each.dataset.name === name) ?? null;
   }
 
-  function chooseLinked() {
+  async function chooseLinked() {
     const button = linkedButton();
     if (!button) return;
-    const all = document.querySelector("[data-filter=all]");
-    if (button.parentElement.hidden && all) filter(all);
+    if (button.dataset.sample === requested && sample) {
+      showAddress(readAddress());
+      return;
+    }
+    if (button.parentElement.hidden) {
+      find("samples-search").value = "";
+      press(document.querySelector("[data-filter=all]"));
+    }
     button.scrollIntoView({ block: "nearest" });
-    choose(button);
+    await choose(button);
   }
 
   for (const ramp of document.querySelectorAll("#explorer .ramp")) ramp.style.background = heat.ramp;

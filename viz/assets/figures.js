@@ -1,6 +1,6 @@
 "use strict";
-/* Draws the figures of the visible page, each with a CSV button. Needs plotly.js, csv.js and narrow.js. */
-(() => {
+/* Draws the figures of the visible page when they are scrolled to, each with buttons for CSV and SVG. Needs plotly.js, csv.js and narrow.js. */
+(async () => {
   const root = document.documentElement;
   const small = matchMedia("(max-width: 640px)");
   const drawnWidths = new Map(); // by plot element; a hidden element has width 0 and is not drawn
@@ -11,7 +11,15 @@
 
   /** Plotly makes links of `<a href>` in texts. They stay text. */
   const disableLinks = (_, value) => (typeof value === "string" ? value.replaceAll(/<(?=a\b)/gi, "&lt;") : value);
-  const readFigure = (plot) => JSON.parse(document.getElementById(plot.dataset.figure).textContent, disableLinks);
+  const texts = new Map(); // JSON of each figure, by the id of its data block
+
+  async function unpack(block) {
+    const bytes = Uint8Array.from(atob(JSON.parse(block.textContent)), (character) => character.charCodeAt(0));
+    const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    texts.set(block.id, await new Response(inflated).text());
+  }
+
+  const readFigure = (plot) => JSON.parse(texts.get(plot.dataset.figure), disableLinks);
 
   /** Returns the layout in the colours of the page. Settings of the figure's own axes stay. */
   function applyTheme(layout) {
@@ -41,9 +49,16 @@
     drawnWidths.set(plot, plot.clientWidth);
   }
 
+  const isOutdated = (plot) => plot.clientWidth && drawnWidths.get(plot) !== plot.clientWidth;
+  const nearby = new Set(); // plots in the window, or little below it
+  const observer = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) nearby[isIntersecting ? "add" : "delete"](target);
+    drawVisible();
+  }, { rootMargin: "300px" });
+
   function drawVisible() {
-    for (const plot of document.querySelectorAll(".plot")) {
-      if (plot.clientWidth && drawnWidths.get(plot) !== plot.clientWidth) draw(plot);
+    for (const plot of root.classList.contains("printing") ? document.querySelectorAll(".plot") : nearby) {
+      if (isOutdated(plot)) draw(plot);
     }
   }
 
@@ -52,16 +67,26 @@
     drawVisible();
   }
 
-  function addCsvButton(panel) {
+  function addButtons(panel) {
     const title = panel.querySelector("h3").textContent;
-    const button = Object.assign(document.createElement("button"), { type: "button", className: "csv", textContent: "CSV",
-      title: "Download the data of this figure", ariaLabel: `Download the data of “${title}” as CSV` });
-    button.addEventListener("click", () => csv.save(title, readFigure(panel.querySelector(".plot"))));
-    panel.querySelector(".head").append(button);
+    const plot = panel.querySelector(".plot");
+    const actions = {
+      CSV: [`Download the data of “${title}” as CSV`, () => csv.save(title, readFigure(plot))],
+      SVG: [`Download “${title}” as SVG`, () => Plotly.downloadImage(plot, {
+        format: "svg", width: plot.clientWidth, height: plot.clientHeight, filename: csv.baseName(title) })],
+    };
+    const buttons = Object.entries(actions).map(([name, [label, action]]) => {
+      const button = Object.assign(document.createElement("button"), { type: "button", className: "csv", textContent: name,
+        title: label, ariaLabel: label });
+      button.addEventListener("click", action);
+      return button;
+    });
+    panel.querySelector(".head").append(...buttons);
   }
 
-  document.querySelectorAll(".panel").forEach(addCsvButton);
-  drawVisible();
+  await Promise.all([...document.querySelectorAll("[id^=figure-data-]")].map(unpack)); // print needs all at once
+  document.querySelectorAll(".panel").forEach(addButtons);
+  document.querySelectorAll(".plot").forEach((plot) => observer.observe(plot));
   addEventListener("pageshown", drawVisible);
   small.addEventListener("change", redrawAll);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);

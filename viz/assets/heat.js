@@ -45,6 +45,9 @@ const heat = (() => {
     return svg;
   }
 
+  /** Returns the address of an image, which one data block holds for all answers. */
+  const source = (name) => JSON.parse(document.getElementById(name).textContent);
+
   /** Returns a figure with an image, a canvas for its heat map, its regions and a caption. */
   function imageFigure(image, index, count, hasMap) {
     const [height, width] = image.size;
@@ -54,7 +57,7 @@ const heat = (() => {
     frame.style.aspectRatio = `${width} / ${height}`;
     frame.style.setProperty("--ratio", width / height);
     frame.classList.toggle("tiny", Math.max(width, height) <= 224);
-    frame.append(image.source ? make("img", { src: image.source, alt: name })
+    frame.append(image.source ? make("img", { src: source(image.source), alt: name })
       : make("p", { className: "missing", textContent: `The image cannot be shown: ${image.problem}.` }));
     if (hasMap) frame.append(make("canvas", { width: columns, height: rows, ariaHidden: "true" }));
     if (image.regions.length) frame.append(drawRegions(image));

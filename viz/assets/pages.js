@@ -5,8 +5,9 @@
   const links = [...document.querySelectorAll("#pages a")];
   const reportTitle = document.title;
 
-  /** Returns the element that the fragment names, or the first page. */
-  const findTarget = () => document.getElementById(location.hash.slice(1)) ?? document.querySelector(".page");
+  /** Returns the element that the fragment names up to its first slash, or the first page. */
+  const findTarget = () => document.getElementById(location.hash.slice(1).split("/")[0]) ?? document.querySelector(".page");
+  let current = null;
 
   function showPage() {
     const target = findTarget();
@@ -21,15 +22,21 @@
     }
     document.title = `${page.querySelector("h2").textContent} · ${reportTitle}`;
     dispatchEvent(new Event("pageshown"));
-    return [page, target];
+    const isNew = page !== current;
+    current = page;
+    return [page, target, isNew];
   }
 
   root.classList.add("paged");
   showPage();
   addEventListener("hashchange", () => {
-    const [page, target] = showPage();
-    page.querySelector("h2").focus({ preventScroll: true });
-    if (target === page) scrollTo(0, 0);
-    else target.scrollIntoView();
+    const [page, target, isNew] = showPage();
+    if (target !== page) {
+      target.scrollIntoView();
+      if (target.tabIndex === -1) target.focus({ preventScroll: true }); // a skip link's target
+    } else if (isNew) {
+      page.querySelector("h2").focus({ preventScroll: true });
+      scrollTo(0, 0);
+    }
   });
 })();

@@ -15,11 +15,11 @@
     return JSON.parse(await new Response(inflated).text());
   }
 
-  const { columns, questions, rows } = await unpack(JSON.parse(find("results-data").textContent));
-  const answers = rows.map(([id, questionIndex, answer, details, label, link, values]) => {
+  const { columns, questions, images, rows } = await unpack(JSON.parse(find("results-data").textContent));
+  const answers = rows.map(([id, questionIndex, answer, truth, details, label, link, imageIndex, values]) => {
     const question = questions[questionIndex];
-    return { id, question, answer, details, label, link, values,
-      text: [id, question, answer, details].join("\n").toLowerCase() };
+    return { id, question, answer, truth, details, label, link, values, images: images[imageIndex],
+      text: [id, question, answer, truth, details].join("\n").toLowerCase() };
   });
   let label = "all";
   let matching = answers;
@@ -34,9 +34,14 @@
     const name = answer.link ? make("a", { href: `#${answer.link}`, textContent: answer.id, title: "Open in the explorer" })
       : make("span", { textContent: answer.id });
     const texts = make("td", { className: "answer-text" });
+    if (answer.images.length) {
+      texts.append(make("div", { className: "thumbnails" }, ...answer.images.map((name, index) => make("img", {
+        src: JSON.parse(find(name).textContent), alt: `Image ${index + 1}`, loading: "lazy" }))));
+    }
     if (answer.question !== null) texts.append(make("p", { className: "muted", textContent: answer.question }));
     texts.append(answer.answer === null ? make("p", { className: "muted", textContent: "no answer" })
       : make("p", { className: "answer", textContent: answer.answer || "(empty)" }));
+    if (answer.truth !== null) texts.append(make("p", { className: "truth", textContent: answer.truth }));
     if (answer.details) texts.append(make("p", { className: "details", textContent: answer.details }));
     const values = columns.map((column, index) => {
       const cell = make("td", { textContent: format(answer.values[index]) });

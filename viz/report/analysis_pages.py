@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
+from typing import Any
 
 import xarray as xr
 
-from mmprobe.analyses import ANALYSES
+from mmprobe.analyses import all_analyses
 from mmprobe.viz.label_comparison import format_counts, format_notes
 from mmprobe.viz.panel import Panel
-from mmprobe.viz.report.elements import Page, data_block, escape_json
+from mmprobe.viz.report.elements import Page, figure_block, render
 
 
 def analysis_pages(datasets: Sequence[xr.Dataset]) -> list[Page]:
@@ -46,33 +47,30 @@ def _analysis_page(dataset: xr.Dataset, name: str, repeat: int, panels: list[Pan
         repeat: 1 for the first data set of the analysis, 2 for a second one with other settings.
         first: number of the page's first figure in the report.
     """
-    slug = escape(name.replace("_", "-")) + (f"-{repeat}" if repeat > 1 else "")
-    title = escape(name.replace("_", " ").capitalize()) + (f" ({repeat})" if repeat > 1 else "")
-    figures = [
-        figure_element(panel, number, f"figure-{number}") for number, panel in enumerate(panels, first)
-    ]
-    html = (
-        f"<section class='page' id='{slug}' aria-labelledby='{slug}-title'>"
-        f"<h2 id='{slug}-title' tabindex='-1'>{title}</h2>{_introduction(dataset, name)}{''.join(figures)}"
-        f"{_export_hint(name)}</section>"
+    suffix = f"-{repeat}" if repeat > 1 else ""
+    slug = re.sub(r"[^\w-]+", "-", name.replace("_", "-")) + suffix
+    title = name.replace("_", " ").capitalize() + (f" ({repeat})" if repeat > 1 else "")
+    shown = [figure_values(panel, number) for number, panel in enumerate(panels, first)]
+    lead, notes = _introduction(dataset, name)
+    export = name.replace("_", "-") if name in all_analyses() else ""
+    html = render(
+        "analysis.html", slug=slug, title=title, lead=lead, notes=notes, panels=shown, export=export
     )
-    link = f"<a href='#{slug}'>{title}</a>"
-    preview = figure_element(panels[0], first, f"{slug}-preview", link) if panels else ""
-    data = [
-        data_block(f"figure-data-{number}", escape_json(panel.figure.to_json()))
-        for number, panel in enumerate(panels, first)
-    ]
+    preview = ""
+    if shown:
+        linked = shown[0] | {"id": f"{slug}-preview", "link": slug, "page": title}
+        preview = render("preview.html", panel=linked)
+    data = [figure_block(number, panel.figure) for number, panel in enumerate(panels, first)]
     return Page(slug, title, html, preview, data)
 
 
-def _introduction(dataset: xr.Dataset, name: str) -> str:
-    """Return what the analysis measures, the sample size, and notes on excluded samples."""
-    docstring = inspect.getdoc(ANALYSES[name]) if name in ANALYSES else ""
+def _introduction(dataset: xr.Dataset, name: str) -> tuple[str, str]:
+    """Return what the analysis measures; and the sample size, and notes on excluded samples."""
+    docstring = inspect.getdoc(all_analyses()[name]) if name in all_analyses() else ""
     about = str(dataset.attrs.get("about") or docstring or "")
     first_line = about.strip().partition("\n")[0].replace("`", "").removeprefix("Return ")
-    lead = f"<p class='lead'>{escape(first_line[0].upper() + first_line[1:])}</p>" if first_line else ""
-    notes = " ".join(part for part in (_sample_size(dataset), format_notes(dataset)) if part)
-    return lead + (f"<p class='muted'>{escape(notes)}</p>" if notes else "")
+    lead = first_line[:1].upper() + first_line[1:]
+    return lead, " ".join(part for part in (_sample_size(dataset), format_notes(dataset)) if part)
 
 
 def _sample_size(dataset: xr.Dataset) -> str:
@@ -83,22 +81,13 @@ def _sample_size(dataset: xr.Dataset) -> str:
     return "" if count is None else f"n = {count} sample{'' if count == 1 else 's'}."
 
 
-def figure_element(panel: Panel, number: int, name: str, link: str = "") -> str:
-    """Return a figure's element. A figure on the overview has a link to its page."""
-    title = escape(panel.title)
-    return (
-        f"<figure class='panel{' preview' if link else ''}' id='{name}'>"
-        f"{f'<p class=kicker>{link}</p>' if link else ''}<div class='head'><h3>{title}</h3></div>"
-        f"<div class='plot' data-figure='figure-data-{number}' role='img' aria-label='{title}'"
-        f" style='--height: {panel.figure.layout.height or 450}px'></div>"
-        f"<figcaption>{escape(panel.caption)}</figcaption></figure>"
-    )
-
-
-def _export_hint(name: str) -> str:
-    if name not in ANALYSES:
-        return ""
-    return (
-        "<p class='muted export'>All values of this analysis as NetCDF, CSV and JSON: "
-        f"<code>mmprobe analyze RUN --only {escape(name.replace('_', '-'))}</code></p>"
-    )
+def figure_values(panel: Panel, number: int) -> dict[str, Any]:
+    """Return the values of a figure's element in templates."""
+    return {
+        "id": f"figure-{number}",
+        "number": number,
+        "title": panel.title,
+        "caption": panel.caption,
+        "height": panel.figure.layout.height or 450,
+        "link": "",
+    }

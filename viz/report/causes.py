@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from markupsafe import Markup
 
 from mmprobe.analyses.regions import find_patches, mask_patches
 from mmprobe.cache import Run, Trace
 from mmprobe.samples import Region
-from mmprobe.viz.report.elements import pack_array
+from mmprobe.viz.report.elements import pack_array, render
 
 HOW = "mmprobe analyze RUN --only image-interchange --model MODEL"
 _OTHERS = {
@@ -28,28 +29,22 @@ def find_interchange(datasets: Iterable[xr.Dataset]) -> xr.Dataset | None:
     return next((ds for ds in named if "sample" in ds.dims and "effect" in ds), None)
 
 
-def dependence_line(run: Run, ds: xr.Dataset | None) -> str:
+def dependence_line(run: Run, ds: xr.Dataset | None) -> Markup:
     """Return one line on how much the answers depend on their images; nothing for a run without images.
 
     Example:
         >>> dependence_line(run, image_interchange_run(model, run))          # doctest: +SKIP
-        "<p class='dependence'>With unrelated images in place of their own, half of the answers lose …</p>"
+        Markup("<p class='dependence'>With unrelated images in place of their own, the median answer loses …</p>")
     """
     if ds is None:
         if not any(run.sample(name).images for name in run.ids):
-            return ""
-        return (
-            "<p class='dependence muted'>How much the answers depend on their images was not measured. "
-            f"<code>{HOW}</code> measures it; then write the report again.</p>"
-        )
-    median, low, high = (float(ds[f"median{end}"]) for end in ("", "_low", "_high"))
-    share, least, most = (float(ds[f"unused_share{end}"]) for end in ("", "_low", "_high"))
-    return (
-        f"<p class='dependence'>With {_OTHERS[ds.attrs['kind']]} in place of their own, the median answer loses "
-        f"<strong>{median:.2f} nat a token</strong> [{low:.2f}, {high:.2f}]. <strong>{share:.0%}</strong> of the answers "
-        f"[{least:.0%}, {most:.0%}] lose under 0.1 nat a token, so they hardly depend on their images. "
-        f"<span class='muted'>Image interchange, {int(ds['n'])} of {len(run)} answers, 95 % intervals.</span></p>"
-    )
+            return Markup()
+        return render("dependence.html", how=HOW)
+    median, low, high = (f"{float(ds[f'median{end}']):.2f}" for end in ("", "_low", "_high"))
+    share, least, most = (f"{float(ds[f'unused_share{end}']):.0%}" for end in ("", "_low", "_high"))
+    numbers = {"median": median, "low": low, "high": high, "share": share, "least": least, "most": most}
+    others = _OTHERS[ds.attrs["kind"]]
+    return render("dependence.html", how="", others=others, n=int(ds["n"]), count=len(run), **numbers)
 
 
 def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:

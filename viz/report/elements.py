@@ -1,4 +1,4 @@
-"""HTML elements and data blocks that several pages of the report share."""
+"""Templates and data blocks that several pages of the report share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from html import escape
+from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
+import plotly.graph_objects as go
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 LABEL_NAMES = {True: "faithful", False: "unfaithful", None: "unlabelled"}
 
@@ -39,6 +41,24 @@ def read_asset(name: str) -> str:
     return resources.files("mmprobe.viz").joinpath("assets", name).read_text(encoding="utf-8")
 
 
+@cache
+def _environment() -> Environment:
+    loader = FunctionLoader(read_asset)
+    return Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Return a template of `viz/assets` filled with values. Every text is escaped; only `Markup` is HTML.
+
+    Example:
+        >>> render("facts.html", facts={"Model": "a < b"})
+        Markup("<dl class='facts'><div><dt>Model</dt><dd>a &lt; b</dd></div></dl>")
+    """
+    return Markup(_environment().get_template(template).render(**values))
+
+
 def data_block(name: str, json_text: str) -> str:
     """Return a `<script>` element with JSON that the page's scripts find by its id.
 
@@ -64,46 +84,28 @@ def compress(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, 6)).decode("ascii")
 
 
+def figure_block(number: int, figure: go.Figure) -> str:
+    """Return the data block of a figure, as figures.js reads it."""
+    packed = compress(escape_json(figure.to_json()).encode("utf-8", errors="replace"))
+    return data_block(f"figure-data-{number}", json.dumps(packed))
+
+
 def pack_array(values: np.ndarray, dtype: str) -> str:
     """Return an array as `compress` packs its bytes."""
     return compress(np.ascontiguousarray(values, dtype).tobytes())
 
 
-def facts_list(facts: Mapping[str, str]) -> str:
-    """Return a list of names and values, escaped.
+def label_counts(counts: Counter[bool | None]) -> dict[str, int]:
+    """Return the number of samples by the name of their label, for filters; empty if all have the same label.
 
     Example:
-        >>> facts_list({"Model": "a < b"})
-        "<dl class='facts'><div><dt>Model</dt><dd>a &lt; b</dd></div></dl>"
-    """
-    rows = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
-    return f"<dl class='facts'>{''.join(rows)}</dl>"
-
-
-def count_tiles(tiles: Iterable[tuple[int, str, str]]) -> str:
-    """Return a list of counts: number, words and CSS class of each."""
-    items = (f"<li class='{kind}'><strong>{count}</strong> {words}</li>" for count, words, kind in tiles)
-    return f"<ul class='tiles'>{''.join(items)}</ul>"
-
-
-def label_tiles(counts: Counter[bool | None]) -> list[tuple[int, str, str]]:
-    """Return the tiles of the numbers of faithful, unfaithful and unlabelled samples."""
-    return [(counts[label], name, name) for label, name in LABEL_NAMES.items()]
-
-
-def filter_buttons(counts: Counter[bool | None], attribute: str) -> str:
-    """Return buttons that filter by label, or nothing if all labels are the same.
-
-    Args:
-        counts: number of samples by label.
-        attribute: attribute of a button that holds its label.
+        >>> label_counts(Counter([True, True, False]))
+        {'all': 3, 'faithful': 2, 'unfaithful': 1}
+        >>> label_counts(Counter([True]))
+        {}
     """
     if len(counts) < 2:
-        return ""
-    choices = {"all": counts.total()}
-    choices |= {name: counts[label] for label, name in LABEL_NAMES.items() if counts[label]}
-    return "".join(
-        f"<button type='button' {attribute}='{name}' aria-pressed='{'true' if name == 'all' else 'false'}'>"
-        f"{name} {count}</button>"
-        for name, count in choices.items()
-    )
+        return {}
+    return {"all": counts.total()} | {
+        name: counts[label] for label, name in LABEL_NAMES.items() if counts[label]
+    }

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from PIL import Image, UnidentifiedImageError
 
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, open_image
+from mmprobe.samples import Sample
 from mmprobe.viz.report.causes import HOW, cause_data
 from mmprobe.viz.report.elements import dump_json, pack_array
+from mmprobe.viz.report.false_spans import read_false_spans
+from mmprobe.viz.report.images import Images
 
-MAX_IMAGE_SIDE = 448
 MAX_BYTES = 60_000_000
+MAX_HEAD_BYTES = 300_000  # of attention of single heads; a sample beyond them has the mean over heads, ours
+_MASS_UNIT = 65_535
 _NO_CAUSE = (
     f"Attention is not use: what this answer loses with other images was not measured. {HOW} measures it; then "
     "write the report again."
@@ -40,51 +39,82 @@ def select_ids(labels: dict[str, bool | None], size: int, measured: Collection[s
     return sorted(labels, key=lambda name: (labels[name] is not False, name not in measured))[:size]
 
 
-def sample_blocks(run: Run, names: list[str], interchange: xr.Dataset | None = None) -> list[str]:
+def sample_blocks(
+    run: Run, names: list[str], images: Images, interchange: xr.Dataset | None = None
+) -> list[str]:
     """Return JSON for each sample, safe inside `<script>`. Stop before the total exceeds `MAX_BYTES`.
 
     Args:
+        images: gets the images of the samples.
         interchange: data set of `image_interchange_run`, or None.
 
     Example:
-        >>> blocks = sample_blocks(run, run.ids[:24])             # doctest: +SKIP
+        >>> blocks = sample_blocks(run, run.ids[:24], Images())   # doctest: +SKIP
     """
     blocks: list[str] = []
-    budget = MAX_BYTES
+    size, left = 0, MAX_HEAD_BYTES
+    false_spans = read_false_spans(run)
     for name in names:
         trace = run[name]
         try:
-            block = dump_json(sample_data(trace, run.faithful(name), interchange))
+            cost = _head_bytes(trace)
+            with_heads = 0 < cost <= left
+            spans = false_spans.get(name, ())
+            data = sample_data(trace, run.faithful(name), images, interchange, spans, with_heads)
         finally:
             trace.close()
-        budget -= len(block)
-        if budget < 0:
+        left -= cost if with_heads else 0
+        block = dump_json(data)
+        size += len(block)
+        if size + images.size > MAX_BYTES:
             break
         blocks.append(block)
     return blocks
 
 
-def sample_data(trace: Trace, faithful: bool | None, interchange: xr.Dataset | None = None) -> dict[str, Any]:
+def _head_bytes(trace: Trace) -> int:
+    """Return the number of bytes that attention of single heads takes, before it is deflated."""
+    arrays = {"attention/mass": 2, "attention/visual_head": 1}
+    return sum(size * trace.array(name).size for name, size in arrays.items() if name in trace.captured)
+
+
+def sample_data(
+    trace: Trace,
+    faithful: bool | None,
+    images: Images,
+    interchange: xr.Dataset | None = None,
+    false_spans: Sequence[tuple[int, int]] = (),
+    with_heads: bool = True,
+) -> dict[str, Any]:
     """Return the explorer's data of one trace, ready for JSON.
+
+    Args:
+        false_spans: parts of the answer that say something false, as positions of their first character and of
+            the one after the last.
+        with_heads: whether attention is that of each head, where it was captured, or the mean over heads.
 
     Returns:
         Texts, images and tokens, and these arrays as base64 of deflated little-endian data:
 
-        - attention.weights: uint8 [step, layer, visual], to be multiplied by `attention.scale / 255`
-        - attention.scale: float32 [step, layer], the largest weight of each row
+        - attention.weights: uint8 [step, layer, head, visual], to be multiplied by `attention.scale / 255`. The
+          mean over heads is one head, and `attention.heads` is 0.
+        - attention.scale: float32 [step, layer, head], the largest weight of each row
         - activation.weights: uint8 [step, visual], token activation maps, 0 where a map is undefined
         - activation.scale: float32 [step]
-        - mass.values: float32 [step, layer, group], mean over heads
-        - share: float32 [step, layer], attention on all visual tokens
+        - mass.values: uint16 [step, layer, head, group], to be divided by 65535
+        - share: float32 [step, layer], attention on all visual tokens where there is no mass
         - cause: as `cause_data` returns it
 
         An array that was not captured is None, and `notes` says so.
     """
     sample = trace.sample
-    mass = trace.attention_mass.mean("head").values if "attention/mass" in trace.captured else None
-    attention = trace.attention_visual.values if "attention/visual" in trace.captured else None
-    groups = trace.attention_mass["group"].values.tolist() if mass is not None else []
-    captured = [name for name in ("attention/mass", "attention/visual") if name in trace.captured]
+    mass = trace.attention_mass if "attention/mass" in trace.captured else None
+    heads = with_heads and "attention/visual_head" in trace.captured
+    visual = "attention/visual_head" if heads else "attention/visual"
+    attention = trace.array(visual).values if visual in trace.captured else None
+    if attention is not None and not heads:
+        attention = attention[:, :, None]
+    captured = [name for name in ("attention/mass", visual) if name in trace.captured]
     layers = trace.array(captured[0])["layer"].values.tolist() if captured else []
     cause = cause_data(trace, interchange)
     activation, reason = _activation_maps(trace) if sample.images else (None, "")
@@ -93,19 +123,32 @@ def sample_data(trace: Trace, faithful: bool | None, interchange: xr.Dataset | N
         "question": sample.question,
         "truth": sample.answer,
         "faithful": faithful,
-        "images": _view_data(trace, sample),
-        "tokens": _token_data(trace),
+        "images": _view_data(trace, sample, images),
+        "tokens": _token_data(trace, false_spans),
         "logprob": _round_values(trace.steps["logprob"].values),
         "entropy": _round_values(trace.steps["entropy"].values),
         "layers": layers,
-        "attention": None if attention is None or not attention.size else _quantise(attention),
+        "attention": None
+        if attention is None or not attention.size
+        else {"heads": attention.shape[2] if heads else 0, **_quantise(attention)},
         "activation": None if activation is None else _quantise(activation),
-        "mass": None if mass is None else {"groups": groups, "values": pack_array(mass, "<f4")},
-        "share": _visual_share(mass, groups, attention),
+        "mass": None if mass is None else _pack_mass(mass, with_heads),
+        "share": _visual_share(attention) if mass is None else None,
         "cause": cause,
         "notes": _capture_notes(sample, mass, attention)
         + ([f"No token activation maps: {reason}."] if reason else [])
         + ([_NO_CAUSE] if sample.images and cause is None else []),
+    }
+
+
+def _pack_mass(mass: xr.DataArray, with_heads: bool) -> dict[str, Any]:
+    """Return attention by token group, with the names of the groups and the number of heads (1: their mean)."""
+    mass = mass if with_heads else mass.mean("head", keepdims=True)
+    values = np.rint(_MASS_UNIT * np.clip(np.nan_to_num(mass.values), 0, 1))
+    return {
+        "groups": mass["group"].values.tolist(),
+        "heads": mass.sizes["head"],
+        "values": pack_array(values, "<u2"),
     }
 
 
@@ -125,7 +168,7 @@ def _activation_maps(trace: Trace) -> tuple[np.ndarray | None, str]:
     return (np.concatenate(views, axis=1), "") if views and len(maps) else (None, "")
 
 
-def _capture_notes(sample: Sample, mass: np.ndarray | None, attention: np.ndarray | None) -> list[str]:
+def _capture_notes(sample: Sample, mass: xr.DataArray | None, attention: np.ndarray | None) -> list[str]:
     notes = []
     if not sample.images:
         notes.append("This sample has no images.")
@@ -136,11 +179,9 @@ def _capture_notes(sample: Sample, mass: np.ndarray | None, attention: np.ndarra
     return notes
 
 
-def _visual_share(mass: np.ndarray | None, groups: list[str], attention: np.ndarray | None) -> str | None:
+def _visual_share(attention: np.ndarray | None) -> str | None:
     """Return attention on all visual tokens [step, layer], packed."""
-    if mass is not None:
-        return pack_array(mass[:, :, groups.index("visual")], "<f4")
-    return None if attention is None else pack_array(attention.astype(np.float32).sum(-1), "<f4")
+    return None if attention is None else pack_array(attention.astype(np.float32).sum(-1).mean(-1), "<f4")
 
 
 def _quantise(weights: np.ndarray) -> dict[str, Any]:
@@ -159,23 +200,31 @@ def _round_values(values: np.ndarray) -> list[float | None]:
     return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _token_data(trace: Trace) -> list[dict[str, Any]]:
-    """Return the text of each generated token. A special token looks special and is not in the answer."""
-    texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.steps.sizes["step"] :]
+def _token_data(trace: Trace, false_spans: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Return the text of each generated token, whether it looks special, and whether it says something false.
+
+    A special token looks special and is not in the answer.
+    """
+    texts = trace.tokens["text"].values[trace.tokens.sizes["token"] - trace.steps.sizes["step"] :].tolist()
     answer = trace.answer
-    return [
-        {"text": text, "special": bool(_SPECIAL_TOKEN.fullmatch(text)) and text not in answer}
-        for text in texts.tolist()
-    ]
+    start = max("".join(texts).find(answer), 0)
+    tokens = []
+    end = -start
+    for text in texts:
+        begin, end = end, end + len(text)
+        wrong = any(begin < last and first < end for first, last in false_spans)
+        special = bool(_SPECIAL_TOKEN.fullmatch(text)) and text not in answer
+        tokens.append({"text": text, "special": special, "wrong": wrong})
+    return tokens
 
 
-def _view_data(trace: Trace, sample: Sample) -> list[dict[str, Any]]:
+def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, Any]]:
     """Return each view as its part of the image: size (height, width) and boxes (x, y, width, height)."""
     data = []
     views = trace.images.compute()
     for number, image in enumerate(views["source"].values.tolist()):
         left, top, width, height = views["box"].values[number].tolist()
-        source, problem = embed_image(sample.images[image], (left, top, left + width, top + height))
+        source, problem = images.add(sample.images[image], (left, top, left + width, top + height))
         regions = [region.box for region in sample.regions if region.image == image]
         data.append(
             {
@@ -187,26 +236,3 @@ def _view_data(trace: Trace, sample: Sample) -> list[dict[str, Any]]:
             }
         )
     return data
-
-
-def embed_image(
-    path: Path, box: tuple[float, float, float, float] | None = None
-) -> tuple[str | None, str | None]:
-    """Return an image as a PNG data URI of at most `MAX_IMAGE_SIDE` pixels a side, or None and the reason.
-
-    Args:
-        box: left, top, right and bottom of the part to show; None for the whole image.
-    """
-    try:
-        with open_image(path) as file:
-            image = file.convert("RGB")
-    except FileNotFoundError:
-        return None, f"{path.name} no longer exists"
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError):
-        return None, f"{path.name} can no longer be read"
-    if box is not None:
-        image = image.crop(tuple(round(edge) for edge in box))  # type: ignore[arg-type]
-    image.thumbnail((MAX_IMAGE_SIDE, MAX_IMAGE_SIDE), Image.Resampling.LANCZOS)
-    png = io.BytesIO()
-    image.save(png, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode("ascii"), None

@@ -1,21 +1,25 @@
-"""The report's overview: summary of a run, its failures, and the table of findings."""
+"""The report's overview: the share of faithful answers, what they depend on, findings, and the run's facts."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from html import escape
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from markupsafe import Markup
 
 from mmprobe.analyses.held_out import image_groups
 from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.viz.report.elements import count_tiles, facts_list, label_tiles
+from mmprobe.samples import Sample
+from mmprobe.viz.report.elements import LABEL_NAMES, render
+from mmprobe.viz.report.results.files import Results
 
 VERDICTS = {
     "holds": ("yes", "✓"),
@@ -40,11 +44,9 @@ _AGREEMENT = {
     "no": "the verdicts disagree",
     "open": "not both verdicts are decided",
 }
-_CORRELATIONS_ONLY = (
-    "<p class='muted'>These are correlations. What happens under the interventions that the claims imply was not measured: "
-    "<code>mmprobe analyze RUN --only findings --model MODEL</code> measures it; then write the report again.</p>"
-)
 _MAX_FAILURES = 20
+_MAX_KINDS = 12  # types of questions with a row each
+_PAPER = "SPD-Faith Bench"  # whose claims mmprobe.analyses.findings tests
 _FINDINGS_NOTE = (
     "A claim holds if the whole 95 % interval lies on its side of 0. It does not hold if the interval lies on the "
     "other side. It is undecided if the interval contains 0 or there are too few answers. The claim that something "
@@ -59,41 +61,134 @@ _CAUSES_NOTE = (
 Findings = xr.Dataset | Sequence[Mapping[str, Any]]
 
 
-def faithful_line(run: Run, labels: Mapping[str, bool | None]) -> str:
-    """Return one line on how many of the labelled answers are faithful; nothing without labels.
+class Labelled(NamedTuple):
+    """An answer whose label is known.
 
-    Example:
-        >>> faithful_line(run, {name: run.faithful(name) for name in run.ids})   # doctest: +SKIP
-        "<p class='headline'><strong>108 of 120 answers</strong> (90%, 81% to 97%) are faithful …</p>"
+    Attributes:
+        faithful: whether it says nothing false of its images.
+        kind: the type of its question, or "".
+        sample: its sample; for an answer without a trace one with its images alone.
     """
-    names = [name for name, label in labels.items() if label is not None]
-    if not names:
-        return ""
-    values = np.array([labels[name] for name in names], float)
-    low, high = mean_interval(values, image_groups([run.sample(name) for name in names]))
-    interval = f", {low:.0%} to {high:.0%} over sets of images" if np.isfinite(low) else ""
-    bad = int((values == 0).sum())
-    link = f" <a href='#explorer'>{bad} unfaithful →</a>" if bad else ""
-    return (
-        f"<p class='headline'><strong>{int(values.sum())} of {len(values)} answers</strong> "
-        f"({values.mean():.0%}{interval}) are faithful to their images.{link}</p>"
-    )
+
+    faithful: bool
+    kind: str
+    sample: Sample
 
 
-def run_summary(run: Run, labels: dict[str, bool | None]) -> str:
-    """Return the number of samples of a run, its model, and the settings of the trace.
+def list_labelled(
+    run: Run | None,
+    run_labels: Mapping[str, bool | None],
+    results: Results | None,
+    labels: Sequence[bool | None],
+) -> list[Labelled]:
+    """Return the labelled answers of the results, or those of a run without results.
+
+    Args:
+        run_labels: by sample of the run.
+        labels: of the results' answers.
+    """
+    traced = {name: run.sample(name) for name in run_labels} if run is not None else {}
+    if results is None:
+        return [
+            Labelled(label, str(traced[name].metadata.get("type", "")), traced[name])
+            for name, label in run_labels.items()
+            if label is not None
+        ]
+    return [
+        Labelled(
+            label, answer.kind, traced.get(answer.id) or _stand_in(number, results.folder, answer.images)
+        )
+        for number, (answer, label) in enumerate(zip(results.answers, labels, strict=True))
+        if label is not None
+    ]
+
+
+def _stand_in(number: int, folder: Path, images: Sequence[str]) -> Sample:
+    paths = [(folder / image).resolve() for image in images]
+    return Sample(id=f"answer-{number}", images=paths, question="?")
+
+
+def faithful_share(answers: Sequence[Labelled]) -> dict[str, Any] | None:
+    """Return the share of faithful answers with its interval, for all and by type of question.
 
     Example:
-        >>> run_summary(run, {name: run.faithful(name) for name in run.ids})   # doctest: +SKIP
+        >>> sample = Sample(id="a", question="?")
+        >>> share = faithful_share([Labelled(True, "", sample), Labelled(False, "", sample)])
+        >>> share["right"], share["n"], share["percent"]
+        (1, 2, '50%')
+    """
+    if not answers:
+        return None
+    groups = image_groups([answer.sample for answer in answers])
+    values = np.array([answer.faithful for answer in answers], float)
+    kinds = [answer.kind for answer in answers]
+    whole = _share_row("all", values, groups)
+    rows = [whole]
+    if 1 < len(set(kinds)) <= _MAX_KINDS:
+        for kind in dict.fromkeys(kinds):
+            chosen = np.array([each == kind for each in kinds])
+            rows.append(_share_row(kind.replace("_", " ") or "other", values[chosen], groups[chosen]))
+    interval = f", {whole['ends']} over sets of images" if whole["ends"] else ""
+    right = int(values.sum())
+    return {
+        "right": right,
+        "wrong": len(values) - right,
+        "n": len(values),
+        "percent": f"{values.mean():.0%}{interval}",
+        "rows": rows,
+    }
+
+
+def _share_row(name: str, values: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
+    value = float(values.mean())
+    low, high = (float(end) for end in mean_interval(values, groups))
+    ends = f"{low:.0%} to {high:.0%}" if math.isfinite(low) else ""
+    return {
+        "name": name,
+        "n": len(values),
+        "value": 100 * value,
+        "low": 100 * (low if ends else value),
+        "high": 100 * (high if ends else value),
+        "ends": ends,
+        "text": f"{value:.0%}" + (f" [{ends}]" if ends else ""),
+    }
+
+
+def find_diagnoses(run: Run | None) -> list[dict[str, Any]]:
+    """Return the diagnosis of the run's model that lies in or beside the run, as `diagnosis.json` has it."""
+    if run is None:
+        return []
+    for folder in (run.path, run.path.parent):
+        for file in (folder / "diagnosis.json", folder / "diagnosis" / "diagnosis.json"):
+            if file.is_file():
+                try:
+                    content = json.loads(file.read_text(encoding="utf-8"))
+                    if content["model"] == run.config["model"]["name"]:
+                        return [
+                            {
+                                "verdict": [str(name) for name in content["verdict"]],
+                                "why": _sentence(str(content["why"])),
+                            }
+                        ]
+                except (OSError, ValueError, KeyError, TypeError):
+                    continue  # it is no diagnosis; the report does without
+    return []
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def run_facts(run: Run) -> dict[str, str]:
+    """Return the model of a run, and the settings and versions of the trace.
+
+    Example:
+        >>> run_facts(run)["Model"]                                 # doctest: +SKIP
+        'tiny-spd (embedded:tiny_spd)'
     """
     config, model = run.config, run.config["model"]
     layers = config["capture"]["layers"]
-    tiles = [
-        (len(run), f"of {len(config['order'])} samples finished", ""),
-        (len(run.failures), "failed", "bad" if run.failures else ""),
-        *label_tiles(Counter(labels.values())),
-    ]
-    facts = {
+    return {
         "Model": f"{model['name']} ({model['source']})",
         **({"Revision": model["revision"]} if model["revision"] else {}),
         "Family": f"{model['family']}, {model['layers']} layers, {model['dtype']}",
@@ -102,27 +197,45 @@ def run_summary(run: Run, labels: dict[str, bool | None]) -> str:
         "Generation": _format_settings(config["generate"]) + f", engine {config['engine']}",
         "Versions": _format_settings(config["versions"]),
     }
-    return count_tiles(tiles) + facts_list(facts) + _failure_list(run.failures)
 
 
 def _format_settings(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
 
 
-def _failure_list(failures: list[dict]) -> str:
-    if not failures:
-        return ""
-    items = "".join(
-        f"<li><code>{escape(failure['id'])}</code> {escape(failure['error'])}: "
-        f"{escape(failure['message'])}</li>"
-        for failure in failures[:_MAX_FAILURES]
-    )
-    hidden = len(failures) - _MAX_FAILURES
-    more = f"<p>and {hidden} more in failures.jsonl</p>" if hidden > 0 else ""
-    return f"<details class='failures'><summary>Failed samples</summary><ul>{items}</ul>{more}</details>"
+def count_answers(
+    run: Run | None,
+    run_labels: Mapping[str, bool | None],
+    results: Results | None,
+    labels: Sequence[bool | None],
+) -> tuple[list[tuple[int, str, str]], str]:
+    """Return the counts below the overview, and a sentence on answers that the run does not hold.
+
+    The labels are those that every page counts: of the results where there are any.
+    """
+    known = Counter(run_labels.values() if results is None else labels)
+    counts = [(known[label], name, name) for label, name in LABEL_NAMES.items()]
+    note = ""
+    if results is not None:
+        counts.insert(0, (len(labels), "answers", ""))
+        others = [answer.id for answer in results.answers if answer.id not in run_labels]
+        if run is not None and others:
+            note = (
+                f"The figures and the explorer are of the {len(run)} answers of this run. The other {len(others)}, "
+                f"such as {others[0]}, have a run of their own or no traces."
+            )
+    if run is not None:
+        counts.insert(0, (len(run), f"of {len(run.config['order'])} samples finished", ""))
+        counts.append((len(run.failures), "failed", "bad" if run.failures else ""))
+    return counts, note
 
 
-def findings_table(findings: Findings | None) -> str:
+def overview_page(previews: Iterable[str], **parts: Any) -> Markup:
+    """Return the page. `parts` are the values of overview.html."""
+    return render("overview.html", previews=list(previews), most_failures=_MAX_FAILURES, **parts)
+
+
+def findings_table(findings: Findings | None) -> Markup:
     """Return a table of claims and verdicts, or nothing if there are no findings.
 
     A claim has a second row if the interventions that the claims imply were measured.
@@ -139,47 +252,38 @@ def findings_table(findings: Findings | None) -> str:
         >>> "<td data-label='n'>24</td>" in findings_table([{"claim": "A", "verdict": "holds", "n": 24}])
         True
     """
-    rows = _list_findings(findings)
-    if not rows:
-        return ""
-    verdicts = {row.get("causal_verdict", "none known") for row in rows}
+    listed = _list_findings(findings)
+    if not listed:
+        return Markup()
+    verdicts = {row.get("causal_verdict", "none known") for row in listed}
     measured = bool(verdicts - {"none known", "not measured"})
-    evidence = "<th scope='col'>Evidence</th>" if measured else ""
-    lines = [_claim_rows(row, number, measured) for number, row in enumerate(rows, 1)]
-    heads = "".join(f"<th scope='col'>{name}</th>" for name in _FINDING_COLUMNS)
-    how = _CORRELATIONS_ONLY if "not measured" in verdicts and not measured else ""
-    note = _FINDINGS_NOTE + (_CAUSES_NOTE if measured else "")
-    return (
-        f"<h3 id='findings'>Findings</h3>{how}<table class='findings' aria-labelledby='findings'><thead><tr>"
-        f"<th scope='col'>Claim</th>{evidence}{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-        f"<p class='muted'>{note}</p>"
+    return render(
+        "findings.html",
+        paper=_PAPER
+        if isinstance(findings, xr.Dataset) and findings.attrs.get("analysis") == "findings"
+        else "",
+        advice="not measured" in verdicts and not measured,
+        measured=measured,
+        columns=_FINDING_COLUMNS,
+        rows=[_claim_rows(row, number, measured) for number, row in enumerate(listed, 1)],
+        note=_FINDINGS_NOTE + (_CAUSES_NOTE if measured else ""),
     )
 
 
-def _claim_rows(row: Mapping[str, Any], number: int, measured: bool) -> str:
-    """Return the row of a claim, and the row of the intervention if any was measured."""
+def _claim_rows(row: Mapping[str, Any], number: int, measured: bool) -> dict[str, Any]:
+    """Return a claim, its row, and the row of the intervention if any was measured."""
     if not row.get("claim"):
         raise InputError(_wrong_finding(number, row))
-    claim, cells = _format_cell(row["claim"]), _finding_cells(row, number)
-    if not measured:
-        return f"<tr><th scope='row'>{claim}</th>{_join_cells(cells)}</tr>"
-    causal = {
-        name.removeprefix("causal_"): value for name, value in row.items() if name.startswith("causal_")
-    }
-    if row.get("intervention"):
-        causal["measure"] = f"If {row['intervention']}: {causal['measure']}"
-    agreement = _AGREEMENT.get(str(row.get("agree")), "")
-    mark = f"<span class='agreement'>{agreement}</span>" if agreement else ""
-    first = {"Evidence": "correlation", **cells}
-    second = {"Evidence": "intervention", **_finding_cells(causal, number)}
-    return (
-        f"<tr class='claim'><th scope='row' rowspan='2'>{claim}{mark}</th>{_join_cells(first)}</tr>"
-        f"<tr class='cause'>{_join_cells(second)}</tr>"
-    )
-
-
-def _join_cells(cells: Mapping[str, str]) -> str:
-    return "".join(f"<td data-label='{name}'>{cell}</td>" for name, cell in cells.items())
+    cells: dict[str, Any] = {"claim": row["claim"], "first": _finding_cells(row, number)}
+    if measured:
+        causal = {
+            name.removeprefix("causal_"): value for name, value in row.items() if name.startswith("causal_")
+        }
+        if row.get("intervention"):
+            causal["measure"] = f"If {row['intervention']}: {causal['measure']}"
+        cells["agreement"] = _AGREEMENT.get(str(row.get("agree")), "")
+        cells["second"] = _finding_cells(causal, number)
+    return cells
 
 
 def _list_findings(findings: Findings | None) -> Sequence[Mapping[str, Any]]:
@@ -197,14 +301,16 @@ def _wrong_finding(number: int, row: Mapping[str, Any]) -> str:
 
 
 def _finding_cells(row: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Return a row's cells by column, escaped."""
+    """Return a row's cells by column."""
     verdict = row.get("verdict")
     if verdict not in VERDICTS:
         raise InputError(_wrong_finding(number, row))
     kind, sign = VERDICTS[verdict]
     low, high = _format_cell(row.get("low")), _format_cell(row.get("high"))
     return {
-        "Verdict": f"<span class='verdict {kind}'><span aria-hidden='true'>{sign}</span> {verdict}</span>",
+        "kind": kind,
+        "sign": sign,
+        "verdict": verdict,
         "Measure": _format_cell(row.get("measure")),
         "Value": _format_cell(row.get("value")),
         "Interval": f"{low} to {high}" if "–" not in (low, high) else "–",
@@ -216,7 +322,7 @@ def _finding_cells(row: Mapping[str, Any], number: int) -> dict[str, str]:
 def _format_cell(value: Any) -> str:
     """Return a number with three significant digits (whole numbers in full), or a dash if it is unknown."""
     if isinstance(value, str):
-        return escape(value) or "–"
+        return value or "–"
     if value is None or math.isnan(value):
         return "–"
     return f"{int(value)}" if math.isfinite(value) and value == int(value) else f"{value:.3g}"

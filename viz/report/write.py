@@ -8,12 +8,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
-from string import Template
 
 import xarray as xr
-from plotly.offline import get_plotlyjs
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
@@ -21,17 +18,22 @@ from mmprobe.lock import lock_file
 from mmprobe.viz.panel import GROUP_COLOURS
 from mmprobe.viz.report.analysis_pages import analysis_pages
 from mmprobe.viz.report.causes import dependence_line, find_interchange
-from mmprobe.viz.report.elements import Page, read_asset
+from mmprobe.viz.report.elements import Page, read_asset, render
 from mmprobe.viz.report.explorer import Explorer, explorer_page
-from mmprobe.viz.report.overview import Findings, faithful_line, findings_table, run_summary
-from mmprobe.viz.report.result_files import Results
-from mmprobe.viz.report.results_page import internal_columns, merge_labels, results_page, results_summary
-from mmprobe.whole_files import write_whole
-
-_OVERVIEW = Template(
-    "<section class='page' id='overview' aria-labelledby='overview-title'>"
-    "<h2 id='overview-title' tabindex='-1'>Overview</h2>$content</section>"
+from mmprobe.viz.report.images import Images
+from mmprobe.viz.report.overview import (
+    Findings,
+    count_answers,
+    faithful_share,
+    find_diagnoses,
+    findings_table,
+    list_labelled,
+    overview_page,
+    run_facts,
 )
+from mmprobe.viz.report.results.files import Results
+from mmprobe.viz.report.results.page import internal_columns, merge_labels, result_facts, results_page
+from mmprobe.whole_files import write_whole
 
 
 def write_report(
@@ -68,20 +70,32 @@ def write_report(
     out = Path(out)
     check_output(out)
     labels = {name: run.faithful(name) for name in run.ids} if run is not None else {}
+    answer_labels = merge_labels(results, labels) if results is not None else []
     analyses = analysis_pages(datasets)
-    explorer, overview, pages = Explorer("", [], {}), "", list(analyses)
+    interchange = find_interchange(datasets)
+    images, explorer, pages = Images(), Explorer("", [], {}), list(analyses)
     if run is not None:
-        interchange = find_interchange(datasets)
-        explorer = explorer_page(run, labels, explorer_size, interchange)
-        overview = faithful_line(run, labels) + dependence_line(run, interchange) + run_summary(run, labels)
-    if results is not None:
-        answer_labels = merge_labels(results, labels)
-        overview = overview or results_summary(results, answer_labels)
-        pages.insert(0, results_page(results, answer_labels, internal_columns(datasets), explorer.links))
-    overview += findings_table(findings) + "".join(page.preview for page in analyses)
-    pages.insert(0, Page("overview", "Overview", _OVERVIEW.substitute(content=overview), "", []))
-    if explorer.html:
+        explorer = explorer_page(run, labels, explorer_size, images, interchange)
         pages.append(Page("explorer", "Explorer", explorer.html, "", explorer.data))
+    if results is not None:
+        columns = internal_columns(datasets)
+        pages.insert(0, results_page(results, answer_labels, columns, explorer.links, images))
+    counts, untraced = count_answers(run, labels, results, answer_labels)
+    overview = overview_page(
+        [page.preview for page in analyses],
+        share=faithful_share(list_labelled(run, labels, results, answer_labels)),
+        explored=bool(explorer.data),
+        results=run is None,
+        dependence=dependence_line(run, interchange) if run is not None else "",
+        diagnoses=find_diagnoses(run),
+        findings=findings_table(findings),
+        counts=counts,
+        untraced=untraced,
+        facts=(run_facts(run) if run is not None else {})
+        | (result_facts(results) if results is not None else {}),
+        failures=run.failures if run is not None else [],
+    )
+    pages.insert(0, Page("overview", "Overview", overview, "", images.blocks()))
     scripts = _read_scripts(any(page.data for page in analyses), bool(explorer.data), results is not None)
     _write_file(_render_report(_name_report(run, results), pages, scripts), out)
     return out
@@ -108,8 +122,8 @@ def write_figures(dataset: xr.Dataset, out: Path, title: tuple[str, str]) -> Pat
     return out
 
 
-def write_page(page: Page, out: Path, title: tuple[str, str]) -> Path:
-    """Write one page with figures as an HTML file that works offline, with the report's security policy.
+def write_pages(pages: list[Page], out: Path, title: tuple[str, str]) -> Path:
+    """Write pages with figures as an HTML file that works offline, with the report's security policy.
 
     The arguments `out` and `title` are those of `write_figures`.
 
@@ -117,7 +131,7 @@ def write_page(page: Page, out: Path, title: tuple[str, str]) -> Path:
         InputError: `out` cannot be written.
     """
     check_output(out)
-    _write_file(_render_report(title, [page], _read_scripts(True, False, False)), out)
+    _write_file(_render_report(title, pages, _read_scripts(True, False, False)), out)
     return out
 
 
@@ -146,36 +160,34 @@ def _is_html(file: Path) -> bool:
 
 
 def _name_report(run: Run | None, results: Results | None) -> tuple[str, str]:
-    """Return the model, and the name of the run or result folder."""
+    """Return the model, and the name of the benchmark, or of the run without one."""
+    if results is not None:
+        model = run.config["model"]["name"] if run is not None else results.about.get("model")
+        return str(model or results.folder.absolute().name), results.benchmark
     if run is not None:
         return run.config["model"]["name"], run.path.name
-    if results is not None:
-        return str(results.about.get("model") or results.benchmark), results.folder.absolute().name
     raise InputError("run and results are both None: a report needs at least one")
 
 
 def _read_scripts(figures: bool, explorer: bool, results: bool) -> list[str]:
     """Return the scripts of the parts that the report has."""
-    names = ["csv.js", "narrow.js", "figures.js"] if figures else []
-    names += ["heat.js", "causes.js", "explorer.js"] if explorer else []
+    names = ["plotly-cartesian.min.js", "csv.js", "narrow.js", "figures.js"] if figures else []
+    names += ["heat.js", "causes.js", "export.js", "explorer.js"] if explorer else []
     names += ["results.js"] if results else []
-    return ([get_plotlyjs()] if figures else []) + [read_asset(name) for name in names]
+    return [read_asset(name) for name in names]
 
 
 def _render_report(title: tuple[str, str], pages: list[Page], scripts: list[str]) -> str:
     page_script = read_asset("pages.js")
     colours = "".join(f"--group-{group}: {colour}; " for group, colour in GROUP_COLOURS.items())
-    return Template(read_asset("report.html")).substitute(
+    return render(
+        "report.html",
         policy=_security_policy([page_script, *scripts]),
-        title=escape(" · ".join(title)),
+        title=title,
         style=f"{read_asset('report.css')}\n:root {{ {colours}}}",
-        model=escape(title[0]),
-        run=escape(title[1]),
-        navigation=_navigation(pages) if len(pages) > 1 else "",
-        pages="\n".join(page.html for page in pages),
+        pages=pages,
         page_script=page_script,
-        data="\n".join(block for page in pages for block in page.data),
-        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+        scripts=scripts,
     )
 
 
@@ -187,12 +199,6 @@ def _security_policy(scripts: Iterable[str]) -> str:
         f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _navigation(pages: list[Page]) -> str:
-    """Return links to the pages. With scripts one page shows at a time, without scripts all of them."""
-    links = "".join(f"<a href='#{page.slug}'>{page.title}</a>" for page in pages)
-    return f"<nav class='pages' id='pages' aria-label='Pages'>{links}</nav>"
 
 
 def _write_file(html: str, out: Path) -> None:

@@ -5,26 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
-from string import Template
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from mmprobe.viz.report.elements import (
-    LABEL_NAMES,
-    Page,
-    compress,
-    count_tiles,
-    data_block,
-    facts_list,
-    filter_buttons,
-    label_tiles,
-    read_asset,
-)
-from mmprobe.viz.report.metric_tables import metric_tables
-from mmprobe.viz.report.result_files import Answer, Results, shorten
+from mmprobe.viz.report.elements import LABEL_NAMES, Page, compress, data_block, label_counts, render
+from mmprobe.viz.report.images import Images
+from mmprobe.viz.report.results.files import Answer, Results, shorten
+from mmprobe.viz.report.results.metric_tables import metric_groups
 
 MAX_ANSWERS = 20_000  # on the page
 _MAX_FACT_LENGTH = 300  # characters
@@ -126,20 +115,12 @@ def merge_labels(results: Results, run_labels: Mapping[str, bool | None]) -> lis
     return [known.get(answer.id, answer.faithful) for answer in results.answers]
 
 
-def results_summary(results: Results, labels: Sequence[bool | None]) -> str:
-    """Return the overview of a report without a run: the number of answers, and the settings."""
-    tiles = count_tiles([(len(labels), "answers", ""), *label_tiles(Counter(labels))])
-    return (
-        f"{tiles}{_result_facts(results)}"
-        "<p class='muted'>These answers have no traces. <code>mmprobe bench NAME --trace</code> records them.</p>"
-    )
-
-
 def results_page(
     results: Results,
     labels: Sequence[bool | None],
     columns: Sequence[InternalColumn],
     links: Mapping[str, str],
+    images: Images,
 ) -> Page:
     """Return the page, with the data from which `results.js` fills the table of answers.
 
@@ -148,29 +129,32 @@ def results_page(
         labels: whether each answer is faithful.
         columns: internals of the answers.
         links: fragment of each sample in the explorer, by sample id.
+        images: gets thumbnails of the answers' images.
 
     Example:
-        >>> results_page(results, merge_labels(results, {}), [], {}).slug        # doctest: +SKIP
+        >>> results_page(results, merge_labels(results, {}), [], {}, Images()).slug        # doctest: +SKIP
         'results'
     """
     shown = results.answers[:MAX_ANSWERS]
     used = [column for column in columns if any(answer.id in column.values for answer in shown)]
-    html = Template(read_asset("results.html")).substitute(
-        benchmark=escape(results.benchmark),
-        facts=_result_facts(results),
-        metrics=metric_tables(results.metrics),
+    html = render(
+        "results.html",
+        benchmark=results.benchmark,
+        facts=result_facts(results),
+        metrics=metric_groups(results.benchmark, results.metrics),
         note=_size_note(len(shown), len(results.answers)),
-        filters=filter_buttons(Counter(labels[: len(shown)]), "data-label"),
+        filters=label_counts(Counter(labels[: len(shown)])),
         orders=_sort_options(used),
-        heads="".join(f"<th scope='col'>{escape(column.name)}</th>" for column in used),
-        legend=facts_list({column.name: column.about for column in used}) if used else "",
+        columns=used,
     )
-    table = json.dumps(_answer_table(shown, labels, used, links), allow_nan=False, separators=(",", ":"))
+    table = json.dumps(
+        _answer_table(results, shown, labels, used, links, images), allow_nan=False, separators=(",", ":")
+    )
     data = data_block("results-data", json.dumps(compress(table.encode())))
     return Page("results", "Results", html, "", [data])
 
 
-def _result_facts(results: Results) -> str:
+def result_facts(results: Results) -> dict[str, str]:
     """Return the settings in results.json."""
     entries = {"benchmark": results.benchmark, **results.about}
     facts = {
@@ -178,42 +162,52 @@ def _result_facts(results: Results) -> str:
         for name, value in entries.items()
         if value not in (None, {}, [], "")
     }
-    return facts_list({name: shorten(value, _MAX_FACT_LENGTH) for name, value in facts.items()})
+    return {name: shorten(value, _MAX_FACT_LENGTH) for name, value in facts.items()}
 
 
 def _size_note(shown: int, count: int) -> str:
     return f"Shows the first {shown:,} of {count:,} answers." if shown < count else ""
 
 
-def _sort_options(columns: Sequence[InternalColumn]) -> str:
-    """Return the options of the order: as in the data, or by the numbers of a column."""
-    options = ["<option value=''>as in the data</option>"]
+def _sort_options(columns: Sequence[InternalColumn]) -> list[tuple[str, str]]:
+    """Return value and name of each order: as in the data, or by the numbers of a column."""
+    options = [("", "as in the data")]
     for index, column in enumerate(columns):
         if not any(isinstance(value, str) for value in column.values.values()):
-            name = escape(column.name.lower())
-            options.append(f"<option value='{index} 1'>lowest {name}</option>")
-            options.append(f"<option value='{index} -1'>highest {name}</option>")
-    return "".join(options)
+            options.append((f"{index} 1", f"lowest {column.name.lower()}"))
+            options.append((f"{index} -1", f"highest {column.name.lower()}"))
+    return options
 
 
 def _answer_table(
+    results: Results,
     answers: Sequence[Answer],
     labels: Sequence[bool | None],
     columns: Sequence[InternalColumn],
     links: Mapping[str, str],
+    images: Images,
 ) -> dict[str, Any]:
-    """Return the table for the script: each question once, and one row for each answer."""
+    """Return the table for the script: each question and set of images once, and one row for each answer."""
     questions: dict[str | None, int] = {}
+    sets: dict[tuple[str, ...], int] = {}
     rows = [
         [
             answer.id,
             questions.setdefault(answer.question, len(questions)),
             answer.answer,
+            answer.truth,
             answer.details,
             LABEL_NAMES[label],
             links.get(answer.id),
+            sets.setdefault(answer.images, len(sets)),
             [column.values.get(answer.id) for column in columns],
         ]
         for answer, label in zip(answers, labels, strict=False)
     ]
-    return {"columns": [column.name for column in columns], "questions": list(questions), "rows": rows}
+    thumbnails = [[images.thumbnail((results.folder / name).resolve()) for name in names] for names in sets]
+    return {
+        "columns": [column.name for column in columns],
+        "questions": list(questions),
+        "images": [[name for name in names if name] for names in thumbnails],
+        "rows": rows,
+    }

@@ -13,9 +13,19 @@ from mmprobe.errors import InputError
 from mmprobe.json_files import JsonRecord, ResultsFile, parse_record, read_record
 from mmprobe.samples import regular_file
 
-MAX_LENGTH = {"id": 200, "question": 300, "answer": 600, "details": 240}  # characters
+MAX_LENGTH = {"id": 200, "question": 300, "answer": 600, "details": 240, "truth": 300}  # characters
 _RUN_FOLDERS = ("run", "run-follow-up")
-_SHOWN_FIELDS = {"id", "question", "answer", "response", "continuation", "answers", "correct", "faithful"}
+_SHOWN_FIELDS = {
+    "id",
+    "question",
+    "answer",
+    "response",
+    "continuation",
+    "answers",
+    "correct",
+    "faithful",
+    "truth",
+}
 _HIDDEN_FIELDS = {"image", "images", "scores"}
 
 
@@ -28,6 +38,9 @@ class Answer(NamedTuple):
         answer: the answer, or None if the model gave none.
         details: the record's other fields in words, such as the label read from the answer.
         faithful: whether the answer is faithful or correct; None if unknown.
+        truth: the true answer, or None if the file has none.
+        images: the images of the question, relative to the result folder.
+        kind: the type of question, where a line has several answers; otherwise "".
     """
 
     id: str
@@ -35,6 +48,9 @@ class Answer(NamedTuple):
     answer: str | None
     details: str
     faithful: bool | None
+    truth: str | None = None
+    images: tuple[str, ...] = ()
+    kind: str = ""
 
 
 class _Answered(JsonRecord):
@@ -147,8 +163,8 @@ def list_answers(record: Mapping[str, Any]) -> list[Answer]:
     """Return the answers of one line of samples.jsonl.
 
     Example:
-        >>> list_answers({"id": "1", "question": "?", "answer": "Yes.", "said": "yes", "correct": False})
-        [Answer(id='1', question='?', answer='Yes.', details='said: yes', faithful=False)]
+        >>> list_answers({"id": "1", "question": "?", "answer": "Yes.", "said": "yes", "correct": False})[0][:5]
+        ('1', '?', 'Yes.', 'said: yes', False)
     """
     answers = record.get("answers")
     if isinstance(answers, dict):
@@ -158,24 +174,30 @@ def list_answers(record: Mapping[str, Any]) -> list[Answer]:
     else:
         return [_build_answer(record, str(record["id"]), record.get("question"))]
     return [
-        _build_answer(fields, str(fields.get("id", f"{record['id']}/{kind}")), record.get("question"))
+        _build_answer(
+            fields, str(fields.get("id", f"{record['id']}/{kind}")), record.get("question"), str(kind)
+        )
         for kind, fields in items
         if isinstance(fields, dict)
     ]
 
 
-def _build_answer(fields: Mapping[str, Any], name: str, question: Any) -> Answer:
+def _build_answer(fields: Mapping[str, Any], name: str, question: Any, kind: str = "") -> Answer:
     text = next(
         (fields[key] for key in ("response", "answer", "continuation") if fields.get(key) is not None), None
     )
     faithful = fields.get("faithful", fields.get("correct"))
     question = fields.get("question") or question
+    truth, images = fields.get("truth"), fields.get("images")
     return Answer(
         shorten(name, MAX_LENGTH["id"]),
         None if question is None else shorten(str(question), MAX_LENGTH["question"]),
         None if text is None else shorten(str(text), MAX_LENGTH["answer"]),
         shorten(_format_details(fields), MAX_LENGTH["details"]),
         faithful if isinstance(faithful, bool) else None,
+        shorten(str(truth), MAX_LENGTH["truth"]) if isinstance(truth, str | int | float) else None,
+        tuple(map(str, images)) if isinstance(images, list) else (),
+        "" if kind.isdecimal() else kind,
     )
 
 

@@ -1,0 +1,120 @@
+"""The explorer's heads, search, address, false claims and SVG."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.browser import heat_maps
+from playwright.sync_api import Page
+
+from mmprobe.cache import Run, open_run
+from mmprobe.errors import InputError
+from mmprobe.viz.report import explorer_data, write_report
+from mmprobe.viz.report.false_spans import read_false_spans
+from mmprobe.viz.report.images import Images
+
+
+@pytest.fixture
+def labelled(run: Run) -> Run:
+    """Return the run with a false claim in the answer of `evil`: from within its first token into its second."""
+    lines = [{"id": "evil", "faithful": False, "false_spans": [[1, 5]]}, {"id": "plain", "faithful": None}]
+    (run.path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return open_run(run.path)
+
+
+def wait_for(page: Page, name: str) -> None:
+    page.wait_for_function("name => document.querySelector('#sample-id').textContent === name", arg=name)
+
+
+def test_the_address_keeps_sample_step_layer_and_head(
+    labelled: Run, tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    report = write_report(labelled, [], tmp_path / "report.html")
+    page = show(report, "explorer/plain/step=3/layer=2/head=1")
+    wait_for(page, "plain")
+    selected = page.locator(".token[aria-selected=true]")
+    assert selected.get_attribute("data-step") == "3"
+    assert page.locator("#layer-name").inner_text() == "2"
+    assert page.locator("#head").input_value() == "1"
+    mass = labelled["plain"].attention_mass.values[3, 1, 1]
+    shown = [float(text.split()[1]) / 100 for text in page.locator("#mass-keys li").all_inner_texts()]
+    np.testing.assert_allclose(shown, mass, atol=0.006)
+
+    page.click('.samples button:has-text("evil")')
+    wait_for(page, "evil")
+    page.click('.token[data-step="2"]')
+    page.uncheck("#layer-mean") if page.locator("#layer-mean").is_checked() else None
+    assert page.evaluate("location.hash") == "#explorer/evil/step=2/layer=2/head=1"
+    page.select_option("#head", "")
+    page.check("#layer-mean")
+    assert page.evaluate("location.hash") == "#explorer/evil/step=2"
+    page.go_back()
+    wait_for(page, "plain")
+    assert page.evaluate("history.length") <= 4, "steps and layers make no entries"
+
+    wrong = page.locator(".token.wrong")
+    assert wrong.count() == 0
+    page.click('.samples button:has-text("evil")')
+    wait_for(page, "evil")
+    assert [each.get_attribute("data-step") for each in wrong.all()] == ["0", "1"]
+    assert page.locator(".wrong-key").is_visible()
+
+
+def test_samples_are_searched_and_the_list_can_be_skipped(
+    labelled: Run, tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    page = show(write_report(labelled, [], tmp_path / "report.html"), "explorer")
+    page.fill("#samples-search", "PLA")
+    assert page.locator(".samples li:visible .id").all_inner_texts() == ["plain"]
+    page.click('[data-filter="unfaithful"]')
+    assert page.locator(".samples li:visible").count() == 0, "label and words"
+    page.fill("#samples-search", "")
+    assert page.locator(".samples li:visible .id").all_inner_texts() == ["evil"]
+    page.focus(".samples .skip")
+    assert page.locator(".samples .skip").bounding_box()["y"] > 0, "it shows with the focus"  # type: ignore[index]
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.id === 'sample-title'")
+
+
+def test_the_images_with_their_map_are_saved_as_svg(
+    labelled: Run, tmp_path: Path, show: Callable[..., Page]
+) -> None:
+    page = show(write_report(labelled, [], tmp_path / "report.html"), "explorer/evil/step=1")
+    wait_for(page, "evil")
+    with page.expect_download() as download:
+        page.click("#save-svg")
+    assert download.value.suggested_filename == "evil-step-1.svg"
+    svg = download.value.path().read_text()
+    assert svg.count("<image ") == 4, "two images, each with its map"
+    assert svg.count("<rect ") == 1 and "<script" not in svg
+    assert len(heat_maps(page)) == 2
+
+
+def test_an_image_is_embedded_once(run: Run, tmp_path: Path) -> None:
+    images = Images()
+    path = tmp_path / "run" / "evil-0.png"
+    assert images.add(path) == images.add(path) == ("image-0", None)
+    assert images.thumbnail(path) == "image-0", "the report has it"
+    assert images.thumbnail(tmp_path / "run" / "plain-0.png") == "image-1"
+    assert len(images.blocks()) == 2 and images.add(tmp_path / "none.png")[0] is None
+
+
+def test_single_heads_are_embedded_while_they_fit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def heads(run: Run) -> list[int]:
+        blocks = explorer_data.sample_blocks(run, run.ids, Images())
+        return [json.loads(block)["mass"]["heads"] for block in blocks]
+
+    assert heads(run) == [2, 2]
+    monkeypatch.setattr(explorer_data, "MAX_HEAD_BYTES", 2 * run["plain"].attention_mass.size)
+    assert heads(run) == [2, 1], "the second has the mean"
+
+
+@pytest.mark.parametrize("spans", ['"x"', "[[1]]", "[[1, 2, 3]]", '[["a", 2]]'])
+def test_positions_of_false_claims_are_checked(run: Run, spans: str) -> None:
+    (run.path / "labels.jsonl").write_text(f'{{"id": "evil", "false_spans": {spans}}}\n')
+    with pytest.raises(InputError, match=r"labels.jsonl, line 1: field 'false_spans"):
+        read_false_spans(run)

@@ -1,0 +1,34 @@
+"""Every metric of every benchmark has its line of explanation, and the headline is the benchmark's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark
+from mmprobe.viz.report.results.metric_tables import explain, metric_groups
+
+PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+TABLES = dict(re.findall(r"^### ([\w-]+)\n(.*?)(?=^###|\Z)", PAGE, re.DOTALL | re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_metrics_are_explained_and_headline_ones_come_first(name: str) -> None:
+    known = re.findall(r"^\| `(\w+)` \|", TABLES[name], re.MULTILINE)
+    headline = list(find_benchmark(name).headline)
+    assert (
+        known
+        and {metric: explain(name, metric) for metric in [*known, *headline] if not explain(name, metric)}
+        == {}
+    )
+    metrics = {metric: {"value": 0.5, "n": 1} for metric in sorted({*known, *headline}, reverse=True)}
+    shown = metric_groups(name, metrics)
+    assert [row["name"] for row in shown["headline"]] == headline
+    assert {row["name"] for row in shown["rest"]} == set(metrics) - set(headline)
+
+
+def test_an_unknown_metric_has_no_explanation() -> None:
+    assert explain("mine", "magic_number") == ""
+    assert explain("mine", "f1_change") == "change of f1 by the disturbed question, over the same questions"
