@@ -20,6 +20,7 @@ from mmprobe.analyses.sublayer_transitions import sublayer_transitions
 from mmprobe.analyses.token_activation import token_activation
 from mmprobe.cache import Run
 from mmprobe.errors import NotApplicable
+from mmprobe.plugins import find_added
 
 ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
     "attention_decay": attention_decay,
@@ -37,13 +38,23 @@ ANALYSES: dict[str, Callable[..., xr.Dataset]] = {
 """Every analysis that `mmprobe analyze` runs, by name; `--only` takes the names with dashes."""
 
 
+def all_analyses() -> dict[str, Callable[..., xr.Dataset]]:
+    """Return every analysis by name: those that ship with mmprobe, and those that were added to it.
+
+    Example:
+        >>> "attention_decay" in all_analyses()
+        True
+    """
+    return ANALYSES | find_added("analyses")
+
+
 def analyze_all(
-    run: Run, functions: Mapping[str, Callable[..., xr.Dataset]] = ANALYSES, workers: int = 1
+    run: Run, functions: Mapping[str, Callable[..., xr.Dataset]] | None = None, workers: int = 1
 ) -> tuple[list[xr.Dataset], list[str]]:
     """Apply every analysis that the run has the data for.
 
     Args:
-        functions: by name. Other functions of a run, such as probes, may be among the analyses.
+        functions: by name; None for all analyses. Other functions of a run, such as probes, may be among them.
         workers: number of processes, each of which takes one analysis at a time. A script that asks for more than
             one needs `if __name__ == "__main__":`.
 
@@ -57,7 +68,7 @@ def analyze_all(
         >>> datasets, left_out = analyze_all(run)                   # doctest: +SKIP
     """
     datasets, left_out = [], []
-    for name, result in apply_analyses(run, functions, workers):
+    for name, result in apply_analyses(run, all_analyses() if functions is None else functions, workers):
         if isinstance(result, NotApplicable):
             left_out.append(f"{name.replace('_', '-')} left out: {result}")
         else:
@@ -67,6 +78,7 @@ def analyze_all(
 
 __all__ = [
     "ANALYSES",
+    "all_analyses",
     "analyze_all",
     "attention_decay",
     "attention_ratio",

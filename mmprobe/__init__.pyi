@@ -18,6 +18,9 @@ from .interventions import generate as generate
 from .models import Model as Model
 from .models import load_model as load_model
 from .models import wrap as wrap
+from .plugins import register_analysis as register_analysis
+from .plugins import register_benchmark as register_benchmark
+from .plugins import register_family as register_family
 from .samples import Sample as Sample
 from .samples import load_samples as load_samples
 from .samples import samples_from as samples_from

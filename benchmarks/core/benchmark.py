@@ -16,6 +16,7 @@ from mmprobe.benchmarks.judges import Judge
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, unknown_name
+from mmprobe.plugins import find_added
 from mmprobe.samples import Sample
 
 Truth = TypeVar("Truth")
@@ -169,7 +170,10 @@ def find_benchmark(name: str) -> Benchmark[Any]:
         'pope'
     """
     if name not in NAMES:
-        raise unknown_name("benchmark", name, NAMES)
+        added = find_added("benchmarks")
+        if name not in added:
+            raise unknown_name("benchmark", name, [*NAMES, *added])
+        return added[name]
     return import_module(f"mmprobe.benchmarks.{name.replace('-', '_')}.benchmark").BENCHMARK
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mmprobe.cli.options import AsJson, say
+from mmprobe.cli.tables import show_table
 
 
 def models(as_json: AsJson = False) -> None:
@@ -18,6 +19,7 @@ def models(as_json: AsJson = False) -> None:
     from mmprobe.models.aliases import load_aliases
     from mmprobe.models.families import FAMILIES
     from mmprobe.models.organisms import PREFIX, card, names
+    from mmprobe.plugins import find_added
 
     rows = [
         {"name": alias.name, "source": alias.source, "family": alias.family, "description": alias.description}
@@ -25,13 +27,13 @@ def models(as_json: AsJson = False) -> None:
     ]
     organisms = [
         {
-            "name": PREFIX + one.name,
-            "number": one.number,
-            "cause": one.cause,
-            "split": one.split,
-            "about": one.about,
+            "name": PREFIX + organism.name,
+            "number": organism.number,
+            "cause": organism.cause,
+            "split": organism.split,
+            "about": organism.about,
         }
-        for one in map(card, names())
+        for organism in map(card, names())
     ]
     families = [
         {
@@ -40,18 +42,28 @@ def models(as_json: AsJson = False) -> None:
             "needs": family.extras,
             "notes": family.notes,
         }
-        for family in sorted(FAMILIES, key=lambda family: family.name)
+        for family in sorted((*FAMILIES, *find_added("families").values()), key=lambda family: family.name)
     ]
-    lines = [
-        f"{row['name']:<21} {row['family']:<16} {row['source']:<42} {row['description']}" for row in rows
+    aliases = [(row["name"], row["family"], row["source"], row["description"]) for row in rows]
+    planted = [
+        (
+            str(row["name"]),
+            "" if row["number"] is None else f"{PREFIX}{row['cause']}-{row['number']}",
+            str(row["split"]),
+            str(row["about"]),
+        )
+        for row in organisms
     ]
-    lines += ["", "Models with a planted cause, tiny-spd with an adapter (docs/organisms.md):"]
-    for row in organisms:
-        short = "" if row["number"] is None else f"{PREFIX}{row['cause']}-{row['number']}"
-        lines.append(f"{row['name']:<38} {short:<26} {row['split']:<12} {row['about']}")
-    lines += ["", "Families, and the extras that their real checkpoints need:"]
-    for family in FAMILIES:
-        extras = f"mmprobe[{','.join(family.extras)}]" if family.extras else "-"
-        lines.append(f"{family.name:<21} {extras:<16} {family.notes}".rstrip())
-    lines.append(f"{'(others)':<21} {'-':<16} Works where each image is one square grid of tokens.")
-    say({"models": rows, "organisms": organisms, "families": families}, "\n".join(lines), as_json)
+    known = [
+        (family.name, f"mmprobe[{','.join(family.extras)}]" if family.extras else "-", family.notes)
+        for family in FAMILIES
+    ]
+    known.append(("(others)", "-", "Works where each image is one square grid of tokens."))
+    parts = (
+        show_table(("Name", "Family", "Source", "About"), aliases),
+        "\nModels with a planted cause, tiny-spd with an adapter (docs/organisms.md):",
+        show_table(("Name", "Short", "Split", "About"), planted),
+        "\nFamilies, and the extras that their real checkpoints need:",
+        show_table(("Family", "Extras", "Notes"), known),
+    )
+    say({"models": rows, "organisms": organisms, "families": families}, "\n".join(parts), as_json)

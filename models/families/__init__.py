@@ -17,6 +17,7 @@ from mmprobe.models.families.qwen2_5_vl import QWEN2_5_VL
 from mmprobe.models.families.qwen2_vl import QWEN2_VL
 from mmprobe.models.families.qwen3_vl import QWEN3_VL
 from mmprobe.models.families.qwen3_vl_moe import QWEN3_VL_MOE
+from mmprobe.plugins import find_added
 
 FAMILIES: tuple[Family, ...] = (
     QWEN2_VL,
@@ -48,7 +49,7 @@ def find_family(config: Any) -> Family:
         >>> find_family(LlavaConfig()).name
         'llava'
     """
-    for family in FAMILIES:
+    for family in (*find_added("families").values(), *FAMILIES):
         if config.model_type in family.model_types:
             return family
     from mmprobe.models.families.generic import build_generic_family

@@ -1,0 +1,97 @@
+"""Other packages add families, analyses and benchmarks, by entry points or by calls."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from helpers.command_line import assert_fails, read_result, run_in_process
+from helpers.runs import write_run
+
+import mmprobe as mp
+from mmprobe import plugins
+from mmprobe.benchmarks.core.benchmark import find_benchmark
+from mmprobe.errors import InputError
+from mmprobe.models.families import QWEN2_5_VL, find_family
+from mmprobe.viz import figures
+
+PACKAGE = Path(__file__).parents[1] / "helpers" / "plugin_package"
+
+
+@pytest.fixture
+def added(monkeypatch):
+    """Let nothing that a test adds outlive it."""
+    monkeypatch.setattr(plugins, "_added", {group: {} for group in plugins.GROUPS})
+    plugins._load_entry_points.cache_clear()
+    yield
+    plugins._load_entry_points.cache_clear()
+
+
+@pytest.fixture
+def installed(added, monkeypatch):
+    """Install the package in `helpers/plugin_package`: its folder has the entry points of a wheel."""
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    monkeypatch.delitem(sys.modules, "mmprobe_plugin", raising=False)
+
+
+def listed(kind: str) -> dict[str, str]:
+    return {row["name"]: row["about"] for row in read_result(run_in_process("list", kind, "--json"))[kind]}
+
+
+def test_a_package_adds_by_entry_points(installed, tmp_path):
+    assert find_family(SimpleNamespace(model_type="plugged_vl")).name == "plugged"
+    assert find_benchmark("plugged").about == "POPE under another name."
+    assert listed("benchmarks")["plugged"] == "POPE under another name."
+    assert listed("analyses")["answer-length"] == "The number of tokens of each answer."
+    families = read_result(run_in_process("models", "--json"))["families"]
+    assert "plugged" in [family["name"] for family in families]
+
+    run = write_run(
+        tmp_path / "run", {"a": {"question": "?", "steps/id": [1, 2, 3], "tokens/id": [0, 1, 2, 3]}}
+    )
+    arguments = ("analyze", run.path, "--only", "answer-length", "--out", tmp_path / "out", "--json")
+    (*_, file) = read_result(run_in_process(*arguments))["files"]
+    assert json.loads(Path(file).read_text())["data_vars"]["count"]["data"] == [3]
+    dataset = mp.analyses.all_analyses()["answer_length"](run)
+    assert [panel.title for panel in figures(dataset)] == ["Length of answers"]
+
+
+def test_a_call_adds_and_names_are_not_taken_twice(added):
+    def nothing(run):
+        """Return nothing."""
+
+    mp.register_analysis("nothing", nothing)
+    mp.register_analysis("nothing", nothing)
+    assert listed("analyses")["nothing"] == "Nothing."
+    with pytest.raises(InputError, match="'nothing' is registered already"):
+        mp.register_analysis("nothing", print)
+    with pytest.raises(InputError, match="'attention_decay': mmprobe has one of this name"):
+        mp.register_analysis("attention_decay", nothing)
+    with pytest.raises(InputError, match="'pope': mmprobe has one of this name"):
+        mp.register_benchmark(find_benchmark("pope"))
+    mp.register_family(QWEN2_5_VL)
+    assert find_family(SimpleNamespace(model_type="qwen2_5_vl")) is QWEN2_5_VL
+
+
+def test_a_package_that_cannot_be_imported_is_one_line(installed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mmprobe_plugin", None)
+    assert_fails(
+        run_in_process("list", "benchmarks"), "mmprobe_plugin:BENCHMARK of mmprobe.benchmarks: cannot be"
+    )
+
+
+@pytest.mark.parametrize("kind", ["methods", "causes"])
+def test_everything_is_listed_with_a_line(kind):
+    assert len(listed(kind)) >= 7 and all(listed(kind).values())
+
+
+def test_a_terminal_gets_a_table(monkeypatch):
+    from mmprobe.cli.tables import show_table
+
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))
+    text = show_table(("Name", "About"), [("[bold]pope", "objects " * 12)])
+    assert "Name" in text and "[bold]pope" in text and len(text.splitlines()) > 4
