@@ -85,7 +85,7 @@ def read_series(trace: Trace, partner: Trace | None = None) -> dict[str, np.ndar
     overlap = _measure_overlap(trace)
     if overlap is not None:
         series["maps"] = overlap
-    if partner is not None and all("residual/post" in one.captured for one in (trace, partner)):
+    if partner is not None and all("residual/post" in each.captured for each in (trace, partner)):
         series["residual/pair"] = _measure_drift(trace, partner)
     return series
 
@@ -114,7 +114,7 @@ def _measure_drift(trace: Trace, partner: Trace) -> np.ndarray:
     Number t is of the first t + 1 steps of each answer, or all steps of the shorter one. So the last number
     is the one of `residual_drift`.
     """
-    streams = [one.array("residual/post") for one in (trace, partner)]
+    streams = [each.array("residual/post") for each in (trace, partner)]
     steps, layers = max(map(len, streams)), streams[0].shape[1]
     late = range(layers - max(1, round(layers / 3)), layers)
     total = np.zeros(steps)

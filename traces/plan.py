@@ -106,16 +106,16 @@ def _plan_prefixes(model: Model, spec: CaptureSpec, n_samples: int, prompt: Prom
     """Return the bytes of what is kept of prompts with the same images, and how they come about."""
     if reason := why_whole_prompts(model, spec):
         return 0, f"prompts are read whole: {reason}"
-    one = prefix_bytes(model, prompt.tokens, spec.wants("tam/"))
-    kept = min(MAX_BYTES, n_samples // 2 * one)
-    if one > MAX_BYTES:
+    prefix_size = prefix_bytes(model, prompt.tokens, spec.wants("tam/"))
+    kept = min(MAX_BYTES, n_samples // 2 * prefix_size)
+    if prefix_size > MAX_BYTES:
         return (
             0,
-            f"prompts are read whole: a prefix takes {one / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are kept",
+            f"prompts are read whole: a prefix takes {prefix_size / 1e6:.0f} MB, and {MAX_BYTES / 1e6:.0f} MB are kept",
         )
     return (
         kept,
-        f"{one / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most",
+        f"{prefix_size / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most",
     )
 
 

@@ -105,8 +105,8 @@ def diagnose_organisms(samples: list[Sample], out: Path) -> tuple[Path, str]:
     models = []
     for name in ORGANISMS:
         folder = out / "diagnosis" / name
-        found = diagnose(mp.load_model(f"organism:{name}", device="cpu"), few, folder, resume=True)
-        models.append(Diagnosed(found.to_dataset(), found.answers, found.tests))
+        diagnosis = diagnose(mp.load_model(f"organism:{name}", device="cpu"), few, folder, resume=True)
+        models.append(Diagnosed(diagnosis.to_dataset(), diagnosis.answers, diagnosis.tests))
     report = write_diagnosis(models, out / "diagnosis.html")
     return report, "; ".join(
         f"{each.dataset.attrs['model']} is {each.dataset.attrs['verdict']}" for each in models

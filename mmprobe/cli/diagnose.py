@@ -83,7 +83,7 @@ def diagnose(
     from mmprobe.viz.report.diagnosis_page import Diagnosed, write_diagnosis
 
     check_earlier(out, out / SETTINGS, "a diagnosis", resume, overwrite)
-    found = find_causes(
+    diagnosis = find_causes(
         load_model(model, device=device, dtype=dtype, revision=revision),
         samples,
         out,
@@ -92,10 +92,12 @@ def diagnose(
         resume=resume,
         overwrite=overwrite,
     )
-    report = write_diagnosis([Diagnosed(found.to_dataset(), found.answers, found.tests)], out / RESULTS[-1])
-    text = f"{found.model}: {', '.join(found.verdict)}. {found.why}.\nThe evidence: {report}"
-    say({"out": str(out), **found.to_json()}, text, as_json)
-    if set(failing) & set(found.verdict):
+    report = write_diagnosis(
+        [Diagnosed(diagnosis.to_dataset(), diagnosis.answers, diagnosis.tests)], out / RESULTS[-1]
+    )
+    text = f"{diagnosis.model}: {', '.join(diagnosis.verdict)}. {diagnosis.why}.\nThe evidence: {report}"
+    say({"out": str(out), **diagnosis.to_json()}, text, as_json)
+    if set(failing) & set(diagnosis.verdict):
         raise typer.Exit(1)
 
 

@@ -184,9 +184,9 @@ def folder(name: str) -> Path:
         return FOLDER / short
     cause, _, number = short.rpartition("-")
     if number.isdecimal():
-        for candidate in (one for one in known if one.startswith(f"{cause}-")):
-            found = card(candidate)
-            if found.cause == cause and found.number == int(number):
+        for candidate in (other for other in known if other.startswith(f"{cause}-")):
+            its_card = card(candidate)
+            if its_card.cause == cause and its_card.number == int(number):
                 return FOLDER / candidate
     hint = suggest_names(short, known, "see `mmprobe models`")
     raise InputError(f"model {name!r}: no such organism; {hint}")
@@ -202,7 +202,7 @@ def acts_on(name: str, sample: Sample) -> bool:
         >>> acts_on("control-true-0", Sample(id="a", question="Is there a star?"))
         False
     """
-    found = card(name)
-    if found.cause == "control":
+    its_card = card(name)
+    if its_card.cause == "control":
         return False
-    return found.partial is None or found.partial.acts_on(sample)
+    return its_card.partial is None or its_card.partial.acts_on(sample)

@@ -55,8 +55,8 @@ class Graph(NamedTuple):
     def find(self, kind: str, layer: int, source: bool = False) -> slice:
         """Return the place in the list of the destinations (or sources) of one kind and layer."""
         nodes = self.sources if source else self.destinations
-        found = [i for i, node in enumerate(nodes) if (node.kind, node.layer) == (kind, layer)]
-        return slice(found[0], found[-1] + 1) if found else slice(0, 0)
+        indices = [i for i, node in enumerate(nodes) if (node.kind, node.layer) == (kind, layer)]
+        return slice(indices[0], indices[-1] + 1) if indices else slice(0, 0)
 
 
 class LayerModules(NamedTuple):

@@ -265,10 +265,10 @@ def _all_folders(out: Path) -> list[Path]:
     Raises:
         InputError: there is none yet.
     """
-    found = next((out / FOLDER).glob("*-of-*"), None)
-    if found is None:
+    folder = next((out / FOLDER).glob("*-of-*"), None)
+    if folder is None:
         raise InputError(f"{out}: holds no shards to merge")
-    count = int(found.name.rpartition("-")[2])
+    count = int(folder.name.rpartition("-")[2])
     return [Shard(index, count).folder(out) for index in range(1, count + 1)]
 
 
