@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.forked import run_script
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 pytestmark = pytest.mark.slow
 
 
 def run(script: str, *arguments: str) -> str:
-    command = [sys.executable, str(SCRIPTS / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
+    done = run_script(SCRIPTS / script, *arguments)
+    assert done.code == 0, done.stderr
     return done.stdout
 
 
