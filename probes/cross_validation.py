@@ -87,6 +87,30 @@ def predict_held_out(vectors: np.ndarray, labellings: Sequence[np.ndarray], fold
     return probabilities
 
 
+def fit_weights(vectors: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the weights [class, hidden] of the model that is fitted to all samples, for vectors as they are.
+
+    A larger dot product with a class' weights means that the class is likelier. Of two classes, the weights of the
+    first are those of the second with the other sign.
+
+    Args:
+        vectors: [sample, hidden].
+        labels: index of the class [sample].
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(vectors.astype(float))
+    scaled = scaler.transform(vectors.astype(float))
+    rotation = np.linalg.svd(scaled, full_matrices=False)[2].T if scaled.shape[1] > len(scaled) else None
+    model = LogisticRegression(C=PENALTY_C, class_weight="balanced", max_iter=1000)
+    with skip_checks():
+        model.fit(scaled if rotation is None else scaled @ rotation, labels)
+    weights = model.coef_ if rotation is None else model.coef_ @ rotation.T
+    weights = np.concatenate([-weights, weights]) if len(weights) == 1 else weights
+    return weights / scaler.scale_
+
+
 def compute_measures(
     probabilities: np.ndarray, truth: np.ndarray, weights: np.ndarray | None = None
 ) -> np.ndarray:

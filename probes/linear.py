@@ -17,6 +17,7 @@ from mmprobe.probes.cross_validation import (
     Split,
     add_measures,
     compute_measures,
+    fit_weights,
     measures_with_interval,
     predict_held_out,
     split_samples,
@@ -47,8 +48,9 @@ def linear_probe(
 
     Args:
         run: traces with `residual/STREAM`.
-        target: `faithful`, `object_presence(name)`, `difference_type`, or a function from a trace to a label
-            (None for a sample to skip). `difference_type` is the type of the differences in a sample's
+        target: `faithful`, `object_presence(name)`, `difference_type`, a function from a trace to a label, or
+            the labels: a dictionary or pandas Series by sample id, or an array in the order of the run. None is
+            no label. `difference_type` is the type of the differences in a sample's
             metadata, or `none` without differences. It skips samples with several types or fewer than two
             images.
         stream: `pre`, `mid` or `post`: before the layer, after its attention, after the layer.
@@ -59,7 +61,7 @@ def linear_probe(
             classes are excluded.
 
     Returns:
-        A data set with dimensions `layer`, `class`.
+        A data set with dimensions `layer`, `class`, `hidden`.
 
         - accuracy (layer): share of samples with the right class; `majority` is the accuracy of always
           predicting the largest class, which a model with balanced class weights may not reach
@@ -70,6 +72,8 @@ def linear_probe(
           score, (k + 1) / (shuffles + 1), for that layer alone
         - auc_p_max (layer): share of shuffles that reach the AUC in any layer, which corrects for the number
           of layers (Westfall & Young 1993, single step)
+        - coef (layer, class, hidden): weights of the model that is fitted to all samples: a direction of the
+          residual stream for each class
         - n, n_pictures, n_class (class): numbers of samples, image sets, and samples of each class
 
         Intervals are 95 % intervals over sets of images (`analyses.intervals`). Models are not refitted.
@@ -99,16 +103,18 @@ def linear_probe(
     split = _split(run, data, labels, classes, folds, seed)
     rng = np.random.default_rng(seed)
     shuffles = [shuffle_within_folds(split.truth, split.groups, split.fold, rng) for _ in range(SHUFFLES)]
-    scores, chance = [], []
+    scores, chance, weights = [], [], []
     for layer in tqdm(range(len(data.layers)), desc="linear_probe", unit="layer", disable=None):
         vectors = data.vectors[split.rows, layer]
         probabilities, *by_shuffle = predict_held_out(vectors, [split.truth, *shuffles], split.fold)
         scores.append(measures_with_interval(probabilities, split))
+        weights.append(fit_weights(vectors, split.truth))
         chance.append(
             [compute_measures(p, truth)[:, 0] for p, truth in zip(by_shuffle, shuffles, strict=True)]
         )
     out = xr.Dataset(coords={"layer": data.layers, "class": [str(name) for name in classes]})
     add_measures(out, np.array(scores), np.array(chance))
+    out["coef"] = (("layer", "class", "hidden"), np.array(weights))
     counts = np.bincount(split.truth)
     out["n_class"] = ("class", counts)
     out["majority"] = ((), counts.max() / counts.sum())

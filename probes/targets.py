@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
+import pandas as pd
+
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 
-Target = Literal["faithful", "difference_type"] | Callable[[Trace], Hashable | None]
+Labels = Mapping[str, Hashable] | pd.Series | np.ndarray | Sequence[Hashable]
+"""Labels of samples: by id, or in the order of the run."""
+
+Target = Literal["faithful", "difference_type"] | Callable[[Trace], Hashable | None] | Labels
 
 
 def object_presence(name: str) -> Callable[[Trace], str | None]:
@@ -45,9 +51,15 @@ def _difference_type(trace: Trace) -> str | None:
 
 
 def read_labels(run: Run, target: Target) -> dict[str, Hashable]:
-    """Return the label of each sample that has one, by id, sorted."""
+    """Return the label of each sample that has one, by id, sorted.
+
+    Raises:
+        InputError: the run is empty; or the labels are of other samples, or as many as there are not.
+    """
     if not len(run):
         raise InputError(f"{run.path}: has no finished samples")
+    if not isinstance(target, str) and not callable(target):
+        return _given_labels(run, target)
     if target == "faithful":
         faithful = {name: run.faithful(name) for name in sorted(run.ids)}
         words = {True: "faithful", False: "unfaithful"}
@@ -57,6 +69,25 @@ def read_labels(run: Run, target: Target) -> dict[str, Hashable]:
         raise InputError(f"target {target!r}: choose faithful, difference_type or a function of a trace")
     labels = {name: label_trace(run[name]) for name in sorted(run.ids)}
     return {name: label for name, label in labels.items() if label is not None}
+
+
+def _given_labels(run: Run, labels: Labels) -> dict[str, Hashable]:
+    if isinstance(labels, Mapping | pd.Series):
+        by_id = {str(name): label for name, label in labels.items()}
+        if unknown := [name for name in by_id if name not in run]:
+            raise InputError(f"labels: the run has no sample {unknown[0]!r}; give labels by sample id")
+    elif isinstance(labels, np.ndarray | Sequence):
+        values = list(labels)
+        if len(values) != len(run):
+            raise InputError(
+                f"labels: there are {len(values)}, and the run has {len(run)} samples; give them by id"
+            )
+        by_id = dict(zip(run.ids, values, strict=True))
+    else:
+        raise InputError(
+            f"target {labels!r}: choose faithful, difference_type, a function of a trace, or labels"
+        )
+    return {name: by_id[name] for name in sorted(by_id) if not pd.isna(by_id[name])}
 
 
 def select_classes(
@@ -89,4 +120,6 @@ def select_classes(
 
 def target_name(target: Target | str) -> str:
     """Return the name of a target, for attributes and messages."""
-    return target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)
+    if isinstance(target, str):
+        return target
+    return getattr(target, "__name__", type(target).__name__) if callable(target) else "given labels"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from helpers import runs
@@ -23,10 +24,10 @@ from mmprobe.analyses import export
 from mmprobe.analyses.held_out import assign_folds
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache.schema import BLOCK_STEPS
-from mmprobe.errors import NotApplicable, NotCaptured
+from mmprobe.errors import InputError, NotApplicable, NotCaptured
 from mmprobe.probes import cross_validation
 from mmprobe.probes.linear import linear_probe, linear_probe_by_step
-from mmprobe.probes.targets import object_presence
+from mmprobe.probes.targets import object_presence, read_labels
 from mmprobe.probes.vectors import REDUCTIONS, read_vectors
 from mmprobe.viz.figures.linear_probe import panels
 
@@ -117,6 +118,33 @@ def test_values_equal_those_of_scikit_learn(planted, dataset):
         assert of_layer.auc.item() == pytest.approx(roc_auc_score(truth, score), abs=0.01)
         assert of_layer.accuracy.item() == pytest.approx(accuracy_score(truth, score > 0.5))
         assert of_layer.balanced_accuracy.item() == pytest.approx(balanced_accuracy_score(truth, score > 0.5))
+
+
+def test_the_weights_are_those_of_scikit_learn_on_all_samples(planted, dataset):
+    truth = np.array([planted.faithful(name) for name in sorted(planted.ids)])
+    scaled = vectors(planted, 2)
+    scale = scaled.std(0)
+    scaled = (scaled - scaled.mean(0)) / scale
+    model = LogisticRegression(C=0.01, class_weight="balanced", max_iter=1000).fit(scaled, ~truth)
+    coef = dataset["coef"].sel(layer=2)
+    np.testing.assert_allclose(
+        coef.sel({"class": "unfaithful"}), model.coef_[0] / scale, rtol=0.01, atol=1e-3
+    )
+    np.testing.assert_allclose(coef.sel({"class": "faithful"}), -coef.sel({"class": "unfaithful"}))
+
+
+def test_labels_can_be_given(planted):
+    words = {name: "yes" if planted.faithful(name) else "no" for name in planted.ids}
+    series = pd.Series(words, dtype=object)
+    expected = dict(sorted(words.items()))
+    given = (words, series, series.to_numpy(), list(words.values()))
+    assert all(read_labels(planted, labels) == expected for labels in given)
+    some = series.where(series == "yes", None)
+    assert set(read_labels(planted, some).values()) == {"yes"}, "no label, no sample"
+    with pytest.raises(InputError, match="labels: there are 1, and the run has"):
+        read_labels(planted, ["yes"])
+    with pytest.raises(InputError, match="labels: the run has no sample 'x'"):
+        read_labels(planted, {"x": "yes"})
 
 
 def test_the_rotated_fit_is_the_same_fit():
