@@ -27,7 +27,7 @@ from mmprobe.models.torch_hooks import find_hooked_module
 from mmprobe.samples import Sample
 
 MAX_BYTES = 2**30  # of all kept prefixes; ours
-_OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # one value a token
+OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # one value a token
 
 
 def prefix_key(sample: Sample) -> tuple[Any, ...]:
@@ -176,21 +176,32 @@ class PrefixStore:
             return None
         parts = []
         for key, chat, prompt in zip(keys, chats, batch.prompts, strict=True):
-            length = _prefix_length(prompt)
-            if prefix_bytes(self.model, length, self.keeps_states) > self.max_bytes:
-                return None
-            if key not in self.prefixes:
-                single = batch if len(chats) == 1 else build_batch(self.model, [chat])
-                inputs = {name: _cut(name, value, 0, 0, length) for name, value in single.inputs.items()}
-                self._keep(key, read_tokens(self.model, inputs, prompt, None, self.keeps_states))
-            self.prefixes.move_to_end(key)
-            part = self.prefixes[key].common_part(prompt)
+            part = self.find(key, chat, prompt, batch if len(chats) == 1 else None)
             if part is None:
                 return None
             parts.append(part)
         if len(parts) > 1:  # rows of different lengths: each is read up to its last token
             parts = [self._read_rest(batch, row, part) for row, part in enumerate(parts)]
         return join_prefixes(self.model, batch, parts)
+
+    def find(
+        self, key: tuple[Any, ...], chat: Chat, prompt: Prompt, single: Batch | None = None
+    ) -> Prefix | None:
+        """Return the beginning of a prompt from the store, or read and keep it; None if it is too large.
+
+        Args:
+            key: equal for chats with the same images and system prompt.
+            single: the batch of this chat alone; None to build it where it is needed.
+        """
+        length = _prefix_length(prompt)
+        if prefix_bytes(self.model, length, self.keeps_states) > self.max_bytes:
+            return None
+        if key not in self.prefixes:
+            single = build_batch(self.model, [chat]) if single is None else single
+            inputs = {name: _cut(name, value, 0, 0, length) for name, value in single.inputs.items()}
+            self._keep(key, read_tokens(self.model, inputs, prompt, None, self.keeps_states))
+        self.prefixes.move_to_end(key)
+        return self.prefixes[key].common_part(prompt)
 
     def _read_rest(self, batch: Batch, row: int, part: Prefix) -> Prefix:
         """Return a row's prompt up to its last token, given its beginning."""
@@ -200,7 +211,7 @@ class PrefixStore:
         inputs = {
             name: _cut(name, value, row, prompt.padding, -1)
             for name, value in batch.inputs.items()
-            if name in _OF_TOKENS
+            if name in OF_TOKENS
         }
         return read_tokens(self.model, inputs, prompt, part, self.keeps_states)
 
@@ -220,7 +231,7 @@ def _prefix_length(prompt: Prompt) -> int:
 
 def _cut(name: str, value: Any, row: int, first: int, end: int) -> Any:
     """Return some tokens of one row, and what belongs to no token as it is."""
-    return value[row : row + 1, first:end] if name in _OF_TOKENS else value
+    return value[row : row + 1, first:end] if name in OF_TOKENS else value
 
 
 def read_tokens(
@@ -235,7 +246,7 @@ def read_tokens(
         keeps_states: whether to keep the states that the unembedding reads.
     """
     states = [] if before is None or before.states is None else [before.states]
-    cache = DynamicCache() if before is None else _build_cache(model, [before], [0])
+    cache = DynamicCache() if before is None else build_cache(model, [before], [0])
     observed = (
         observe(model.family.decoder(model.hf).norm, outputs=states.append) if keeps_states else nullcontext()
     )
@@ -254,13 +265,13 @@ def read_tokens(
 def join_prefixes(model: Model, batch: Batch, prefixes: Sequence[Prefix]) -> SharedStart:
     """Return where a batch goes on, given the beginning of each row; all of them end at the same column."""
     paddings = [prompt.padding for prompt in batch.prompts]
-    cache = _build_cache(model, prefixes, paddings)
+    cache = build_cache(model, prefixes, paddings)
     states = [prefix.states for prefix in prefixes if prefix.states is not None]
-    inputs = {name: value for name, value in batch.inputs.items() if name in _OF_TOKENS}
+    inputs = {name: value for name, value in batch.inputs.items() if name in OF_TOKENS}
     return SharedStart(inputs | {"past_key_values": cache}, _pad(states, paddings) if states else None)
 
 
-def _build_cache(model: Model, prefixes: Sequence[Prefix], paddings: Sequence[int]) -> DynamicCache:
+def build_cache(model: Model, prefixes: Sequence[Prefix], paddings: Sequence[int]) -> DynamicCache:
     """Return a cache with a prefix a row, and let the model place later tokens behind it."""
     cache = DynamicCache()
     for layer in range(len(prefixes[0].keys)):

@@ -13,7 +13,12 @@ from tqdm import tqdm
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.hooks import Change
-from mmprobe.probes.components.component_pair import ComponentPair, find_all_tokens, read_pair
+from mmprobe.probes.components.component_pair import (
+    ComponentPair,
+    begin_at_change,
+    find_all_tokens,
+    read_pair,
+)
 from mmprobe.probes.components.component_patching import add_pair, make_patch
 from mmprobe.probes.components.components import Values, change_component, read_components, read_gradients
 from mmprobe.probes.components.metrics import Metric
@@ -54,8 +59,9 @@ def attribution_patching(
       For one component a layer (attention, ffn) it converges to the exact effect, except in a mixture of
       experts, whose choice of experts jumps.
 
-    It takes four forward passes and one backward pass for `atp`; one more of both for each layer for
-    `atp_star`, and a forward pass for each verified component; `steps` of both for each layer for `ig`.
+    It takes five forward passes, one of them with a backward pass, for `atp`; one more of both for each layer
+    for `atp_star`, and a forward pass for each verified component; `steps` of both for each layer for `ig`. As
+    in `patch_components`, they begin at the first difference of the prompts, for three passes more.
 
     Use it for a first look at many components, before `patch_components` on the few that matter. It is no
     result by itself: where the answer is certain, gradients are near 0 and the estimate is too small.
@@ -102,15 +108,14 @@ def attribution_patching(
         with torch.no_grad():
             pair = read_pair(model, clean, corrupt, metric, answer, max_new_tokens)
             positions = find_all_tokens(pair.clean.forcing, clean, tokens)
-            values = _Values(
-                read_components(pair.clean, kind), read_components(pair.corrupt, kind), positions
-            )
+            pair, (changed,) = begin_at_change(pair, metric, [positions])
+            values = _Values(read_components(pair.clean, kind), read_components(pair.corrupt, kind), changed)
         passes_before = pair.clean.count
         if method == "ig":
             parts = _integrate(pair, kind, values, steps)
         else:
             parts = values.weigh(read_gradients(pair.clean, [kind], pair.metric)[kind])
-        by_position = _stack(model, parts, positions)
+        by_position = _stack(model, parts, len(positions))
         estimate = by_position.sum(-1)
         if method == "atp_star":
             estimate = np.copysign(_drop_gradients(pair, kind, values), estimate)
@@ -179,18 +184,22 @@ def _drop_gradients(pair: ComponentPair, kind: str, values: _Values) -> np.ndarr
     for layer in tqdm(layers, desc="attribution_patching", disable=None):
         blocked = [("attention", layer), ("ffn", layer)]
         gradients = read_gradients(pair.clean, [kind], pair.metric, blocked=blocked)[kind]
-        estimate = np.abs(_stack(model, values.weigh(gradients), values.positions).sum(-1))
+        estimate = np.abs(_stack(model, values.weigh(gradients), len(values.positions)).sum(-1))
         estimate[layer] = np.where(np.isnan(estimate[layer]), np.nan, 0)  # not of the layer itself
         total = total + estimate
     return np.asarray(total) / max(len(layers) - 1, 1)
 
 
-def _stack(model: Model, parts: Values, positions: Tensor) -> np.ndarray:
-    """Return float [layer, head, position] or [layer, position]; NaN for layers that did not run."""
+def _stack(model: Model, parts: Values, count: int) -> np.ndarray:
+    """Return float [layer, head, position] or [layer, position]; NaN for layers that did not run.
+
+    Positions before those of the parts, which are equal in both prompts, get 0.
+    """
     width = next(iter(parts.values())).shape[1:]
-    out = np.full((model.n_layers, *width, len(positions)), np.nan)
+    out = np.full((model.n_layers, *width, count), np.nan)
     for layer, part in parts.items():
-        out[layer] = np.moveaxis(part.double().cpu().numpy(), 0, -1)
+        out[layer] = 0
+        out[layer, ..., count - len(part) :] = np.moveaxis(part.double().cpu().numpy(), 0, -1)
     return out
 
 
@@ -208,6 +217,6 @@ def _verify(
             break
         patch = make_patch(values.corrupt[layer], values.positions, int(place[1]) if kind == "head" else None)
         with torch.no_grad(), change_component(model, kind, layer, patch):
-            effect[place] = pair.before - float(pair.metric(pair.clean.logits(first_layer=layer)))
+            effect[place] = pair.lose(pair.clean.logits(first_layer=layer))
         exact[place] = True
     return effect, exact

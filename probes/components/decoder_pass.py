@@ -1,4 +1,7 @@
-"""Forward passes of the decoder over a prompt with its answer, which repeat only what can differ."""
+"""Forward passes of the decoder over a prompt with its answer, which repeat only what can differ.
+
+That is the layers from the first one that is changed, and the tokens from the first one that is changed: the keys
+and values of the tokens before it are read once and reused."""
 
 from __future__ import annotations
 
@@ -9,9 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from mmprobe.models.hooks import Forward, wrap_forward
+from mmprobe.models.shared_prefix import why_not_shared
 from mmprobe.probes.teacher_forcing import TeacherForcing
+
+KeysAndValues = dict[int, tuple[Tensor, Tensor]]
 
 
 class DecoderPass:
@@ -25,7 +32,9 @@ class DecoderPass:
 
     Attributes:
         forcing: the prompt with its answer.
-        inputs: the arguments of the decoder's forward.
+        inputs: the arguments of the decoder's forward, of all tokens.
+        start: the first token that passes compute (`begin_at`).
+        keys: by layer, the keys and values of the tokens before it, [1, kv_head, position, dim].
         count: number of forward passes so far.
         first_logits: float32 [step, vocabulary], the logits of the first pass.
 
@@ -40,13 +49,12 @@ class DecoderPass:
     """
 
     def __init__(self, forcing: TeacherForcing):
-        self.forcing, self.count = forcing, 0
+        self.forcing, self.count, self.start = forcing, 0, 0
         self.inputs: dict[str, Any] = {}
+        self.keys: KeysAndValues = {}
         self._base_output: Any = None
-        self._reached: tuple[int, Any] = (
-            -1,
-            torch.empty(0),
-        )  # a layer, and what it returns if nothing is changed
+        # by start: a layer, and what it returns if nothing is changed
+        self._reached: dict[int, tuple[int, Any]] = {}
         hf = forcing.model.hf
         options = {"logits_to_keep": len(forcing.ids) + 1} if hf._supports_logits_to_keep() else {}
         self._arguments = forcing.inputs | options | {"use_cache": False}
@@ -54,17 +62,61 @@ class DecoderPass:
             self.first_logits = self._cut(hf(**self._arguments).logits)
         self.count = 1
 
+    def begin_at(self, position: int, keys: KeysAndValues | None = None) -> int:
+        """Let later passes compute the tokens from a position on, and return the position where they begin.
+
+        What hooks see of a pass begins there, too. All steps of the answer are computed: a position behind the
+        last token of the prompt counts as this token. Where the keys of a family cannot be reused
+        (`why_not_shared`), passes begin at 0.
+
+        Args:
+            position: no token before it is changed in later passes.
+            keys: of the tokens before the position, or of more; None to read them.
+        """
+        position = min(position, len(self.forcing.prompt.ids) - 1)
+        self.start = 0 if why_not_shared(self.forcing.model) else position
+        if keys is None and self.start:
+            keys = self._read_keys()
+        parts = (keys or {}).items() if self.start else ()
+        self.keys = {
+            layer: (key[:, :, : self.start], value[:, :, : self.start]) for layer, (key, value) in parts
+        }
+        return self.start
+
+    def _read_keys(self) -> KeysAndValues:
+        """Return the keys and values of the tokens before the start."""
+        self.count += 1
+        cache = DynamicCache()
+        with torch.no_grad():
+            inputs = cut_inputs(self.inputs, slice(None, self.start))
+            self._decoder(**inputs | {"past_key_values": cache, "use_cache": True})
+        layers: Any = cache.layers
+        return {number: (layer.keys, layer.values) for number, layer in enumerate(layers)}
+
+    @property
+    def _decoder(self) -> Any:
+        return self.forcing.model.family.decoder(self.forcing.model.hf)
+
+    def _build_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return inputs of the decoder from the start on, with the keys before it."""
+        if not self.start:
+            return inputs
+        cache = DynamicCache()  # a pass adds to it
+        for layer, (key, value) in self.keys.items():
+            cache.update(key, value, layer)
+        return cut_inputs(inputs, slice(self.start, None)) | {"past_key_values": cache}
+
     def logits(self, inputs: dict[str, Any] | None = None, first_layer: int = 0) -> Tensor:
         """Return float32 [step, vocabulary], the logits of each token of the answer.
 
         Args:
-            inputs: arguments of the decoder's forward; None for the prompt's own.
+            inputs: arguments of the decoder's forward, of all tokens; None for the prompt's own.
             first_layer: the first layer that the caller changes. Earlier ones are not computed again, so a
                 loop over layers should go up. With other inputs it must be 0.
         """
         self.count += 1
-        hf, arguments = self.forcing.model.hf, self.inputs if inputs is None else inputs
-        decoder = self.forcing.model.family.decoder(hf)
+        hf, decoder = self.forcing.model.hf, self._decoder
+        arguments = self._build_inputs(self.inputs if inputs is None else inputs)
 
         def read(forward: Forward) -> Forward:
             def forward_from_decoder(*args: Any, **options: Any) -> Any:
@@ -80,8 +132,9 @@ class DecoderPass:
     @contextmanager
     def _skip_layers(self, first_layer: int) -> Iterator[None]:
         """Within the block, take what layers before the first return from an earlier pass, or keep it."""
-        model = self.forcing.model
-        reached, stored = self._reached if self._reached[0] < first_layer else (-1, torch.empty(0))
+        model, none = self.forcing.model, (-1, torch.empty(0))
+        reached, stored = self._reached.get(self.start, none)
+        reached, stored = (reached, stored) if reached < first_layer else none
 
         def wrap(layer: int, forward: Forward) -> Forward:
             def skip(*args: Any, **options: Any) -> Any:
@@ -89,7 +142,7 @@ class DecoderPass:
 
             def keep(*args: Any, **options: Any) -> Any:
                 output = forward(*args, **options)
-                self._reached = (layer, output.detach().clone())
+                self._reached[self.start] = (layer, output.detach().clone())
                 return output
 
             return skip if layer <= reached else keep
@@ -117,3 +170,46 @@ class DecoderPass:
         finally:
             keep_output.remove()
             keep_inputs.remove()
+
+
+def cut_inputs(inputs: dict[str, Any], tokens: slice) -> dict[str, Any]:
+    """Return arguments of the decoder's forward for some of the tokens, from the first or to the last one on.
+
+    The mask keeps a column for each token up to the last of them.
+
+    Example:
+        >>> cut_inputs({"inputs_embeds": torch.zeros(1, 5, 2), "position_ids": None}, slice(3, None))[
+        ...     "inputs_embeds"
+        ... ].shape
+        torch.Size([1, 2, 2])
+    """
+    out = dict(inputs)
+    for name in ("inputs_embeds", "visual_pos_masks"):
+        if isinstance(out.get(name), Tensor):
+            out[name] = out[name][:, tokens]
+    if isinstance(out.get("position_ids"), Tensor):
+        out["position_ids"] = out["position_ids"][..., tokens]
+    if isinstance(out.get("attention_mask"), Tensor):
+        out["attention_mask"] = out["attention_mask"][:, : tokens.stop]
+    if isinstance(out.get("deepstack_visual_embeds"), list):  # a row for each visual token
+        kept = torch.zeros_like(inputs["visual_pos_masks"])
+        kept[:, tokens] = True
+        rows = kept[inputs["visual_pos_masks"]]
+        out["deepstack_visual_embeds"] = [part[rows] for part in out["deepstack_visual_embeds"]]
+    return out
+
+
+def first_difference(inputs: dict[str, Any], others: dict[str, Any]) -> int:
+    """Return the first token whose arguments of the decoder's forward differ; the number of tokens if none does.
+
+    Example:
+        >>> ones = torch.ones(1, 5, 2)
+        >>> first_difference({"inputs_embeds": ones}, {"inputs_embeds": ones * torch.arange(1, 6)[None, :, None]})
+        1
+    """
+    differs = (inputs["inputs_embeds"] != others["inputs_embeds"])[0].any(-1)
+    for part, other in zip(
+        *(each.get("deepstack_visual_embeds") or [] for each in (inputs, others)), strict=True
+    ):
+        differs[inputs["visual_pos_masks"][0]] |= (part != other).any(-1)
+    return int(differs.nonzero()[0]) if differs.any() else len(differs)

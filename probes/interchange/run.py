@@ -12,6 +12,7 @@ from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.chat import Chat, build_chat
+from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, why_not_shared
 from mmprobe.probes.answer_records import (
     Arrays,
     Record,
@@ -45,7 +46,8 @@ def image_interchange_run(
     a kind; attrs["kind"] names it.
 
     It takes one forward pass over each answer, one for each kind, one for each region and one for all regions
-    together.
+    together. Where samples ask about the same images, the common beginnings of their prompts are read once for
+    each set of own or other images, and the passes are over the rest.
 
     Use it first, before any look at attention: an answer without an effect does not use its images, wherever
     the model attends. It does not say by which way through the model; `patch_components` does.
@@ -112,6 +114,8 @@ def image_interchange_run(
     if not any(found.values()):
         raise NotApplicable(f"{name}: no sample has images that could be exchanged for others")
 
+    prefixes = _share_prefixes(model, list_samples(source))
+
     def measure(answers: list[RunAnswer]) -> list[Arrays]:
         usable = []
         for place, answer in enumerate(answers):
@@ -121,7 +125,8 @@ def image_interchange_run(
                 usable.append((place, answer, others))
         rows: list[Arrays] = [{} for _ in answers]
         if usable:
-            measured = _measure_batch(model, [(answer, others) for _, answer, others in usable], kinds)
+            batch = [(answer, others) for _, answer, others in usable]
+            measured = _measure_batch(model, batch, kinds, prefixes)
             for (place, *_), arrays in zip(usable, measured, strict=True):
                 rows[place] = arrays
         return rows
@@ -166,10 +171,17 @@ def _select_samples(samples: Sequence[Sample], ids: Sequence[str], name: str) ->
     return [by_id[each] for each in ids]
 
 
+def _share_prefixes(model: Model, samples: Sequence[Sample]) -> PrefixStore | None:
+    """Return an empty store for prompts about the same images; None where no samples share images."""
+    shares = repeated_keys(samples) and why_not_shared(model) is None and model.has_plain_logits
+    return PrefixStore(model, frozenset(), keeps_states=False) if shares else None
+
+
 def _measure_batch(
     model: Model,
     batch: Sequence[tuple[RunAnswer, dict[str, Images | None]]],
     kinds: Sequence[str],
+    prefixes: PrefixStore | None,
 ) -> list[Arrays]:
     """Return what each answer loses.
 
@@ -185,7 +197,7 @@ def _measure_batch(
             chat if other is None else chat._replace(images=other)
             for chat, other in zip(chats, images, strict=True)
         ]
-        return [row.numpy().astype(float) for row in read_logprobs(model, changed, answers)]
+        return [row.numpy().astype(float) for row in read_logprobs(model, changed, answers, prefixes)]
 
     own = read([None] * len(batch))
     effects: list[dict[str, np.ndarray]] = [{} for _ in batch]

@@ -17,16 +17,16 @@ from mmprobe.models.attention import (
     observe_attention,
     replace_keys,
 )
-from mmprobe.probes.components.decoder_pass import DecoderPass
+from mmprobe.probes.components.decoder_pass import DecoderPass, KeysAndValues
 from mmprobe.probes.teacher_forcing import TeacherForcing
-
-KeysAndValues = dict[int, tuple[Tensor, Tensor]]
 
 
 class BlockedPass:
     """Repeated passes over one prompt with its answer, each without some pairs of query and key.
 
-    All passes use the same kernel and the same kind of mask, so any difference comes from what is blocked.
+    All passes use the same kernel and the same kind of mask, so any difference comes from what is blocked. A pass
+    begins at the first query that is blocked: what earlier tokens compute is reused (`DecoderPass.begin_at`), and
+    compared with a pass over the same tokens.
 
     Args:
         forcing: a prompt with its answer.
@@ -56,9 +56,10 @@ class BlockedPass:
             attention: (lambda call, layer=layer: self._keep(layer, call))
             for layer, attention in enumerate(self._attentions)
         }
-        with self._same_kernel(), observe_attention(self._configs, observers):
+        with self._same_kernel(0), observe_attention(self._configs, observers):
             self._passes = DecoderPass(forcing)
         self.before = self._read(self._passes.first_logits)
+        self._before = {0: self.before}  # by the first token of a pass
 
     @property
     def count(self) -> int:
@@ -85,9 +86,13 @@ class BlockedPass:
             seen = seen & self._differ(layers, others)
         if not seen.any():
             return torch.zeros_like(self.before)
-        with self._same_kernel(), self._replace(pairs, layers, replacement, others), torch.no_grad():
-            logits = self._passes.logits(first_layer=layers[0])
-        return self.before - self._read(logits)
+        start = self._passes.begin_at(int(pairs.any(1).nonzero()[0]), self.keys)
+        with self._same_kernel(start), torch.no_grad():
+            if start not in self._before:
+                self._before[start] = self._read(self._passes.logits())
+            with self._replace(pairs, layers, replacement, others):
+                logits = self._passes.logits(first_layer=layers[0])
+        return self._before[start] - self._read(logits)
 
     def _differ(self, layers: Sequence[int], others: KeysAndValues) -> Tensor:
         """Return which positions have another key or value in the other prompt in some layer, bool [position]."""
@@ -108,13 +113,14 @@ class BlockedPass:
             )
             self.visible |= seen[0].any(0)
 
-    def _same_kernel(self) -> AbstractContextManager[None]:
-        return block_attention(self._configs, dict.fromkeys(self._attentions, self._nothing))
+    def _same_kernel(self, start: int) -> AbstractContextManager[None]:
+        return block_attention(self._configs, dict.fromkeys(self._attentions, self._nothing[start:]))
 
     def _replace(
         self, pairs: Tensor, layers: Sequence[int], replacement: str, others: KeysAndValues | None
     ) -> AbstractContextManager[None]:
         at = pairs.any(0).nonzero()[:, 0]
+        pairs = pairs[self._passes.start :]
         replacements = {}
         for layer in (layer for layer in layers if layer in self.keys):
             if replacement == "counterfactual":

@@ -14,6 +14,7 @@ from mmprobe.analyses.intervals import mean_interval
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import generate_batch
 from mmprobe.models import Model
+from mmprobe.models.shared_prefix import PrefixStore, prefix_key
 from mmprobe.samples import Sample
 
 CONCLUSION = "Therefore:"
@@ -117,12 +118,15 @@ def chain_tests(
     if not samples or any(sample.prefill for sample in samples):
         raise InputError("chain_tests: give samples without a prefill")
     progress = tqdm(desc="chain_tests", unit="answer", disable=None)
+    keys = frozenset(prefix_key(sample) for sample in samples if sample.images)
+    prefixes = PrefixStore(model, keys, keeps_states=False)
 
     def answer(asked: Sequence[Sample]) -> list[str]:
         texts: list[str] = []
         for start in range(0, len(asked), batch_size):
             batch = asked[start : start + batch_size]
-            texts += [each.text for each in generate_batch(model, batch, max_new_tokens=max_new_tokens)]
+            given = generate_batch(model, batch, max_new_tokens=max_new_tokens, prefixes=prefixes)
+            texts += [each.text for each in given]
             progress.update(len(batch))
         return texts
 
@@ -139,14 +143,16 @@ def chain_tests(
                 f"chain_tests: no answer has steps and a verdict after {conclusion!r}; the first answer is {answers[0]!r}"
             )
         tests = _change_chains(model, samples, chains, usable, mistake, paraphrase)
-        verdicts: dict[str, dict[int, Hashable | None]] = {}
-        for name, changed_steps in tests.items():
-            texts = answer(
-                [prefill_chain(samples[number], steps, conclusion) for number, steps in changed_steps.items()]
-            )
-            verdicts[name] = {
-                number: read_verdict(text) for number, text in zip(changed_steps, texts, strict=True)
-            }
+        # all tests of a sample together, since they share the beginning of the prompt
+        places = sorted(
+            ((number, name) for name in tests for number in tests[name]), key=lambda place: place[0]
+        )
+        texts = answer(
+            [prefill_chain(samples[number], tests[name][number], conclusion) for number, name in places]
+        )
+        verdicts: dict[str, dict[int, Hashable | None]] = {name: {} for name in tests}
+        for (number, name), text in zip(places, texts, strict=True):
+            verdicts[name][number] = read_verdict(text)
     return _collect(model, samples, answers, plain, verdicts, mistake is None)
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
+import xarray as xr
 from helpers.tiny_models import load_tiny_model
 from PIL import Image
 
+from mmprobe import probes
 from mmprobe.errors import NotApplicable
+from mmprobe.models import Model
+from mmprobe.models.hooks import observe
 from mmprobe.probes import (
     attribution_patching,
     direct_logit_attribution,
@@ -15,6 +22,7 @@ from mmprobe.probes import (
     image_interchange_run,
     patch_components,
 )
+from mmprobe.probes.reasoning.chain_tests import Chain
 from mmprobe.samples import Region, Sample
 
 FAMILIES = ["qwen3_vl", "gemma3", "llava_next", "mllama", "qwen3_vl_moe"]  # all with grouped queries
@@ -73,6 +81,78 @@ def test_a_family_runs_all_causal_probes(name, samples):
     attribution = direct_logit_attribution(model, clean)
     np.testing.assert_allclose(attribution.share.sum("component"), attribution.logit, atol=1e-4)
     assert np.abs(attribution.by_source.sel(source="visual")).max() > 1e-4
+
+
+def _direction(model: Model) -> xr.Dataset:
+    values = np.random.default_rng(0).normal(size=(1, model.hf.config.get_text_config().hidden_size))
+    return xr.Dataset({"direction": (("layer", "hidden"), values)}, {"layer": [0]})
+
+
+def _align(model: Model, a: Sample, b: Sample, c: Sample) -> xr.Dataset:
+    pairs = [(a, b, 0), (b, a, 1), (c, c, 1)]  # two sets of images
+    return probes.align_subspace(model, pairs, ("one", "two"), layer=0, epochs=1, batch_size=2)
+
+
+# Every causal probe; the name of a check that refuses a family, or nothing, and a call that needs what the family has.
+METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "image_interchange": ("", lambda model, a, b, c: image_interchange(model, a, b)),
+    "patch_components": ("", lambda model, a, b, c: patch_components(model, a, b, layers=[0])),
+    "generate_patched": ("", lambda model, a, b, c: probes.generate_patched(model, a, b, layers=[0], max_new_tokens=2)),
+    "attribution_patching": ("", lambda model, a, b, c: attribution_patching(model, a, b, verify=1)),
+    "direct_logit_attribution": ("", lambda model, a, b, c: direct_logit_attribution(model, a)),
+    "align_subspace": ("", _align),
+    "dose_response": ("", lambda model, a, b, c: probes.dose_response(
+        model, [a, b], {"any": _direction(model)}, len, scales=[0, 1], max_new_tokens=2
+    )),
+    "chain_tests": ("", lambda model, a, b, c: probes.chain_tests(
+        model, [a, b], lambda text: text[:1], max_new_tokens=4
+    )),
+    "attention_knockout": ("reads images by cross", lambda model, a, b, c: probes.attention_knockout(model, a, layers=[0])),
+    "attention_routes": ("reads images by cross", lambda model, a, b, c: probes.attention_routes(
+        model, a, b, ["image 1"], ["user", "steps"]
+    )),
+    "find_circuit": ("reads images by cross", lambda model, a, b, c: probes.find_circuit(model, a, b, 1, "logprob")),
+    "evaluate_circuit": ("reads images by cross", lambda model, a, b, c: probes.evaluate_circuit(
+        model, xr.Dataset({"score": 0.0}), a, b
+    )),
+    "patch_edges": ("reads images by cross", lambda model, a, b, c: probes.patch_edges(
+        model, a, b, [("image 0", "logits")], "logprob"
+    )),
+    "check_circuit": ("reads images by cross", lambda model, a, b, c: probes.check_circuit(
+        model, a, b, 1, 3, metric="logprob"
+    )),
+}  # fmt: skip
+# What reads without a change, or is one of the above over the answers of a run.
+OTHERS = {
+    "attribute", "linear_probe", "linear_probe_by_step", "logit_lens", "compare_with_regions", "object_presence",
+    "early_verdict", "prefill_chain", "mean_difference", "probe_direction", "random_direction", "concept_eraser",
+    "claim_interventions", "run_probes", "RUN_PROBES",
+}  # fmt: skip
+
+
+def test_the_list_of_causal_probes_is_whole():
+    assert {name for name in probes.__all__ if not name.endswith("_run")} == {*METHODS, *OTHERS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_runs_the_whole_list_or_is_refused_before_it_starts(name, samples, monkeypatch):
+    model, passes = load_tiny_model(name), []
+    steps = Chain(["One.", "Two."], "Therefore: three")
+    monkeypatch.setattr("mmprobe.probes.reasoning.chain_tests.split_chain", lambda text, conclusion: steps)
+    decoder = model.family.decoder(model.hf)
+    for method, (refused, call) in METHODS.items():
+        if method == "evaluate_circuit" and not model.has_cross_attention:
+            continue  # test_circuit_families.py has it, with a circuit
+        passes.clear()
+        with observe(decoder.layers[0], inputs=lambda values: passes.append(values.shape)):
+            if refused and model.has_cross_attention:
+                with pytest.raises(NotApplicable, match=f"^(mllama: )?{name} {refused}"):
+                    call(model, *samples)
+                assert not passes, method
+            else:
+                ds = call(model, *samples)
+                assert ds.attrs["model"] == name and passes, method
 
 
 @pytest.mark.slow

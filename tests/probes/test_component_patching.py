@@ -199,7 +199,7 @@ def test_verified_components_are_exact(tiny_spd, drawn):
         np.testing.assert_allclose(ds.effect.sel(place), exact.effect.sel(place), atol=1e-5)
     kept = ~ds.is_verified.values
     assert (ds.effect.values[kept] == ds.estimate.values[kept]).all()
-    assert ds.attrs["forward_passes"] == 5 + 3 and ds.attrs["backward_passes"] == 1
+    assert ds.attrs["forward_passes"] == 8 + 3 and ds.attrs["backward_passes"] == 1
 
 
 def test_metrics(tiny_spd, drawn):
@@ -209,7 +209,7 @@ def test_metrics(tiny_spd, drawn):
     ds = patch_components(tiny_spd, *drawn, "attention", metric="kl", layers=[5])
     assert ds.metric_clean == 0 and ds.effect.item() >= 0 and ds.total > 0
     ds = patch_components(tiny_spd, *drawn, "attention", metric=last_logit, layers=[5])
-    assert ds.attrs["metric"] == "last_logit" and ds.attrs["forward_passes"] == 5
+    assert ds.attrs["metric"] == "last_logit" and ds.attrs["forward_passes"] == 8
     zero, mean = (
         patch_components(tiny_spd, *drawn, "ffn", layers=[5], replacement=name).effect.item()
         for name in ("zero", "mean")
