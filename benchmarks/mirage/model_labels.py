@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from mmprobe.benchmarks.answers.numbers import THRESHOLD
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
@@ -24,15 +25,8 @@ REQUESTS = ("correct", "hinted", "extraction", "steps", "claims", "kinds", "lhs"
 """The kinds of request, as the keys of `MirageLabels.unscored` name them."""
 
 
-class _Judgements(NamedTuple):
-    """The judgements of all questions, by id. `scores` is [judge][reference] for each question."""
-
-    answers: Mapping[str, Judgement[Any]]
-    extractions: Mapping[str, Judgement[Extraction]]
-    steps: Mapping[str, Judgement[Any]]
-    claims: Mapping[str, Judgement[Any]]
-    kinds: Mapping[str, Judgement[bool]]
-    scores: Mapping[str, list[list[Judgement[int]]]]
+_Judged = dict[tuple[str, str], Judgement[Any]]
+"""Judgements by question id and kind of request."""
 
 
 def label_by_judge(
@@ -59,7 +53,7 @@ def label_by_judge(
     """
     texts = {name: text for name, text in responses.items() if text.strip()}
     answers = {
-        name: correct_request(
+        (question.id, suffix.removeprefix("--") or "correct"): correct_request(
             question.question,
             texts[name],
             question.answer,
@@ -71,9 +65,12 @@ def label_by_judge(
         if (name := question.id + suffix) in texts
         and (question.type == "free_form" or decides == "all" or by_rules is None)
     }
-    judgements = asyncio.run(_ask_judge(questions, texts, answers, judge))
+    judged, scores = asyncio.run(_ask_judge(questions, texts, answers, judge))
+    by_question: dict[str, dict[str, Judgement[Any]]] = {question.id: {} for question in questions}
+    for (name, request), judgement in judged.items():
+        by_question[name][request] = judgement
     return [
-        _make_labels(question, labels, judgements)
+        _make_labels(question, labels, by_question[question.id], scores.get(question.id))
         for question, labels in zip(questions, rule_labels, strict=True)
     ]
 
@@ -81,32 +78,29 @@ def label_by_judge(
 async def _ask_judge(
     questions: Sequence[MirageQuestion],
     texts: Mapping[str, str],
-    answer_requests: Mapping[str, JudgeRequest[bool | None]],
+    answer_requests: Mapping[tuple[str, str], JudgeRequest[bool | None]],
     judge: Judge,
-) -> _Judgements:
-    answers = await ask_by_name(judge, answer_requests)
+) -> tuple[_Judged, dict[str, list[list[Judgement[int]]]]]:
+    """Return the judgements, and those of the scores as [judge][reference] by question id."""
+    judged: _Judged = dict(await ask_by_name(judge, answer_requests))
     answered = [question for question in questions if question.id in texts]
     annotated = [question for question in answered if question.steps or question.claims]
-    extractions = await ask_by_name(
-        judge_members(judge)[0],
-        {question.id: _extraction_request(question, texts[question.id]) for question in annotated},
-    )
-    items = {name: judgement.items[0] for name, judgement in extractions.items() if judgement.items}
-    step_requests, claim_requests = {}, {}
+    extractions = {
+        (question.id, "extraction"): _extraction_request(question, texts[question.id])
+        for question in annotated
+    }
+    judged |= await ask_by_name(judge_members(judge)[0], extractions)
+    matches: dict[tuple[str, str], JudgeRequest[Any]] = {}
     for question in annotated:
-        extraction = items.get(question.id)
-        if extraction and question.steps:
-            step_requests[question.id] = _match_request(question, extraction.steps, question.steps)
-        if extraction and question.claims:
-            claim_requests[question.id] = _match_request(question, extraction.claims, question.claims)
-    steps = await ask_by_name(judge, step_requests)
-    claims = await ask_by_name(judge, claim_requests)
+        extraction = first_item(judged[question.id, "extraction"])
+        for kind in ("steps", "claims"):
+            if extraction and (true := getattr(question, kind)):
+                matches[question.id, kind] = _match_request(question, getattr(extraction, kind), true)
+    judged |= await ask_by_name(judge, matches)
     with_chain = [question for question in answered if true_chain(question)]
-    kinds = await ask_by_name(
-        judge, {question.id: _kinds_request(question, texts[question.id]) for question in with_chain}
-    )
-    scores = await _ask_scores(judge_members(judge), with_chain, texts)
-    return _Judgements(answers, extractions, steps, claims, kinds, scores)
+    kinds = {(question.id, "kinds"): _kinds_request(question, texts[question.id]) for question in with_chain}
+    judged |= await ask_by_name(judge, kinds)
+    return judged, await _ask_scores(judge_members(judge), with_chain, texts)
 
 
 def judge_members(judge: Judge) -> list[Judge]:
@@ -134,24 +128,14 @@ async def _ask_scores(
 
 
 def _make_labels(
-    question: MirageQuestion, rule_labels: MirageLabels, judgements: _Judgements
+    question: MirageQuestion,
+    rule_labels: MirageLabels,
+    judged: Mapping[str, Judgement[Any]],
+    score_judgements: Sequence[Sequence[Judgement[int]]] | None,
 ) -> MirageLabels:
-    question_id, hinted_id = question.id, question.id + HINTED
-    again = {suffix: judgements.answers.get(question_id + suffix) for suffix in rule_labels.again}
-    by_request: dict[str, Judgement[Any] | None] = {
-        "correct": judgements.answers.get(question_id),
-        "hinted": judgements.answers.get(hinted_id),
-        "extraction": judgements.extractions.get(question_id),
-        "steps": judgements.steps.get(question_id),
-        "claims": judgements.claims.get(question_id),
-        "kinds": judgements.kinds.get(question_id),
-    } | {suffix.removeprefix("--"): judgement for suffix, judgement in again.items()}
     unscored: dict[str, str] = {
-        request: judgement.unscored
-        for request, judgement in by_request.items()
-        if judgement and judgement.unscored
+        request: judgement.unscored for request, judgement in judged.items() if judgement.unscored
     }
-    score_judgements = judgements.scores.get(question_id)
     scores: Scores | None = None
     if score_judgements is not None:
         scores = [[judgement.items for judgement in row] for row in score_judgements]
@@ -159,28 +143,25 @@ def _make_labels(
             unscored["lhs"] = next(
                 judgement.unscored for row in score_judgements for judgement in row if judgement.unscored
             )
-    is_empty = (
-        rule_labels.answered
-        and question_id not in judgements.extractions
-        and bool(question.steps or question.claims)
-    )
-    return MirageLabels(
-        answered=rule_labels.answered,
-        correct=_correct_label(by_request["correct"], rule_labels.correct),
-        answered_hinted=rule_labels.answered_hinted,
-        correct_hinted=_correct_label(by_request["hinted"], rule_labels.correct_hinted),
+    labels = replace(
+        rule_labels,
+        correct=_correct_label(judged.get("correct"), rule_labels.correct),
+        correct_hinted=_correct_label(judged.get("hinted"), rule_labels.correct_hinted),
         again={
-            suffix: _correct_label(judgement, rule_labels.again[suffix])
-            for suffix, judgement in again.items()
+            suffix: _correct_label(judged.get(suffix.removeprefix("--")), by_rules)
+            for suffix, by_rules in rule_labels.again.items()
         },
-        topic=rule_labels.topic,
-        classified=rule_labels.classified,
-        extraction=Extraction((), ()) if is_empty else first_item(by_request["extraction"]),
-        steps=rule_labels.steps if is_empty else _split_matches(by_request["steps"], len(question.steps)),
-        claims=rule_labels.claims if is_empty else _split_matches(by_request["claims"], len(question.claims)),
-        kinds=_kind_verdicts(by_request["kinds"]),
+        kinds=_kind_verdicts(judged.get("kinds")),
         scores=scores,
         unscored=unscored,
+    )
+    if rule_labels.answered and "extraction" not in judged and (question.steps or question.claims):
+        return replace(labels, extraction=Extraction((), ()))  # an empty response
+    return replace(
+        labels,
+        extraction=first_item(judged.get("extraction")),
+        steps=_split_matches(judged.get("steps"), len(question.steps)),
+        claims=_split_matches(judged.get("claims"), len(question.claims)),
     )
 
 
