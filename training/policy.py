@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
 from trl import GRPOConfig, GRPOTrainer
+from trl.data_utils import prepare_multimodal_messages
 from trl.trainer.utils import RepeatSampler
 
 from mmprobe.errors import InputError
@@ -24,6 +25,16 @@ from mmprobe.training.rewards import Rewards
 from mmprobe.training.settings import LogosSettings
 
 RewardFunction = Callable[[Sample, str], Rewards]
+
+
+class _Group(NamedTuple):
+    """The responses to one question: rows, ids of prompts and responses, messages, and images."""
+
+    rows: list[Any]
+    prompt_ids: list[Any]
+    completion_ids: list[Any]
+    completions: list[Any]
+    images: list[Any]
 
 
 class LogosTrainer(WholeCheckpoints, GRPOTrainer):
@@ -44,8 +55,11 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
             rows: number of the sample of each group, in the order of the training.
             reward: returns both rewards of a response to a sample.
         """
-        self.samples, self.settings = samples, settings
+        if settings.refill and config.world_size > 1:
+            raise InputError("refill: needs a single process; train without it, or on one GPU")
+        self.samples, self.settings, self.rows = samples, settings, list(rows)
         self._rewards = torch.zeros(0)
+        self._ready: tuple[Any, ...] | None = None  # responses that are there before TRL asks for them
 
         def format_reward(completions: list[Any], sample: list[Sample], **_: Any) -> list[float]:
             self._scored = [
@@ -75,7 +89,10 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         rows = [build_row(self.samples[row["row"]], self.settings.instruction) for row in inputs]
+        if self.settings.refill:
+            rows = self._fill_places(rows)
         output = super()._generate_and_score_completions(rows)
+        self._ready = None
         group = self.settings.samples if self.settings.samples > 1 else len(self._rewards)
         rewards = self._rewards.reshape(-1, group).double().cpu().numpy()
         advantages = compute_advantages(rewards).ravel()
@@ -94,6 +111,44 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
         output["weight"] = torch.tensor(len(kept) / kept.sum() if kept.any() else 0.0, device=mask.device)
         self._metrics["train"]["kept_share"].append(float(kept.mean()))
         return output
+
+    def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
+        return super()._generate(prompts) if self._ready is None else self._ready
+
+    def _fill_places(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows in which new questions have the places of groups with equal rewards, as far as rounds allow.
+
+        Their responses become what `_generate` returns.
+        """
+        group, places = self.settings.samples, len(rows) // self.settings.samples
+        rng = np.random.default_rng([self.settings.seed, self.state.global_step])
+        kept: list[_Group] = []
+        dropped: list[_Group] = []
+        for _ in range(1 + self.settings.refill):
+            prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
+            ids, completion_ids, _mask, completions, _logprobs, extra, images, tools = super()._generate(
+                prompts
+            )
+            self._calculate_rewards(rows, prompts, completions, completion_ids)
+            for start in range(0, len(rows), group):
+                part = slice(start, start + group)
+                own = images[part] if images is not None else [None] * group
+                found = _Group(rows[part], ids[part], completion_ids[part], completions[part], own)
+                differ = len(set(self._rewards[part].tolist())) > 1
+                (kept if differ else dropped).append(found)
+            if len(kept) >= places:
+                break
+            new = rng.choice(self.rows, places - len(kept))
+            rows = [
+                build_row(self.samples[row], self.settings.instruction) for row in new for _ in range(group)
+            ]
+        columns = zip(*(kept + dropped)[:places], strict=True)
+        rows, ids, completion_ids, completions, images = (
+            [each for part in column for each in part] for column in columns
+        )
+        shown = images if any(images) else None
+        self._ready = (ids, completion_ids, None, completions, None, extra, shown, tools)
+        return rows
 
     def _calculate_rewards(self, inputs: Any, *args: Any) -> torch.Tensor:
         rewards = super()._calculate_rewards(inputs, *args)

@@ -32,6 +32,8 @@ class LogosSettings:
         epsilon: of the clipping; ours.
         kl: weight of the KL term; 0 in the paper, and table 13 varies it.
         filter: whether groups with equal rewards are dropped (section 5.3).
+        refill: how often new questions are sampled for the places of dropped groups; ours is never, since the paper says
+            only that a question is discarded for that iteration.
         curriculum: whether questions are selected before a stage (section 5.2).
         lower: later stages keep questions whose mean accuracy is above it; ours. None keeps those at 0, as the text.
         temperature, max_new_tokens: of the responses; ours.
@@ -52,6 +54,7 @@ class LogosSettings:
     epsilon: float = EPSILON
     kl: float = 0.0
     filter: bool = True
+    refill: int = 0
     curriculum: bool = True
     lower: float | None = None
     temperature: float = 1.0
@@ -69,14 +72,18 @@ class LogosSettings:
             )
         if self.stages < 1 or self.samples < 1 or self.epochs < 1:
             raise InputError("stages, epochs and samples must each be 1 or more")
+        if self.refill and not (self.filter and self.samples > 1):
+            raise InputError(
+                "refill: without the filter of groups nothing is dropped, so nothing can be filled in"
+            )
 
 
 ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     "full": {},
-    "no-filter": {"filter": False},
+    "no-filter": {"filter": False, "refill": 0},
     "no-curriculum": {"curriculum": False},
-    "plain": {"filter": False, "curriculum": False},
-    "single-sample": {"samples": 1, "filter": False, "curriculum": False},
+    "plain": {"filter": False, "refill": 0, "curriculum": False},
+    "single-sample": {"samples": 1, "filter": False, "refill": 0, "curriculum": False},
     "kl-1e-2": {"kl": 1e-2},
     "kl-1e-3": {"kl": 1e-3},
     "kl-1e-4": {"kl": 1e-4},

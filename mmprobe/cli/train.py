@@ -63,6 +63,9 @@ def logos(
     temperature: Annotated[float, typer.Option(help="Of the responses.", min=1e-3)] = 1.0,
     max_new_tokens: Annotated[int, typer.Option(help="Longest response.", min=1)] = 1024,
     kl: Annotated[float, typer.Option(help="Weight of the KL term.", min=0)] = 0.0,
+    refill: Annotated[
+        int, typer.Option(help="Rounds that sample new questions for the places of dropped groups.", min=0)
+    ] = 0,
     lower: Annotated[
         float | None, typer.Option(help="Later stages keep questions with a mean accuracy above it.")
     ] = None,
@@ -97,7 +100,7 @@ def logos(
     from mmprobe.training.settings import ablate as change
 
     settings = LogosSettings(
-        stages, epochs, samples, batch, micro_batch, learning_rate, kl=kl, lower=lower,
+        stages, epochs, samples, batch, math.gcd(batch, micro_batch), learning_rate, kl=kl, refill=refill, lower=lower,
         temperature=temperature, max_new_tokens=max_new_tokens, seed=seed, save_steps=save_steps,
         instruction=INSTRUCTION if instruction is None else instruction,
     )  # fmt: skip

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from mmprobe.errors import InputError
+from mmprobe.samples import Sample
+from mmprobe.training.evaluation import collect_metrics, judge_response
 from mmprobe.training.logos import (
     clipped_loss,
     compute_advantages,
@@ -16,6 +18,16 @@ from mmprobe.training.logos import (
     follows_format,
     select_for_stage,
 )
+from mmprobe.training.rewards import reward_response
+
+OBJECTS = [["red star B2", "blue ring A1"], ["red star B2"]]
+CHANGES = [{"sentence": "The ring was removed."}]
+LISTS = "Picture one: red star B2, blue ring A1.\nPicture two: red star B2."
+
+
+def make_sample(kind, answer, name="a"):
+    facts = {"type": kind, "objects": OBJECTS, "differences": CHANGES}
+    return Sample(id=name, question="?", answer=answer, metadata=facts)
 
 
 def test_advantages_of_a_group_of_eight():
@@ -50,3 +62,39 @@ def test_format_and_reward():
     for bad in ("4", good + "!", good * 2, "<think></think><answer>4</answer>", good.replace("</think>", "")):
         assert not follows_format(bad)
     assert [compute_reward(f, c) for f in (False, True) for c in (False, True)] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "truth", "answer", "right"),
+    [
+        ("count", "There is 1 difference.", "There is 1 difference.", 1),
+        ("count", "There is 1 difference.", "There are 2 differences.", 0),
+        ("steps", "Therefore: The ring was removed.", "The ring was removed.", 1),
+        ("steps", "Therefore: The ring was removed.", "The star was removed.", 0),
+        (None, "four", "4", 1),
+        (None, "four", "5", 0),
+    ],
+)
+def test_rewards_of_answers(kind, truth, answer, right):
+    sample = make_sample(kind, truth) if kind else Sample(id="a", question="?", answer=truth)
+    assert reward_response(sample, f"<think>so</think><answer>{answer}</answer>") == (1, right)
+    assert reward_response(sample, f"<answer>{answer}</answer>") == (0, right)
+    assert reward_response(sample, answer) == (0, 0), "without a block there is no answer"
+    assert reward_response(sample, f"<answer>{answer}</answer>" * 2) == (0, 0)
+
+
+def test_reasoning_is_judged_by_what_it_lists():
+    sample = make_sample("count", "There is 1 difference.")
+    answer = "</think><answer>There is 1 difference.</answer>"
+    cases = {
+        LISTS: True,
+        LISTS.replace("Picture two: red", "Picture two: green"): False,
+        LISTS.partition("\n")[0]: False,  # one picture only
+        "so": False,
+    }
+    samples = [make_sample("count", "There is 1 difference.", f"a{number}") for number in range(len(cases))]
+    records = [judge_response(sample, f"<think>{lists}{answer}") for lists in cases]
+    assert [record["faithful"] for record in records] == list(cases.values())
+    metrics = collect_metrics(samples, records)
+    assert metrics["accuracy"].value == 1 and metrics["faithful_when_right"].value == 0.25
+    assert metrics["reasoning_faithful"].n == 4

@@ -172,6 +172,27 @@ def test_the_filter_keeps_groups_with_different_rewards(policy_folder, count_sam
         )
 
 
+def test_refilled_groups_take_the_places_of_dropped_ones(policy_folder, count_samples, tmp_path):
+    model = mp.load_model(str(policy_folder), device="cpu")
+    first = count_samples[0].id
+
+    def reward(sample, response):
+        return Rewards(1.0, 0.0) if sample.id == first else reward_by_hash(sample, response)
+
+    settings = replace(SMALL, refill=3)
+    trainer = build_trainer(model, count_samples, [0, 1, 2, 3], settings, reward, tmp_path)
+    inputs = [{"prompt": "", "row": row} for row in (0, 1) for _ in range(4)]
+    output = trainer._generate_and_score_completions(inputs)
+    assert output["tool_mask"].all() and output["weight"].item() == 1.0
+    assert output["completion_ids"].shape[0] == output["advantages"].shape[0] == 8
+    assert sum(output["num_images"]) == 16 and len(output["image_grid_thw"]) == 16
+    texts = model.tokenizer.batch_decode(output["completion_ids"], skip_special_tokens=True)
+    scores = np.array([sum(reward_by_hash(None, text)) for text in texts]).reshape(2, 4)
+    np.testing.assert_allclose(output["advantages"], compute_advantages(scores).ravel(), atol=1e-6)
+    with pytest.raises(InputError, match="nothing is dropped"):
+        replace(SMALL, refill=1, filter=False)
+
+
 def test_a_single_sample_is_compared_with_the_batch(policy_folder, count_samples, tmp_path):
     model = mp.load_model(str(policy_folder), device="cpu")
     settings = replace(ablate(SMALL, "single-sample"), batch_size=4)
