@@ -6,13 +6,12 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 from attacks import run
 from attacks.hostile import mutate_json
+from helpers.forked import run_script
 
 SEED = 0
 N_CASES = int(os.environ.get("MMPROBE_ATTACKS", "200"))  # the page has 1,000, which take seven minutes
@@ -21,9 +20,9 @@ N_CASES = int(os.environ.get("MMPROBE_ATTACKS", "200"))  # the page has 1,000, w
 @pytest.mark.slow
 def test_every_attack_is_held():
     """It runs as a process of its own, since the attacks change what commands load."""
-    command = [sys.executable, "tests/attacks/run.py", "--seed", str(SEED), "--n", str(N_CASES)]
-    done = subprocess.run(command, cwd=run.ROOT, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stdout + done.stderr
+    script = run.ROOT / "tests" / "attacks" / "run.py"
+    done = run_script(script, "--seed", SEED, "--n", N_CASES, cwd=run.ROOT)
+    assert done.code == 0, done.stdout + done.stderr
 
 
 def test_the_page_shows_a_thousand_cases_that_were_held():
