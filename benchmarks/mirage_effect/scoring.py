@@ -103,7 +103,10 @@ def compute_metrics(
 
 def _unread_share(truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts) -> Metric:
     """Return the share of answers that are neither right nor wrong, or have no label. Empty ones do not count."""
-    unread: dict[str, float | None] = {name: float(right is None) for name, right in verdicts.items()}
+    names = [question.id + suffix for question in truth.choices for suffix in WAYS.values()]
+    unread: dict[str, float | None] = {
+        name: float(verdicts[name] is None) if name in verdicts else None for name in names
+    }
     for name, (_, text) in select_answers_to_label(truth, answers).items():
         unread[f"{name}/labels"] = float(labels.get(name) is None) if text.strip() else None
     return mean_metric(list(unread.values()), "lower")
