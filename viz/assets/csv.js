@@ -16,21 +16,8 @@ const csv = (() => {
       Array.from({ length: size ? rest.length / size : 0 }, (_, row) => rest.slice(row * size, (row + 1) * size)), flat);
   }
 
-  /** Returns names for custom data from the hover text: "[low, high]", "n = 3", "Hedges' g +0.1". */
-  function customNames(template) {
-    const names = new Map();
-    let before = "";
-    for (const part of (template ?? "").split(/(%\{[^}]*\})/)) {
-      const match = part.match(/^%\{customdata(?:\[(\d+)\])?/);
-      if (match) {
-        const word = before.split(/<[^>]*>|, /).pop().replace(/[=:\s]+$/, "").trim();
-        const name = /\[$/.test(before) ? "low" : before === ", " && [...names.values()].at(-1) === "low" ? "high" : word;
-        if (name) names.set(match[1] ?? "", name);
-      }
-      before = part.startsWith("%{") ? "" : part;
-    }
-    return names;
-  }
+  /** Returns the names of a trace's custom data by index; "" is the index of a single number. */
+  const customNames = (trace) => new Map(Object.entries(trace.meta?.columns ?? {}));
 
   function customValues(point, names) {
     const values = point !== null && typeof point === "object" ? decode(point) : point;
@@ -55,7 +42,7 @@ const csv = (() => {
   }
 
   function cells(trace, about) {
-    const names = customNames(trace.hovertemplate);
+    const names = customNames(trace);
     const [xs, ys, extra] = [trace.x, trace.y, trace.customdata].map(decode);
     return decode(trace.z).flatMap((line, row) => decode(line).map((z, column) => ({
       ...about, x: xs[column] ?? column, y: ys[row] ?? row, z, ...customValues(decode(extra[row])[column], names) })));
@@ -71,7 +58,7 @@ const csv = (() => {
   }
 
   function points(trace, about, band) {
-    const names = customNames(trace.hovertemplate);
+    const names = customNames(trace);
     const ends = { ...band, ...errorEnds(trace) };
     const [xs, ys, extra] = [trace.x, trace.y, trace.customdata].map(decode);
     return Array.from({ length: Math.max(xs.length, ys.length) }, (_, index) => ({

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections import Counter
 from functools import cache
@@ -85,9 +86,40 @@ def compress(data: bytes) -> str:
 
 
 def figure_block(number: int, figure: go.Figure) -> str:
-    """Return the data block of a figure, as figures.js reads it."""
-    packed = compress(escape_json(figure.to_json()).encode("utf-8", errors="replace"))
+    """Return the data block of a figure, as figures.js reads it.
+
+    The `meta` of a trace gets the names of its custom data, which are columns of the figure's CSV.
+    """
+    content = json.loads(figure.to_json())
+    for trace in content["data"]:
+        if columns := name_columns(trace.get("hovertemplate") or ""):
+            trace["meta"] = {**(trace.get("meta") or {}), "columns": columns}
+    packed = compress(escape_json(json.dumps(content, separators=(",", ":"))).encode())
     return data_block(f"figure-data-{number}", json.dumps(packed))
+
+
+def name_columns(template: str) -> dict[str, str]:
+    """Return names of a trace's custom data by index ("" where it is one number), from its hover text.
+
+    Example:
+        >>> name_columns("%{y} [%{customdata[0]}, %{customdata[1]}]<br>n = %{customdata[2]}, Hedges' g %{customdata[3]}")
+        {'0': 'low', '1': 'high', '2': 'n', '3': "Hedges' g"}
+        >>> name_columns("n = %{customdata}")
+        {'': 'n'}
+    """
+    names: dict[str, str] = {}
+    before = ""
+    for part in re.split(r"(%\{[^}]*\})", template):
+        if match := re.match(r"%\{customdata(?:\[(\d+)\])?", part):
+            name = re.sub(r"[=:\s]+$", "", re.split(r"<[^>]*>|, ", before)[-1]).strip()
+            if before.endswith("["):
+                name = "low"
+            elif before == ", " and "low" in list(names.values())[-1:]:
+                name = "high"
+            if name:
+                names[match[1] or ""] = name
+        before = "" if part.startswith("%{") else part
+    return names
 
 
 def pack_array(values: np.ndarray, dtype: str) -> str:
