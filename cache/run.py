@@ -6,10 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import h5py
 from tqdm import tqdm
 
 from mmprobe.cache.arrays import stack_traces
@@ -85,7 +88,7 @@ class Run:
         return (self[name] for name in self.ids)
 
     def stream(self, task: str, names: Iterable[str] | None = None) -> Iterator[tuple[str, Trace]]:
-        """Yield ids and traces with a progress bar. Each trace's file stays open until the next trace.
+        """Yield ids and traces with a progress bar. Each trace's file stays open until one in another file comes.
 
         Args:
             task: the text of the progress bar.
@@ -95,9 +98,12 @@ class Run:
             >>> for name, trace in run.stream("lengths"):           # doctest: +SKIP
             ...     print(name, trace.steps.sizes["step"])
         """
-        for name in tqdm(self.ids if names is None else list(names), desc=task, unit="trace", disable=None):
-            with self[name].keep_open() as trace:
-                yield name, trace
+        chosen = tqdm(self.ids if names is None else list(names), desc=task, unit="trace", disable=None)
+        for pack, together in groupby(chosen, self._packs.get):
+            with _open_pack(pack) if pack is not None else nullcontext() as opened:
+                for name in together:
+                    with self[name].keep_open(opened) as trace:
+                        yield name, trace
 
     def __contains__(self, name: object) -> bool:
         return name in self._id_set
@@ -277,12 +283,28 @@ def packed_names(path: Path) -> list[str]:
     Raises:
         InputError: it cannot be read.
     """
-    try:
-        with open_checked(path) as file:
+    with _open_pack(path) as file:
+        try:
             return list_names(open_group(file.id, "samples"))
-    except (OSError, RuntimeError, SystemError, ValueError) as error:
-        remedy = "trace again with resume=True" if path.parent.name == PACKS else "pack it again"
-        raise InputError(f"{path}: damaged ({str(error).splitlines()[0]}); {remedy}") from None
+        except (OSError, RuntimeError, SystemError, ValueError) as error:
+            raise _pack_error(path, error) from None
+
+
+@contextmanager
+def _open_pack(path: Path) -> Iterator[h5py.File]:
+    """Open a packed file; if it cannot be opened, this raises InputError."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_checked(path))
+        except (OSError, RuntimeError, SystemError, ValueError) as error:
+            raise _pack_error(path, error) from None
+        yield file
+
+
+def _pack_error(path: Path, error: Exception) -> InputError:
+    """Return an error that says why a packed file cannot be read, and what to do."""
+    remedy = "trace again with resume=True" if path.parent.name == PACKS else "pack it again"
+    return InputError(f"{path}: damaged ({str(error).splitlines()[0]}); {remedy}")
 
 
 def _list_files(folder: Path) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import xarray as xr
 from xarray.core.indexing import CopyOnWriteArray, LazilyIndexedArray, MemoryCachedArray
@@ -70,8 +71,8 @@ class Trace:
         return f"<Trace {self.id}: {self.answer!r}>"
 
     @contextmanager
-    def _open(self) -> Iterator[CheckedGroup]:
-        """Yield the trace's group, and close the file after the block.
+    def _open(self, opened: h5py.File | None = None) -> Iterator[CheckedGroup]:
+        """Yield the trace's group, and close the file after the block, unless it was opened before.
 
         Raises:
             InputError: the trace cannot be read, or belongs to another sample.
@@ -80,7 +81,7 @@ class Trace:
             if self._root is not None:
                 yield self._root
                 return
-            with open_checked(self.file) as file:
+            with open_checked(self.file) if opened is None else nullcontext(opened) as file:
                 yield CheckedGroup(self.file, file, self.group, self._sample_id)
         except InputError:
             raise
@@ -93,20 +94,23 @@ class Trace:
         return self.file.name.removesuffix(".h5") if self.group == "/" else self.group.rpartition("/")[2]
 
     @contextmanager
-    def keep_open(self) -> Iterator[Trace]:
+    def keep_open(self, opened: h5py.File | None = None) -> Iterator[Trace]:
         """Within the block, keep the file open between reads. Opening it can take longer than reading.
+
+        Args:
+            opened: the trace's file, where it is open already and stays so.
 
         Example:
             >>> with run["0001"].keep_open() as trace:              # doctest: +SKIP
             ...     trace.attention_mass.values, trace.update_kl.values
         """
-        opened = self._open()
-        self._root = opened.__enter__()
+        group = self._open(opened)
+        self._root = group.__enter__()
         try:
             yield self
         finally:  # an error of the block is not passed to `_open`, which would report a damaged file
             self._root = None
-            opened.__exit__(None, None, None)
+            group.__exit__(None, None, None)
 
     def _text(self, name: str) -> str:
         """Return a text attribute of the trace."""

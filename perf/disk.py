@@ -19,6 +19,7 @@ from toys import parser
 import mmprobe as mp
 from mmprobe.cache import TraceWriter
 from mmprobe.cache.schema import BLOCK_STEPS, FORMAT_VERSION, GROUP_NAMES, VARIABLES
+from mmprobe.traces.scale.packing import Packer
 
 HEADER = """\
 | what | MB | MB/s | raw MB/s | ratio | middle half | rounds | goal |
@@ -51,9 +52,20 @@ def measure_writing(folder: Path, quick: bool) -> str:
 
 
 def measure_reading(
-    folder: Path, count: int, name: str, shape: tuple[int, ...], rounds: int, cold: bool = False
+    folder: Path,
+    count: int,
+    name: str,
+    shape: tuple[int, ...],
+    rounds: int,
+    cold: bool = False,
+    joined: bool = False,
 ) -> str:
-    """Read one data set of many traces, through `Run.stream` and as raw bytes from the same places of the files."""
+    """Read one data set of many traces, through `Run.stream` and as raw bytes from the same places of the files.
+
+    Args:
+        cold: whether the files are dropped from the page cache before each round.
+        joined: whether the traces are joined in one file, as `trace --pack-every` does.
+    """
     (folder / "samples").mkdir(parents=True)
     ids = [f"s{index:04}" for index in range(count)]
     values = np.random.default_rng(0).random(shape, np.float32).astype(VARIABLES[name].dtype)
@@ -66,21 +78,21 @@ def measure_reading(
                 writer.append(name, values[first : first + BLOCK_STEPS])
     config = {"format": FORMAT_VERSION, "order": ids, "model": {"name": "x"}}
     (folder / "run.json").write_text(json.dumps(config))
-    with h5py.File(folder / "samples" / f"{ids[0]}.h5") as file:
-        data = file[name].id
-        chunks = [data.get_chunk_info(index) for index in range(data.get_num_chunks())]
+    if joined:
+        Packer(folder, count).finish()
+    places = [find_chunks(trace, name) for trace in mp.open_run(folder)]
 
     def through_run() -> None:
         for _, trace in mp.open_run(folder).stream("read"):
             assert trace.array(name).values.shape == shape
 
     def raw() -> None:
-        for sample in ids:
-            array, done = memoryview(np.empty(sum(chunk.size for chunk in chunks), np.uint8)), 0
-            with open(folder / "samples" / f"{sample}.h5", "rb", buffering=0) as file:
-                for chunk in chunks:
-                    file.seek(chunk.byte_offset)
-                    done += file.readinto(array[done : done + chunk.size])
+        for path, chunks in places:
+            array, done = memoryview(np.empty(sum(size for _, size in chunks), np.uint8)), 0
+            with open(path, "rb", buffering=0) as file:
+                for offset, size in chunks:
+                    file.seek(offset)
+                    done += file.readinto(array[done : done + size])
             assert done == values.nbytes
 
     times = in_turn(
@@ -89,8 +101,17 @@ def measure_reading(
         before=partial(drop_from_page_cache, folder) if cold else None,
     )
     where = "disk" if cold else "the page cache"
-    what = f"reading {name} of {count} traces from {where}, {values.nbytes / 1e6:.2f} MB each"
+    files = "one file, " if joined else ""
+    what = f"reading {name} of {count} traces from {files}{where}, {values.nbytes / 1e6:.2f} MB each"
     return format_row(what, values.nbytes * count, times, "0.50")
+
+
+def find_chunks(trace: mp.Trace, name: str) -> tuple[Path, list[tuple[int, int]]]:
+    """Return a trace's file, and the place and size of each chunk of a data set in it."""
+    with h5py.File(trace.file) as file:
+        data = file[trace.group][name].id
+        chunks = [data.get_chunk_info(index) for index in range(data.get_num_chunks())]
+    return trace.file, [(chunk.byte_offset, chunk.size) for chunk in chunks]
 
 
 def drop_from_page_cache(folder: Path) -> None:
@@ -117,8 +138,11 @@ def table(quick: bool = False) -> str:
         folder, rows = Path(name), [HEADER]
         rows.append(measure_writing(folder, quick))
         if quick:
-            return "\n".join([*rows, measure_reading(folder / "small", 20, "attention/mass", small, 1)])
+            rows.append(measure_reading(folder / "small", 20, "attention/mass", small, 1))
+            rows.append(measure_reading(folder / "joined", 20, "attention/mass", small, 1, joined=True))
+            return "\n".join(rows)
         rows.append(measure_reading(folder / "small", 1000, "attention/mass", small, 5))
+        rows.append(measure_reading(folder / "joined", 1000, "attention/mass", small, 5, joined=True))
         rows.append(measure_reading(folder / "large", 1000, "attention/mass", large, 3))
         rows.append(measure_reading(folder / "cold", 1000, "attention/mass", large, 3, cold=True))
     return "\n".join(rows)
