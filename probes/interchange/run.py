@@ -21,7 +21,7 @@ from mmprobe.probes.answer_records import (
     measure_answers,
     name_source,
 )
-from mmprobe.probes.interchange.answer_logprobs import read_logprobs
+from mmprobe.probes.interchange.answer_logprobs import image_key, read_logprobs
 from mmprobe.probes.interchange.counterfactual_images import KINDS, CounterfactualImages, Images
 from mmprobe.probes.interchange.image_interchange import cover_cells, exchange_regions
 from mmprobe.probes.interchange.summary import MeasuredAnswer, summarise_answers
@@ -200,12 +200,22 @@ def _measure_batch(
         return [row.numpy().astype(float) for row in read_logprobs(model, changed, answers, prefixes)]
 
     own = read([None] * len(batch))
+    keys = [image_key(chat) for chat in chats]
+
+    def lose(images: Sequence[Images | None]) -> list[np.ndarray]:
+        """Return what each answer loses; exactly 0 with the own pixels, however its pass was put together."""
+        rows = read(images)
+        for index, (chat, other) in enumerate(zip(chats, images, strict=True)):
+            if other is not None and image_key(chat._replace(images=other)) == keys[index]:
+                rows[index] = own[index]
+        return [before - after for before, after in zip(own, rows, strict=True)]
+
     effects: list[dict[str, np.ndarray]] = [{} for _ in batch]
     shown = [kind for kind in kinds if any(others[kind] is not None for _, others in batch)]
     for kind in shown:
-        for index, row in enumerate(read([others[kind] for _, others in batch])):
+        for index, loss in enumerate(lose([others[kind] for _, others in batch])):
             if batch[index][1][kind] is not None:
-                effects[index][kind] = own[index] - row
+                effects[index][kind] = loss
     regions = [
         cover_cells(model.prompt(sample), sample.regions) if sample.regions else [] for sample in samples
     ]
@@ -218,9 +228,9 @@ def _measure_batch(
             exchange_regions(chat.images, others[kinds[0]] or [], part) if part else None
             for chat, part, (_, others) in zip(chats, parts, batch, strict=True)
         ]
-        for index, row in enumerate(read(images)):
+        for index, loss in enumerate(lose(images)):
             if parts[index]:
-                losses[index].append(own[index] - row)
+                losses[index].append(loss)
     passes = np.array(1 + len(shown) + len(sets))
     return [
         {f"effect {kind}": effect for kind, effect in effects[index].items()}

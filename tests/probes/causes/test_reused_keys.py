@@ -124,6 +124,11 @@ def test_questions_about_the_same_images_share_them(random_qwen, pair, monkeypat
     ]
     with count_images(model) as few:
         ds = image_interchange_run(model, questions, ["minimal", "blank"], batch_size=2)
+    same = [
+        sample.model_copy(update={"regions": [Region(image=0, box=(0, 0, 30, 30))]}) for sample in questions
+    ]
+    equal = image_interchange_run(model, same, ["minimal"], batch_size=3)
+    assert (equal.effect_by_region.values == 0).all(), "the first image is the same in the minimal pair"
     monkeypatch.setattr(interchange, "_share_prefixes", lambda model, samples: None)
     with count_images(model) as many:
         whole = image_interchange_run(model, questions, ["minimal", "blank"], batch_size=2)

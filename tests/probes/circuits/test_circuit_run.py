@@ -48,7 +48,9 @@ def test_pairs_that_are_finished_are_not_measured_again(toy, run, tmp_path: Path
     whole = circuit_run(toy, run, pairs=4, steps=1)
     counted: list[int] = []
     measure = NodePair.measure
-    monkeypatch.setattr(NodePair, "measure", lambda nodes, removed: counted.append(1) or measure(nodes, removed))
+    monkeypatch.setattr(
+        NodePair, "measure", lambda nodes, removed: counted.append(1) or measure(nodes, removed)
+    )
     first = circuit_run(toy, run, pairs=4, steps=1, finished=tmp_path)
     all_passes = len(counted)
     xr.testing.assert_equal(first, whole)
