@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from functools import cached_property
@@ -135,7 +136,7 @@ def _connect(address: str) -> ModuleType:
         raise InputError("Ray: is not installed; install it with: pip install 'mmprobe[ray]'") from None
     if not ray.is_initialized():
         try:
-            ray.init(address, logging_level="error", log_to_driver=False)
+            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise InputError(
