@@ -220,6 +220,9 @@ differences", and `dose_response` what the model says when the direction is adde
 | what does the model say with more of it? | `dose_response`, `--method steer` | one answer for each dose | what the model does by itself |
 | does the verdict follow from the steps? | `chain_tests` | one answer for each change of the steps | images |
 
+Passes are shorter than a whole one where the prompt's beginning does not change: its keys and values are read once, in the
+families that can share prefixes (12 of them; [scale.md](scale.md)). What each probe takes in seconds: [performance.md](performance.md).
+
 Attention is not in this table. Where the model looks is not what it uses: [findings.md](findings.md) shows both, side by side.
 """
 
