@@ -44,13 +44,20 @@ def values_of(records: list[dict[str, Any]], measure: str) -> np.ndarray:
     return np.array([np.nan if record[measure] is None else record[measure] for record in records], float)
 
 
-def format_mean(values: np.ndarray, pairs: np.ndarray, signed: bool = False) -> str:
-    """Return the mean over questions, with its interval over pairs."""
+def format_mean(values: np.ndarray, pairs: np.ndarray, signed: bool = False, most: float = 1.0) -> str:
+    """Return the mean over questions, with its interval over pairs.
+
+    Args:
+        signed: whether it is a difference.
+        most: the largest possible value; the smallest is 0.
+    """
     defined = np.isfinite(values)
     if not defined.any():
         return "undefined"
     low, high = mean_interval(values[defined], pairs[defined])
-    mean = values[defined].mean()
+    mean = round(values[defined].mean(), 6) + 0.0
+    if not signed:
+        low, high = np.clip([low, high], 0.0, most)
     sign = "+" if signed else ""
     text = f"{mean:{sign}.3f} [{float(low):{sign}.3f}, {float(high):{sign}.3f}]"
     return f"**{text}**" if signed and (low > 0 or high < 0) else text
@@ -70,14 +77,15 @@ def build_table(runs: dict[tuple[str, int], dict[str, Any]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for measure, name in MEASURES.items():
         before = values_of(start, measure)
-        cells = [name, format_mean(before, pairs)]
+        most = np.inf if measure == "effect" else 1.0
+        cells = [name, format_mean(before, pairs, most=most)]
         for arm in trained:
             each = np.stack([values_of(runs[arm, seed]["records"], measure) for seed in seeds[arm]])
             defined = np.isfinite(each)
             after = np.where(defined, each, 0).sum(0) / np.where(defined.any(0), defined.sum(0), np.nan)
             by_seed = ", ".join(f"{np.nanmean(row):.3f}" for row in each)
             change = format_mean(after - before, pairs, signed=True)
-            cells.append(f"{format_mean(after, pairs)}<br>{change}<br>by seed: {by_seed}")
+            cells.append(f"{format_mean(after, pairs, most=most)}<br>{change}<br>by seed: {by_seed}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -97,6 +105,15 @@ def describe(runs: dict[tuple[str, int], dict[str, Any]]) -> str:
     )
 
 
+def summarise(table: str) -> str:
+    """Return which measures changed, in words, from the bold cells of the table."""
+    rows = [line.split(" | ") for line in table.splitlines()[2:]]
+    changed = [row[0].removeprefix("| ") for row in rows if "**" in "".join(row[2:])]
+    same = [row[0].removeprefix("| ") for row in rows if "**" not in "".join(row[2:])]
+    parts = [f"Changed beyond chance: {', '.join(changed)}."] if changed else []
+    return " ".join([*parts, f"No difference whose interval excludes 0: {', '.join(same)}."])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -106,7 +123,9 @@ def main() -> None:
     args = parser.parse_args()
     runs = read_runs(args.runs)
     text = TEXT.read_text(encoding="utf-8")
-    text = text.replace("{{sizes}}", describe(runs)).replace("{{table}}", build_table(runs))
+    table = build_table(runs)
+    for name, part in {"sizes": describe(runs), "table": table, "summary": summarise(table)}.items():
+        text = text.replace("{{" + name + "}}", part)
     args.out.write_text(text, encoding="utf-8")
 
 
