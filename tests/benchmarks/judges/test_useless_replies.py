@@ -12,6 +12,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from mmprobe.benchmarks.core import api_models
+from mmprobe.benchmarks.judges.answers import CORRECT
 from mmprobe.benchmarks.judges.cache import ReplyCache
 from mmprobe.benchmarks.judges.ensemble import EnsembleJudge
 from mmprobe.benchmarks.judges.model import ModelJudge
@@ -198,7 +199,8 @@ def town(monkeypatch):
         async def generate(self, input, tools, tool_choice, config):
             if self.model_name == "judge":
                 Town.judged += 1
-                reply = Town.useless or Town.label
+                label = '{"correct": true}' if input[0].text == CORRECT else Town.label
+                reply = Town.useless or label
             else:
                 reply = f"A red house: {input[-1].text}"
             out = inspect_model.ModelOutput.from_content("town", reply)
