@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from captum.attr import IntegratedGradients
 from helpers.slow import first_fast
 from helpers.tiny_patches import TINY_PATCHES
 from helpers.tiny_tiles import TINY_TILES
@@ -22,8 +21,8 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.families import find_family
 from mmprobe.probes.attribution import attribute
-from mmprobe.probes.patching import force_answer
 from mmprobe.probes.region_overlap import compare_with_regions
+from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Region, Sample
 from mmprobe.viz.figures.attribution import panels
 
@@ -94,6 +93,8 @@ def test_blocks_are_removed_together_and_share_equally(random_qwen, sample):
 
 
 def test_integrated_gradients_equal_captum_on_the_embeddings(random_qwen, sample):
+    from captum.attr import IntegratedGradients
+
     ds = attribute(random_qwen, sample, "integrated_gradients", steps=1, n_steps=6, max_new_tokens=STEPS)
     forcing = force_answer(random_qwen, sample, max_new_tokens=STEPS)
     hf, visual = copy.deepcopy(random_qwen.hf), forcing.prompt.visual_positions

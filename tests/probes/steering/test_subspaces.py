@@ -11,7 +11,6 @@ from helpers.tiny_models import load_tiny_model
 import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
-from mmprobe.probes.steering.subspaces import _Task
 from mmprobe.samples import Sample
 from mmprobe.viz.figures import figures
 
@@ -32,6 +31,8 @@ def ask(model, image_paths) -> list[tuple[Sample, Sample, int]]:
 
 
 def test_the_whole_stream_of_the_source_gives_the_logits_of_the_source(model, image_paths):
+    from mmprobe.probes.steering.subspaces import _Task  # imports TransformerLens
+
     pairs = ask(model, image_paths)
     task = _Task(model, pairs, torch.arange(model.hf.config.get_text_config().vocab_size), model.n_layers - 1)
     hidden = model.hf.config.get_text_config().hidden_size
