@@ -87,7 +87,8 @@ def _given_labels(run: Run, labels: Labels) -> dict[str, Hashable]:
         raise InputError(
             f"target {labels!r}: choose faithful, difference_type, a function of a trace, or labels"
         )
-    return {name: by_id[name] for name in sorted(by_id) if not pd.isna(by_id[name])}
+    known = pd.Series(by_id, dtype=object).dropna()
+    return {name: known[name] for name in sorted(known.index)}
 
 
 def select_classes(

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
+from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.viz.panel import Panel
@@ -23,6 +23,8 @@ from mmprobe.viz.report.results.files import Results
 from mmprobe.viz.report.results.metric_tables import metric_groups
 from mmprobe.viz.report.results.page import internal_columns, merge_labels
 from mmprobe.viz.report.write import write_pages
+
+_SHARE = "Share of faithful answers"
 
 
 class Side(NamedTuple):
@@ -78,11 +80,11 @@ def _quantities(sides: tuple[Side, Side]) -> dict[str, list[Mapping[str, Any]]]:
         {name: None if (label := side.run.faithful(name)) is None else float(label) for name in side.run.ids}
         for side in sides
     ]
-    quantities: dict[str, list[Mapping[str, Any]]] = {"Share of faithful answers": [*labels]}
+    quantities: dict[str, list[Mapping[str, Any]]] = {_SHARE: [*labels]}
     first, second = (
         {column.name: column.values for column in internal_columns(side.datasets)} for side in sides
     )
-    for name in first.keys() & second.keys():
+    for name in [name for name in first if name in second]:
         if not any(isinstance(value, str) for value in first[name].values()):
             quantities[name] = [first[name], second[name]]
     return quantities
@@ -97,7 +99,10 @@ def _compare(
     if not known.any():
         return None
     difference = numbers[1, known] - numbers[0, known]
-    low, high = (float(end) for end in mean_interval(difference, groups[known], (-2.0, 2.0)))
+    low, high = (
+        float(end)
+        for end in mean_interval(difference, groups[known], (-1.0, 1.0) if name == _SHARE else QUANTITY)
+    )
     return {
         "name": name,
         "means": [f"{mean:.3g}" for mean in numbers[:, known].mean(1)],
