@@ -40,7 +40,7 @@ class PilQwenProcessor(Qwen2_5_VLProcessor):
             chat_template=(folder / "chat_template.jinja").read_text(encoding="utf-8"),
         )
 
-    def save_pretrained(self, save_directory: str | Path, **_: Any) -> None:
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Write what `from_folder` reads."""
         folder = Path(save_directory)
         self.tokenizer.save_pretrained(folder)
@@ -48,4 +48,4 @@ class PilQwenProcessor(Qwen2_5_VLProcessor):
         file = folder / "preprocessor_config.json"
         config = json.loads(file.read_text(encoding="utf-8")) | {"processor_class": type(self).__name__}
         file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
+        (folder / "chat_template.jinja").write_text(str(self.chat_template), encoding="utf-8")

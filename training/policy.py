@@ -71,9 +71,10 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
         def accuracy_reward(**_: Any) -> list[float]:
             return [rewards.accuracy for rewards in self._scored]
 
+        functions: list[Any] = [format_reward, accuracy_reward]
         super().__init__(
             model=model,
-            reward_funcs=[format_reward, accuracy_reward],
+            reward_funcs=functions,
             args=config,
             train_dataset=Dataset.from_dict({"prompt": [""] * len(rows), "row": list(rows)}),
             processing_class=processor,
@@ -85,7 +86,7 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
             return super()._get_train_sampler(dataset)
         size = self.args.generation_batch_size
         repeats = self.num_iterations * self.args.steps_per_generation
-        return RepeatSampler(dataset or self.train_dataset, 1, size, repeats, shuffle=False)
+        return RepeatSampler(range(len(self.rows)), 1, size, repeats, shuffle=False)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         rows = [build_row(self.samples[row["row"]], self.settings.instruction) for row in inputs]
@@ -161,8 +162,9 @@ class LogosTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load weights as `from_pretrained` does. Trainer's own way takes only names that are as in the module."""
-        saved = type(self.model).from_pretrained(resume_from_checkpoint, use_safetensors=True)
-        self.model.load_state_dict(saved.state_dict())
+        policy: Any = self.model
+        saved = type(policy).from_pretrained(resume_from_checkpoint, use_safetensors=True)
+        policy.load_state_dict(saved.state_dict())
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         return super()._compute_loss(model, inputs) * inputs["weight"]

@@ -103,7 +103,8 @@ def train_guesser(
     done = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
     trainer.add_callback(LogWriter(out, done=done))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    trained = TextModel(str(out), trainer.model.merge_and_unload().eval(), base.tokenizer)
+    adapted: Any = trainer.model
+    trained = TextModel(str(out), adapted.merge_and_unload().eval(), base.tokenizer)
     part = out / f"{MODEL}.part"
     save_text_model(trained, part)
     part.replace(out / MODEL)
