@@ -73,12 +73,17 @@ def measure_pairs(
     kept = [read_record(finished, sample, [], text) for sample, text in zip(clean, texts, strict=True)]
     arrays: list[Arrays] = [{} if record is None else record.arrays for record in kept]
     left = [number for number, record in enumerate(kept) if record is None or number == 0]
-    rows = [[part[number] for number in left] for part in (clean, corrupt, given)]
+    pairs = read_node_pairs(
+        model,
+        [clean[number] for number in left],
+        [corrupt[number] for number in left],
+        metric,
+        [given[number] for number in left],
+        max_new_tokens,
+    )
     graph: Graph | None = None
     with tqdm(total=len(left), desc=settings["analysis"], disable=None) as progress:
-        for number, nodes in zip(
-            left, read_node_pairs(model, rows[0], rows[1], metric, rows[2], max_new_tokens), strict=True
-        ):
+        for number, nodes in zip(left, pairs, strict=True):
             graph, name = nodes.graph, nodes.pair.metric_name
             if kept[number] is None:
                 arrays[number] = measure(nodes, number) | {"passes": np.array(nodes.passes)}

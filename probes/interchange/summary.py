@@ -151,7 +151,7 @@ def _add_localisation(out: xr.Dataset, losses: np.ndarray, sets: np.ndarray) -> 
     """Add the ratio of the mean losses [sample, (regions, whole images)], with its interval."""
     measured = np.isfinite(losses).all(1)
     losses = losses[measured]
-    low, high = np.nan, np.nan
+    low, high = np.array(np.nan), np.array(np.nan)
     if len(losses):
         low, high = sums_interval(lambda total: total[..., 0] / total[..., 1], losses, sets[measured])
     out["localisation"] = ((), losses[:, 0].sum() / losses[:, 1].sum() if losses[:, 1].any() else np.nan)
