@@ -116,7 +116,7 @@ MEASURES = {"times": measure_times, "peak": measure_peak}
 
 
 def table(quick: bool = False) -> str:
-    (few, many), n_pairs = ((60, 63), 5) if quick else ((100, 1000), 10)
+    (few, many), n_pairs = ((18, 21), 2) if quick else ((100, 1000), 10)
     results = {}
     with tempfile.TemporaryDirectory() as root:
         traced = trace_pairs(Path(root) / "traced", n_pairs)

@@ -19,7 +19,7 @@ PERF = Path(__file__).parent.parent.parent / "perf"
         ("prefixes", 4),
         ("memory", 1),
         ("disk", 2),
-        ("analyses", 11),
+        ("analyses", 10),
         ("threads", 1),
         ("causes", 9),
     ],
