@@ -34,8 +34,9 @@ class Chi(PromptMethod):
         topics: the question types, with commas between: MIRAGE's.
         hinter: the model that writes the hints, by its name; `policy`, the default, is the model itself (ours; the paper
             has an auxiliary model, which it does not name).
-        classify, approach, advise: the requests for the topic, its hint and the question's hint, in our words.
-            `{topics}` and `{topic}` are filled in.
+        classify: the request for the topic, in our words; `{topics}` is filled in.
+        approach: the request for the topic's hint, in our words; `{topic}` is filled in.
+        advise: the request for the question's hint, in our words.
     """
 
     name: ClassVar[str] = "chi"
