@@ -83,8 +83,8 @@ def circuit_run(
     judged = evaluate_circuit(
         model, found, held_out, held_out_corrupt, answers=held_out_answers, finished=folders[1]
     )
-    few = [part[:CHECKED] for part in (clean, corrupt, answers)]
-    checked = check_circuit(model, *few[:2], steps, answers=few[2], finished=folders[2])
+    few = slice(CHECKED)
+    checked = check_circuit(model, clean[few], corrupt[few], steps, answers=answers[few], finished=folders[2])
     agreements = [name for name in checked if "agreement" in str(name) and "by_pair" not in str(name)]
     metrics = {name: f"held_out_{name}" for name in ("metric_clean", "metric_corrupt")}
     out = xr.merge(
