@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.command_line import read_result, run_in_process, run_subprocess
+from helpers.command_line import read_result, run_in_process
 
 import mmprobe as mp
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demo") / "demo"
-    read_result(run_subprocess("demo", "--out", out, "--json"))
+    read_result(run_in_process("demo", "--out", out, "--json"))
     return out
 
 
