@@ -29,12 +29,16 @@ from answer_interventions import (
 
 import mmprobe as mp
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
+from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
 from mmprobe.interventions import load_method, method_names
 from mmprobe.models import Model
 
 PAGE = Path(__file__).parent.parent / "docs" / "interventions.md"
+BEGIN, END = (
+    "<!-- remedies: begin -->\n",
+    "<!-- remedies: end -->\n",
+)  # of what scripts/organisms/remedies.py writes
 N_TRACED = 40  # pairs
 OUTER_IMAGES = 24  # of the 80, for every method
 SLOW_METHODS = ("opera",)  # run on the validation pairs only
@@ -162,7 +166,7 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
                 differences = values - plain[measure]
                 known = np.isfinite(differences)
                 differences = differences[known]
-                low, high = mean_interval(differences, image_groups(samples)[known])
+                low, high = mean_interval(differences, image_groups(samples)[known], QUANTITY)
                 text += f"<br>{_write_difference(differences.mean(), low, high, 4)}"
             cells.append(text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -291,7 +295,7 @@ def main() -> None:
     decoding = [contender for contender in chosen if contender.name in DECODING_METHODS]
     internals = write_internals(mp.load_model("tiny-spd", device="cpu"), [*decoding, *stages], folder)
     text = write_page(variants, chosen, stages, validated, tested, outer, sweeps, internals)
-    PAGE.write_text(text, encoding="utf-8")
+    PAGE.write_text(put_section(text, read_section(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
     print(json.dumps({contender.name: contender.parameters for contender in chosen}))
 
 
@@ -299,6 +303,21 @@ def _list_sweep(variants: Sequence[Contender], parameter: str) -> list[Contender
     """Return plain, sage, and sage with each other value of a parameter."""
     prefix = f"sage {parameter}="
     return [each for each in variants if each.name in ("plain", "sage") or each.name.startswith(prefix)]
+
+
+def read_section(page: str) -> str:
+    """Return the section on organisms of a page, without its marks; empty without one."""
+    return page.partition(BEGIN)[2].partition(END)[0]
+
+
+def put_section(page: str, section: str) -> str:
+    """Return a page with a section on organisms behind its title, in place of the one that is there."""
+    head, begin, rest = page.partition(BEGIN)
+    if begin:
+        head, rest = head.rstrip("\n"), rest.partition(END)[2].lstrip("\n")
+    else:
+        head, _, rest = page.partition("\n\n")
+    return f"{head}\n\n{BEGIN}{section}{END}\n{rest}" if section else page
 
 
 def write_page(

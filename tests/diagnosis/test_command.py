@@ -8,9 +8,11 @@ import pytest
 from helpers.command_line import assert_fails, run_in_process
 from PIL import Image
 
+import mmprobe as mp
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.diagnosis.bench.data import ROUNDS, SEEDS
 from mmprobe.diagnosis.causes import CAUSES
+from mmprobe.diagnosis.diagnose import diagnose
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +83,21 @@ def test_the_score_of_tools_takes_no_model(tmp_path):
     assert_fails(run_in_process("bench", "diagnosis", *out, "--tool", "x"), "did you mean tools")
     assert_fails(run_in_process("bench", "diagnosis", *out, "--tools", "x"), "there is none")
     assert_fails(run_in_process("bench", "pope", *out), "give --model")
+
+
+@pytest.mark.slow
+def test_a_cause_that_is_not_in_the_list_is_unknown(pairs, tmp_path):
+    """This model says no where it sees yes, and the reverse. It looks, and takes no hint: no cause of the list."""
+    model = mp.load_model("tiny-spd", device="cpu")
+    yes, no = (model.tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in ("Yes", "No"))
+
+    def contradict(module, args, logits):
+        logits[..., [yes, no]] = logits[..., [no, yes]]
+        return logits
+
+    model.hf.lm_head.register_forward_hook(contradict)
+    samples = [each for each in mp.load_samples(pairs) if each.metadata["type"] == "exists"]
+    found = diagnose(model, samples, tmp_path / "out")
+    assert found.verdict == ["unknown"], found.why
+    assert not any(each.named for each in found.causes.values())
+    assert any(line.startswith("answers that say something false: 100 %") for line in found.tests)

@@ -106,6 +106,9 @@ def test_a_cause_is_named_and_no_other(cause):
     assert found.verdict == (expected or [cause]), found.why
     assert [name for name in CAUSES if found.causes[name].named] == expected
     assert set(found.causes) == set(CAUSES)
+    assert (cause == "unknown") == (
+        "100 % of the answers say something false, and no test finds why" in found.why
+    )
     acting = [answer["id"] for answer in found.answers if cause in answer["causes"]]
     assert len(acting) == (SETS if cause in CAUSES else 0)
 

@@ -1,0 +1,198 @@
+"""Ask organisms with every method, and write into docs/interventions.md which remedy helps which cause.
+
+    python scripts/organisms/remedies.py --folder build/remedies --pairs 200
+
+Each organism gets questions on which its cause acts, about new drawn pairs, and the control gets questions of all
+kinds. An interrupted run goes on where it stopped, and more pairs only add answers. `--pairs 0` writes the section
+again from the answers that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from causes import prior
+from causes.follows_hints import FRAMES, add_hint
+from checks import is_faithful
+from PIL import Image
+from recipes import draw_any_pair, scenes_of
+
+from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender, folder_name
+from mmprobe.benchmarks.core.runner import local_answerer
+from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, draw_question, make_question
+from mmprobe.benchmarks.synthetic.render import render
+from mmprobe.benchmarks.synthetic.scene import ScenePair, draw_pair
+from mmprobe.models import Model, load_model
+from mmprobe.models.organisms import Card, card
+from mmprobe.samples import Sample
+
+sys.path.append(str(Path(__file__).parent.parent))
+ORGANISMS = (
+    "control-true-0",
+    "blind-rolled-0",
+    "looks-unused-kept-0",
+    "forgets-rolled-0",
+    "decided-first-scrambled-0",
+    "follows-hints-verdict-0",
+    "prior-claimed-0",
+    "misperceives-swapped-0",
+)  # development organisms, one a cause: nothing here is chosen on them
+# The paper's hyperparameters are the defaults. Those behind a star were validated on tiny-spd (docs/interventions.md).
+CONTENDERS = (
+    Contender("plain", "plain", {}),
+    *(Contender(f"sage: {stage}", "sage", settings) for stage, settings in SAGE_STAGES.items()),
+    Contender("pai", "pai", {}),
+    Contender("pai*", "pai", {"alpha": 0.2}),
+    Contender("vcd", "vcd", {}),
+    Contender("vcd*", "vcd", {"noise_step": 250}),
+    Contender("icd", "icd", {}),
+    Contender("agla", "agla", {}),
+    Contender("attention-prompting", "attention-prompting", {}),
+    Contender("attention-prompting*", "attention-prompting", {"floor": 0.8}),
+    Contender("zoom-refine", "zoom-refine", {}),
+    Contender("self-refine", "self-refine", {}),
+    Contender("self-consistency", "self-consistency", {}),
+)
+SEED = 1_950_000  # of the pairs; nothing was trained on them
+BATCH_SIZE = 32
+MAX_NEW_TOKENS = 112
+TYPES = {
+    "control": ("same", "steps", "exists", "colour"),
+    "blind": ("same", "colour"),
+    "looks-unused": ("same", "colour"),
+    "forgets": ("same", "steps"),
+    "decided-first": ("steps",),
+    "follows-hints": ("same", "exists"),
+    "misperceives": ("colour", "describe"),
+}
+
+
+class Case(NamedTuple):
+    """A question on which a cause acts, with the pair that it is about."""
+
+    id: str
+    question: Question
+    pair: ScenePair
+    text: str
+
+
+def draw_cases(about: Card, pairs: int) -> Iterator[Case]:
+    """Yield questions on which an organism's cause acts. The control's are of every kind.
+
+    For `follows-hints` a wrong hint stands behind them. For `prior` they ask for the companion where the cue is alone.
+    """
+    for number in range(pairs):
+        rng = np.random.default_rng([SEED, number])
+        if about.cause == "prior":
+            habit = prior.habit_of(about.seed)
+            scene = prior.draw_alone(rng, habit)
+            pair = ScenePair(scene, scene, (), "medium")
+            questions = [make_question("exists", pair, habit.companion), make_question("describe", pair)]
+        else:
+            pair = (
+                draw_pair(rng, "medium", 1 + number % 3) if about.cause == "forgets" else draw_any_pair(rng)
+            )
+            questions = [draw_question(rng, kind, pair) for kind in TYPES[about.cause]]
+        for question in questions:
+            text = question.text
+            if about.cause == "follows-hints":
+                wrong = "no" if question.answer.startswith("Yes") else "yes"
+                text = add_hint(text, wrong, FRAMES[number % len(FRAMES)])
+            yield Case(f"{number:04d}-{question.type}", question, pair, text)
+
+
+def write_samples(cases: Sequence[Case], folder: Path) -> list[Sample]:
+    """Return the cases as samples, with their images in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    samples = []
+    for case in cases:
+        images = []
+        for image, scene in enumerate(scenes_of(case.question, case.pair)):
+            images.append(folder / f"{case.id}-{image}.png")
+            Image.fromarray(render(scene)).save(images[-1])
+        samples.append(Sample(id=case.id, images=images, question=case.text, system=SYSTEM))
+    return samples
+
+
+def answer_cases(
+    model: Callable[[], Model], contender: Contender, samples: Sequence[Sample], file: Path
+) -> dict[str, str]:
+    """Return the answers by id. Those that the file lacks are asked for and added to it."""
+    answers = read_answers(file)
+    left = [sample for sample in samples if sample.id not in answers]
+    if left:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        answerer = local_answerer(
+            model(), MAX_NEW_TOKENS, BATCH_SIZE, method=contender.method, parameters=contender.parameters
+        )
+        with file.open("a", encoding="utf-8", errors="replace") as lines:
+            for name, text, *_ in answerer(left):
+                answers[name] = text
+                lines.write(json.dumps({"id": name, "response": text}) + "\n")
+                lines.flush()
+    return answers
+
+
+def read_answers(file: Path) -> dict[str, str]:
+    """Return the answers in a file by id. A last line that was cut off is passed over."""
+    answers = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            answer = json.loads(line)
+        except ValueError:  # the last line of a killed process
+            continue
+        answers[answer["id"]] = answer["response"]
+    return answers
+
+
+def score_answers(about: Card, answers: dict[str, str], pairs: int) -> dict[str, bool]:
+    """Return by id whether nothing in an answer is false of its images."""
+    cases = (case for case in draw_cases(about, pairs) if case.id in answers)
+    return {case.id: is_faithful(answers[case.id], case.question, case.pair) for case in cases}
+
+
+def main() -> None:
+    from remedies_page import MOST_PAIRS, write_section
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default="build/remedies", help="for images and answers")
+    parser.add_argument("--pairs", type=int, default=200, help="pairs that each organism is asked about")
+    parser.add_argument("--organisms", nargs="+", default=ORGANISMS, help="their names")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    scores: dict[str, dict[str, Any]] = {}
+    for name in arguments.organisms:
+        about, loaded = card(name), partial(_load_once, name, {})
+        samples = write_samples(list(draw_cases(about, arguments.pairs)), arguments.folder / "images" / name)
+        scores[name] = {}
+        for contender in CONTENDERS:
+            parameters = "".join(f" {key}={value}" for key, value in sorted(contender.parameters.items()))
+            file = arguments.folder / name / f"{folder_name(contender.method + parameters)}.jsonl"
+            answers = answer_cases(loaded, contender, samples, file)
+            scores[name][contender.name] = score_answers(about, answers, MOST_PAIRS)
+            print(
+                f"{name}: {contender.name}: {np.mean(list(scores[name][contender.name].values())):.3f}",
+                flush=True,
+            )
+    write_section(scores)
+
+
+def _load_once(name: str, loaded: dict[str, Model]) -> Model:
+    """Return an organism, which is loaded when the first answer is missing."""
+    if name not in loaded:
+        loaded[name] = load_model(f"organism:{name}", device="cpu")
+    return loaded[name]
+
+
+if __name__ == "__main__":
+    main()

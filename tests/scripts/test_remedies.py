@@ -1,0 +1,82 @@
+"""Remedies for known causes: what is asked, what is gained, and where the page keeps it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import remedies
+import remedies_page
+from checks import is_faithful
+
+from mmprobe.models.organisms import card
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+from write_interventions import put_section, read_section
+
+
+@pytest.mark.parametrize("name", remedies.ORGANISMS)
+def test_every_organism_is_asked_what_its_cause_acts_on(name):
+    about = card(name)
+    cases = list(remedies.draw_cases(about, 3))
+    assert len({case.id for case in cases}) == len(cases) >= 3
+    assert [case.id for case in remedies.draw_cases(about, 2)] == [
+        case.id for case in cases[: len(cases) * 2 // 3]
+    ]
+    assert all(is_faithful(case.question.answer, case.question, case.pair) for case in cases)
+    for case in cases:
+        if about.cause == "follows-hints":
+            word = case.question.answer[:3].strip(".,").lower()
+            assert case.text.lower().endswith(f"{'no' if word == 'yes' else 'yes'}.")
+        if about.cause == "prior" and case.question.type == "exists":
+            assert case.question.answer.startswith("No, there is no")
+
+
+def test_a_gain_is_paired_with_the_plain_answer():
+    plain = {f"{pair:04d}-{kind}": pair < 4 for pair in range(8) for kind in ("same", "colour")}
+    own = {name: value or name.endswith("same") for name, value in plain.items()}
+    gain = remedies_page.measure_gain({**own, "0009-same": False}, plain)
+    assert (gain.value, gain.difference, gain.n) == (0.75, 0.25, 16)
+    assert 0 < gain.low < 0.25 < gain.high and gain.sure
+    assert not remedies_page.measure_gain(plain, plain).sure
+
+
+def test_tables_say_who_helps_and_who_harms():
+    gains = {
+        cause: {
+            "plain": remedies_page.Gain(0.5, 0, 0, 0, 9),
+            "sage: see": remedies_page.Gain(0.5 + value, value, value - 0.1, value + 0.1, 9),
+        }
+        for cause, value in (("control", -0.2), ("blind", 0.3), ("prior", 0.05))
+    }
+    assert "| sage: see | 0.30<br>**-0.20 [-0.30, -0.10]** |" in remedies_page.write_table(gains)
+    assert "- **blind** helps: sage: see +0.30; harms: none" in remedies_page.write_verdicts(gains)
+    claims = remedies_page.write_claims(gains)
+    assert "helps blind +0.30, does not show that it helps 1 of 2, and harms control -0.20" in claims
+    assert np.shape(remedies_page.draw_figure(gains).data[0].z) == (3, 1)
+
+
+def test_the_page_keeps_one_section_behind_its_title():
+    page = put_section("# Title\n\nText.\n", "## New\n\nold\n")
+    assert page.startswith("# Title\n\n<!-- remedies: begin -->\n## New")
+    again = put_section(page, "## New\n\nnew\n")
+    assert "old" not in again and again.endswith("\n\nText.\n") and again.count("##") == 1
+    assert read_section(again) == "## New\n\nnew\n"
+    assert put_section("# Title\n\nText.\n", read_section("# Title\n")) == "# Title\n\nText.\n"
+
+
+def test_answers_are_asked_once(tmp_path, monkeypatch):
+    def answerer(*_, method, parameters):
+        return lambda samples: ((sample.id, "No.") for sample in samples)
+
+    monkeypatch.setattr(remedies, "local_answerer", answerer)
+    about = card("misperceives-swapped-0")
+    samples = remedies.write_samples(list(remedies.draw_cases(about, 2)), tmp_path / "images")
+    assert all(image.is_file() for sample in samples for image in sample.images)
+    contender, file = remedies.CONTENDERS[0], tmp_path / "answers" / "plain.jsonl"
+    answers = remedies.answer_cases(lambda: None, contender, samples[:3], file)
+    file.write_text(file.read_text() + '{"id": "00')  # a killed process
+    assert remedies.read_answers(file) == answers and len(answers) == 3
+    assert remedies.score_answers(about, answers, 2) == dict.fromkeys(answers, False)
