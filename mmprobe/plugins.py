@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from mmprobe.benchmarks.core.benchmark import Benchmark
-    from mmprobe.models import Family
+    from mmprobe.models.families import Family
     from mmprobe.viz import Panel
 
 GROUPS = ("families", "analyses", "figures", "benchmarks")

@@ -182,6 +182,7 @@ def _analyze_only(
 
     datasets: list[xr.Dataset] = []
     notes: list[str] = []
+    results: Any  # findings are several data sets
     for name, results in apply_analyses(run, functions, workers):
         if isinstance(results, NotApplicable):
             raise results
