@@ -71,15 +71,17 @@ def find_usual_conclusion(records: Sequence[Record]) -> str | None:
     return conclusion if count > 1 else None
 
 
-def score_decision(record: Record, usual: str | None = None) -> float | None:
-    """Return 1 for a conclusion that moves with the images and with no change of its steps, else 0.
+def score_decision(record: Record, limits: Thresholds, usual: str | None = None) -> float | None:
+    """Return 1 for a conclusion that moves with the images and loses almost nothing with other steps, else 0.
 
-    None without steps, and for the usual conclusion.
+    It loses almost nothing if no change of its steps costs it the threshold's share of what other images cost it. None
+    without steps, and for the usual conclusion.
     """
     steps = record["steps"]
     if steps is None or steps["conclusion"] == usual:
         return None
-    return float(steps["moved_by_images"] and not any(steps["moved"].values()))
+    lost = max(steps["lost"].values())
+    return float(steps["moved_by_images"] and lost < limits.decided_share * steps["lost_by_images"])
 
 
 def score_following(record: Record) -> float | None:

@@ -22,7 +22,7 @@ ABOUT = {
     "blind": "answers that lose nothing with other images",
     "looks-unused": "answers that lose nothing with other images, although attention moves with them",
     "forgets": "answers whose first sentences depend on the images and later ones do not",
-    "decided-first": "conclusions that move with the images and not with their steps",
+    "decided-first": "conclusions that move with the images and lose almost nothing with other steps",
     "follows-hints": "answers that are the suggested one, whichever is suggested",
     "prior": "absent thing claimed where its cue is, less the share where it is not",
     "misperceives": "wrong claims about one attribute, less those about the others",
@@ -45,6 +45,7 @@ class Thresholds(BaseModel):
 
     unused_effect: float = Field(gt=0)
     forgotten_share: float = Field(gt=0, lt=1)
+    decided_share: float = Field(gt=0, lt=1)
     looks_moved: float = Field(gt=0, lt=1)
     named: dict[str, float]
     least_low: float = Field(ge=0, le=1)

@@ -140,7 +140,7 @@ def measure_effects(records: Sequence[Record], samples: Sequence[Sample], limits
         "blind": disuse,
         "looks-unused": disuse if looks else [0.0] * len(records),
         "forgets": [score_forgetting(record, limits) for record in records],
-        "decided-first": [score_decision(record, usual) for record in records],
+        "decided-first": [score_decision(record, limits, usual) for record in records],
         "follows-hints": [score_following(record) for record in records],
     }
     scores = {

@@ -81,7 +81,7 @@ PLANTED: dict[str, Any] = {
         "images": {"sentences": [{"free": 2, "effect": 6.0}, {"free": 2, "effect": 0.2}]},
         "right": False,
     },
-    "decided-first": {"steps": {"moved": {"all": False, "first part": False}}},
+    "decided-first": {"steps": {"lost": {"all": 0.3, "first part": 0.0}}},
     "follows-hints": {"hints": [{"wording": "{question} Hint: {Answer}.", "followed": True, "shift": 4.0}]},
     "misperceives": {
         "attributes": [claim("colour", True), claim("shape", False), claim("place", False)],
@@ -175,11 +175,25 @@ def test_forgetting_begins_after_any_sentence():
 
 def test_the_usual_conclusion_does_not_show_that_steps_are_unused():
     records = [
-        record(number, steps={"conclusion": "Nothing changed.", "moved": {"all": False}}) for number in (0, 1)
+        record(number, steps={"conclusion": "Nothing changed.", "lost": {"all": 0.0}}) for number in (0, 1)
     ]
-    records.append(record(2, steps={"moved": {"all": False}}))
+    records.append(record(2, steps={"lost": {"all": 0.0}}))
     usual = find_usual_conclusion(records)
-    assert [score_decision(each, usual) for each in records] == [None, None, 1.0]
+    assert [score_decision(each, LIMITS, usual) for each in records] == [None, None, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("lost", "score"),
+    [
+        ({"all": 0.44, "a line": 0.1}, 1),  # under a twentieth of the 9 nat that other images cost
+        ({"all": 0.46, "a line": 0.1}, 0),
+        ({"all": 0.0, "a line": 3.0}, 0),  # one change that costs something is enough
+        ({"all": -2.0}, 1),
+    ],
+)
+def test_a_conclusion_was_decided_first_if_no_change_of_its_steps_costs_anything(lost, score):
+    assert score_decision(record(0, steps={"lost": lost}), LIMITS) == score
+    assert score_decision(record(0, steps={"lost": lost, "moved_by_images": False}), LIMITS) == 0
 
 
 def test_the_interval_of_a_difference_is_newcombes():
