@@ -3,6 +3,7 @@
 from . import analyses as analyses
 from . import benchmarks as benchmarks
 from . import cache as cache
+from . import diagnosis as diagnosis
 from . import interventions as interventions
 from . import models as models
 from . import probes as probes

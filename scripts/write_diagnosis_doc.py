@@ -15,7 +15,6 @@ from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
 from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, read_rows, score_rows
 from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, Row, answers_auroc, score_tool
-from mmprobe.diagnosis.bench.trace_tools import TRACE_TOOLS
 from mmprobe.diagnosis.causes import ABOUT, CAUSES, IMPLIES, NEEDS, load_thresholds
 from mmprobe.diagnosis.rules import CONTROL
 
@@ -93,24 +92,6 @@ The goals were macro-F1 of 0.90, false alarms of 5 %, AUROC of answers of 0.90 a
   the threshold come from the development models alone. The wish to change the rule did not, so a fresh seed is its clean test.
 - `prior` is in doubt where the companion is absent beside its cue in few sets of images. More pairs settle that.
 - Partial organisms of the ways *crowd* and *expert* have no development model, so no per-answer score was tried on them.
-"""
-# Deleted by the next run of all tools over the same pairs.
-EARLIER = """\
-The measures that correlate were scored last with all questions about 8 pairs and 46 models (seeds 0, 1 and 3), where the
-diagnosis had 0.83 [0.64, 1.00]; `mmprobe bench diagnosis --n 24` scores them on all.
-
-| tool, held-out | macro-F1 | false alarms on controls | AUROC, mean over causes | AUROC of answers | passes an answer |
-|---|---|---|---|---|---|
-| attention-share | 0.22 [0.07, 0.40] (16) | 1.00 [0.34, 1.00] (2) | 0.71 [0.42, 1.00] (16) | 0.59 [0.00, 1.00] (4) | 1.00 [0.81, 1.00] (16) |
-| attention-decay | 0.29 [0.09, 0.49] (16) | 1.00 [0.34, 1.00] (2) | 0.71 [0.27, 1.00] (16) | 0.62 [0.34, 1.00] (4) | 1.00 [0.81, 1.00] (16) |
-| attention-decay-authors | 0.24 [0.04, 0.47] (16) | 1.00 [0.34, 1.00] (2) | 0.61 [0.14, 1.00] (16) | 0.60 [0.26, 1.00] (4) | 1.00 [0.81, 1.00] (16) |
-| residual-drift | 0.20 [0.07, 0.34] (16) | 1.00 [0.34, 1.00] (2) | 0.71 [0.30, 1.00] (16) | 0.51 [0.37, 0.68] (4) | 1.00 [0.81, 1.00] (16) |
-| ffn-transitions | 0.29 [0.07, 0.41] (16) | 1.00 [0.34, 1.00] (2) | 0.00 [0.00, 0.19] (16) | 0.34 [0.00, 1.00] (4) | 1.00 [0.81, 1.00] (16) |
-| conflict | 0.22 [0.15, 0.30] (16) | 1.00 [0.34, 1.00] (2) | 0.39 [0.00, 0.87] (16) | 0.47 [0.02, 1.00] (4) | 1.00 [0.81, 1.00] (16) |
-| attention-vs-activation | 0.22 [0.13, 0.28] (16) | 1.00 [0.34, 1.00] (2) | 0.39 [0.00, 0.81] (16) | 0.55 [0.31, 0.76] (4) | 1.00 [0.81, 1.00] (16) |
-| tam-mass | 0.03 [0.00, 0.16] (16) | 0.00 [0.00, 0.66] (2) | 0.57 [0.28, 0.87] (16) | 0.44 [0.00, 0.83] (4) | 1.00 [0.81, 1.00] (16) |
-| predict-unfaithful | 0.11 [0.00, 0.39] (16) | 0.00 [0.00, 0.66] (2) | – | 0.89 [0.68, 1.00] (4) | 0.25 [0.01, 0.59] (16) |
-| failure-modes | 0.54 [0.38, 0.71] (16) | 0.00 [0.00, 0.66] (2) | – | 0.56 [0.41, 0.71] (4) | 0.88 [0.25, 1.06] (16) |
 """
 ENTER = """\
 ## Enter a tool
@@ -253,8 +234,6 @@ def main() -> None:
     for split in reversed(SPLITS):
         if any(row.split == split for row in rows):
             parts += [scores_table(scored, split), causes_auroc(scored, split)]
-    if not any(row.tool in TRACE_TOOLS for row in rows):
-        parts.append(EARLIER.rstrip())
     parts.append("## Seeds 3 and 4 apart\n\n" + seeds_table(rows))
     parts.append("Held-out models that are not named rightly, and the partial ones:\n\n" + misses_list(rows))
     parts.append(WHY.format(decided_share=limits.decided_share).rstrip())

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -74,12 +75,13 @@ def test_guides_run(guide, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     make_pairs("pairs", n=1, seed=3)
-    variables: dict = {"__name__": "guide"}
+    page = ModuleType("guide")
+    monkeypatch.setitem(sys.modules, "guide", page)  # data classes look for their module
     blocks = BLOCK.findall(offline(guide.read_text(encoding="utf-8")))
     assert blocks
     for language, block in blocks:
         if language == "python":
-            exec(compile(block, guide.name, "exec"), variables)
+            exec(compile(block, guide.name, "exec"), vars(page))
             continue
         for command in block.splitlines():
             finished = run_in_process(*shlex.split(command, comments=True)[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import socket
 import subprocess
 import sys
@@ -25,6 +26,8 @@ class RayCluster:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
+        # A token that lies in the user's home would switch some of Ray's processes to tokens, and not others.
+        self.environment = ENVIRONMENT | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         head = ["--head", f"--port={port}", "--include-dashboard=false"]
         self.nodes = [
             self._start_node(folder / "head.log", *head, f"--temp-dir={folder}", "--disable-usage-stats")
@@ -35,7 +38,7 @@ class RayCluster:
         options = ["--block", "--num-cpus=1", "--object-store-memory=80000000"]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *arguments]
         with log.open("w") as file:
-            node = psutil.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+            node = psutil.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=self.environment)
         deadline = time.monotonic() + _TIMEOUT
         while "Ray runtime started" not in log.read_text():
             assert node.poll() is None and time.monotonic() < deadline, log.read_text()

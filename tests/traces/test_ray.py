@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.command_line import ENVIRONMENT, assert_fails, run_in_process
+from helpers.command_line import assert_fails, run_in_process
 from helpers.datasets import read_datasets
 from helpers.ray_cluster import RayCluster, ray_cluster
 
@@ -47,7 +47,7 @@ def start(cluster: RayCluster, data: Path, out: Path, *options: object) -> subpr
     ]
     command += ["--ray", cluster.address, "--device", "cpu", "--max-new-tokens", 12, *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, **pipes)
+    return subprocess.Popen(list(map(str, command)), env=cluster.environment, **pipes)
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def _connect(address: str) -> ModuleType:
     if not ray.is_initialized():
         try:
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise InputError(
                 f"Ray cluster {address}: cannot be reached ({reason}); start one with: ray start --head"
