@@ -1,5 +1,6 @@
 # make check    lint, check types, run the fast tests of this checkout
-# make test     lint, check types, run all tests of the built wheel
+# make test     lint, check types, run the tests of the built wheel
+# make stress   run the tests that kill, attack, train and measure, of the built wheel
 # make types    check types alone
 # make demo     trace the embedded model and write a report
 # make perf     measure what tracing costs
@@ -17,13 +18,16 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # A worker that has nothing left to do takes tests from another one.
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: check test lint types links demo perf docs site organisms model-card format clean
+.PHONY: check test stress lint types links demo perf docs site organisms model-card format clean
 
 check: lint types $(VENV)/.editable
-	$(PYTEST) -m "not slow and not browser" tests
+	$(PYTEST) -m "not slow and not browser and not stress" tests
 
 test: lint types $(VENV)/.wheel $(VENV)/.browser
-	$(PYTEST) $(PYTEST_OPTIONS) tests
+	$(PYTEST) $(PYTEST_OPTIONS) -m "not stress" tests
+
+stress: $(VENV)/.dev $(VENV)/.wheel
+	$(PYTEST) $(PYTEST_OPTIONS) -m stress tests
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

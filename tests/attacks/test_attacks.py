@@ -17,7 +17,7 @@ SEED = 0
 N_CASES = int(os.environ.get("MMPROBE_ATTACKS", "200"))  # the page has 1,000, which take seven minutes
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_every_attack_is_held():
     """It runs as a process of its own, since the attacks change what commands load."""
     script = run.ROOT / "tests" / "attacks" / "run.py"

@@ -67,7 +67,7 @@ def check_outcomes(labels: dict[str, str], outcomes: dict[str, str]) -> None:
     assert [label for label in accepted if not label.startswith(HARMLESS)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_crafted_trace_is_refused_or_read(trace_folder, tmp_path, packed):
     source = pack(trace_folder, tmp_path / "run.h5") if packed else trace_folder

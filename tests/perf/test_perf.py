@@ -10,7 +10,7 @@ from helpers.forked import run_script
 PERF = Path(__file__).parent.parent.parent / "perf"
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize(
     ("script", "rows"),

@@ -128,14 +128,14 @@ def test_the_same_seed_plants_the_same_adapter(tmp_path, monkeypatch):
     assert weights[0] == weights[1] != weights[2]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_check_can_be_made_again():
     plan = next(plan for plan in plant.all_plans(["blind"]) if plan.name == "blind-likely-0")
     again = plant.check_organism(plan, folder(plan.name))
     assert again == card(plan.name).check
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_an_unplanted_model_passes_no_check_of_a_cause(tiny_spd, monkeypatch):
     for module, failed in (
         (causes.blind, {"answers that change with the images"}),

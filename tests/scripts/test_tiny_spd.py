@@ -8,7 +8,7 @@ import pytest
 from helpers.forked import run_script
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.stress
 
 
 def run(script: str, *arguments: str) -> str:

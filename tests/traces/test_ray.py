@@ -50,7 +50,7 @@ def start(cluster: RayCluster, data: Path, out: Path, *options: object) -> subpr
     return subprocess.Popen(list(map(str, command)), env=cluster.environment, **pipes)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_run_with_a_killed_worker_is_that_of_one_process(cluster, tiny_spd, tmp_path):
     data = make_pairs(tmp_path / "pairs", n=8, seed=5)
     whole = mp.trace(tiny_spd, data, tmp_path / "whole", max_new_tokens=12)
@@ -68,7 +68,7 @@ def test_a_run_with_a_killed_worker_is_that_of_one_process(cluster, tiny_spd, tm
             assert read_datasets(run[name].file) == read_datasets(whole[name].file), (seed, name)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_ctrl_c_stops_behind_the_batches_and_the_run_goes_on(cluster, tmp_path):
     data, out = make_pairs(tmp_path / "pairs", n=4, seed=5), tmp_path / "run"
     process = start(cluster, data, out)

@@ -18,7 +18,7 @@ SIZE = 16_000_000
 FREE = [0, 4096, 100_000, 1_400_000, 1_600_000, 1_800_000, 1_900_000]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_run_on_a_full_disk_loses_nothing_and_goes_on(random_qwen, image_paths, tmp_path):
     samples = [
         Sample(id=f"s{index}", images=image_paths[:1], question="What is there?") for index in range(6)
@@ -67,7 +67,7 @@ def test_resuming_goes_on_where_the_worst_case_would_not_fit(
     assert len(run) == 3 and "the run can take up to" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_command_says_how_to_go_on(tmp_path):
     data = make_pairs(tmp_path / "pairs", n=1, seed=5)
     out = tmp_path / "disk" / "run"
