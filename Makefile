@@ -15,8 +15,8 @@ BIN := $(VENV)/bin
 PACKAGES := analyses benchmarks cache configs diagnosis interventions models probes traces training viz
 SOURCES := $(shell find mmprobe $(PACKAGES) -type f ! -name '*.pyc') pyproject.toml README.md
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-# A worker that has nothing left to do takes tests from another one.
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+# A worker that has nothing left to do takes tests from another one. Each has one core.
+PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: check test stress lint types links demo perf docs site organisms model-card format clean
 

@@ -30,7 +30,7 @@ def test_the_page_has_the_scripts_text(script):
     assert script.FIGURE.stat().st_size < 200_000
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_every_block_runs(script, tmp_path):
     text, variables = script.run_blocks(
         script.TEXT.replace("--n 16", "--n 3").replace("image-interchange,circuit", "circuit"), tmp_path
