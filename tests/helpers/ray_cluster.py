@@ -28,22 +28,27 @@ class RayCluster:
         self.address = f"127.0.0.1:{port}"
         # A token that lies in the user's home would switch some of Ray's processes to tokens, and not others.
         self.environment = ENVIRONMENT | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        head = ["--head", f"--port={port}", "--include-dashboard=false"]
-        self.nodes = [
-            self._start_node(folder / "head.log", *head, f"--temp-dir={folder}", "--disable-usage-stats")
-        ]
-        self.nodes.append(self._start_node(folder / "node.log", f"--address={self.address}"))
+        head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}"]
+        self.nodes: list[psutil.Popen] = []
+        self.starts = (
+            (folder / "head.log", [*head, "--disable-usage-stats"]),
+            (folder / "node.log", [f"--address={self.address}"]),
+        )
 
-    def _start_node(self, log: Path, *arguments: str) -> psutil.Popen:
+    def start(self) -> None:
+        for log, arguments in self.starts:
+            self._start_node(log, *arguments)
+
+    def _start_node(self, log: Path, *arguments: str) -> None:
         options = ["--block", "--num-cpus=1", "--object-store-memory=80000000"]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *arguments]
         with log.open("w") as file:
             node = psutil.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=self.environment)
+        self.nodes.append(node)
         deadline = time.monotonic() + _TIMEOUT
         while "Ray runtime started" not in log.read_text():
             assert node.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
-        return node
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes that hold actors."""
@@ -87,6 +92,7 @@ def ray_cluster(folder: Path) -> Iterator[RayCluster]:
     """Yield a cluster, and stop it behind the block."""
     cluster = RayCluster(folder)
     try:
+        cluster.start()
         yield cluster
     finally:
         cluster.stop()

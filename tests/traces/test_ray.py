@@ -47,7 +47,8 @@ def start(cluster: RayCluster, data: Path, out: Path, *options: object) -> subpr
     ]
     command += ["--ray", cluster.address, "--device", "cpu", "--max-new-tokens", 12, *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(list(map(str, command)), env=cluster.environment, **pipes)
+    # Ray's workers look for modules where the command was called: a checkout there would hide the installed wheel.
+    return subprocess.Popen(list(map(str, command)), env=cluster.environment, cwd=out.parent, **pipes)
 
 
 @pytest.mark.stress

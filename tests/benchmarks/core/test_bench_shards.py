@@ -87,7 +87,7 @@ def test_questions_about_the_same_images_share_their_prefix(tiny_spd, data, monk
     assert dict(local_answerer(tiny_spd, 6, 4)(samples)) == shared
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_workers_answer_as_one_process_does(tiny_spd, data):
     samples = mp.load_samples(data)
     shapes = load_shapes("tiny-spd", device="cpu")

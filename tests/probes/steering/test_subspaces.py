@@ -44,7 +44,7 @@ def test_the_whole_stream_of_the_source_gives_the_logits_of_the_source(model, im
     np.testing.assert_array_equal(task.choose(numbers, torch.zeros(hidden, 1), 3), own.argmax(-1))
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_late_layer_carries_the_verdict_and_the_controls_do_not(tiny_spd, tmp_path):
     samples = [
         s for s in mp.load_samples(make_pairs(tmp_path / "pairs", 120, seed=910_000)) if "-same" in s.id
