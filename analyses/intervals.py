@@ -10,9 +10,10 @@ sample belongs to (`held_out.image_groups`). What is drawn is a set with all its
   (bootstrap-t, Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5; over clusters:
   Cameron, Gelbach and Miller, 2008, doi:10.1162/rest.90.3.414).
 
-Two choices are ours, made by simulation (docs/intervals.md). Each end is at least as far away as Student's t
-with sets - 1 degrees of freedom puts it, so that the bootstrap moves an end out, never in. And no draw has a
-standard error under a fifth of the sample's, so that draws of equal sets do not make the interval infinite.
+Three choices are ours, made by simulation (docs/intervals.md). Each end is at least as far away as Student's t
+puts it, so that the bootstrap moves an end out, never in. The degrees of freedom are those of the number of sets
+where all have the same size, and fewer where few sets hold most samples. And no draw has a standard error under
+a fifth of the sample's, so that draws of equal sets do not make the interval infinite.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 SMALLEST_ERROR = 0.2  # of a draw, in standard errors of the sample; our choice
+UNEQUAL_SIZES = 0.6  # how much the effective number of groups counts beside their number; our choice
 _TAIL = (1 - CONFIDENCE) / 2
 _COLUMNS = 512  # statistics in memory at a time
 
@@ -73,7 +75,7 @@ def mean_interval(
         sums, mean = sums[:, ~binary], values[:, ~binary].mean(0)
         others = (len(values) - sizes)[:, None]
         pulls = (sums - sizes[:, None] * mean) * (len(sizes) - 1) / others
-        low[~binary], high[~binary] = _studentised(mean, pulls, range or QUANTITY, len(sizes) - 1, seed)
+        low[~binary], high[~binary] = _studentised(mean, pulls, range or QUANTITY, _freedom(sizes), seed)
     return low.reshape(shape), high.reshape(shape)
 
 
@@ -81,10 +83,11 @@ def share_interval(successes: np.ndarray, trials: np.ndarray) -> Interval:
     """Return Wilson's interval (1927) of a share on the effective number of trials.
 
     The effective number is n / deff (Korn and Graubard, 1998). deff is the variance of the share over groups
-    divided by its variance if all trials were independent, and 1 or more. Where deff is over 1, the number is
-    also multiplied by (t of n - 1 / t of groups - 1)^2, since few groups show it badly. No group counts for
-    less than one trial: the number is at least n^2 / (sum of squared group sizes), as if all trials of a
-    group were the same. It is this number where all trials agree, which does not show what they share.
+    divided by its variance if all trials were independent, and 1 or more. Few groups show deff badly, so the
+    number is also multiplied by (t of n - 1 / t of groups - 1)^2: in full where deff is 2 or more, to the power of
+    deff - 1 below (ours). No group counts for less than one trial: the number is at least n^2 / (sum of squared
+    group sizes), as if all trials of a group were the same. It is this number where all trials agree, which does
+    not show what they share.
 
     Args:
         successes: [group, ...].
@@ -108,7 +111,7 @@ def share_interval(successes: np.ndarray, trials: np.ndarray) -> Interval:
     effect = np.full(len(share), np.inf)
     np.divide(variance * (n - 1), share * (1 - share), out=effect, where=(share > 0) & (share < 1))
     few = (stdtrit(n - 1, _TAIL) / stdtrit(k - 1, _TAIL)) ** 2
-    effective = np.where(effect > 1 + 1e-9, few / np.maximum(effect, 1), 1.0) * n
+    effective = few ** np.clip(effect - 1, 0, 1) / np.maximum(effect, 1) * n
     low, high = _wilson(share, np.clip(effective, n**2 / float(trials @ trials), n))
     return low.reshape(shape), high.reshape(shape)
 
@@ -140,13 +143,14 @@ def sums_interval(
         >>> bool(low < 5 / 9 < high)
         True
     """
-    sums = sum_groups(np.asarray(counts, float), groups)
-    sums = sums[(sums != 0).reshape(len(sums), -1).any(1)] if len(sums) else sums
+    counts = np.asarray(counts, float)
+    counted = (counts != 0).reshape(len(counts), -1).any(1)
+    counts, groups = counts[counted], None if groups is None else np.asarray(groups)[counted]
+    sums, sizes = sum_groups(counts, groups), sum_groups(np.ones(len(counts)), groups)
     with np.errstate(invalid="ignore", divide="ignore"):
         total = sums.sum(0)
-        return jackknife_interval(
-            np.asarray(combine(total), float), np.asarray(combine(total - sums), float), range, seed=seed
-        )
+        value, without = np.asarray(combine(total), float), np.asarray(combine(total - sums), float)
+    return jackknife_interval(value, without, range, _freedom(sizes), seed)
 
 
 def statistic_interval(
@@ -180,14 +184,14 @@ def statistic_interval(
         np.moveaxis(np.asarray(statistic((number != block[:, None]).astype(float)), float), -1, 0)
         for block in np.array_split(np.arange(count), max(1, count // 100))
     ]
-    return jackknife_interval(value, np.concatenate(left), range, seed=seed)
+    return jackknife_interval(value, np.concatenate(left), range, _freedom(np.bincount(number)), seed)
 
 
 def jackknife_interval(
     value: np.ndarray,
     without: np.ndarray,
     range: Range = (None, None),
-    freedom: int | None = None,
+    freedom: float | None = None,
     seed: int = 0,
 ) -> Interval:
     """Return the interval of a statistic from its values without each group.
@@ -282,6 +286,22 @@ def sum_groups(values: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
     return np.asarray(np.add.reduceat(values[order], starts, axis=0))
 
 
+def _freedom(sizes: np.ndarray) -> float:
+    """Return the degrees of freedom of a standard error over groups of these sizes, 1 or more.
+
+    It lies between groups - 1 and their effective number - 1, n^2 / (sum of squared sizes) - 1. Both are the
+    same for equal sizes.
+
+    Example:
+        >>> _freedom(np.array([2.0, 2.0, 2.0])), round(_freedom(np.array([1.0, 1.0, 4.0])), 2)
+        (2.0, 1.4)
+    """
+    if not len(sizes):
+        return 1.0
+    effective = float(sizes.sum()) ** 2 / float(sizes @ sizes)
+    return max(1.0, (1 - UNEQUAL_SIZES) * len(sizes) + UNEQUAL_SIZES * effective - 1)
+
+
 def _number_groups(groups: np.ndarray | None, n: int) -> np.ndarray:
     """Return the number of each sample's group, from 0 without gaps."""
     return np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
@@ -294,7 +314,7 @@ def _wilson(share: np.ndarray, n: np.ndarray) -> Interval:
     return np.where(share == 0, 0.0, centre - half), np.where(share == 1, 1.0, centre + half)
 
 
-def _studentised(value: np.ndarray, pulls: np.ndarray, range: Range, freedom: int, seed: int) -> Interval:
+def _studentised(value: np.ndarray, pulls: np.ndarray, range: Range, freedom: float, seed: int) -> Interval:
     """Return the studentised bootstrap interval [statistic] from pulls [group, statistic]."""
     k = len(pulls)
     low, high = np.full((2, len(value)), np.nan)

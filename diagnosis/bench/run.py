@@ -60,7 +60,7 @@ def bench_diagnosis(
 
     Args:
         out: the result folder.
-        models: names of organisms; None for all that ship.
+        models: names of organisms, or paths of their folders; None for all that ship.
         tools: names of tools; None for all.
         n: pairs that a model is asked about.
 
@@ -75,24 +75,24 @@ def bench_diagnosis(
         raise InputError(
             "bench diagnosis: no organisms ship with this copy; plant them with `make organisms`"
         )
-    cards = [card(name) for name in chosen]
+    cards = {name: card(name) for name in chosen}
     with lock_folder(out, "scoring tools into it"):
         file = out / SCORES
         done = read_rows(file, n)
         total = len(cards) * len(loaded)
         with tqdm(total=total, desc="bench diagnosis", unit="tool", disable=None) as progress:
-            for each in cards:
+            for organism, each in cards.items():
                 left = {name: tool for name, tool in loaded.items() if (each.name, name) not in done}
                 progress.update(len(loaded) - len(left))
                 if left:
-                    model = load_model(f"organism:{each.name}", device=device)
+                    model = load_model(f"organism:{organism}", device=device)
                     samples = load_pairs(out / "pairs", each, n)
                     for name, tool in left.items():
-                        row = run_tool(name, tool, model, samples, each.name)
+                        row = run_tool(name, tool, model, samples, organism)
                         with file.open("a", encoding="utf-8") as stream:
                             stream.write(json.dumps({"n": n, **row.model_dump()}) + "\n")
                         progress.update()
-        wanted = {each.name for each in cards}
+        wanted = {each.name for each in cards.values()}
         rows = [row for row in read_rows(file, n).values() if row.model in wanted and row.tool in loaded]
         scored = score_rows(rows)
         write_atomic(out / RESULTS, json.dumps(to_json(scored), indent=1) + "\n")

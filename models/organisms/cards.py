@@ -117,7 +117,7 @@ class Card(_Record):
         way: how it was planted, in one word.
         seed: of the training data and the adapter's first weights.
         number: `organism:CAUSE-NUMBER` is a second name; None for partial organisms.
-        split: seeds 0 to 2 are for development, 3 and 4 are held out.
+        split: seeds 0 to 2 are for development, all others are held out.
         about: how it was planted, in a sentence.
         partial: the rule where the cause acts on known samples only, or None.
         training: how it was trained.
@@ -150,10 +150,11 @@ def names() -> list[str]:
 
 @cache
 def card(name: str) -> Card:
-    """Return the card of a shipped organism.
+    """Return the card of an organism.
 
     Args:
-        name: CAUSE-WAY-SEED or CAUSE-NUMBER, with or without `organism:` before it.
+        name: CAUSE-WAY-SEED or CAUSE-NUMBER of a shipped organism, or the path of another one's folder, such as
+            `build/fresh/blind-rolled-5`; with or without `organism:` before it.
 
     Raises:
         InputError: there is no such organism. The message suggests names.
@@ -166,7 +167,7 @@ def card(name: str) -> Card:
 
 
 def folder(name: str) -> Path:
-    """Return the folder of a shipped organism: its adapter and its card.
+    """Return the folder of an organism: its adapter and its card.
 
     Args:
         name: as for `card`.
@@ -188,6 +189,8 @@ def folder(name: str) -> Path:
             its_card = card(candidate)
             if its_card.cause == cause and its_card.number == int(number):
                 return FOLDER / candidate
+    if "/" in short and (Path(short) / "card.json").is_file():
+        return Path(short)
     hint = suggest_names(short, known, "see `mmprobe models`")
     raise InputError(f"model {name!r}: no such organism; {hint}")
 

@@ -3,6 +3,7 @@
     python scripts/organisms/plant.py                          # everything that is not planted yet
     python scripts/organisms/plant.py --only blind-rolled-0    # this one, again
     python scripts/organisms/plant.py --cause blind --seeds 0 1 2
+    python scripts/organisms/plant.py --seeds 5 --out build/fresh      # models that nobody has seen, not shipped
 
 A file `causes/CAUSE.py` has `ways(seed)`, a recipe for each way, and `check(model, seed)`, which returns measures
 (`checks.share`) by name. Partial organisms, whose recipe has a rule, may share a file: there the ways are named
@@ -46,7 +47,7 @@ ROOT = Path(__file__).parent.parent.parent
 SHIPPED = ROOT / "models" / "organisms"
 CAUSES = Path(__file__).parent / "causes"
 SEEDS = (0, 1, 2, 3, 4)
-HELD_OUT = (3, 4)
+DEVELOPMENT = (0, 1, 2)  # all other seeds are held out
 FULL_WAYS = 2  # of a cause; more ways are partial and have no number
 PROCESSES = 2
 RANK = 4
@@ -75,14 +76,15 @@ class Plan:
         return f"{self.cause}-{self.way}-{self.seed}"
 
 
-def all_plans(files: Collection[str] = ()) -> list[Plan]:
+def all_plans(files: Collection[str] = (), seeds: Collection[int] = SEEDS) -> list[Plan]:
     """Return a plan for each cause, way and seed, those for development first.
 
     Args:
         files: names of files of `causes`, such as `looks_unused`; none for all.
+        seeds: the seeds.
     """
     plans = []
-    for file, seed in itertools.product(sorted(CAUSES.glob("*.py")), SEEDS):
+    for file, seed in itertools.product(sorted(CAUSES.glob("*.py")), seeds):
         if files and file.stem not in files:
             continue
         ways = importlib.import_module(f"causes.{file.stem}").ways(seed)
@@ -91,7 +93,9 @@ def all_plans(files: Collection[str] = ()) -> list[Plan]:
             number = FULL_WAYS * seed + full.index(way) if way in full else None
             cause, _, word = way.rpartition("-")
             plans.append(Plan(cause or file.stem.replace("_", "-"), word, seed, recipe, number, file.stem))
-    return sorted(plans, key=lambda plan: (plan.seed in HELD_OUT, plan.seed, plan.number is None, plan.cause))
+    return sorted(
+        plans, key=lambda plan: (plan.seed not in DEVELOPMENT, plan.seed, plan.number is None, plan.cause)
+    )
 
 
 def add_adapter(hf: Any, recipe: Recipe, seed: int) -> PeftModel:
@@ -181,7 +185,7 @@ def plant(plan: Plan, folder: Path, steps: int | None = None) -> Card:
         way=plan.way,
         seed=plan.seed,
         number=plan.number,
-        split="held-out" if plan.seed in HELD_OUT else "development",
+        split="development" if plan.seed in DEVELOPMENT else "held-out",
         about=recipe.about,
         partial=recipe.rule,
         training=training,
@@ -192,11 +196,11 @@ def plant(plan: Plan, folder: Path, steps: int | None = None) -> Card:
     return card
 
 
-def ship(work: Path, name: str) -> None:
-    """Move an organism into the package. Its card, which says that it is there, comes last."""
-    target = SHIPPED / name
+def ship(work: Path, out: Path, name: str) -> None:
+    """Copy an organism to its place. Its card, which says that it is there, comes last."""
+    target = out / name
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
+    target.mkdir(parents=True)
     for file in ("adapter_config.json", "adapter_model.safetensors", "card.json"):
         shutil.copyfile(work / name / file, target / file)
 
@@ -220,13 +224,14 @@ def main() -> None:
     parser.add_argument("--cause", nargs="+", default=[], help="plant those of these files of causes only")
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, help="plant these seeds only")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "organisms", help="work folder")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="where organisms go that pass their check")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
-    for plan in all_plans([name.replace("-", "_") for name in args.cause]):
-        if plan.seed not in args.seeds or (args.only and plan.name not in args.only):
+    for plan in all_plans([name.replace("-", "_") for name in args.cause], args.seeds):
+        if args.only and plan.name not in args.only:
             continue
-        done = any((folder / plan.name / "card.json").exists() for folder in (SHIPPED, args.work))
+        done = any((folder / plan.name / "card.json").exists() for folder in (args.out, args.work))
         if done and not args.only:
             continue
         with ExitStack() as stack, suppress(Timeout):
@@ -239,7 +244,7 @@ def main() -> None:
             verdict = "ok" if card.passed else "FAILED"
             print(f"{card.name}: {verdict}, {card.training.seconds:.0f} s; {numbers}", flush=True)
             if card.passed:
-                ship(args.work, plan.name)
+                ship(args.work, args.out, plan.name)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -43,6 +44,16 @@ def test_a_number_is_a_second_name():
         if number is not None:
             assert folder(f"organism:{cause}-{number}") == folder(name)
             assert number // 2 == card(name).seed
+
+
+def test_an_organism_of_ones_own_is_named_by_its_folder(tmp_path, monkeypatch):
+    shutil.copytree(folder("blind-rolled-0"), tmp_path / "mine" / "blind-rolled-7")
+    monkeypatch.chdir(tmp_path)
+    model = mp.load_model("organism:mine/blind-rolled-7", device="cpu")
+    shipped = mp.load_model("organism:blind-rolled-0", device="cpu")
+    assert torch.equal(logits(model, model.hf), logits(shipped, shipped.hf))
+    assert card("mine/blind-rolled-7") == card("blind-rolled-0")
+    assert model.source == "organism:blind-rolled-7"
 
 
 @pytest.mark.parametrize("name", ["organism:blind-roled-0", "organism:blind-10", "organism:blind-x"])
