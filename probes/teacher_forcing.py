@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from mmprobe.cache import Trace
 from mmprobe.errors import InputError, NotApplicable
@@ -33,7 +34,8 @@ class TeacherForcing(NamedTuple):
 
     Attributes:
         model: the model.
-        inputs: inputs of the forward pass over prompt and answer.
+        inputs: inputs of the forward pass over prompt and answer; of all rows, if it is a row of a batch
+            (`force_answers`).
         prompt: the prompt.
         ids: int64 [step], token ids of the answer.
     """
@@ -74,21 +76,46 @@ def force_answer(
         >>> force_answer(model, sample, " no").logprobs().shape
         torch.Size([1])
     """
-    inputs, (prompt,) = model.batch([sample])
-    if answer is None:
-        with torch.inference_mode():
-            output = model.hf.generate(**inputs, **build_generation_kwargs(model, max_new_tokens))
-        answer = output[0, inputs["input_ids"].shape[1] :].tolist()
-    elif isinstance(answer, str):
-        answer = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
-    ids = torch.tensor(np.asarray(answer, dtype=np.int64), device=model.device)
-    if not len(ids):
-        raise InputError(f"sample {sample.id}: its answer is empty; give at least one token")
+    return force_answers(model, [sample], [answer], max_new_tokens)[0]
+
+
+def force_answers(
+    model: Model, samples: Sequence[Sample], answers: Sequence[Answer], max_new_tokens: int = MAX_NEW_TOKENS
+) -> list[TeacherForcing]:
+    """Append answers to the prompts of several samples, for one forward pass over all of them.
+
+    Prompts are padded on the left and answers on the right, where no token before the padding sees it.
+
+    Args:
+        samples: all with images, or none.
+        answers, max_new_tokens: for each sample, as in `force_answer`.
+
+    Returns:
+        The rows of one batch: each has its own prompt and answer, and the inputs of all.
+
+    Raises:
+        InputError: an image cannot be decoded, or an answer is empty.
+    """
+    inputs, prompts = model.batch(samples)
+    ids = []
+    for sample, answer in zip(samples, answers, strict=True):
+        if answer is None:
+            own = inputs if len(samples) == 1 else model.prepare(sample)
+            with torch.inference_mode():
+                output = model.hf.generate(**own, **build_generation_kwargs(model, max_new_tokens))
+            answer = output[0, own["input_ids"].shape[1] :].tolist()
+        elif isinstance(answer, str):
+            answer = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
+        ids.append(torch.tensor(np.asarray(answer, dtype=np.int64), device=model.device))
+        if not len(ids[-1]):
+            raise InputError(f"sample {sample.id}: its answer is empty; give at least one token")
+    longest = max(map(len, ids))
     extended: dict[str, Any] = dict(inputs)
-    for _ in range(len(ids)):  # each family extends its masks and token types as in `generate`
+    for _ in range(longest):  # each family extends its masks and token types as in `generate`
         extended = model.hf._update_model_kwargs_for_generation({}, extended, is_encoder_decoder=False)
-    extended["input_ids"] = torch.cat([inputs["input_ids"], ids[None]], 1)
-    return TeacherForcing(model, extended, prompt, ids)
+    padded = torch.stack([pad(row, (0, longest - len(row))) for row in ids])
+    extended["input_ids"] = torch.cat([inputs["input_ids"], padded], 1)
+    return [TeacherForcing(model, extended, prompt, row) for prompt, row in zip(prompts, ids, strict=True)]
 
 
 @contextmanager

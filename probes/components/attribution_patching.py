@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 
 import numpy as np
 import torch
@@ -13,15 +14,10 @@ from tqdm import tqdm
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.hooks import Change
-from mmprobe.probes.components.component_pair import (
-    ComponentPair,
-    begin_at_change,
-    find_all_tokens,
-    read_pair,
-)
 from mmprobe.probes.components.component_patching import add_pair, make_patch
 from mmprobe.probes.components.components import Values, change_component, read_components, read_gradients
 from mmprobe.probes.components.metrics import Metric
+from mmprobe.probes.components.pair_batch import Pair, PairBatch, begin_at_change, find_places, read_pairs
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, float32_logits
 from mmprobe.samples import Sample
 
@@ -84,7 +80,7 @@ def attribution_patching(
         - is_verified: whether the component was patched exactly
         - by_position (layer, head, position) or (layer, position): each token's part of the first-order
           estimate; for `atp_star` that of `atp`
-        - total, metric_clean, metric_corrupt
+        - total, metric_clean, metric_corrupt; token, logprob (step)
 
         attrs: n, forward_passes, backward_passes.
 
@@ -97,6 +93,25 @@ def attribution_patching(
         >>> ds.effect.dims                                                   # doctest: +SKIP
         ('layer', 'head')
     """
+    pairs = [(clean, corrupt, answer)]
+    return estimate_pairs(model, pairs, method, steps, kind, metric, tokens, verify, max_new_tokens)[0]
+
+
+def estimate_pairs(
+    model: Model,
+    pairs: Sequence[Pair],
+    method: str,
+    steps: int,
+    kind: str,
+    metric: Metric,
+    tokens: Sequence[str] | None,
+    verify: int | None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+) -> list[xr.Dataset]:
+    """Return the data set of `attribution_patching` for each pair. Each pass, backward too, reads all pairs.
+
+    The errors are those of `attribution_patching`.
+    """
     if method not in METHODS:
         raise InputError(f"method {method!r}: choose {', '.join(METHODS)}")
     if kind not in KINDS:
@@ -106,117 +121,149 @@ def attribution_patching(
     verify = (VERIFIED if method == "atp_star" else 0) if verify is None else verify
     with float32_logits(model):
         with torch.no_grad():
-            pair = read_pair(model, clean, corrupt, metric, answer, max_new_tokens)
-            positions = find_all_tokens(pair.clean.forcing, clean, tokens)
-            pair, (changed,) = begin_at_change(pair, metric, [positions])
-            values = _Values(read_components(pair.clean, kind), read_components(pair.corrupt, kind), changed)
-        passes_before = pair.clean.count
+            batch = read_pairs(model, pairs, metric, max_new_tokens)
+            named = find_places(batch, pairs, tokens)
+            batch, (changed,) = begin_at_change(batch, metric, [named])
+            values = _Values(
+                read_components(batch.clean, kind), read_components(batch.corrupt, kind), changed
+            )
+        passes_before = batch.clean.count
         if method == "ig":
-            parts = _integrate(pair, kind, values, steps)
+            parts = _integrate(batch, kind, values, steps)
         else:
-            parts = values.weigh(read_gradients(pair.clean, [kind], pair.metric)[kind])
-        by_position = _stack(model, parts, len(positions))
+            parts = values.weigh(read_gradients(batch.clean, [kind], batch.sum)[kind])
+        by_position = _stack(model, parts, named.shape[1])
         estimate = by_position.sum(-1)
         if method == "atp_star":
-            estimate = np.copysign(_drop_gradients(pair, kind, values), estimate)
-        backward_passes = pair.clean.count - passes_before
-        effect, exact = _verify(pair, kind, values, estimate, verify)
+            estimate = np.copysign(_drop_gradients(batch, kind, values), estimate)
+        backward_passes = batch.clean.count - passes_before
+        effect, exact = _verify(batch, kind, values, estimate, verify)
     dims = ("layer", "head") if kind == "head" else ("layer",)
-    coords = {name: np.arange(size) for name, size in zip(dims, estimate.shape, strict=True)}
-    out = xr.Dataset(coords=coords | {"position": positions.cpu().numpy()})
-    out["effect"], out["estimate"], out["is_verified"] = (dims, effect), (dims, estimate), (dims, exact)
-    out["by_position"] = ((*dims, "position"), by_position)
-    add_pair(out, pair, clean, corrupt, tokens)
-    out.attrs |= {
-        "analysis": "attribution_patching",
-        "kind": kind,
-        "method": method,
-        "steps": steps if method == "ig" else 1,
-        "verified": int(exact.sum()),
-        "backward_passes": backward_passes,
-    }
+    coords = {name: np.arange(size) for name, size in zip(dims, estimate.shape[1:], strict=True)}
+    out = []
+    for row, forcing in enumerate(batch.clean.rows):
+        at = named[row].nonzero()[:, 0].cpu().numpy()
+        ds = xr.Dataset(coords=coords | {"position": at - forcing.prompt.padding})
+        ds["effect"], ds["estimate"], ds["is_verified"] = (
+            (dims, array[row]) for array in (effect, estimate, exact)
+        )
+        ds["by_position"] = ((*dims, "position"), by_position[row][..., at])
+        add_pair(ds, batch, row, pairs[row], tokens)
+        ds.attrs |= {
+            "analysis": "attribution_patching",
+            "kind": kind,
+            "method": method,
+            "steps": steps if method == "ig" else 1,
+            "verified": int(exact[row].sum()),
+            "backward_passes": backward_passes,
+        }
+        out.append(ds)
     return out
 
 
 class _Values:
-    """The components of the clean and of the corrupt prompt, by layer, and the positions that are compared."""
+    """The components of the clean and of the corrupt prompts, by layer, and a mask of the compared positions."""
 
-    def __init__(self, clean: Values, corrupt: Values, positions: Tensor):
-        self.corrupt, self.positions = corrupt, positions
-        self.difference = {layer: clean[layer] - corrupt[layer] for layer in clean if layer in corrupt}
+    def __init__(self, clean: Values, corrupt: Values, places: Tensor):
+        self.corrupt, self.places = corrupt, places
+        self.difference = {
+            layer: (clean[layer] - corrupt[layer]) * _broadcast(places, clean[layer])
+            for layer in clean
+            if layer in corrupt
+        }
 
     def weigh(self, gradients: Values) -> Values:
-        """Return gradients times differences, summed over a component's own axis: [position] or [position, head]."""
-        at = self.positions
+        """Return gradients times differences, [row, position] or [row, position, head]; 0 elsewhere."""
         return {
-            layer: (difference[at] * gradients[layer][at]).sum(-1)
-            for layer, difference in self.difference.items()
+            layer: (difference * gradients[layer]).sum(-1) for layer, difference in self.difference.items()
         }
 
 
-def _integrate(pair: ComponentPair, kind: str, values: _Values, steps: int) -> Values:
+def _broadcast(mask: Tensor, values: Tensor) -> Tensor:
+    return mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim))
+
+
+def _integrate(batch: PairBatch, kind: str, values: _Values, steps: int) -> Values:
     """Return the mean over a path from corrupt to clean of `weigh`, one layer at a time."""
-    model = pair.clean.forcing.model
+    model = batch.clean.forcing.model
     points, weights = np.polynomial.legendre.leggauss(steps)
     parts: Values = {}
     for layer, difference in tqdm(values.difference.items(), desc="attribution_patching", disable=None):
         total = torch.zeros_like(difference)
         for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
-            with change_component(model, kind, layer, _move(difference, values.positions, 1 - point)):
-                gradients = read_gradients(pair.clean, [kind], pair.metric, layers=[layer])
+            with change_component(model, kind, layer, _move(difference, 1 - point)):
+                gradients = read_gradients(batch.clean, [kind], batch.sum, layers=[layer])
             total += weight * gradients[kind][layer]
-        parts[layer] = (difference * total)[values.positions].sum(-1)
+        parts[layer] = (difference * total).sum(-1)
     return parts
 
 
-def _move(difference: Tensor, positions: Tensor, share: float) -> Change:
-    """Return a function that moves a component a share of the way from clean to corrupt at some positions."""
-    back = torch.zeros_like(difference)
-    back[positions] = share * difference[positions]
-    return lambda value: value - back
+def _move(difference: Tensor, share: float) -> Change:
+    """Return a function that moves a component a share of the way from clean to corrupt."""
+    return lambda value: value - share * difference
 
 
-def _drop_gradients(pair: ComponentPair, kind: str, values: _Values) -> np.ndarray:
+def _drop_gradients(batch: PairBatch, kind: str, values: _Values) -> np.ndarray:
     """Return the mean of the absolute estimates without the ways through one layer, over the other layers."""
-    model = pair.clean.forcing.model
+    model = batch.clean.forcing.model
     layers = sorted(values.difference)
     total: np.ndarray | float = 0.0
     for layer in tqdm(layers, desc="attribution_patching", disable=None):
         blocked = [("attention", layer), ("ffn", layer)]
-        gradients = read_gradients(pair.clean, [kind], pair.metric, blocked=blocked)[kind]
-        estimate = np.abs(_stack(model, values.weigh(gradients), len(values.positions)).sum(-1))
-        estimate[layer] = np.where(np.isnan(estimate[layer]), np.nan, 0)  # not of the layer itself
+        gradients = read_gradients(batch.clean, [kind], batch.sum, blocked=blocked)[kind]
+        estimate = np.abs(_stack(model, values.weigh(gradients), values.places.shape[1]).sum(-1))
+        estimate[:, layer] = np.where(np.isnan(estimate[:, layer]), np.nan, 0)  # not of the layer itself
         total = total + estimate
     return np.asarray(total) / max(len(layers) - 1, 1)
 
 
 def _stack(model: Model, parts: Values, count: int) -> np.ndarray:
-    """Return float [layer, head, position] or [layer, position]; NaN for layers that did not run.
+    """Return float [row, layer, head, position] or [row, layer, position]; NaN for layers that did not run.
 
     Positions before those of the parts, which are equal in both prompts, get 0.
     """
-    width = next(iter(parts.values())).shape[1:]
-    out = np.full((model.n_layers, *width, count), np.nan)
+    rows, _, *heads = next(iter(parts.values())).shape
+    out = np.full((rows, model.n_layers, *heads, count), np.nan)
     for layer, part in parts.items():
-        out[layer] = 0
-        out[layer, ..., count - len(part) :] = np.moveaxis(part.double().cpu().numpy(), 0, -1)
+        out[:, layer] = 0
+        out[:, layer, ..., count - part.shape[1] :] = np.moveaxis(part.double().cpu().numpy(), 1, -1)
     return out
 
 
 def _verify(
-    pair: ComponentPair, kind: str, values: _Values, estimate: np.ndarray, verified: int
+    batch: PairBatch, kind: str, values: _Values, estimate: np.ndarray, verified: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the effects with the largest ones measured, and a mask of these."""
-    model = pair.clean.forcing.model
+    """Return the effects with the largest ones of each row measured, and a mask of these.
+
+    A pass measures one component of each row, from the first layer to the last.
+    """
     effect, exact = estimate.copy(), np.zeros(estimate.shape, bool)
-    order = np.argsort(-np.nan_to_num(np.abs(estimate), nan=-1.0), axis=None, kind="stable")
-    for flat in tqdm(order[:verified], desc="attribution_patching", disable=None):
-        place = np.unravel_index(flat, estimate.shape)
-        layer = int(place[0])
-        if layer not in values.difference:
-            break
-        patch = make_patch(values.corrupt[layer], values.positions, int(place[1]) if kind == "head" else None)
-        with torch.no_grad(), change_component(model, kind, layer, patch):
-            effect[place] = pair.lose(pair.clean.logits(first_layer=layer))
-        exact[place] = True
+    flat = np.abs(estimate).reshape(len(estimate), -1)
+    count = min(verified, int(np.isfinite(flat).sum(1).min()))
+    largest = np.sort(np.argsort(-np.nan_to_num(flat, nan=-1.0), axis=1, kind="stable")[:, :count], axis=1)
+    for chosen in tqdm(largest.T, desc="attribution_patching", disable=None):
+        places = np.array(np.unravel_index(chosen, estimate.shape[1:])).T  # [row, layer and head]
+        with torch.no_grad(), _patch_rows(batch, kind, values, places):
+            losses = batch.lose(batch.clean.batch_logits(first_layer=int(places[:, 0].min())))
+        for row, place in enumerate(places):
+            effect[row, *place], exact[row, *place] = losses[row], True
     return effect, exact
+
+
+def _patch_rows(
+    batch: PairBatch, kind: str, values: _Values, places: np.ndarray
+) -> AbstractContextManager[object]:
+    """Within the block, one component of each row is the corrupt one.
+
+    Args:
+        places: int [row, 1 or 2], layer and head.
+    """
+    model, stack = batch.clean.forcing.model, ExitStack()
+    at = torch.from_numpy(places).to(values.places.device)
+    for layer in np.unique(places[:, 0]).tolist():
+        mask = values.places & (at[:, 0] == layer)[:, None]
+        if kind == "head":
+            heads = torch.arange(model.n_heads, device=at.device)
+            mask = mask[..., None] & (heads == at[:, 1, None])[:, None]
+        stack.enter_context(change_component(model, kind, layer, make_patch(values.corrupt[layer], mask)))
+    return stack

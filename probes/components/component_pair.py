@@ -11,8 +11,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.models.shared_prefix import why_not_shared
-from mmprobe.probes.components.decoder_pass import DecoderPass, first_difference
+from mmprobe.probes.components.decoder_pass import DecoderPass
 from mmprobe.probes.components.metrics import Metric, MetricFunction, make_metric
 from mmprobe.probes.components.token_places import find_tokens
 from mmprobe.probes.teacher_forcing import Answer, TeacherForcing, force_answer
@@ -27,7 +26,6 @@ class ComponentPair(NamedTuple):
         metric: a function of the logits [step, vocabulary].
         metric_name: its name.
         before, after: its value for the clean and for the corrupt prompt.
-        unchanged: logits of the clean prompt as later passes compute them, to the last bit.
     """
 
     clean: DecoderPass
@@ -36,17 +34,6 @@ class ComponentPair(NamedTuple):
     metric_name: str
     before: float
     after: float
-    unchanged: Tensor
-
-    def lose(self, logits: Tensor) -> float:
-        """Return the metric of the clean prompt minus that of other logits."""
-        return self.before - float(self.metric(logits))
-
-    def lose_by_step(self, logits: Tensor) -> Tensor:
-        """Return what the log-probability of each token of the answer loses, float32 [step]."""
-        ids = self.clean.forcing.ids[:, None]
-        own, other = (each.log_softmax(-1).gather(1, ids)[:, 0] for each in (self.unchanged, logits))
-        return own - other
 
 
 def read_pair(
@@ -63,41 +50,7 @@ def read_pair(
     passes = DecoderPass(forcing), DecoderPass(other)
     function, name = make_metric(metric, forcing, passes[0].first_logits)
     before, after = (float(function(each.first_logits)) for each in passes)
-    return ComponentPair(*passes, function, name, before, after, passes[0].first_logits)
-
-
-def begin_at_change(
-    pair: ComponentPair, metric: Metric, places: Sequence[Tensor], replacement: str = "corrupt"
-) -> tuple[ComponentPair, list[Tensor]]:
-    """Let the passes of a pair begin at the first token that a patch can change; return the pair and the places.
-
-    Tokens before the first one in which the prompts differ have the same components in both. Their keys and
-    values are read once and reused, if the family's can be (`why_not_shared`). It takes three more passes over
-    a part of the tokens, so it is left alone where a quarter of the tokens or fewer would be saved; our choice.
-
-    Args:
-        metric: as in `read_pair`; it is measured anew, so that equal prompts have equal metrics to the last bit.
-        places: positions that are patched.
-        replacement: `corrupt`; with another one a patch changes also what is equal in both prompts.
-
-    Returns:
-        The pair, and each place without the tokens before the start, as positions from the start on.
-    """
-    clean, corrupt = pair.clean, pair.corrupt
-    if why_not_shared(clean.forcing.model) is not None:
-        return pair, list(places)
-    first, differs = min(int(place.min()) for place in places), first_difference(clean.inputs, corrupt.inputs)
-    if replacement == "corrupt":
-        first = max(first, differs)
-    if first <= clean.inputs["inputs_embeds"].shape[1] / 4:
-        return pair, list(places)
-    start = clean.begin_at(first)
-    corrupt.begin_at(start, clean.keys if start <= differs else None)
-    unchanged, other = clean.logits(), corrupt.logits()
-    function, name = make_metric(metric, clean.forcing, unchanged)
-    before, after = float(function(unchanged)), float(function(other))
-    began = ComponentPair(clean, corrupt, function, name, before, after, unchanged)
-    return began, [place[place >= start] - start for place in places]
+    return ComponentPair(*passes, function, name, before, after)
 
 
 def check_lengths(forcing: TeacherForcing, other: TeacherForcing, sample: Sample, corrupt: Sample) -> None:

@@ -14,12 +14,6 @@ from tqdm import tqdm
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.hooks import Change
-from mmprobe.probes.components.component_pair import (
-    ComponentPair,
-    begin_at_change,
-    find_all_tokens,
-    read_pair,
-)
 from mmprobe.probes.components.components import (
     STREAMS,
     Values,
@@ -28,6 +22,7 @@ from mmprobe.probes.components.components import (
     read_components,
 )
 from mmprobe.probes.components.metrics import Metric
+from mmprobe.probes.components.pair_batch import Pair, PairBatch, begin_at_change, find_places, read_pairs
 from mmprobe.probes.components.token_places import find_tokens
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
@@ -94,7 +89,7 @@ def patch_components(
           (layer) for attention and ffn, (layer, tokens) for streams. NaN for layers that do not run
         - effect_by_step (..., step): what the log-probability of each token of the answer loses, in nat, for
           any metric
-        - token (step): texts of the tokens
+        - token, logprob (step): texts of the tokens, and their log-probabilities after the clean prompt
         - effect_all: the same with all these components replaced at once; for streams without `tokens`, all
           of `total`
         - total: metric of the clean minus metric of the corrupt prompt
@@ -111,65 +106,86 @@ def patch_components(
         >>> ds.effect.stack(node=["layer", "head"]).idxmax().item()          # doctest: +SKIP
         (3, 1)
     """
+    pairs = [(clean, corrupt, answer)]
+    return patch_pairs(model, pairs, kind, metric, tokens, layers, replacement, max_new_tokens)[0]
+
+
+def patch_pairs(
+    model: Model,
+    pairs: Sequence[Pair],
+    kind: str,
+    metric: Metric,
+    tokens: Sequence[str] | None,
+    layers: Sequence[int] | None = None,
+    replacement: str = "corrupt",
+    max_new_tokens: int = MAX_NEW_TOKENS,
+) -> list[xr.Dataset]:
+    """Return the data set of `patch_components` for each pair. One forward pass reads all pairs.
+
+    Streams of several pairs need `tokens`. The errors are those of `patch_components`.
+    """
     check_kind(kind)
     check_replacement(replacement)
     indices = resolve_layers(model, layers)
     with float32_logits(model), torch.no_grad():
-        pair = read_pair(model, clean, corrupt, metric, answer, max_new_tokens)
-        names, places = _find_places(pair, clean, kind, tokens)
-        pair, places = begin_at_change(pair, metric, places, replacement)
-        stored = read_components(pair.corrupt, kind)
-        effect = np.full((len(indices), model.n_heads if kind == "head" else len(places)), np.nan)
-        by_step = np.full((*effect.shape, len(pair.clean.forcing.ids)), np.nan)
-        with tqdm(total=effect.size, desc="patch_components", disable=None) as progress:
+        batch = read_pairs(model, pairs, metric, max_new_tokens)
+        names, places = _find_sets(batch, pairs, kind, tokens)
+        batch, places = begin_at_change(batch, metric, places, replacement)
+        stored = read_components(batch.corrupt, kind)
+        columns = [*range(model.n_heads)] if kind == "head" else names
+        effect = np.full((len(pairs), len(indices), max(len(columns), 1)), np.nan)
+        by_step = np.full((*effect.shape, batch.unchanged.shape[1]), np.nan)
+        with tqdm(total=effect[0].size, desc="patch_components", disable=None) as progress:
             for row, layer in enumerate(indices):
-                for column in range(effect.shape[1]) if layer in stored else ():
-                    head = column if kind == "head" else None
-                    positions = places[column] if kind in STREAMS else places[0]
-                    change = make_patch(stored[layer], positions, head, replacement)
+                for column in range(effect.shape[2]) if layer in stored else ():
+                    place = places[column] if kind in STREAMS else places[0]
+                    source = replace_at(stored[layer], place, replacement)
+                    head = torch.arange(model.n_heads, device=place.device) == column
+                    change = make_patch(source, place[..., None] & head if kind == "head" else place)
                     with change_component(model, kind, layer, change):
-                        logits = pair.clean.logits(first_layer=layer)
-                    effect[row, column] = pair.lose(logits)
-                    by_step[row, column] = pair.lose_by_step(logits).cpu().numpy()
+                        logits = batch.clean.batch_logits(first_layer=layer)
+                    effect[:, row, column] = batch.lose(logits)
+                    by_step[:, row, column] = batch.lose_by_step(logits)
                     progress.update()
-        effect_all = _patch_all(pair, kind, stored, indices, places, replacement)
-    columns = {"head": range(model.n_heads)} if kind == "head" else {"tokens": names} if names else {}
-    out = xr.Dataset(
-        {"effect": (("layer", *columns), effect if columns else effect[:, 0])},
-        coords={"layer": indices} | {name: list(values) for name, values in columns.items()},
-    )
-    out["effect_by_step"] = (("layer", *columns, "step"), by_step if columns else by_step[:, 0])
-    out["token"] = ("step", pair.clean.forcing.texts())
-    out["effect_all"] = ((), effect_all)
-    add_pair(out, pair, clean, corrupt, tokens)
-    out.attrs |= {"analysis": "component_patching", "kind": kind, "replacement": replacement}
+        effect_all = _patch_all(batch, kind, stored, indices, places, replacement)
+    dims = ("layer", "head" if kind == "head" else "tokens")[: 2 if columns else 1]
+    coords = dict(zip(dims, (indices, columns), strict=False))
+    out = []
+    for row, forcing in enumerate(batch.clean.rows):
+        values, steps = effect[row], by_step[row, ..., : len(forcing.ids)]
+        ds = xr.Dataset({"effect": (dims, values if columns else values[:, 0])}, coords)
+        ds["effect_by_step"] = ((*dims, "step"), steps if columns else steps[:, 0])
+        ds["effect_all"] = ((), effect_all[row])
+        add_pair(ds, batch, row, pairs[row], tokens)
+        ds.attrs |= {"analysis": "component_patching", "kind": kind, "replacement": replacement}
+        out.append(ds)
     return out
 
 
-def make_patch(stored: Tensor, positions: Tensor, head: int | None, replacement: str = "corrupt") -> Change:
-    """Return a function that replaces a component [1, position, ...] at some positions.
+def make_patch(source: Tensor, mask: Tensor) -> Change:
+    """Return a function that replaces a part of a component [row, position, ...].
 
     Args:
-        stored: the corrupt component, [position, ...].
-        positions: positions to replace.
-        head: the head to replace of a component [1, position, head, dim]; None for all.
+        source: what replaces it, as large as the component.
+        mask: bool [row, position], or [row, position, head] for heads: what is replaced.
 
     Example:
-        >>> patch = make_patch(torch.ones(3, 2), torch.tensor([1]), None)
+        >>> patch = make_patch(torch.ones(1, 3, 2), torch.tensor([[False, True, False]]))
         >>> patch(torch.zeros(1, 3, 2))[0].tolist()
         [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
     """
-    source = replace_values(stored[positions], replacement)
+    chosen = mask.reshape(*mask.shape, *[1] * (source.ndim - mask.ndim))
+    return lambda value: torch.where(chosen, source, value)
 
-    def patch(value: Tensor) -> Tensor:
-        changed = value.clone()
-        if head is None:
-            changed[0, positions] = source
-        else:
-            changed[0, positions, head] = source[:, head]
-        return changed
 
-    return patch
+def replace_at(stored: Tensor, mask: Tensor, replacement: str) -> Tensor:
+    """Return corrupt components [row, position, ...] with the replacement in each row's chosen positions."""
+    if replacement == "corrupt":
+        return stored
+    out = stored.clone()
+    for row, chosen in zip(out, mask, strict=True):
+        row[chosen] = replace_values(row[chosen], replacement)
+    return out
 
 
 def replace_values(values: Tensor, replacement: str) -> Tensor:
@@ -190,40 +206,39 @@ def check_replacement(replacement: str) -> None:
         raise InputError(f"replacement {replacement!r}: choose {', '.join(REPLACEMENTS)}")
 
 
-def add_pair(
-    out: xr.Dataset, pair: ComponentPair, clean: Sample, corrupt: Sample, tokens: Sequence[str] | None
-) -> None:
-    """Add what describes the pair to a data set of effects."""
-    model = pair.clean.forcing.model
-    out["total"] = ((), pair.before - pair.after)
-    out["metric_clean"], out["metric_corrupt"] = ((), pair.before), ((), pair.after)
+def add_pair(out: xr.Dataset, batch: PairBatch, row: int, pair: Pair, tokens: Sequence[str] | None) -> None:
+    """Add what describes a pair, the row of a batch, to a data set of effects."""
+    forcing, (clean, corrupt, _) = batch.clean.rows[row], pair
+    out["token"], out["logprob"] = ("step", forcing.texts()), ("step", batch.logprobs()[row])
+    out["total"] = ((), batch.before[row] - batch.after[row])
+    out["metric_clean"], out["metric_corrupt"] = ((), batch.before[row]), ((), batch.after[row])
     out.attrs = {
-        "model": model.name,
+        "model": forcing.model.name,
         "sample": clean.id,
         "corrupt": corrupt.id,
-        "metric": pair.metric_name,
+        "metric": batch.metric_name,
         "tokens": "all" if tokens is None else ", ".join(tokens),
-        "answer": model.tokenizer.decode(pair.clean.forcing.ids.tolist(), skip_special_tokens=True),
+        "answer": forcing.model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
         "n": int(np.isfinite(out["effect"].values).sum()),
-        "forward_passes": pair.clean.count + pair.corrupt.count,
+        "forward_passes": batch.clean.count + batch.corrupt.count,
     }
 
 
-def _find_places(
-    pair: ComponentPair, sample: Sample, kind: str, tokens: Sequence[str] | None
+def _find_sets(
+    batch: PairBatch, pairs: Sequence[Pair], kind: str, tokens: Sequence[str] | None
 ) -> tuple[list[str], list[Tensor]]:
-    """Return the names of the tokens of a stream, and the positions of each set that is patched at a time."""
+    """Return the names of the tokens of a stream, and a mask of each set that is patched at a time."""
     if kind not in STREAMS:
-        return [], [find_all_tokens(pair.clean.forcing, sample, tokens)]
-    names = _present_groups(pair, sample) if tokens is None else list(tokens)
-    return names, [find_all_tokens(pair.clean.forcing, sample, [name]) for name in names]
+        return [], [find_places(batch, pairs, tokens)]
+    names = _present_groups(batch, pairs[0][0]) if tokens is None else list(tokens)
+    return names, [find_places(batch, pairs, [name]) for name in names]
 
 
-def _present_groups(pair: ComponentPair, sample: Sample) -> list[str]:
+def _present_groups(batch: PairBatch, sample: Sample) -> list[str]:
     names = []
     for name in (*GROUPS, "generated"):
         try:
-            find_tokens(pair.clean.forcing, sample, name)
+            find_tokens(batch.clean.forcing, sample, name)
         except NotApplicable:
             continue
         names.append(name)
@@ -231,12 +246,12 @@ def _present_groups(pair: ComponentPair, sample: Sample) -> list[str]:
 
 
 def _patch_all(
-    pair: ComponentPair, kind: str, stored: Values, layers: list[int], places: list[Tensor], replacement: str
-) -> float:
-    """Return the effect of all components in these layers and at all these places at once."""
-    model, positions = pair.clean.forcing.model, torch.cat(places).unique()
+    batch: PairBatch, kind: str, stored: Values, layers: list[int], places: list[Tensor], replacement: str
+) -> np.ndarray:
+    """Return the effects [row] of all components in these layers and at all these places at once."""
+    model, place = batch.clean.forcing.model, torch.stack(places).any(0)
     with ExitStack() as stack:
         for layer in (layer for layer in layers if layer in stored):
-            change = make_patch(stored[layer], positions, None, replacement)
+            change = make_patch(replace_at(stored[layer], place, replacement), place)
             stack.enter_context(change_component(model, kind, layer, change))
-        return pair.lose(pair.clean.logits())
+        return batch.lose(batch.clean.batch_logits())

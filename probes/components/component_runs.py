@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,14 @@ from mmprobe.probes.answer_records import (
     mean_over_samples,
     measure_answers,
     name_source,
-    one_by_one,
 )
-from mmprobe.probes.components.attribution_patching import attribution_patching
-from mmprobe.probes.components.component_patching import patch_components
+from mmprobe.probes.components.attribution_patching import estimate_pairs
+from mmprobe.probes.components.component_patching import patch_pairs
 from mmprobe.probes.components.components import STREAMS, check_kind
 from mmprobe.probes.components.metrics import Metric
+from mmprobe.probes.components.pair_batch import Pair
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages, show_others
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, float32_logits, force_answer
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
 from mmprobe.samples import Sample
 
 
@@ -39,6 +40,7 @@ def patch_components_run(
     tokens: Sequence[str] | None = None,
     counterfactual: str = "unrelated",
     replacement: str = "corrupt",
+    batch_size: int = 4,
     max_new_tokens: int = MAX_NEW_TOKENS,
     finished: Path | None = None,
 ) -> xr.Dataset:
@@ -52,6 +54,7 @@ def patch_components_run(
         kind, metric, tokens, replacement, max_new_tokens: as in `patch_components`. Streams need `tokens`.
         counterfactual: the other images (`CounterfactualImages`): unrelated, minimal, mean or blank. Samples
             without such images are left out.
+        batch_size: pairs that one pass reads, on which the memory depends; our choice, the default is 4.
         finished: folder that keeps each measured sample; samples that are there are not measured again.
 
     Returns:
@@ -78,12 +81,12 @@ def patch_components_run(
     if kind in STREAMS and tokens is None:
         raise InputError(f"tokens: name those at which {kind} is patched, such as visual or step 0")
 
-    def patch(clean: Sample, corrupt: Sample, ids: Sequence[int]) -> xr.Dataset:
-        return patch_components(model, clean, corrupt, kind, metric, tokens, None, replacement, ids)
+    def patch(pairs: list[Pair]) -> list[xr.Dataset]:
+        return patch_pairs(model, pairs, kind, metric, tokens, None, replacement)
 
     settings: dict[str, Any] = {"analysis": "component_patching", "kind": kind, "replacement": replacement}
     settings |= {"tokens": tokens and list(tokens), "metric": _name_metric(metric)}
-    return _measure_run(model, source, patch, settings, counterfactual, max_new_tokens, finished)
+    return _measure_run(model, source, patch, settings, counterfactual, batch_size, max_new_tokens, finished)
 
 
 def attribution_patching_run(
@@ -96,6 +99,7 @@ def attribution_patching_run(
     tokens: Sequence[str] | None = None,
     verify: int | None = None,
     counterfactual: str = "unrelated",
+    batch_size: int = 4,
     max_new_tokens: int = MAX_NEW_TOKENS,
     finished: Path | None = None,
 ) -> xr.Dataset:
@@ -104,7 +108,7 @@ def attribution_patching_run(
     Each answer is measured as in `attribution_patching`, with its own question and other images.
 
     Args:
-        source, counterfactual, finished: as in `patch_components_run`.
+        source, counterfactual, batch_size, finished: as in `patch_components_run`.
         method, steps, kind, metric, tokens, verify, max_new_tokens: as in `attribution_patching`.
 
     Returns:
@@ -119,8 +123,8 @@ def attribution_patching_run(
         ('layer', 'head')
     """
 
-    def estimate(clean: Sample, corrupt: Sample, ids: Sequence[int]) -> xr.Dataset:
-        return attribution_patching(model, clean, corrupt, method, steps, kind, metric, tokens, verify, ids)
+    def estimate(pairs: list[Pair]) -> list[xr.Dataset]:
+        return estimate_pairs(model, pairs, method, steps, kind, metric, tokens, verify)
 
     settings: dict[str, Any] = {
         "analysis": "attribution_patching",
@@ -129,7 +133,9 @@ def attribution_patching_run(
         "steps": steps,
     }
     settings |= {"tokens": tokens and list(tokens), "metric": _name_metric(metric), "verify": verify}
-    return _measure_run(model, source, estimate, settings, counterfactual, max_new_tokens, finished)
+    return _measure_run(
+        model, source, estimate, settings, counterfactual, batch_size, max_new_tokens, finished
+    )
 
 
 def _name_metric(metric: Metric) -> str:
@@ -139,29 +145,34 @@ def _name_metric(metric: Metric) -> str:
 def _measure_run(
     model: Model,
     source: Run | Sequence[Sample],
-    probe: Callable[[Sample, Sample, Sequence[int]], xr.Dataset],
+    probe: Callable[[list[Pair]], list[xr.Dataset]],
     settings: dict[str, Any],
     counterfactual: str,
+    batch_size: int,
     max_new_tokens: int,
     finished: Path | None,
 ) -> xr.Dataset:
-    """Return the means over samples of a probe of a clean sample, a corrupt one and the clean one's answer."""
+    """Return the means over samples of a probe of clean samples, corrupt ones and the clean ones' answers."""
+    if batch_size < 1:
+        raise InputError(f"batch_size {batch_size}: must be 1 or more")
     images = CounterfactualImages(list_samples(source))
 
-    def measure(answer: RunAnswer) -> Arrays:
-        others = images.find(answer.sample, counterfactual) if answer.sample.images else None
-        with show_others(answer.sample, others) as corrupt:
-            if corrupt is None:
-                raise NotApplicable(f"sample {answer.sample.id} has no {counterfactual} images")
-            ds = probe(answer.sample, corrupt, answer.ids)
-        with float32_logits(model):
-            logprob = force_answer(model, answer.sample, answer.ids).logprobs().cpu().numpy()
-        passes = [ds.attrs["forward_passes"] + 1, ds.attrs.get("backward_passes", 0)]
-        arrays = {name: ds[name].values for name in ("effect", "total", "metric_clean", "metric_corrupt")}
-        return arrays | {"passes": np.array(passes), "logprob": logprob}
+    def measure(answers: list[RunAnswer]) -> list[Arrays]:
+        rows: list[Arrays] = [{} for _ in answers]
+        with ExitStack() as stack:
+            pairs: dict[int, Pair] = {}
+            for number, answer in enumerate(answers):
+                shown = answer.sample.images if answer.ids else []
+                others = images.find(answer.sample, counterfactual) if shown else None
+                corrupt = stack.enter_context(show_others(answer.sample, others))
+                if corrupt is not None:
+                    pairs[number] = (answer.sample, corrupt, answer.ids)
+            for number, ds in _probe_all(probe, pairs).items():
+                rows[number] = _read_arrays(ds)
+        return rows
 
-    settings |= {"counterfactual": counterfactual}
-    records = measure_answers(model, source, one_by_one(measure), settings, max_new_tokens, finished)
+    settings |= {"counterfactual": counterfactual, "batch_size": batch_size}
+    records = measure_answers(model, source, measure, settings, max_new_tokens, finished, batch_size)
     kept = [record for record in records if record.arrays]
     if not kept:
         raise NotApplicable(f"{name_source(source)}: no sample has an answer and {counterfactual} images")
@@ -196,3 +207,26 @@ def _measure_run(
             "backward_passes": int(passes[:, 1].sum()),
         }
     )
+
+
+def _probe_all(
+    probe: Callable[[list[Pair]], list[xr.Dataset]], pairs: dict[int, Pair]
+) -> dict[int, xr.Dataset]:
+    """Return the probe's results by number, from one batch; one by one if it does not apply to some pair."""
+    if not pairs:
+        return {}
+    try:
+        return dict(zip(pairs, probe(list(pairs.values())), strict=True))
+    except NotApplicable:
+        if len(pairs) == 1:
+            return {}
+    return {
+        number: ds for each, pair in pairs.items() for number, ds in _probe_all(probe, {each: pair}).items()
+    }
+
+
+def _read_arrays(ds: xr.Dataset) -> Arrays:
+    """Return what is kept of a pair."""
+    passes = [ds.attrs["forward_passes"], ds.attrs.get("backward_passes", 0)]
+    names = ("effect", "total", "metric_clean", "metric_corrupt", "logprob")
+    return {name: ds[name].values for name in names} | {"passes": np.array(passes)}

@@ -23,9 +23,9 @@ Values = dict[int, Tensor]
 def change_component(model: Model, kind: str, layer: int, change: Change) -> AbstractContextManager[None]:
     """Within the block, apply a function to the component of one layer.
 
-    The function gets and returns [1, position, ...]:
+    The function gets and returns [row, position, ...]:
 
-    - `head`: the heads' outputs before the output projection, [1, position, head, dim]
+    - `head`: the heads' outputs before the output projection, [row, position, head, dim]
     - `attention`: the output of the attention sublayer, before a learned gain
     - `ffn`: what the FFN adds to the residual stream
     - `residual`: the residual stream that enters the layer, resid_pre
@@ -79,20 +79,20 @@ def _change_mid(layer: Any, mid_module: Any, change: Change) -> Iterator[None]:
 
 
 def read_components(passes: DecoderPass, kind: str, inputs: dict[str, Any] | None = None) -> Values:
-    """Return the component of each layer that runs, [position, ...], from one forward pass.
+    """Return the component of each layer that runs, [row, position, ...], from one forward pass.
 
     Args:
         inputs: arguments of the decoder's forward; None for the prompt's own.
 
     Example:
         >>> read_components(passes, "ffn")[0].shape                          # doctest: +SKIP
-        torch.Size([630, 192])
+        torch.Size([1, 630, 192])
     """
     model, values = passes.forcing.model, Values()
 
     def keep(layer: int) -> Change:
         def store(value: Tensor) -> Tensor:
-            values[layer] = value[0].detach().clone()
+            values[layer] = value.detach().clone()
             return value
 
         return store
@@ -100,7 +100,7 @@ def read_components(passes: DecoderPass, kind: str, inputs: dict[str, Any] | Non
     with ExitStack() as stack, torch.no_grad():
         for layer in range(model.n_layers):
             stack.enter_context(change_component(model, kind, layer, keep(layer)))
-        passes.logits(inputs)
+        passes.batch_logits(inputs)
     return values
 
 
@@ -115,13 +115,13 @@ def read_gradients(
     """Return the gradient of a metric of the logits with respect to each component, by kind and layer.
 
     Args:
-        metric: a function of the logits [step, vocabulary].
+        metric: a function of the logits [row, step, vocabulary].
         inputs: arguments of the decoder's forward; None for the prompt's own.
         blocked: kinds and layers whose components pass no gradient on to what they read.
         layers: layers whose gradients are returned; None for all.
 
     Returns:
-        [position, ...] for each kind and each layer that runs, as large as the component.
+        [row, position, ...] for each kind and each layer that runs, as large as the component.
     """
     model = passes.forcing.model
     leaves: dict[tuple[str, int], Tensor] = {}
@@ -140,12 +140,12 @@ def read_gradients(
         ]
         for kind, layer in dict.fromkeys((*wanted, *blocked)):
             stack.enter_context(change_component(model, kind, layer, track(kind, layer)))
-        measured = metric(passes.logits(inputs))
+        measured = metric(passes.batch_logits(inputs))
         gradients = torch.autograd.grad(measured, list(leaves.values()), allow_unused=True)
     out: dict[str, Values] = {kind: {} for kind in kinds}
     for (kind, layer), leaf, gradient in zip(leaves, leaves.values(), gradients, strict=True):
         if kind in kinds:
-            out[kind][layer] = torch.zeros_like(leaf)[0] if gradient is None else gradient[0]
+            out[kind][layer] = torch.zeros_like(leaf) if gradient is None else gradient
     return out
 
 

@@ -1,4 +1,4 @@
-"""Forward passes of the decoder over a prompt with its answer, which repeat only what can differ.
+"""Forward passes of the decoder over prompts with their answers, which repeat only what can differ.
 
 That is the layers from the first one that is changed, and the tokens from the first one that is changed: the keys
 and values of the tokens before it are read once and reused."""
@@ -22,21 +22,21 @@ KeysAndValues = dict[int, tuple[Tensor, Tensor]]
 
 
 class DecoderPass:
-    """Repeated forward passes over one prompt with its answer.
+    """Repeated forward passes over one prompt with its answer, or over a batch of them.
 
     The first pass encodes the images and keeps what enters the decoder. The others begin there, or at a later
-    layer that an earlier pass has reached.
+    layer that an earlier pass has reached. Positions count the padding before shorter prompts of a batch.
 
     Args:
-        forcing: a prompt with its answer.
+        rows: a prompt with its answer, or all rows of a batch (`force_answers`).
 
     Attributes:
-        forcing: the prompt with its answer.
+        rows: the prompts with their answers.
         inputs: the arguments of the decoder's forward, of all tokens.
         start: the first token that passes compute (`begin_at`).
-        keys: by layer, the keys and values of the tokens before it, [1, kv_head, position, dim].
+        keys: by layer, the keys and values of the tokens before it, [row, kv_head, position, dim].
         count: number of forward passes so far.
-        first_logits: float32 [step, vocabulary], the logits of the first pass.
+        first: float32 [row, step, vocabulary], the logits of the first pass.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -48,19 +48,30 @@ class DecoderPass:
         torch.Size([2, 504])
     """
 
-    def __init__(self, forcing: TeacherForcing):
-        self.forcing, self.count, self.start = forcing, 0, 0
+    def __init__(self, *rows: TeacherForcing):
+        self.rows, self.count, self.start = rows, 0, 0
+        self._steps = max(len(row.ids) for row in rows)
         self.inputs: dict[str, Any] = {}
         self.keys: KeysAndValues = {}
         self._base_output: Any = None
         # by start: a layer, and what it returns if nothing is changed
         self._reached: dict[int, tuple[int, Any]] = {}
-        hf = forcing.model.hf
-        options = {"logits_to_keep": len(forcing.ids) + 1} if hf._supports_logits_to_keep() else {}
-        self._arguments = forcing.inputs | options | {"use_cache": False}
+        hf = self.forcing.model.hf
+        options = {"logits_to_keep": self._steps + 1} if hf._supports_logits_to_keep() else {}
+        self._arguments = self.forcing.inputs | options | {"use_cache": False}
         with torch.no_grad(), self._record():
-            self.first_logits = self._cut(hf(**self._arguments).logits)
+            self.first = self._cut(hf(**self._arguments).logits)
         self.count = 1
+
+    @property
+    def forcing(self) -> TeacherForcing:
+        """The prompt with its answer; of a batch, the first one."""
+        return self.rows[0]
+
+    @property
+    def first_logits(self) -> Tensor:
+        """float32 [step, vocabulary], the logits of the first pass, where there is one prompt."""
+        return self.first[0]
 
     def begin_at(self, position: int, keys: KeysAndValues | None = None) -> int:
         """Let later passes compute the tokens from a position on, and return the position where they begin.
@@ -73,7 +84,7 @@ class DecoderPass:
             position: no token before it is changed in later passes.
             keys: of the tokens before the position, or of more; None to read them.
         """
-        position = min(position, len(self.forcing.prompt.ids) - 1)
+        position = min(position, self.forcing.inputs["input_ids"].shape[1] - self._steps - 1)
         self.start = 0 if why_not_shared(self.forcing.model) else position
         if keys is None and self.start:
             keys = self._read_keys()
@@ -107,7 +118,16 @@ class DecoderPass:
         return cut_inputs(inputs, slice(self.start, None)) | {"past_key_values": cache}
 
     def logits(self, inputs: dict[str, Any] | None = None, first_layer: int = 0) -> Tensor:
-        """Return float32 [step, vocabulary], the logits of each token of the answer.
+        """Return float32 [step, vocabulary], the logits of each token of the answer, where there is one prompt.
+
+        The arguments are those of `batch_logits`.
+        """
+        return self.batch_logits(inputs, first_layer)[0]
+
+    def batch_logits(self, inputs: dict[str, Any] | None = None, first_layer: int = 0) -> Tensor:
+        """Return float32 [row, step, vocabulary], the logits of each token of each answer.
+
+        The steps behind a shorter answer's end mean nothing.
 
         Args:
             inputs: arguments of the decoder's forward, of all tokens; None for the prompt's own.
@@ -153,7 +173,7 @@ class DecoderPass:
             yield
 
     def _cut(self, logits: Tensor) -> Tensor:
-        return logits[0, -len(self.forcing.ids) - 1 : -1].float()
+        return logits[:, -self._steps - 1 : -1].float()
 
     @contextmanager
     def _record(self) -> Iterator[None]:
@@ -200,16 +220,17 @@ def cut_inputs(inputs: dict[str, Any], tokens: slice) -> dict[str, Any]:
 
 
 def first_difference(inputs: dict[str, Any], others: dict[str, Any]) -> int:
-    """Return the first token whose arguments of the decoder's forward differ; the number of tokens if none does.
+    """Return the first token whose arguments of the decoder's forward differ in any row; their number if none does.
 
     Example:
         >>> ones = torch.ones(1, 5, 2)
         >>> first_difference({"inputs_embeds": ones}, {"inputs_embeds": ones * torch.arange(1, 6)[None, :, None]})
         1
     """
-    differs = (inputs["inputs_embeds"] != others["inputs_embeds"])[0].any(-1)
+    differs = (inputs["inputs_embeds"] != others["inputs_embeds"]).any(-1)
     for part, other in zip(
         *(each.get("deepstack_visual_embeds") or [] for each in (inputs, others)), strict=True
     ):
-        differs[inputs["visual_pos_masks"][0]] |= (part != other).any(-1)
+        differs[inputs["visual_pos_masks"]] |= (part != other).any(-1)
+    differs = differs.any(0)
     return int(differs.nonzero()[0]) if differs.any() else len(differs)

@@ -86,7 +86,7 @@ def generate_patched(
         inputs = model.prepare(clean)
         with ExitStack() as stack:
             for layer in (layer for layer in indices if layer in stored):
-                values = replace_values(stored[layer][positions], replacement)
+                values = replace_values(stored[layer][0, positions], replacement)
                 change = _patch_rows(values, positions, list(heads or range(model.n_heads)), kind)
                 stack.enter_context(change_component(model, kind, layer, change))
             output = model.hf.generate(**inputs, **build_generation_kwargs(model, max_new_tokens))

@@ -92,7 +92,7 @@ def test_patching_everything_gives_the_other_prompts_logits_exactly(tiny_spd, dr
     with torch.no_grad():
         pair = read_pair(tiny_spd, *drawn, "logprob", None, 8)
         stored = read_components(pair.corrupt, "residual")
-        with change_component(tiny_spd, "residual", 7, lambda value: stored[7][None]):
+        with change_component(tiny_spd, "residual", 7, lambda value: stored[7]):
             assert torch.equal(pair.clean.logits(), pair.corrupt.first_logits)
 
 
@@ -131,7 +131,7 @@ def test_gradients_equal_finite_differences(tiny_spd, drawn):
         pair = read_pair(tiny_spd, *drawn, "logprob", None, 8)
     model = tiny_spd
     for kind in ("head", "attention", "ffn"):
-        gradient = read_gradients(pair.clean, [kind], pair.metric)[kind][4]
+        gradient = read_gradients(pair.clean, [kind], lambda logits: pair.metric(logits[0]))[kind][4]
         direction = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(0))
         direction *= 2e-2 / direction.abs().max()
         values = []

@@ -122,21 +122,23 @@ def test_interchange_goes_on_with_its_batches(random_qwen, noise, tmp_path):
     xr.testing.assert_identical(whole, again)
 
 
-@pytest.mark.stress
-def test_memory_is_flat_in_the_number_of_pairs(random_qwen, noise, monkeypatch):
-    """The bytes of all tensors are the same when the second and when the last pair begins."""
+@pytest.mark.parametrize("name", ["patch_pairs", "estimate_pairs"])
+def test_memory_is_flat_in_the_number_of_pairs(random_qwen, noise, monkeypatch, name):
+    """The bytes of all tensors are the same when the second and when the last batch of pairs begins."""
     sizes: list[int] = []
-    original = component_runs.patch_components
+    original = getattr(component_runs, name)
 
-    def weigh(*args: object) -> xr.Dataset:
+    def weigh(model: object, pairs: list, *args: object) -> list[xr.Dataset]:
+        assert len(pairs) == 2
         gc.collect()
         tensors = (each for each in gc.get_objects() if type(each) is torch.Tensor)
         sizes.append(sum({each.untyped_storage().data_ptr(): each.nbytes for each in tensors}.values()))
-        return original(*args)
+        return original(model, pairs, *args)
 
-    monkeypatch.setattr(component_runs, "patch_components", weigh)
-    same = [noise[0].model_copy(update={"id": f"s{n}"}) for n in range(3)]
-    patch_components_run(random_qwen, [*same, noise[1]], "attention", counterfactual="blank")
+    monkeypatch.setattr(component_runs, name, weigh)
+    same = [noise[0].model_copy(update={"id": f"s{n}"}) for n in range(8)]
+    probe = patch_components_run if name == "patch_pairs" else attribution_patching_run
+    probe(random_qwen, same, kind="attention", counterfactual="blank", batch_size=2)
     assert len(sizes) == 4 and max(sizes[1:]) - min(sizes[1:]) < 1000
 
 

@@ -21,7 +21,7 @@ from mmprobe.probes import (
     image_interchange_run,
     patch_components,
 )
-from mmprobe.probes.components import component_pair, decoder_pass
+from mmprobe.probes.components import decoder_pass, pair_batch
 from mmprobe.probes.interchange import run as interchange
 from mmprobe.probes.reasoning.chain_tests import chain_tests
 from mmprobe.samples import Region, Sample
@@ -93,7 +93,7 @@ def measure(model: Model, pair: tuple[Sample, Sample]) -> tuple[list[np.ndarray]
 def test_passes_from_the_first_change_on_equal_whole_passes(name, pair, monkeypatch):
     model = load_tiny_model(name)
     reused, few = measure(model, pair)
-    for module in (decoder_pass, component_pair):
+    for module in (decoder_pass, pair_batch):
         monkeypatch.setattr(module, "why_not_shared", lambda model: "for comparison")
     whole, many = measure(model, pair)
     assert sum(few) < sum(many) and min(few) < 0.5 * min(many)
