@@ -77,7 +77,7 @@ def read_series(trace: Trace, partner: Trace | None = None) -> dict[str, np.ndar
     if "attention/visual" in captured:
         inside = np.zeros(trace.attention_visual.shape[2], bool)
         if trace.sample.regions and "images/source" in captured:
-            inside = mask_patches(find_patches(trace), trace.images["grid"].values.tolist())
+            inside = mask_patches(find_patches(trace), trace.array("images/grid").values.tolist())
         entropy, share = _measure_visual(trace, inside)
         series["attention/visual"] = entropy
         if inside.any():

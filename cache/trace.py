@@ -18,7 +18,7 @@ from mmprobe.cache.arrays import StoredArray, empty_array
 from mmprobe.cache.check import CheckedGroup
 from mmprobe.cache.check_views import VIEW_PATHS, check_views
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.schema import VARIABLES
+from mmprobe.cache.schema import VARIABLES, WHOLE_GROUPS
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.notebook import show_fields
 from mmprobe.samples import Sample
@@ -177,6 +177,8 @@ class Trace:
     def _array(self, root: CheckedGroup, path: str) -> xr.DataArray:
         if path not in self._arrays:
             stored = root.dataset(path) if path in VARIABLES else None
+            if stored is None and path.partition("/")[0] in WHOLE_GROUPS:
+                raise self.damage_error(ValueError(f"{path} is missing"))
             if stored is None:
                 raise NotCaptured(
                     f"trace {self.id}: {path} was not captured; name it in a capture file, "

@@ -113,16 +113,16 @@ def read_attention_views(trace: Trace, image: int = 0) -> list[AttentionView]:
         NotCaptured: attention/visual was not captured.
     """
     weights = trace.attention_visual
-    images = trace.images.compute()
-    grids = [(int(rows), int(columns)) for rows, columns in images["grid"].values]
+    shapes, source, box = (trace.array(f"images/{name}").values for name in ("grid", "source", "box"))
+    grids = [(int(rows), int(columns)) for rows, columns in shapes]
     ends = np.cumsum([rows * columns for rows, columns in grids])
     if not weights.sizes["step"] or not len(ends) or int(ends[-1]) != weights.sizes["visual"]:
         raise NotApplicable(f"trace {trace.id}: has no attention on tokens that stand for image patches")
     mean = weights.values.astype(np.float64).mean((0, 1))
     views = []
-    for index in np.flatnonzero(images["source"].values == image):
+    for index in np.flatnonzero(source == image):
         rows, columns = grids[index]
-        left, top, width, height = (float(side) for side in images["box"].values[index])
+        left, top, width, height = (float(side) for side in box[index])
         grid = mean[ends[index] - rows * columns : ends[index]].reshape(rows, columns)
         views.append(AttentionView(grid, (left, top, width, height)))
     if not views:

@@ -120,7 +120,7 @@ def test_the_policy_allows_exactly_the_reports_own_scripts(
     match = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert match
     policy = dict(part.strip().split(" ", 1) for part in match[1].split(";"))
-    assert len(scripts) == 9, "the pages' script, plotly.js once, the figures' three and the explorer's four"
+    assert len(scripts) == 11, "the pages' script, plotly.js once, the figures' three and the explorer's six"
     assert policy == {
         "default-src": "'none'",
         "script-src": " ".join(f"'sha256-{digest}'" for digest in hashes),
@@ -178,6 +178,16 @@ def test_missing_token_activation_leaves_a_note(
     assert note.startswith(f"No token activation maps: trace bare: {name} was not captured")
     assert not page.locator("#sample-activation").is_visible()
     assert len(heat_maps(page)) == 1
+
+
+@pytest.mark.parametrize("name", ["images/grid", "images/source", "images/box"])
+def test_a_trace_without_its_views_is_one_line(
+    name: str, one_trace: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = one_trace("bare", [(2, 3)], (name,))
+    with pytest.raises(InputError, match=rf"bare\.h5: damaged trace \({name} is missing\)"):
+        write_report(run, [], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_changed_regions_can_be_hidden(run: Run, tmp_path: Path, show: Callable[..., Page]) -> None:

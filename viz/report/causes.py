@@ -64,7 +64,7 @@ def cause_data(trace: Trace, ds: xr.Dataset | None) -> dict[str, Any] | None:
     effect = row["effect"].values
     if np.isfinite(effect).sum() != steps or not np.isfinite(effect[:steps]).all():
         return None  # of another answer to the same question
-    grids = [(int(height), int(width)) for height, width in trace.images["grid"].values]
+    grids = [(int(height), int(width)) for height, width in trace.array("images/grid").values]
     visual = sum(height * width for height, width in grids)
     cells, losses = [], []
     for number, (image, box) in enumerate(

@@ -160,7 +160,7 @@ def _activation_maps(trace: Trace) -> tuple[np.ndarray | None, str]:
         maps = token_activation(trace)["tam"]
     except InputError as error:  # one damaged sample must not stop the report
         return None, str(error).rstrip(".")
-    grids = trace.images["grid"].values
+    grids = trace.array("images/grid").values
     views = [
         maps.values[:, image, :height, :width].reshape(len(maps), -1)
         for image, (height, width) in enumerate(grids.tolist())
@@ -221,9 +221,10 @@ def _token_data(trace: Trace, false_spans: Sequence[tuple[int, int]]) -> list[di
 def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, Any]]:
     """Return each view as its part of the image: size (height, width) and boxes (x, y, width, height)."""
     data = []
-    views = trace.images.compute()
-    for number, image in enumerate(views["source"].values.tolist()):
-        left, top, width, height = views["box"].values[number].tolist()
+    grids, sources, boxes = (
+        trace.array(f"images/{name}").values.tolist() for name in ("grid", "source", "box")
+    )
+    for grid, image, (left, top, width, height) in zip(grids, sources, boxes, strict=True):
         source, problem = images.add(sample.images[image], (left, top, left + width, top + height))
         regions = [region.box for region in sample.regions if region.image == image]
         data.append(
@@ -231,7 +232,7 @@ def _view_data(trace: Trace, sample: Sample, images: Images) -> list[dict[str, A
                 "source": source,
                 "problem": problem,
                 "size": [height, width],
-                "grid": views["grid"].values[number].tolist(),
+                "grid": grid,
                 "regions": [(x - left, y - top, w, h) for x, y, w, h in regions],
             }
         )
