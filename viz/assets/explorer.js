@@ -1,5 +1,6 @@
 "use strict";
-/* The explorer. It shows one sample and unpacks its data block when it is selected. Needs heat.js, causes.js and export.js. */
+/* The explorer. It shows one sample and unpacks its data block when it is selected.
+   Needs heat.js, causes.js, data.js, export.js and list.js. */
 (() => {
   const PLOT = { width: 600, height: 90, top: 6 };
   const LABELS = new Map([[true, "faithful"], [false, "unfaithful"], [null, "unlabelled"]]);
@@ -14,93 +15,10 @@
   let pointed = null;
   let requested = null; // latest request: a reader may click another sample while one is unpacked
 
-  // ---------------------------------------------------------------- data
-
-  async function unpack(base64, ArrayType) {
-    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-    const inflated = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new ArrayType(await new Response(inflated).arrayBuffer());
-  }
-
-  async function load(name) {
-    const data = JSON.parse(find(name).textContent);
-    const { mass, share, cause } = data;
-    for (const map of [data.attention, data.activation]) {
-      if (!map) continue;
-      map.weights = await unpack(map.weights, Uint8Array);
-      map.scale = await unpack(map.scale, Float32Array);
-    }
-    if (mass) mass.values = await unpack(mass.values, Uint16Array);
-    if (share) data.share = await unpack(share, Float32Array);
-    for (const part of cause ? ["steps", "losses"] : []) cause[part] = await unpack(cause[part], Float32Array);
-    return data;
-  }
-
-  /** Returns the indices of the shown layers: one, or all for the mean. */
-  function shownLayers() {
+  /** Returns which layers and heads are shown: the indices of one layer or all, and a head or "" for all. */
+  function choice() {
     const all = sample.layers.map((_, index) => index);
-    return find("layer-mean").checked ? all : [Number(find("layer").value)];
-  }
-
-  const countHeads = () => Math.max(sample.mass?.heads ?? 0, sample.attention?.heads ?? 0);
-
-  /** Returns the indices of the shown heads of an array with `count` of them: one, or all for the mean. */
-  function shownHeads(count) {
-    const head = find("head").value;
-    return head === "" || Number(head) >= count ? Array.from({ length: count }, (_, index) => index) : [Number(head)];
-  }
-
-  /** Returns the attention of a step to all visual tokens, mean over the shown layers and heads. */
-  function visualWeights(step) {
-    const { weights, scale, heads } = sample.attention;
-    const visual = weights.length / scale.length;
-    const layers = shownLayers();
-    const count = heads || 1;
-    const chosen = shownHeads(count);
-    const mean = new Float32Array(visual);
-    for (const layer of layers) {
-      for (const head of chosen) {
-        const row = (step * sample.layers.length + layer) * count + head;
-        const unit = scale[row] / 255 / layers.length / chosen.length;
-        for (let token = 0; token < visual; token += 1) mean[token] += weights[row * visual + token] * unit;
-      }
-    }
-    return mean;
-  }
-
-  /** Returns the token activation of a step at all visual tokens. */
-  function activations(step) {
-    const { weights, scale } = sample.activation;
-    const visual = weights.length / scale.length;
-    return Float32Array.from({ length: visual }, (_, token) => (weights[step * visual + token] * scale[step]) / 255);
-  }
-
-  const largest = (values) => values.reduce((maximum, value) => Math.max(maximum, value), 0);
-
-  /** Returns the largest weight of all steps for the shown layers. It is cached: it reads the whole sample. */
-  function largestOfSample() {
-    const key = `${shownLayers()} ${find("head").value}`;
-    sample.largest ??= new Map();
-    if (!sample.largest.has(key)) {
-      sample.largest.set(key, largest(sample.tokens.map((_, step) => largest(visualWeights(step)))));
-    }
-    return sample.largest.get(key);
-  }
-
-  /** Returns attention by token group at a step, mean over the shown layers and heads. */
-  function massAt(step) {
-    const { groups, heads, values } = sample.mass;
-    const rows = shownLayers().flatMap((layer) =>
-      shownHeads(heads).map((head) => (step * sample.layers.length + layer) * heads + head));
-    return groups.map((_, group) =>
-      rows.reduce((sum, row) => sum + values[row * groups.length + group], 0) / rows.length / 65535);
-  }
-
-  /** Returns the attention to all images at a step, mean over the shown layers and heads. */
-  function shareAt(step) {
-    if (sample.mass) return massAt(step)[sample.mass.groups.indexOf("visual")];
-    const layers = shownLayers();
-    return layers.reduce((sum, layer) => sum + sample.share[step * sample.layers.length + layer], 0) / layers.length;
+    return { layers: find("layer-mean").checked ? all : [Number(find("layer").value)], head: find("head").value };
   }
 
   // ---------------------------------------------------------------- images
@@ -126,14 +44,14 @@
       paintMaps("sample-images", causes.map(sample.cause, step), maximum);
       find("legend-max").textContent = `${maximum.toPrecision(3)} nat lost ${causes.words(sample.cause)}, ${scope}`;
     } else if (sample.attention) {
-      const weights = visualWeights(step);
-      const maximum = perStep ? largest(weights) : largestOfSample();
+      const weights = sampleData.visualWeights(sample, step, choice());
+      const maximum = perStep ? sampleData.largest(weights) : sampleData.largestWeight(sample, choice());
       paintMaps("sample-images", weights, maximum);
       find("legend-max").textContent = `${maximum.toPrecision(3)} attention to one visual token, ${scope}`;
     }
     if (sample.activation) {
-      const values = activations(step);
-      const maximum = largest(perStep ? values : sample.activation.scale);
+      const values = sampleData.activations(sample, step);
+      const maximum = sampleData.largest(perStep ? values : sample.activation.scale);
       paintMaps("sample-activation", values, maximum);
       find("activation-max").textContent = `${maximum.toPrecision(3)} activation of one visual token, ${scope}`;
     }
@@ -149,7 +67,7 @@
 
   function showMass(step) {
     const { groups } = sample.mass;
-    const mass = massAt(step);
+    const mass = sampleData.massAt(sample, step, choice());
     const keys = groups.map((group, index) => {
       const key = make("li", { textContent: `${group} ${percent(mass[index])}` });
       key.style.setProperty("--colour", `var(--group-${group})`);
@@ -169,8 +87,8 @@
   const plotX = (step) => (PLOT.width * (step + 0.5)) / sample.tokens.length;
 
   function showShare() {
-    const shares = sample.tokens.map((_, step) => shareAt(step));
-    const maximum = largest(shares);
+    const shares = sample.tokens.map((_, step) => sampleData.shareAt(sample, step, choice()));
+    const maximum = sampleData.largest(shares);
     const y = (value) => PLOT.height - (maximum > 0 ? (value / maximum) * (PLOT.height - PLOT.top) : 0);
     const points = shares.map((value, step) => `${plotX(step)},${y(value).toFixed(2)}`);
     const line = `M${points.join("L")}`;
@@ -194,7 +112,7 @@
     find("step-logprob").textContent = `${number(logprob)} nat`;
     find("step-entropy").textContent = `${number(sample.entropy[step])} nat`;
     if (sample.cause) find("step-loss").textContent = causes.nat(sample.cause.steps[step]);
-    if (hasShare()) find("step-attention").textContent = percent(shareAt(step));
+    if (hasShare()) find("step-attention").textContent = percent(sampleData.shareAt(sample, step, choice()));
   }
 
   /** Shows the step under the pointer, or the selected step. */
@@ -214,7 +132,7 @@
       const cursor = find("share").querySelector(".cursor");
       cursor.setAttribute("x1", plotX(step));
       cursor.setAttribute("x2", plotX(step));
-      find("share-now").textContent = percent(shareAt(step));
+      find("share-now").textContent = percent(sampleData.shareAt(sample, step, choice()));
     }
   }
 
@@ -256,7 +174,7 @@
       mass: sample.mass,
       share: hasShare() && sample.images.length && sample.tokens.length,
       layers: sample.layers.length,
-      heads: countHeads() > 1,
+      heads: sampleData.countHeads(sample) > 1,
       wrong: sample.tokens.some((token) => token.wrong),
       regions: sample.images.some((image) => image.regions.length),
     };
@@ -300,15 +218,9 @@
       ...shown.map((image, index) => heat.imageFigure(image, index, sample.images.length, hasMap)));
   }
 
-  /** Returns what the address says: sample, step, layer and head. */
-  function readAddress() {
-    const [page, name, ...parts] = location.hash.slice(1).split("/");
-    return page === "explorer" ? { name, ...Object.fromEntries(parts.map((part) => part.split("="))) } : {};
-  }
-
   /** Keeps what is shown in the address, without a new entry in the history. */
   function keepAddress() {
-    if (readAddress().name !== sample.id || requested !== sample.block) return;
+    if (sampleList.readAddress().name !== sample.id || requested !== sample.block) return;
     const parts = [`step=${pinned}`];
     if (!find("layer-mean").checked) parts.push(`layer=${sample.layers[Number(find("layer").value)]}`);
     if (find("head").value !== "") parts.push(`head=${find("head").value}`);
@@ -329,39 +241,22 @@
   function fillHeads() {
     const before = find("head").value;
     find("head").replaceChildren(make("option", { value: "", textContent: "mean" }),
-      ...Array.from({ length: countHeads() }, (_, head) => make("option", { value: head, textContent: head })));
-    find("head").value = Number(before) < countHeads() ? before : "";
+      ...Array.from({ length: sampleData.countHeads(sample) }, (_, head) => make("option", { value: head, textContent: head })));
+    find("head").value = Number(before) < sampleData.countHeads(sample) ? before : "";
   }
 
   async function choose(button) {
     requested = button.dataset.sample;
-    document.querySelectorAll(".samples [data-sample]").forEach((other) => {
+    sampleList.items().forEach((other) => {
       other.setAttribute("aria-current", String(other === button));
     });
-    const loaded = await load(button.dataset.sample);
+    const loaded = await sampleData.load(find(button.dataset.sample).textContent);
     if (requested !== button.dataset.sample) return;
-    const linked = readAddress();
+    const linked = sampleList.readAddress();
     sample = Object.assign(loaded, { block: requested });
     fillHeads();
     showSample();
     if (linked.step !== undefined) showAddress(linked);
-  }
-
-  /** Shows the samples of the pressed label that hold all searched words. */
-  function filter() {
-    const label = document.querySelector("[data-filter][aria-pressed=true]")?.dataset.filter ?? "all";
-    const words = find("samples-search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    document.querySelectorAll(".samples [data-sample]").forEach((item) => {
-      const text = item.textContent.toLowerCase();
-      item.parentElement.hidden = !["all", item.dataset.label].includes(label) || !words.every((word) => text.includes(word));
-    });
-  }
-
-  function press(button) {
-    document.querySelectorAll("[data-filter]").forEach((other) => {
-      other.setAttribute("aria-pressed", String(other === button));
-    });
-    filter();
   }
 
   // ---------------------------------------------------------------- events
@@ -388,16 +283,13 @@
   }
 
   function addListeners() {
-    document.querySelectorAll(".samples [data-sample]").forEach((button) => {
+    sampleList.items().forEach((button) => {
       button.addEventListener("click", () => {
-        if (readAddress().name === button.dataset.name) choose(button);
+        if (sampleList.readAddress().name === button.dataset.name) choose(button);
         else location.hash = `explorer/${button.dataset.name}`;
       });
     });
-    document.querySelectorAll("[data-filter]").forEach((button) => {
-      button.addEventListener("click", () => press(button));
-    });
-    find("samples-search").addEventListener("input", filter);
+    sampleList.addListeners();
     const tokens = find("tokens");
     tokens.addEventListener("pointerover", (event) => {
       if (event.target === tokens || event.pointerType === "touch") return;
@@ -432,29 +324,20 @@
     find("regions").addEventListener("change", showRegions);
   }
 
-  /** Returns the button of the sample that the address names, or null. */
-  function linkedButton() {
-    const { name } = readAddress();
-    return [...document.querySelectorAll(".samples [data-sample]")].find((each) => each.dataset.name === name) ?? null;
-  }
-
   async function chooseLinked() {
-    const button = linkedButton();
+    const button = sampleList.linked();
     if (!button) return;
     if (button.dataset.sample === requested && sample) {
-      showAddress(readAddress());
+      showAddress(sampleList.readAddress());
       return;
     }
-    if (button.parentElement.hidden) {
-      find("samples-search").value = "";
-      press(document.querySelector("[data-filter=all]"));
-    }
+    if (button.parentElement.hidden) sampleList.showAll();
     button.scrollIntoView({ block: "nearest" });
     await choose(button);
   }
 
   for (const ramp of document.querySelectorAll("#explorer .ramp")) ramp.style.background = heat.ramp;
   addListeners();
-  choose(linkedButton() ?? document.querySelector(".samples [data-sample]"));
+  choose(sampleList.linked() ?? sampleList.items()[0]);
   addEventListener("hashchange", chooseLinked);
 })();

@@ -172,7 +172,7 @@ def _name_report(run: Run | None, results: Results | None) -> tuple[str, str]:
 def _read_scripts(figures: bool, explorer: bool, results: bool) -> list[str]:
     """Return the scripts of the parts that the report has."""
     names = ["plotly-cartesian.min.js", "csv.js", "narrow.js", "figures.js"] if figures else []
-    names += ["heat.js", "causes.js", "export.js", "explorer.js"] if explorer else []
+    names += ["heat.js", "causes.js", "data.js", "export.js", "list.js", "explorer.js"] if explorer else []
     names += ["results.js"] if results else []
     return [read_asset(name) for name in names]
 
