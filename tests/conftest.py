@@ -1,40 +1,69 @@
-"""Models, images and a browser that several folders test with."""
+"""Models, images and a browser that several folders test with.
+
+torch and transformers are imported where they are needed: the process that only hands out tests has no need of them.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-from helpers.browser import NO_BROWSER, NoBrowserError, open_browser
 from PIL import Image
-from playwright.sync_api import Browser
 from tqdm import tqdm
-from transformers import Qwen2_5_VLForConditionalGeneration
 
-import mmprobe as mp
-from mmprobe.models import Model
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
-torch.set_num_threads(1)  # two test processes share two cores
+    from mmprobe.models import Model
+
 # tqdm's lock is shared with forked processes: one that is killed while it holds the lock would stop its parent.
 tqdm.set_lock(threading.RLock())
 tqdm.monitor_interval = 0  # else a thread takes the lock now and then, perhaps while a process forks
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage while tests are imported, and never look through these modules again: a fourth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Two test processes share two cores."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def tiny_spd() -> Model:
+    import mmprobe as mp
+
     return mp.load_model("tiny-spd", device="cpu")
 
 
 @pytest.fixture(scope="session")
 def random_qwen(tiny_spd: Model) -> Model:
     """A Qwen2.5-VL that never stops early, with random weights large enough for uneven attention."""
+    import torch
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
     config = tiny_spd.hf.config.__class__.from_dict(tiny_spd.hf.config.to_dict())
     config.text_config.num_hidden_layers = 3
     config.text_config.layer_types = ["full_attention"] * 3
@@ -72,6 +101,8 @@ def browser() -> Iterator[Browser]:
 
     Its scope is no wider, because Playwright's event loop would stand in the way of `asyncio.run` in other tests.
     """
+    from helpers.browser import NoBrowserError, open_browser
+
     try:
         with open_browser() as browser:
             yield browser
@@ -92,6 +123,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before and after all other summaries
 def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
     """Report all skipped browser tests in one line."""
+    from helpers.browser import NO_BROWSER
+
     stats = terminalreporter.stats
     reports = stats.get("skipped", [])
     skipped = [report for report in reports if NO_BROWSER in str(report.longrepr)]
