@@ -134,6 +134,7 @@ def clean(
     batch: Annotated[int, typer.Option(help="Questions a step of the training.", min=1)] = 256,
     learning_rate: Annotated[float, typer.Option(help="Of the training.", min=0)] = 5e-5,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """B-Clean: remove what models answer blindly, and rank the models again.
@@ -156,7 +157,7 @@ def clean(
     check_out(out, [*results, *([text_only] if text_only is not None else [])])
     guesses: dict[str, Metric] = {}
     if train:
-        from mmprobe.cli.train import check_extra
+        from mmprobe.cli.train import begin_training, check_extra
 
         check_extra()
         if text_only is not None or data is None or model is None:
@@ -168,6 +169,7 @@ def clean(
         settings = GuesserSettings(epochs, learning_rate, batch_size=batch, micro_batch=math.gcd(batch, 32))
         learned = read_text_questions(train_data) if train_data else []
         test = read_text_questions(data)
+        begin_training(out / GUESSER, resume, overwrite)
         cleaned, guesses = clean_with_guesser(results, test, learned, model, out, settings, resume)
         text_only = out / GUESSER
     else:

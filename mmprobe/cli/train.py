@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +15,10 @@ from mmprobe.cli.options import (
     AsJson,
     Device,
     ModelName,
+    Overwrite,
     Resume,
     Seed,
+    check_earlier,
     metric_values,
     say,
     split_names,
@@ -39,6 +42,21 @@ def check_extra() -> None:
     for name in ("trl", "peft", "accelerate"):
         if name in sys.modules and sys.modules[name] is None or not find_spec(name):
             raise InputError(f"training needs {name}; install it with: pip install 'mmprobe[train]'")
+
+
+def begin_training(out: Path, resume: bool, overwrite: bool) -> None:
+    """Check that a training may write into a folder. With `overwrite`, remove the one that is there.
+
+    Raises:
+        InputError: the folder holds a training and neither option is given, or both are.
+    """
+    from mmprobe.training.checkpoints import SETTINGS
+
+    check_earlier(out, out / SETTINGS, "a training", resume, overwrite)
+    if overwrite and (out / SETTINGS).exists():
+        shutil.rmtree(
+            out
+        )  # it is the training's own: one is never begun in a folder that holds something else
 
 
 def logos(
@@ -81,6 +99,7 @@ def logos(
     save_steps: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 50,
     seed: Seed = 0,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -110,6 +129,8 @@ def logos(
         plans = {out / name: change(settings, name) for name in split_names(ablate)}
     if completions:
         plans = {path: share_budget(plan, len(questions), completions) for path, plan in plans.items()}
+    for path in plans:
+        begin_training(path, resume, overwrite)
     metrics: dict[str, Metric] = {}
     for path, plan in plans.items():
         values = _train_logos(model, questions, held_out, path, plan, resume, device)
@@ -183,6 +204,7 @@ def guesser(
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer on --test.", min=1)] = 32,
     seed: Seed = 0,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Train the super-guesser: a text-only model that learns a set's answers without its images.
@@ -212,6 +234,7 @@ def guesser(
     )
     questions = read_text_questions(data)[:limit]
     asked = read_text_questions(test) if test else []
+    begin_training(out, resume, overwrite)
     trained = train_guesser(model, questions, out, settings, resume)
     write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
     metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}

@@ -33,7 +33,7 @@ def test_train_logos_writes_models_results_and_a_report(policy_folder, tmp_path)
     assert history["step"].values.tolist() == [1]
     assert history["variance_free"].values.tolist() == [1.0], "no response of 3 tokens has a reward"
     assert "1 steps" in figures(history)[0].caption
-    assert_fails(run_in_process(*command, "--out", tmp_path / "out"), "go on with --resume")
+    assert_fails(run_in_process(*command, "--out", tmp_path / "out"), "use --resume to go on, --overwrite")
     again = read_result(run_in_process(*command, "--out", tmp_path / "out", "--resume", "--json"))
     assert again == result
 
@@ -72,6 +72,9 @@ def test_clean_with_training_takes_all_steps(text_folder, tmp_path):
     assert_fails(run_in_process(*command), "--train: give --data and --model")
     command += ("--data", tmp_path / "test.jsonl", "--model", text_folder, "--epochs", "1", "--batch", "4")
     result = read_result(run_in_process(*command, "--train-data", tmp_path / "train.jsonl"))
+    assert_fails(
+        run_in_process(*command), "guesser: holds a training already; use --resume to go on, --overwrite"
+    )
     learned = json.loads((tmp_path / "out" / "guesser" / "training.json").read_text())["questions"]
     assert learned == 8, "the training part and the two compromised questions"
     guessed = [
@@ -85,3 +88,7 @@ def test_clean_with_training_takes_all_steps(text_folder, tmp_path):
     assert result["metrics"]["removed_by_chance"] == pytest.approx(0.75)  # 1 - (1 - 1/2)^(1 + 1)
     rest = [name for name in guessed if name not in ("q0", "q1")]
     assert result["metrics"]["accuracy_guesser"] == pytest.approx(len(rest) / 4)
+    begun = (tmp_path / "out" / "guesser" / "training.json").stat().st_mtime_ns
+    read_result(run_in_process(*command, "--overwrite"))
+    file = tmp_path / "out" / "guesser" / "training.json"
+    assert file.stat().st_mtime_ns > begun and json.loads(file.read_text())["questions"] == 2
