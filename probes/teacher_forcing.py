@@ -68,7 +68,7 @@ def force_answer(
         max_new_tokens: maximum length of the model's own answer.
 
     Raises:
-        InputError: an image cannot be decoded, or the answer is empty.
+        InputError: an image cannot be decoded, or the answer is empty or has tokens that are no text.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -94,8 +94,10 @@ def force_answers(
         The rows of one batch: each has its own prompt and answer, and the inputs of all.
 
     Raises:
-        InputError: an image cannot be decoded, or an answer is empty.
+        InputError: an image cannot be decoded, or an answer is empty or has tokens that are no text.
     """
+    if max_new_tokens < 1:
+        raise InputError(f"max_new_tokens {max_new_tokens}: must be 1 or more")
     inputs, prompts = model.batch(samples)
     ids = []
     for sample, answer in zip(samples, answers, strict=True):
@@ -107,8 +109,7 @@ def force_answers(
         elif isinstance(answer, str):
             answer = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
         ids.append(torch.tensor(np.asarray(answer, dtype=np.int64), device=model.device))
-        if not len(ids[-1]):
-            raise InputError(f"sample {sample.id}: its answer is empty; give at least one token")
+        _check_answer(model, sample, ids[-1])
     longest = max(map(len, ids))
     extended: dict[str, Any] = dict(inputs)
     for _ in range(longest):  # each family extends its masks and token types as in `generate`
@@ -116,6 +117,30 @@ def force_answers(
     padded = torch.stack([pad(row, (0, longest - len(row))) for row in ids])
     extended["input_ids"] = torch.cat([inputs["input_ids"], padded], 1)
     return [TeacherForcing(model, extended, prompt, row) for prompt, row in zip(prompts, ids, strict=True)]
+
+
+def _check_answer(model: Model, sample: Sample, ids: Tensor) -> None:
+    """Raise InputError if the token ids of an answer cannot be read."""
+    if not len(ids):
+        raise InputError(f"sample {sample.id}: its answer is empty; give at least one token")
+    most = model.hf.get_input_embeddings().num_embeddings - 1
+    if int(ids.min()) < 0 or int(ids.max()) > most:
+        raise InputError(f"sample {sample.id}: its answer has token ids that the model lacks; they are 0 to {most}")
+    if bool((ids == model.family.image_token_id(model.hf.config)).any()):
+        raise InputError(f"sample {sample.id}: its answer has the token of an image; give text alone")
+
+
+def name_answer(sample: Sample, answer: Answer) -> str:
+    """Return whose answer a probe reads that takes the sample's if None is given: `given`, `true` or `own`.
+
+    Example:
+        >>> sample = Sample(id="a", question="Is there a star?", answer="no")
+        >>> name_answer(sample, None), name_answer(sample, "yes")
+        ('true', 'given')
+    """
+    if answer is not None:
+        return "given"
+    return "own" if sample.answer is None else "true"
 
 
 @contextmanager

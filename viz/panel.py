@@ -8,6 +8,7 @@ from html import escape
 
 import numpy as np
 import plotly.graph_objects as go
+import xarray as xr
 
 # After Okabe and Ito: distinct with red-green and blue-yellow blindness, on white and on dark grey.
 GROUP_COLOURS = {
@@ -52,6 +53,17 @@ def escape_text(text: object) -> str:
         "&lt;a href='x'&gt;"
     """
     return escape(str(text), quote=False)
+
+
+def describe_answer(ds: xr.Dataset) -> str:
+    """Return what a caption says of a probe's one answer: also that it is not the model's, where it is the true one.
+
+    Example:
+        >>> describe_answer(xr.Dataset(attrs={"model": "tiny-spd", "answer_from": "true"}))
+        "one answer, the true one and not what the model said, tiny-spd"
+    """
+    is_true = ds.attrs.get("answer_from") == "true"
+    return f"one answer, {'the true one and not what the model said, ' * is_true}{ds.attrs['model']}"
 
 
 def draw_signed_steps(

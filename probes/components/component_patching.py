@@ -29,6 +29,7 @@ from mmprobe.probes.teacher_forcing import (
     MAX_NEW_TOKENS,
     Answer,
     float32_logits,
+    name_answer,
     resolve_layers,
 )
 from mmprobe.samples import Sample
@@ -78,8 +79,8 @@ def patch_components(
             for the three streams, each group of the prompt and the generated tokens, one at a time.
         layers: layers to patch; None for all. Negative numbers count from the last.
         replacement: `corrupt`, `mean` (the mean over these tokens of the corrupt component) or `zero`.
-        answer: text or token ids; None for the clean sample's `answer`, or the model's own greedy answer if it
-            has none.
+        answer: text or token ids, such as `run[clean.id].answer`, what the model said. None for the true one in
+            `clean.answer`, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
         max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
 
     Returns:
@@ -208,7 +209,7 @@ def check_replacement(replacement: str) -> None:
 
 def add_pair(out: xr.Dataset, batch: PairBatch, row: int, pair: Pair, tokens: Sequence[str] | None) -> None:
     """Add what describes a pair, the row of a batch, to a data set of effects."""
-    forcing, (clean, corrupt, _) = batch.clean.rows[row], pair
+    forcing, (clean, corrupt, answer) = batch.clean.rows[row], pair
     out["token"], out["logprob"] = ("step", forcing.texts()), ("step", batch.logprobs()[row])
     out["total"] = ((), batch.before[row] - batch.after[row])
     out["metric_clean"], out["metric_corrupt"] = ((), batch.before[row]), ((), batch.after[row])
@@ -219,6 +220,7 @@ def add_pair(out: xr.Dataset, batch: PairBatch, row: int, pair: Pair, tokens: Se
         "metric": batch.metric_name,
         "tokens": "all" if tokens is None else ", ".join(tokens),
         "answer": forcing.model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
+        "answer_from": name_answer(clean, answer),
         "n": int(np.isfinite(out["effect"].values).sum()),
         "forward_passes": batch.clean.count + batch.corrupt.count,
     }

@@ -22,6 +22,7 @@ from mmprobe.probes.teacher_forcing import (
     TeacherForcing,
     float32_logits,
     force_answer,
+    name_answer,
 )
 from mmprobe.samples import Sample
 
@@ -51,8 +52,8 @@ def direct_logit_attribution(
     Args:
         sample: the sample with the explained answer.
         contrast: a word; then the logit is that of each step's token minus that of the word's first token.
-        answer: text or token ids; None for the sample's `answer`, or the model's own greedy answer if it has
-            none.
+        answer: text or token ids, such as `run[sample.id].answer`, what the model said. None for the true one in
+            `sample.answer`, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
         max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
 
     Returns:
@@ -108,6 +109,7 @@ def direct_logit_attribution(
         "sample": sample.id,
         "contrast": contrast or "",
         "answer": model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
+        "answer_from": name_answer(sample, answer),
         "n": len(names),
         "forward_passes": 1,
         "largest_error": error,
@@ -247,7 +249,7 @@ class _Record:
             by_key[visual[touched_cells(prompt, region)]].sum(0) if visual is not None else 0 * by_key[0]
             for region in sample.regions
         ]
-        return by_source, np.array(touched).reshape(len(touched), -1)
+        return by_source, np.array(touched).reshape(len(touched), by_key.shape[1])
 
 
 def frozen_factor(model: Model, norm: nn.Module, values: Tensor, outputs: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from mmprobe.models import Model, Prompt
 from mmprobe.models.chat import build_chat
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.interchange.answer_logprobs import read_logprobs
-from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, force_answer
+from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer, force_answer, name_answer
 from mmprobe.samples import Region, Sample
 
 
@@ -43,8 +43,8 @@ def image_interchange(
         regions: boxes on the sample's images; one at a time, the pixels of the visual tokens that they touch
             are exchanged alone. None for the sample's own regions. Their images must have the size of the
             counterfactual's.
-        answer: text or token ids; None for the sample's `answer`, or the model's own greedy answer if it has
-            none.
+        answer: text or token ids, such as `run[sample.id].answer`, what the model said. None for the true one in
+            `sample.answer`, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
         max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
 
     Returns:
@@ -58,15 +58,17 @@ def image_interchange(
           pixels that were exchanged
         - token (step): texts of the tokens
 
-        attrs: effect_per_token, the mean over steps; n, the number of steps; forward_passes, without those
-        that generate the answer.
+        attrs: answer_from, whose answer was read, `given`, `true` (the sample's) or `own` (the model's);
+        effect_per_token, the mean over steps; n, the number of steps; forward_passes, without those that
+        generate the answer.
 
     Raises:
         NotApplicable: the sample has no images.
         InputError: the numbers of images differ, or the sizes of images with regions.
 
     Example:
-        >>> ds = image_interchange(model, samples[0], samples[8])           # doctest: +SKIP
+        >>> said = run[samples[0].id].answer                                 # doctest: +SKIP
+        >>> ds = image_interchange(model, samples[0], samples[8], answer=said)   # doctest: +SKIP
         >>> ds.effect.values.round(1)                                        # doctest: +SKIP
         array([11.2,  0. ,  0.1, 4.6])
     """
@@ -103,6 +105,7 @@ def image_interchange(
         "sample": sample.id,
         "counterfactual": counterfactual.id,
         "answer": model.tokenizer.decode(ids, skip_special_tokens=True),
+        "answer_from": name_answer(sample, answer),
         "effect_per_token": float(effect.mean()),
         "n": len(ids),
         "forward_passes": len(variants),

@@ -20,6 +20,7 @@ from mmprobe.probes.teacher_forcing import (
     TeacherForcing,
     float32_logits,
     force_answer,
+    name_answer,
 )
 from mmprobe.samples import Sample
 
@@ -75,8 +76,8 @@ def attention_routes(
         window: number of layers that are blocked together; our choice, the default is a quarter of the layers.
         stride: layers from one window to the next; our choice, the default is the window.
         replacement: `counterfactual`, `mean` or `block`.
-        answer: text or token ids; None for the sample's `answer`, or the model's own greedy answer if it has
-            none.
+        answer: text or token ids, such as `run[sample.id].answer`, what the model said. None for the true one in
+            `sample.answer`, or the model's own greedy answer if there is none; attrs["answer_from"] tells.
         max_new_tokens: maximum length of the model's own answer; our choice, the default is 64.
 
     Returns:
@@ -132,6 +133,7 @@ def attention_routes(
             "counterfactual": "" if counterfactual is None or others is None else counterfactual.id,
             "replacement": replacement,
             "answer": model.tokenizer.decode(forcing.ids.tolist(), skip_special_tokens=True),
+            "answer_from": name_answer(sample, answer),
             "n": len(forcing.ids),
             "forward_passes": passes.count + (others is not None),
         }

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout
+from mmprobe.viz.panel import LABEL_COLOURS, REFERENCE_LINE, Panel, apply_layout, describe_answer
 
 _KINDS = {
     "head": "One head's output before the output projection",
@@ -83,7 +83,7 @@ def _write_caption(ds: xr.Dataset, estimated: bool) -> str:
     if estimated:
         exact = f"; the {ds.attrs['verified']} largest are measured exactly" if ds.attrs["verified"] else ""
         caption += f"{_METHODS[ds.attrs['method']]}{exact}. "
-    return f"{caption}{ds.attrs['n']} components, one answer, {ds.attrs['model']}."
+    return f"{caption}{ds.attrs['n']} components, {describe_answer(ds)}."
 
 
 def _write_run_caption(ds: xr.Dataset, estimated: bool) -> str:

@@ -11,6 +11,7 @@ from mmprobe.viz.panel import (
     REFERENCE_LINE,
     Panel,
     apply_layout,
+    describe_answer,
     draw_signed_steps,
     interval_band,
 )
@@ -41,7 +42,7 @@ def _answer_panel(ds: xr.Dataset) -> Panel:
         f"Log-probability of each token after the sample's own images minus after those of {ds.attrs['counterfactual']} "
         "(first row), or after its own images with one region exchanged (other rows). Above 0: the own images make the "
         f"token likelier. Mean of the first row: {ds.attrs['effect_per_token']:.2f} nat a token over {ds.attrs['n']} "
-        f"tokens. One answer, {ds.attrs['model']}.",
+        f"tokens; {describe_answer(ds)}.",
     )
 
 

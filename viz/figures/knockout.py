@@ -14,7 +14,7 @@ from mmprobe.viz.label_comparison import (
     format_notes,
     lines_by_label,
 )
-from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, escape_text
+from mmprobe.viz.panel import REFERENCE_LINE, Panel, apply_layout, describe_answer, escape_text
 
 
 def panels(ds: xr.Dataset) -> list[Panel]:
@@ -51,7 +51,7 @@ def route_panels(ds: xr.Dataset) -> list[Panel]:
             _draw_routes(ds, effect),
             f"{measured}, when the tokens below (to) cannot read the tokens at the left (from) in some layers; "
             f"{replacement}. Above 0: the answer loses, so the way is used. Largest: {strongest}, "
-            f"{float(effect.max()):.2f} nat. {ds.attrs['model']}.",
+            f"{float(effect.max()):.2f} nat; {ds.attrs['model'] if of_run else describe_answer(ds)}.",
         )
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.viz.panel import Panel, draw_signed_steps
+from mmprobe.viz.panel import Panel, describe_answer, draw_signed_steps
 
 _SHOWN = 24  # components with the largest shares
 
@@ -23,6 +23,6 @@ def panels(ds: xr.Dataset) -> list[Panel]:
             figure,
             f"Direct logit attribution: each component's part of the logit of each token{contrast}, with the scale of the "
             f"final norm kept as it is. All {ds.attrs['n']} components sum to the logit; the {len(order)} largest are "
-            f"shown. What a component does for later components is not part of it. One answer, {ds.attrs['model']}.",
+            f"shown. What a component does for later components is not part of it; {describe_answer(ds)}.",
         )
     ]
