@@ -10,10 +10,8 @@ another.
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import xarray as xr
-from playwright.sync_api import Page, sync_playwright
-from plotly.offline import get_plotlyjs
+from findings_figures import FIGURES, Datasets, draw_figures
 from tqdm import tqdm
 
 import mmprobe as mp
@@ -41,7 +37,6 @@ from mmprobe.cli.claims import intervene
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes import attribute, compare_with_regions, run_probes
-from mmprobe.viz.figures import figures
 
 DOCS = Path(__file__).parent.parent / "docs"
 SEED = 1_700_000  # held out: the embedded model was trained on seeds below 1,000,000
@@ -50,16 +45,14 @@ MAX_NEW_TOKENS = 128
 ATTRIBUTED = 40  # answers with attributions, which take long
 EVERY = 16  # steps between two attributed tokens
 INTERVENED = 80  # answers of each run with interventions
-Datasets = dict[str, dict[str, xr.Dataset]]
 
 
 def trace_runs(model: Model, folder: Path, pairs: int) -> dict[str, Run]:
     """Trace and label the runs, and return them by name; finished traces are kept."""
-    samples_file = folder / "pairs" / "samples.jsonl"
-    if not samples_file.exists():
+    file, runs = folder / "pairs" / "samples.jsonl", {}
+    if not file.exists():
         make_pairs(folder / "pairs", pairs, SEED, (1, 3), "hard")
-    samples = mp.load_samples(samples_file)
-    runs = {}
+    samples = mp.load_samples(file)
     for name, types in QUESTIONS.items():
         questions = [sample for sample in samples if sample.metadata["type"] in types]
         out = folder / name
@@ -155,59 +148,6 @@ def measure_attributions(model: Model, run: Run, file: Path) -> dict[str, np.nda
             method_lifts.append(float(regions["share"].mean() - regions["area"]))
     file.write_text(json.dumps(lifts))
     return {method: np.array(method_lifts) for method, method_lifts in lifts.items()}
-
-
-FIGURES = (
-    ("steps", "attention_decay", 0),
-    ("steps", "attention_decay", 4),
-    ("steps", "attention_decay", 3),
-    ("verdicts", "residual_drift", -1),
-    ("steps", "sublayer_transitions", -1),
-    ("steps", "neuron_activation", 1),
-    ("steps", "attention_vs_activation", 0),
-    ("steps", "attention_ratio", 0),
-    ("steps", "attention_ratio", 1),
-    ("steps", "failure_modes", 0),
-    ("steps", "predict_unfaithful", 1),
-    ("steps", "predict_unfaithful", 2),
-    ("steps", "linear_probe", 0),
-    ("steps", "logit_lens", 0),
-    ("steps", "attention_knockout", 0),
-)
-
-
-def draw_figures(datasets: Datasets, folder: Path) -> list[str]:
-    """Draw the figures as PNG files and return the lines of the page that show them."""
-    lines, files = [], {}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium") or shutil.which("google-chrome"),
-            args=["--no-sandbox", "--disable-gpu"],
-        )
-        page = browser.new_page()
-        page.set_default_timeout(600_000)  # milliseconds; a busy machine takes long to read plotly
-        page.set_content(f"<body><div id=plot></div><script>{get_plotlyjs()}</script>")
-        for run, name, number in FIGURES:
-            if name not in datasets[run]:
-                continue
-            panel = figures(datasets[run][name])[number]
-            file = folder / f"{run}-{name}-{number}.png".replace("_", "-").replace("--", "-last-")
-            files[file] = draw_png(page, panel.figure)
-            lines += [f"### {panel.title}", "", f"![{panel.title}]({folder.name}/{file.name})", ""]
-            lines += [f"{run.capitalize()} run. {panel.caption}", ""]
-        browser.close()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for file, png in files.items():
-        file.write_bytes(png)
-    return lines
-
-
-def draw_png(page: Page, figure: go.Figure) -> bytes:
-    size = {"format": "png", "width": 960, "height": figure.layout.height or 400, "scale": 1}
-    script = "([figure, size]) => Plotly.newPlot('plot', figure.data, figure.layout).then(p => Plotly.toImage(p, size))"
-    uri = page.evaluate(script, [json.loads(figure.to_json()), size])
-    return base64.b64decode(uri.split(",", 1)[1])
 
 
 def make_table(ds: xr.Dataset) -> list[str]:
@@ -325,12 +265,8 @@ def main() -> None:
         functions = {key: functions[key] for key in functions if key in shown}
         functions["claim_interventions"] = partial(intervene, model=model, answers=INTERVENED)
         datasets[name] = analyze_run(run, functions)
-    write_page(
-        model,
-        runs,
-        datasets,
-        measure_attributions(model, runs["steps"], arguments.folder / "attributed.json"),
-    )
+    attributed = measure_attributions(model, runs["steps"], arguments.folder / "attributed.json")
+    write_page(model, runs, datasets, attributed)
 
 
 def write_page(

@@ -289,3 +289,22 @@ def test_errors_are_one_line(toy, colours, tiny_spd, drawn):
         with pytest.raises(error, match=words) as raised:
             call()
         assert "\n" not in str(raised.value)
+
+
+def test_answers_and_samples_that_are_odd(tiny_spd, drawn):
+    """Samples without regions or images are read; answers that are no text are one line."""
+    clean, corrupt = (sample.model_copy(update={"regions": []}) for sample in drawn)
+    ds = direct_logit_attribution(tiny_spd, clean)
+    assert ds.by_region.shape[0] == 0 and ds.attrs["largest_error"] < 1e-4
+    alone = direct_logit_attribution(tiny_spd, Sample(id="no", question="Is there a star?"), answer=" no")
+    np.testing.assert_allclose(alone.share.sum("component"), alone.logit, atol=1e-4)
+    image = tiny_spd.processor.image_token
+    for options, words in [
+        ({"answer": ""}, "its answer is empty"),
+        ({"answer": f"The {image}"}, "the token of an image"),
+        ({"answer": [10_000]}, "token ids that the model lacks; they are 0 to 503"),
+        ({"answer": [-1]}, "token ids that the model lacks"),
+        ({"max_new_tokens": 0}, "max_new_tokens 0: must be 1 or more"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            patch_components(tiny_spd, clean, corrupt, "ffn", **options)
