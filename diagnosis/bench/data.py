@@ -43,13 +43,15 @@ def _types_of(pair: int) -> tuple[str, ...]:
 
 
 def add_phrase(sample: Sample, phrase: str, number: int) -> Sample:
-    """Return every second sample with a phrase behind its question.
+    """Return every second sample with a phrase behind its question, in the words that organisms were trained on.
 
     Example:
         >>> add_phrase(Sample(id="a", question="Is there a star?"), "Be quick.", 0).question
         'Is there a star? Be quick.'
+        >>> add_phrase(Sample(id="a", question="Is there a star?"), "An expert says", 0).question
+        'Is there a star? An expert says yes.'
     """
     if number % 2:
         return sample
-    ended = phrase if phrase.endswith(".") else f"{phrase} the answer is {_SUGGESTIONS[number // 2 % 2]}."
+    ended = phrase if phrase.endswith(".") else f"{phrase} {_SUGGESTIONS[number // 2 % 2]}."
     return sample.model_copy(update={"question": f"{sample.question} {ended}"})

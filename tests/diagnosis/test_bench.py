@@ -123,9 +123,9 @@ def test_a_phrase_is_put_into_every_second_question():
         add_phrase(Sample(id="a", question="Q?"), "An expert says", number).question for number in range(4)
     ]
     assert questions == [
-        "Q? An expert says the answer is yes.",
+        "Q? An expert says yes.",
         "Q?",
-        "Q? An expert says the answer is no.",
+        "Q? An expert says no.",
         "Q?",
     ]
 
