@@ -60,7 +60,7 @@ def describe_answer(ds: xr.Dataset) -> str:
 
     Example:
         >>> describe_answer(xr.Dataset(attrs={"model": "tiny-spd", "answer_from": "true"}))
-        "one answer, the true one and not what the model said, tiny-spd"
+        'one answer, the true one and not what the model said, tiny-spd'
     """
     is_true = ds.attrs.get("answer_from") == "true"
     return f"one answer, {'the true one and not what the model said, ' * is_true}{ds.attrs['model']}"
