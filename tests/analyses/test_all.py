@@ -1,4 +1,7 @@
-"""Every analysis has figures and exports, and gives one line if a run lacks its data."""
+"""Every analysis has figures and exports, and gives one line if a run lacks its data.
+
+Each analysis has fast tests of its own; these need a full run.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from helpers.slow import first_fast
 
 import mmprobe as mp
 from mmprobe.analyses import ANALYSES, analyze_all, export
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.viz import figures, plot
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def run(tiny_spd, tmp_path_factory) -> mp.Run:
     return mp.trace(tiny_spd, selected, folder / "run", capture="full", max_new_tokens=12)
 
 
-@pytest.mark.parametrize("name", first_fast(ANALYSES))
+@pytest.mark.parametrize("name", ANALYSES)
 def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
     ds = ANALYSES[name](run)
     assert ds.attrs["analysis"] == name
@@ -57,7 +61,6 @@ def test_every_analysis_has_figures_and_exports(run, name, tmp_path):
     assert set(json.loads(as_json.read_text())["data_vars"]) == set(ds.data_vars)
 
 
-@pytest.mark.slow
 def test_all_apply_to_a_full_run_of_pairs(run):
     datasets, left_out = analyze_all(run)
     assert [ds.attrs["analysis"] for ds in datasets] == list(ANALYSES)

@@ -115,14 +115,14 @@ PARSERS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(text=TEXT)
 def test_readers_take_any_text(name, text):
     READERS[name](text)
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(text=TEXT)
 def test_replies_are_read_or_unusable(name, text):
     with suppress(UnusableReply):

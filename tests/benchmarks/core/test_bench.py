@@ -30,9 +30,8 @@ def read_metrics(folder: Path) -> dict:
     return json.loads((folder / "results.json").read_text())["metrics"]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "pope" else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_the_embedded_model_is_asked_and_scored(name, tmp_path):
     out = tmp_path / name
     options = ["--n", 6, "--batch-size", 8]

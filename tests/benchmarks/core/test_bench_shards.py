@@ -31,9 +31,8 @@ def read_files(out: Path) -> dict[str, str]:
     return {name: (out / name).read_text() for name in ("asked.json", "responses.jsonl", "samples.jsonl")}
 
 
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--trace",), marks=pytest.mark.slow)], ids=["plain", "trace"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--trace",)], ids=["plain", "trace"])
 def test_shards_make_the_result_of_one_process(data, tmp_path, options):
     whole = read_result(run_in_process(*bench(data, tmp_path / "whole", "--batch-size", 2, *options)))
     out = tmp_path / "parts"
@@ -69,6 +68,7 @@ def test_shards_need_data_that_is_there(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_questions_about_the_same_images_share_their_prefix(tiny_spd, data, monkeypatch):
     samples = mp.load_samples(data)[:9]
     read, read_tokens = [], mp.models.shared_prefix.read_tokens

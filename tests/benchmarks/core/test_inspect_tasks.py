@@ -76,6 +76,7 @@ def test_questions_that_depend_on_answers_are_asked(tmp_path):
     assert "drf" in read_values(log)
 
 
+@pytest.mark.slow
 def test_the_embedded_model_answers_and_is_traced_under_the_questions_ids(tmp_path):
     (log,) = inspect_eval(
         inspect_tasks.chair(n=2, seed=SEED),
@@ -103,6 +104,7 @@ def ask_local(tmp_path, sample, *configs, **model_args):
     return asyncio.run(ask())
 
 
+@pytest.mark.slow
 def test_the_provider_honours_temperature_seed_and_length(tmp_path, tiny_spd):
     truth = find_benchmark("spd-faith").draw_data(tmp_path / "pairs", 1, SEED)
     sample = next(sample for sample in truth.samples if sample.metadata["type"] == "steps")
