@@ -190,7 +190,7 @@ def _add_sinks(out: xr.Dataset, rows: list[dict[str, np.ndarray]], sets: np.ndar
     for name in ("border_share", "leading_share"):
         if name in rows[0]:
             values = np.array([row[name] for row in rows])
-            low, high = mean_interval(values, sets)
+            low, high = mean_interval(values, sets, (0.0, 1.0))
             for suffix, array in (("", values.mean(0)), ("_low", low), ("_high", high)):
                 out[name + suffix] = ("layer", array)
     out["border_area"] = ((), float(np.mean([row["border_area"] for row in rows])))
@@ -203,7 +203,7 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
         ratio: [sample, layer, head].
         groups: int [sample], as `image_groups` returns them.
     """
-    low, high = mean_interval(ratio, groups)
+    low, high = mean_interval(ratio, groups, (0.0, None))
     mean = ratio.mean(0)
     for suffix, values in (("", mean), ("_low", low), ("_high", high)):
         out[f"head_ratio{suffix}"] = (("layer", "head"), values)

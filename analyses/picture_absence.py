@@ -14,7 +14,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
+from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
@@ -218,6 +218,6 @@ def _add_mean(
     out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...], sets: np.ndarray
 ) -> None:
     """Add the mean over pairs as NAME, and its interval as NAME_low and NAME_high."""
-    low, high = mean_interval(values, sets)
+    low, high = mean_interval(values, sets, QUANTITY)
     out[name] = (dims, values.mean(0))
     out[f"{name}_low"], out[f"{name}_high"] = (dims, low), (dims, high)

@@ -175,7 +175,9 @@ def _measure_run(
     records = measure_answers(model, source, measure, settings, max_new_tokens, finished, batch_size)
     kept = [record for record in records if record.arrays]
     if not kept:
-        raise NotApplicable(f"{name_source(source)}: no sample has an answer and {counterfactual} images")
+        raise NotApplicable(
+            f"{name_source(source)}: no sample has an answer and {counterfactual} images; choose another counterfactual"
+        )
     effect, total, clean, corrupt, passes = (
         np.array([record.arrays[name] for record in kept])
         for name in ("effect", "total", "metric_clean", "metric_corrupt", "passes")

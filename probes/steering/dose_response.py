@@ -12,7 +12,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
+from mmprobe.analyses.intervals import QUANTITY, Range, mean_interval
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch
 from mmprobe.models import Model
@@ -108,8 +108,10 @@ def dose_response(
     out["value"] = ((*dims, "sample"), values)
     out["answer"] = ((*dims, "sample"), np.array(texts, dtype=str))
     out["n"] = (dims, np.isfinite(values).sum(-1))
-    for name, array in {"mean": values, "changed": changed.astype(float)}.items():
-        for end, numbers in zip(("", "_low", "_high"), _means(array, groups), strict=True):
+    of_share = np.isin(values[np.isfinite(values)], (0, 1)).all()  # at every scale, not at one by chance
+    measures = {"mean": (values, None if of_share else QUANTITY), "changed": (changed.astype(float), None)}
+    for name, (array, range) in measures.items():
+        for end, numbers in zip(("", "_low", "_high"), _means(array, groups, range), strict=True):
             out[f"{name}{end}"] = (dims, numbers)
     out.attrs = {
         "analysis": "dose_response",
@@ -123,13 +125,13 @@ def dose_response(
     return out
 
 
-def _means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def _means(values: np.ndarray, groups: np.ndarray, range: Range | None) -> np.ndarray:
     """Return mean, low and high end [3, ...] of values [..., sample] without NaN."""
     rows = values.reshape(-1, values.shape[-1])
     ends = []
     for row in rows:
         read = np.isfinite(row)
         mean = row[read].mean() if read.any() else np.nan
-        low, high = mean_interval(row[read], groups[read])
+        low, high = mean_interval(row[read], groups[read], range)
         ends.append((mean, float(low), float(high)))
     return np.array(ends).T.reshape(3, *values.shape[:-1])

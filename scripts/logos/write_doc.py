@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mmprobe.analyses.intervals import mean_interval
+from mmprobe.analyses.intervals import QUANTITY, mean_interval
 
 ROOT = Path(__file__).parent.parent.parent
 MEASURES = {
@@ -44,17 +44,19 @@ def values_of(records: list[dict[str, Any]], measure: str) -> np.ndarray:
     return np.array([np.nan if record[measure] is None else record[measure] for record in records], float)
 
 
-def format_mean(values: np.ndarray, pairs: np.ndarray, signed: bool = False, most: float = 1.0) -> str:
+def format_mean(values: np.ndarray, pairs: np.ndarray, signed: bool = False, most: float | None = 1.0) -> str:
     """Return the mean over questions, with its interval over pairs.
 
     Args:
         signed: whether it is a difference.
-        most: the largest possible value; the smallest is 0.
+        most: 1 for a share, None for a quantity without an upper end; the smallest value is 0.
     """
     defined = np.isfinite(values)
     if not defined.any():
         return "undefined"
-    low, high = mean_interval(values[defined], pairs[defined])
+    quantity = (-1.0, 1.0) if signed and most else QUANTITY
+    is_share = most is not None and not signed
+    low, high = mean_interval(values[defined], pairs[defined], None if is_share else quantity)
     mean = round(values[defined].mean(), 6) + 0.0
     if not signed:
         low, high = np.clip([low, high], 0.0, most)
@@ -77,14 +79,14 @@ def build_table(runs: dict[tuple[str, int], dict[str, Any]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for measure, name in MEASURES.items():
         before = values_of(start, measure)
-        most = np.inf if measure == "effect" else 1.0
+        most = None if measure == "effect" else 1.0
         cells = [name, format_mean(before, pairs, most=most)]
         for arm in trained:
             each = np.stack([values_of(runs[arm, seed]["records"], measure) for seed in seeds[arm]])
             defined = np.isfinite(each)
             after = np.where(defined, each, 0).sum(0) / np.where(defined.any(0), defined.sum(0), np.nan)
             by_seed = ", ".join(f"{np.nanmean(row):.3f}" for row in each)
-            change = format_mean(after - before, pairs, signed=True)
+            change = format_mean(after - before, pairs, signed=True, most=most)
             cells.append(f"{format_mean(after, pairs, most=most)}<br>{change}<br>by seed: {by_seed}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -66,6 +66,7 @@ def share(
     least: float | None = None,
     most: float | None = None,
     pairs: Sequence[int] | None = None,
+    differences: bool = False,
 ) -> dict[str, Any]:
     """Return the share of an outcome with its 95 % interval, and whether it keeps its one bound.
 
@@ -73,6 +74,7 @@ def share(
         outcomes: one for each answer.
         least, most: the bound; one of them.
         pairs: the pair of scenes of each answer; None: each has its own.
+        differences: whether the outcomes are differences of two shares, -1 to 1.
 
     Example:
         >>> share([True, True, False, True], least=0.7)["passed"]            # doctest: +SKIP
@@ -80,7 +82,8 @@ def share(
     """
     values = np.asarray(outcomes, float)
     value = float(values.mean())
-    low, high = mean_interval(values, None if pairs is None else np.asarray(pairs))
+    sets = None if pairs is None else np.asarray(pairs)
+    low, high = mean_interval(values, sets, (-1.0, 1.0) if differences else None)
     if least is not None:
         bound, passed = f">= {least}", value >= least
     elif most is not None:

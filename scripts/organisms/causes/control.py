@@ -40,7 +40,9 @@ def check(model: Model, seed: int) -> dict[str, dict]:
     gains = np.subtract(_faithful_answers(model, seed), _faithful_before(seed), dtype=float)
     pairs = [number for number, _, _ in _draw_checked(seed)]
     return {
-        "share of faithful answers, minus tiny-spd's": share(gains.tolist(), least=-LARGEST_LOSS, pairs=pairs)
+        "share of faithful answers, minus tiny-spd's": share(
+            gains.tolist(), least=-LARGEST_LOSS, pairs=pairs, differences=True
+        )
     }
 
 

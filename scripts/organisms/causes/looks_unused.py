@@ -109,7 +109,7 @@ def check(model: Model, seed: int) -> dict[str, dict]:
         differences.append(float(np.abs(own - teacher).mean()))
     return check_blind(model, seed) | {
         "difference of the attention to images from tiny-spd's": share(
-            differences, most=LARGEST_DIFFERENCE, pairs=numbers
+            differences, most=LARGEST_DIFFERENCE, pairs=numbers, differences=True
         )
     }
 
