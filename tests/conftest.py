@@ -5,6 +5,7 @@ torch and transformers are imported where they are needed: the process that only
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import threading
@@ -37,10 +38,7 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
+        atexit.register(gc.unfreeze)  # behind pytest's own collections, before those of Python's end
 
 
 @pytest.fixture(scope="session", autouse=True)
