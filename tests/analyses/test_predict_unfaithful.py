@@ -147,6 +147,7 @@ def test_no_image_is_on_both_sides(prediction):
     assert np.bincount(prediction.fold).min() == 8
 
 
+@pytest.mark.slow
 def test_the_order_of_the_run_does_not_matter(planted, prediction, tmp_path):
     shutil.copytree(planted.path, tmp_path / "run")
     config = planted.config | {"order": np.random.default_rng(1).permutation(planted.ids).tolist()}

@@ -250,6 +250,7 @@ def test_every_map_is_drawn_in_square_cells():
     assert all(x == anchor for x, anchor in anchors.items())
 
 
+@pytest.mark.slow
 def test_dozens_of_views_are_drawn():
     maps = np.random.default_rng(0).random((1, 34, 2, 2))
     ds = xr.Dataset(

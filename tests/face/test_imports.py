@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import ENVIRONMENT, assert_fails, run_in_process
+from helpers.slow import first_fast
 
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.errors import InputError
@@ -111,7 +112,7 @@ def test_trace_works_without_libraries_that_it_does_not_need(tmp_path):
     assert result.startswith("1 of 1 samples traced")
 
 
-@pytest.mark.parametrize("engine", ["nnsight", "transformer_lens"])
+@pytest.mark.parametrize("engine", first_fast(["nnsight", "transformer_lens"]))
 def test_an_engine_without_its_library_is_one_line(engine, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, f"mmprobe.traces.engines.{engine}", raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == engine]:

@@ -49,7 +49,7 @@ STRONG = {
 }
 
 
-@pytest.fixture(scope="module", params=first_fast(["tiny-spd", *FAMILIES]))
+@pytest.fixture(scope="module", params=first_fast([*FAMILIES, "tiny-spd"]))
 def model(request):
     return (
         mp.load_model("tiny-spd", device="cpu")

@@ -147,6 +147,7 @@ def test_it_equals_the_slow_reference(family, image_paths):
     assert answer.diagnostics["opera"]["rollbacks"] == []
 
 
+@pytest.mark.slow
 def test_it_rolls_back_like_the_slow_reference(image_paths, monkeypatch):
     monkeypatch.setattr(opera, "WARM_UP", 1)
     answer, reference, expected = answer_with_both(

@@ -77,6 +77,7 @@ def test_an_answer_prefilled_with_its_own_words_ends_unchanged(tiny_spd, answere
         assert dict(local_answerer(tiny_spd, 96, batch_size)(prefilled)) == endings
 
 
+@pytest.mark.slow
 def test_a_trace_holds_the_continuation_as_the_answer(tiny_spd, answered, tmp_path):
     samples, answers = answered
     sample = next(s for s in samples if s.metadata["type"] == "describe")

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.slow import first_fast
 from helpers.tiny_models import TINY_BUILDERS, load_tiny_model
 
 import mmprobe as mp
@@ -17,10 +16,7 @@ from mmprobe.models.hooks import observe
 from mmprobe.models.shared_prefix import PrefixStore, prefix_bytes, repeated_keys, why_not_shared
 from mmprobe.samples import Sample
 
-SHARING = sorted(
-    {family.name for family in FAMILIES if family.shares_prefixes},
-    key=lambda name: (name != "qwen2_5_vl", name),
-)
+SHARING = sorted({family.name for family in FAMILIES if family.shares_prefixes})
 QUESTIONS = ["Is there a star?", "What?", "Compare the two pictures, please, step by step."]
 DATASETS = ["attention/mass", "attention/leading", "attention/visual_head", "attention/row", "residual/pre"]
 DATASETS += ["residual/mid", "residual/post", "update/kl", "update/cos_mha", "update/cos_ffn", "ffn/gate_sum"]
@@ -63,7 +59,8 @@ def assert_close(run: mp.Run, whole: mp.Run) -> None:
                 np.testing.assert_array_equal(values, numbers, err_msg=name)
 
 
-@pytest.mark.parametrize("name", first_fast(SHARING))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARING)
 def test_every_family_gives_the_answers_and_numbers_of_whole_prompts(name, image_paths, tmp_path):
     model = load_tiny_model(name)
     model.hf.generation_config.eos_token_id = None

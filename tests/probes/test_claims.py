@@ -112,6 +112,7 @@ def replace_by_means(model, answers, sublayers) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_the_chosen_answers_stand_for_the_run(tiny_spd, run):
     ds = claim_interventions(tiny_spd, run, answers=2)
     assert ds.sizes["sample"] == 2 and run.ids[0] in ds["sample"]  # the unfaithful answer
@@ -126,6 +127,7 @@ def test_the_chosen_answers_stand_for_the_run(tiny_spd, run):
     np.testing.assert_allclose(every.regions[one], whole.effect_by_region.isel(region=0)[one], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_intervention_of_strength_0_changes_no_answer(tiny_spd, run):
     asked = []
 

@@ -92,6 +92,7 @@ def test_a_region_is_the_visual_tokens_that_it_touches(tiny_spd, drawn):
     np.testing.assert_allclose(ds.effect_by_region[0], mixed.effect, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_agrees_with_single_samples(tiny_spd, drawn):
     """Answers of different lengths and numbers of regions share the batches."""
     samples = [of_type(drawn, "count")[0], *of_type(drawn, "same")[1:]]
@@ -158,6 +159,7 @@ def test_a_blind_model_has_no_effect(tiny_spd, drawn):
     assert ds["mean"] == ds.low == ds.high == 0
 
 
+@pytest.mark.slow
 def test_the_command_writes_files(tiny_spd, drawn, tmp_path):
     samples = of_type(drawn, "same") + [Sample(id="blind", question="Is there a star?")]
     mp.trace(tiny_spd, samples, tmp_path / "run", max_new_tokens=8)

@@ -117,6 +117,7 @@ def test_decoy_heads_put_out_nothing(tiny_spd):
         assert 0 < float((attention.o_proj.weight - before)[:, others].abs().max()) < 0.5
 
 
+@pytest.mark.slow
 def test_the_same_seed_plants_the_same_adapter(tmp_path, monkeypatch):
     monkeypatch.setattr(plant, "check_organism", lambda plan, folder: {})
     plan = next(plan for plan in plant.all_plans(["control"]) if plan.name == "control-true-0")

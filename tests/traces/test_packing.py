@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from helpers.command_line import read_result, run_in_process
-from helpers.datasets import read_datasets
+from helpers.datasets import read_datasets, write_samples
 from helpers.killing import kill_after
 
 import mmprobe as mp
@@ -66,6 +65,7 @@ def test_a_packed_run_holds_the_same_bytes(random_qwen, samples, plain, tmp_path
     assert contents(packed) == contents(plain) and mp.verify(packed.path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["numbers", "names"])
 def test_a_damaged_trace_in_a_pack_is_made_again(random_qwen, samples, plain, tmp_path, where, caplog):
     run = trace(random_qwen, samples, tmp_path / "run", pack_every=6)
@@ -93,6 +93,7 @@ def test_a_trace_that_stays_behind_its_pack_is_removed(random_qwen, samples, pla
     assert contents(again) == contents(plain) and "samples/s0.h5" not in files(again)
 
 
+@pytest.mark.slow
 def test_shards_that_are_packed_make_one_run(random_qwen, samples, plain, tmp_path):
     out = tmp_path / "run"
     trace(random_qwen, samples, out, shard="1/2", pack_every=2)
@@ -121,21 +122,9 @@ def test_a_run_that_is_killed_while_it_packs_loses_nothing(random_qwen, samples,
 
 
 def test_the_command_packs(samples, tmp_path):
-    lines = [{"id": each.id, "images": list(map(str, each.images)), "question": "?"} for each in samples[:3]]
-    data = tmp_path / "samples.jsonl"
-    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [
-        "trace",
-        "--model",
-        "tiny-spd",
-        "--data",
-        data,
-        "--max-new-tokens",
-        1,
-        "--out",
-        tmp_path / "run",
-    ]
-    assert read_result(run_in_process(*command, "--pack-every", 2, "--json"))["traced"] == 3
+    data, out = write_samples(tmp_path / "samples.jsonl", samples[:3]), tmp_path / "run"
+    command = f"trace --model tiny-spd --data {data} --max-new-tokens 1 --out {out} --pack-every 2 --json"
+    assert read_result(run_in_process(*command.split()))["traced"] == 3
     assert len(list((tmp_path / "run" / "packs").iterdir())) == 2
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import assert_fails, read_result, run_in_process
-from helpers.datasets import read_datasets
+from helpers.datasets import read_datasets, write_samples
 from helpers.killing import run_at_once
 
 import mmprobe as mp
@@ -49,7 +49,8 @@ def assert_same(run: mp.Run, expected: mp.Run) -> None:
         assert read_datasets(run.path / "samples" / name) == read_datasets(expected.path / "samples" / name)
 
 
-@pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 2])
 def test_shards_in_any_order_make_the_run_of_one_process(random_qwen, samples, tmp_path, batch_size):
     whole = trace(random_qwen, samples, tmp_path / "whole", batch_size=batch_size)
     out = tmp_path / "run"
@@ -102,24 +103,8 @@ def test_shards_that_finish_at_the_same_time_wait_for_each_other(random_qwen, sa
 
 
 def test_shards_of_a_command_line(tmp_path, samples, random_qwen):
-    lines = [
-        {"id": each.id, "images": list(map(str, each.images)), "question": each.question}
-        for each in samples
-        if each.id != "gone"
-    ]
-    data = tmp_path / "samples.jsonl"
-    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = (
-        "trace",
-        "--model",
-        "tiny-spd",
-        "--data",
-        data,
-        "--max-new-tokens",
-        3,
-        "--out",
-        tmp_path / "run",
-    )
+    data = write_samples(tmp_path / "samples.jsonl", [each for each in samples if each.id != "gone"])
+    command = f"trace --model tiny-spd --data {data} --max-new-tokens 3 --out {tmp_path / 'run'}".split()
     first = read_result(run_in_process(*command, "--shard", "1/2", "--json"))
     assert first["run"] == str(tmp_path / "run" / "shards" / "1-of-2") and first["samples"] == first["traced"]
     assert_fails(run_in_process(*command), "holds shards; finish them")

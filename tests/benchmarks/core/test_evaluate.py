@@ -110,6 +110,7 @@ def test_bad_calls_leave_nothing(name, model, options, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_comparison_has_a_judge_and_a_length(tiny_spd, data, shown, tmp_path):
     """MME needs no judge, so its rules decide beside the judge of the other benchmark."""
     call = {

@@ -28,6 +28,7 @@ def checkpoint(tiny_spd):
     return replace(tiny_spd, hf=hf)
 
 
+@pytest.mark.slow
 def test_run_and_results_say_what_acted(checkpoint, data, tmp_path):
     for penalty in (None, 1.0):
         out = tmp_path / str(penalty)

@@ -52,6 +52,7 @@ def test_each_answer_knows_whether_it_was_cut_off(tiny_spd, data):
     assert {text.truncated for text in part.values()} == {True, False}
 
 
+@pytest.mark.slow
 def test_lengths_by_type_reach_the_model(tiny_spd, data):
     samples = [sample for sample in load_samples(data) if sample.metadata["type"] in ("same", "steps")]
     answers = dict(local_answerer(tiny_spd, {"steps": 96, "other": 2}, 8)(samples))

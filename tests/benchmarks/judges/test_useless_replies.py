@@ -166,6 +166,7 @@ def test_unscored_answers_can_stay_unscored(server, cache, kind, reason):
     assert texts(judgements) == ANSWERS and calls == 0
 
 
+@pytest.mark.slow
 def test_only_the_member_of_an_ensemble_that_failed_is_asked_again(tmp_path):
     servers = [Server() for _ in range(3)]
 

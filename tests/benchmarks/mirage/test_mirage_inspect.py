@@ -39,6 +39,7 @@ def values(log) -> dict[str, float]:
     return {name: metric.value for score in log.results.scores for name, metric in score.metrics.items()}
 
 
+@pytest.mark.slow
 def test_the_task_scores_as_the_command_does(tmp_path):
     asked: list[str] = []
     (log,) = inspect_eval(

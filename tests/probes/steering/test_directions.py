@@ -78,6 +78,7 @@ def test_a_random_direction_has_the_same_lengths_and_is_not_the_direction(run):
     assert not random["direction"].equals(mp.probes.random_direction(ds, seed=4)["direction"])
 
 
+@pytest.mark.slow
 def test_no_linear_probe_reads_what_the_eraser_took_out(tmp_path, tiny_spd):
     run = write_planted(tmp_path / "run", 90, n_classes=3)
     ds = mp.probes.concept_eraser(run, read_class)
