@@ -52,6 +52,7 @@ def test_analyze_writes_three_formats(run, tmp_path):
     assert xr.load_dataset(files[0], engine="h5netcdf").attrs["samples"] == 3
 
 
+@pytest.mark.slow
 def test_report_is_one_file(run, tmp_path):
     finished = run_in_process("report", run, "--out", tmp_path / "report.html", "--json")
     report = Path(read_result(finished)["report"])

@@ -51,6 +51,7 @@ def test_a_figure_says_what_it_is_drawn_of(tiny_spd):
         mp.viz.plot(tiny_spd)
 
 
+@pytest.mark.slow
 def test_a_trace_takes_the_name_of_a_model(tmp_path):
     run = mp.trace(
         "tiny-spd", [Sample(id="a", question="Is there a star?")], tmp_path / "run", max_new_tokens=2

@@ -88,6 +88,7 @@ def test_a_merge_that_was_stopped_is_made_again(random_qwen, samples, tmp_path, 
     assert_same(mp.open_run(out), whole)
 
 
+@pytest.mark.slow
 def test_shards_that_finish_at_the_same_time_wait_for_each_other(random_qwen, samples, tmp_path):
     """Three processes end together. Each returns the whole run, or its own shard's."""
     out = tmp_path / "run"
@@ -102,6 +103,7 @@ def test_shards_that_finish_at_the_same_time_wait_for_each_other(random_qwen, sa
         shutil.rmtree(out)
 
 
+@pytest.mark.slow
 def test_shards_of_a_command_line(tmp_path, samples, random_qwen):
     data = write_samples(tmp_path / "samples.jsonl", [each for each in samples if each.id != "gone"])
     command = f"trace --model tiny-spd --data {data} --max-new-tokens 3 --out {tmp_path / 'run'}".split()

@@ -106,6 +106,7 @@ def test_the_loss_and_its_gradient_are_those_of_equation_5(toy):
     assert weight.grad.norm().item() == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=0.02)
 
 
+@pytest.mark.slow
 def test_equal_rewards_move_nothing_and_vision_never_moves(policy_folder, count_samples, tmp_path):
     before = mp.load_model(str(policy_folder), device="cpu").hf.state_dict()
     same = train_logos(
@@ -204,6 +205,7 @@ def test_a_single_sample_is_compared_with_the_batch(policy_folder, count_samples
     np.testing.assert_allclose(output["advantages"].numpy(), compute_advantages(rewards), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_bad_rewards_and_empty_stages_are_one_line(policy_folder, count_samples, tmp_path):
     def broken(sample, response):
         return Rewards(1.0, float("nan"))
