@@ -6,7 +6,8 @@ python perf/causes.py --pairs 2 --counterfactual unrelated
 Each of the pairs is a drawn question on two images that the embedded model was not trained on, whole answer. The
 counterfactual shows the first image twice (`minimal`) or another pair (`unrelated`). Effects of all heads are compared
 by Spearman's rank correlation, and by how many of the ten largest are among the ten largest estimates, with 95 %
-intervals over pairs. The pairs are others than those on which the number of verified heads was chosen.
+intervals over pairs. The pairs are others than those on which the number of verified heads was chosen. One row measures
+several pairs in each pass, as probes over a run do.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from mmprobe.probes import (
     image_interchange,
     patch_components,
 )
+from mmprobe.probes.components.attribution_patching import estimate_pairs
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample, load_samples
 from mmprobe.traces.engines.transformer_lens import load_bridge
@@ -43,6 +45,7 @@ from mmprobe.traces.engines.transformer_lens import load_bridge
 CHOSEN_ON = 1_000_001  # on ten pairs of this seed, the default of 20 verified heads was chosen
 HELD_OUT = 1_500_001  # training used seeds below 1,000,000
 FEW = 5  # pairs on which all ways are measured
+BATCH = 4  # pairs in a pass, the default over a run
 Way = Callable[[Model, Sample, Sample], xr.Dataset]
 ESTIMATES: dict[str, dict[str, Any]] = {
     "atp": {"method": "atp"},
@@ -153,6 +156,15 @@ def measure_pair(
     return rows
 
 
+def measure_batch(model: Model, pairs: list[tuple[Sample, Sample]], metric: Any) -> list[list[float]]:
+    """Return forward and backward passes a pair and seconds a pair of AtP over all pairs at once, by pair."""
+    began = time.perf_counter()
+    given = [(clean, corrupt, None) for clean, corrupt in pairs]
+    sets = estimate_pairs(model, given, "atp", 1, "head", metric, None, 0)
+    seconds = (time.perf_counter() - began) / len(pairs)
+    return [[ds.attrs["forward_passes"], ds.attrs["backward_passes"], seconds, np.nan, np.nan] for ds in sets]
+
+
 def write_row(name: str, measured: list[list[float]]) -> str:
     """Return a row of the table: means over pairs, the median of the seconds, and intervals of the agreement."""
     values = np.array(measured)
@@ -181,6 +193,9 @@ def table(options: Any) -> str:
             few = ways if number < FEW else {name: way for name, way in ways.items() if name in ON_ALL}
             for name, row in measure_pair(few, model, *pair).items():
                 rows[name].append(row)
+        for start in range(0, min(len(pairs), 2 * BATCH), BATCH):
+            batch = measure_batch(model, pairs[start : start + BATCH], metric)
+            rows.setdefault(f"attribution_patching, atp, {BATCH} pairs in a pass", []).extend(batch)
     lines = [HEADER, *(write_row(name, measured) for name, measured in rows.items()), ""]
     lines.append(f"Counterfactual {options.counterfactual}, metric {options.metric}, seed {options.seed}.")
     print(*lines, sep="\n", flush=True)

@@ -1,10 +1,14 @@
-"""Read traces to compare them, data set by data set."""
+"""Read traces to compare them, data set by data set, and write files of samples."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
+
+from mmprobe.samples import Sample
 
 
 def read_datasets(path: Path, group: str = "/") -> dict[str, bytes]:
@@ -20,3 +24,12 @@ def read_datasets(path: Path, group: str = "/") -> dict[str, bytes]:
 
         file[group].visititems(visit)
     return contents
+
+
+def write_samples(path: Path, samples: Sequence[Sample]) -> Path:
+    """Write the ids, images and questions of samples to a file, and return its path."""
+    lines = (
+        {"id": each.id, "images": list(map(str, each.images)), "question": each.question} for each in samples
+    )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path

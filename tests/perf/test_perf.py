@@ -21,7 +21,7 @@ PERF = Path(__file__).parent.parent.parent / "perf"
         ("disk", 3),
         ("analyses", 10),
         ("threads", 1),
-        ("causes", 9),
+        ("causes", 10),
     ],
 )
 def test_a_quick_measurement_gives_a_whole_table(script, rows, monkeypatch):
