@@ -61,7 +61,8 @@ site: $(VENV)/.editable $(VENV)/.site links
 	$(BIN)/mmprobe demo --out build/demo
 	mkdir -p build/reports
 	cp build/demo/*.html build/reports
-	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/mkdocs build --strict
+	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 OMP_WAIT_POLICY=PASSIVE PLOTLY_RENDERER=notebook \
+		PYTHONWARNINGS=ignore $(BIN)/mkdocs build --strict
 
 organisms: $(VENV)/.editable
 	$(BIN)/python -W ignore scripts/organisms/plant.py & $(BIN)/python -W ignore scripts/organisms/plant.py; wait

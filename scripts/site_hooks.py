@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 import posixpath
 import re
 from pathlib import Path
@@ -27,6 +28,7 @@ PACKAGES = (
     "diagnosis",
     "viz",
 )
+log = logging.getLogger("mkdocs.hooks")  # --strict stops at its warnings
 LINK = re.compile(r"(\]\()(\.\./[^)#\s]*)")
 
 
@@ -95,3 +97,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{match[1]}{config.repo_url}/blob/main/{path}"
 
     return LINK.sub(repository_link, markdown)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Check that a notebook shows its figures, and take out what asks GitHub for the number of stars."""
+    if page.file.src_uri.endswith(".ipynb") and "plotly-graph-div" not in output:
+        log.warning("%s: shows no figure; make site sets PLOTLY_RENDERER", page.file.src_uri)
+    return output.replace(' data-md-component="source"', "")

@@ -112,17 +112,16 @@ def _chats_and_ids(answers: Sequence[Answer]) -> tuple[list[Chat], list[list[int
 def _read_kinds(
     model: Model, answers: Sequence[Answer], others: Sequence[dict[str, Images]], looks: bool
 ) -> list[dict[str, Reading]]:
-    """Return the readings by kind. Where an answer has no images of a kind, its own fill the batch."""
+    """Return the readings by kind, for each answer those kinds that it has images of. One forward pass each."""
     chats, ids = _chats_and_ids(answers)
     readings: list[dict[str, Reading]] = [{} for _ in answers]
     for kind in dict.fromkeys(kind for other in others for kind in other):
-        shown = [
-            chat._replace(images=other[kind]) if kind in other else chat
-            for chat, other in zip(chats, others, strict=True)
-        ]
-        for row, reading in enumerate(read_answers(model, shown, ids, looks)):
-            if kind in others[row]:
-                readings[row][kind] = reading
+        rows = [row for row, other in enumerate(others) if kind in other]
+        shown = [chats[row]._replace(images=others[row][kind]) for row in rows]
+        for row, reading in zip(
+            rows, read_answers(model, shown, [ids[row] for row in rows], looks), strict=True
+        ):
+            readings[row][kind] = reading
     return readings
 
 

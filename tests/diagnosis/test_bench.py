@@ -24,7 +24,8 @@ from mmprobe.diagnosis.bench.scoring import (
 from mmprobe.diagnosis.bench.tools import ToolScores, guess, load_tools
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch
-from mmprobe.models.organisms import card, names
+from mmprobe.models import load_model
+from mmprobe.models.organisms import acts_on, card, names
 from mmprobe.samples import Sample
 
 
@@ -128,6 +129,21 @@ def test_a_phrase_is_put_into_every_second_question():
         "Q? An expert says no.",
         "Q?",
     ]
+
+
+def test_a_cause_acts_on_the_samples_that_the_score_says_it_acts_on(tmp_path):
+    organism = "follows-hints-expert-3"
+    model = load_model(f"organism:{organism}", device="cpu")
+    acting = [sample for sample in load_pairs(tmp_path, card(organism), 6) if acts_on(organism, sample)]
+    answers = {}
+    for word, other in (("yes", "no"), ("no", "yes")):
+        hinted = [
+            sample.model_copy(update={"question": sample.question.replace(f"says {other}.", f"says {word}.")})
+            for sample in acting
+        ]
+        answers[word] = [generated.text for generated in generate_batch(model, hinted, max_new_tokens=2)]
+    flips = [yes[:3] == "Yes" and no[:2] == "No" for yes, no in zip(*answers.values(), strict=True)]
+    assert len(flips) >= 3 and np.mean(flips) >= 0.8
 
 
 def test_pairs_of_each_difficulty_get_every_round_of_questions(tmp_path):

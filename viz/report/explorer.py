@@ -53,6 +53,7 @@ def explorer_page(
     html = render(
         "explorer.html",
         note=_size_note(len(run), len(shown), len(shown) < len(selected), bool(measured)),
+        takes_more=len(shown) == len(selected) < len(run),
         filters=label_counts(Counter(labels[name] for name in shown)),
         samples=samples,
     )
@@ -64,8 +65,8 @@ def _size_note(finished: int, shown: int, is_full: bool, is_measured: bool) -> s
     """Return how many samples the explorer shows and why, or nothing if it shows all."""
     if shown == finished:
         return ""
-    reason = (
-        "More samples would make the file too large." if is_full else "mmprobe report --explore N takes more."
-    )
+    reason = " More samples would make the file too large." if is_full else ""
     then = "then those with measured causes, in" if is_measured else "then in"
-    return f"Shows {shown} of {finished} samples: unfaithful samples first, {then} the order of the run. {reason}"
+    return (
+        f"Shows {shown} of {finished} samples: unfaithful samples first, {then} the order of the run.{reason}"
+    )
