@@ -26,6 +26,7 @@ from answer_interventions import (
     draw_pairs,
     score_all,
 )
+from intervention_tables import write_difference, write_table, write_verdicts
 
 import mmprobe as mp
 from mmprobe.analyses.held_out import image_groups
@@ -92,52 +93,6 @@ def _score(comparison: xr.Dataset, contender: Contender) -> tuple[float, ...]:
     return tuple(round(float(values.sel(metric=name)), 9) for name in SELECTION_METRICS)
 
 
-def write_table(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
-    """Return a Markdown table with a row for each method.
-
-    A cell holds the value and the paired difference to plain with its interval. The difference is bold if the
-    interval excludes 0.
-    """
-    lines = [f"| method | {' | '.join(name.partition(' ')[2] for name in metrics)} |"]
-    lines.append("|---" * (len(metrics) + 1) + "|")
-    for name in comparison["contender"].values:
-        row = comparison.sel(contender=name)
-        is_baseline = name == comparison.attrs["baseline"]
-        cells = [_write_cell(row.sel(metric=metric), is_baseline) for metric in metrics]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _write_cell(cell: xr.Dataset, is_baseline: bool) -> str:
-    value = float(cell["value"])
-    text = "undefined" if np.isnan(value) else f"{value:.3f}"
-    difference, low, high = (float(cell[f"difference{end}"]) for end in ("", "_low", "_high"))
-    if is_baseline or not np.isfinite(low):
-        return text
-    return f"{text}<br>{_write_difference(difference, low, high, 3)}"
-
-
-def _write_difference(difference: float, low: float, high: float, digits: int) -> str:
-    text = f"{difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-    return f"**{text}**" if low > 0 or high < 0 else text
-
-
-def write_verdicts(comparison: xr.Dataset, metrics: Sequence[str]) -> str:
-    """Return a list of the metrics that each method makes better or worse, by intervals that exclude 0."""
-    lines = []
-    for name in comparison["contender"].values[1:]:
-        verdicts: dict[str, list[str]] = {"better": [], "worse": []}
-        for metric in metrics:
-            cell = comparison.sel(metric=metric, contender=name)
-            low, high = float(cell["difference_low"]), float(cell["difference_high"])
-            if low > 0 or high < 0:
-                lower_is_better = "contradiction" in metric or "chair" in metric.partition(" ")[2]
-                verdicts["better" if (low > 0) != lower_is_better else "worse"].append(f"`{metric}`")
-        text = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in verdicts.items() if names)
-        lines.append(f"- **{name}**: {text or 'no interval excludes 0'}")
-    return "\n".join(lines)
-
-
 def write_internals(model: Model, contenders: Sequence[Contender], folder: Path) -> str:
     """Return a table of what traces of step-by-step answers show of each method, paired with plain."""
     all_samples = mp.load_samples(draw_pairs(folder, "test"))
@@ -167,7 +122,7 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
                 known = np.isfinite(differences)
                 differences = differences[known]
                 low, high = mean_interval(differences, image_groups(samples)[known], QUANTITY)
-                text += f"<br>{_write_difference(differences.mean(), low, high, 4)}"
+                text += f"<br>{write_difference(differences.mean(), low, high, 4)}"
             cells.append(text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
