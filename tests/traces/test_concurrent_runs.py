@@ -103,7 +103,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_resuming_makes_damaged_traces_again(random_qwen, samples, undisturbed, tmp_path, caplog):
     run = trace(random_qwen, samples, tmp_path / "run")
     files = [run.path / "samples" / f"s{index}.h5" for index in range(4)]
@@ -123,7 +123,7 @@ def test_resuming_makes_damaged_traces_again(random_qwen, samples, undisturbed, 
     assert not caplog.text
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_resuming_makes_traces_of_other_samples_again(
     random_qwen, samples, undisturbed, image_paths, tmp_path, caplog
 ):
@@ -141,7 +141,7 @@ def test_resuming_makes_traces_of_other_samples_again(
     assert resumed.sample("s2").answer is None
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_resuming_makes_traces_of_another_run_again(random_qwen, samples, undisturbed, tmp_path, caplog):
     other = mp.trace(random_qwen, samples, tmp_path / "other", max_new_tokens=3)
     run = trace(random_qwen, samples, tmp_path / "run")

@@ -88,7 +88,7 @@ def test_a_run_killed_thirty_times_equals_an_undisturbed_run(random_qwen, sample
     assert not list(out.glob("samples/*.part"))
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_ctrl_c_stops_after_the_current_batch(
     random_qwen, samples, undisturbed, tmp_path, monkeypatch, caplog
 ):
@@ -129,7 +129,7 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_partial_file(
     assert not list((tmp_path / "run" / "samples").glob("*.part"))
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_a_full_disk_raises_one_line_and_keeps_finished_samples(random_qwen, samples, tmp_path):
     """A limit on the size of files stands for a full disk: the same system calls fail."""
     out, limit = tmp_path / "run", 2_500_000
@@ -180,7 +180,6 @@ def test_a_folder_that_disappears_raises_one_line(random_qwen, samples, tmp_path
     assert len(list((tmp_path / "elsewhere").glob("*.h5"))) >= BATCH
 
 
-@pytest.mark.stress
 def test_a_sample_that_fails_is_listed_and_the_others_go_on(random_qwen, samples, image_paths, tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(image_paths[0].read_bytes()[:2000])
@@ -193,7 +192,7 @@ def test_a_sample_that_fails_is_listed_and_the_others_go_on(random_qwen, samples
     assert len(mended) == 5 and not mended.failures
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_a_batch_is_halved_when_memory_runs_out(random_qwen, samples, tmp_path, monkeypatch, caplog):
     forward, most = random_qwen.hf.forward, 2
 

@@ -67,7 +67,7 @@ def test_resuming_goes_on_where_the_worst_case_would_not_fit(
     assert len(run) == 3 and "the run can take up to" in caplog.text
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_the_command_says_how_to_go_on(tmp_path):
     data = make_pairs(tmp_path / "pairs", n=1, seed=5)
     out = tmp_path / "disk" / "run"
