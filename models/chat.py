@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import count
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from mmprobe.errors import InputError
+from mmprobe.models.control_tokens import split_control_tokens
 from mmprobe.samples import Sample, check_image, open_image
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
-
-log = logging.getLogger("mmprobe")
 
 
 class Group(IntEnum):
@@ -104,13 +102,15 @@ def render_chat(model: Model, chat: Chat) -> RenderedChat:
     Raises:
         InputError: the model has no chat template, or its template changes the texts.
     """
-    messages = _replace_texts(chat.messages, lambda text: _split_control_tokens(model, text, chat.name))
+    messages = _replace_texts(
+        chat.messages, lambda text: split_control_tokens(text, model.control_tokens, chat.name)
+    )
     rendered = _render_messages(model, messages, chat.images)
     if not chat.prefill:
         return rendered
     ends_apart = rendered.text[-1:].isspace() or rendered.text.endswith(tuple(model.control_tokens))
     blank = "" if ends_apart else " "  # such as after "ASSISTANT:"
-    prefill = blank + _split_control_tokens(model, chat.prefill, chat.name)
+    prefill = blank + split_control_tokens(chat.prefill, model.control_tokens, chat.name)
     return rendered._replace(text=rendered.text + prefill, layout=rendered.layout + prefill)
 
 
@@ -129,16 +129,6 @@ def read_image(path: Path, name: str) -> Image.Image:
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{name}: image {path}: cannot be decoded ({error})") from None
-
-
-def _split_control_tokens(model: Model, text: str, name: str) -> str:
-    """Return a text with a space in each string that the tokenizer would read as a control token."""
-    for token in model.control_tokens:
-        if token in text:
-            split = f"{token[0]} {token[1:]}"
-            log.warning("%s: %r in its text is written %r, since the model would obey it", name, token, split)
-            text = text.replace(token, split)
-    return text
 
 
 def _replace_texts(messages: list[Message], replace: Callable[[str], str]) -> list[Message]:

@@ -18,6 +18,7 @@ import transformers
 from mmprobe.errors import InputError
 from mmprobe.models.aliases import locate
 from mmprobe.models.chat import build_chat
+from mmprobe.models.control_tokens import list_control_tokens
 from mmprobe.models.families import Family, find_family
 from mmprobe.models.organisms import PREFIX, folder
 from mmprobe.models.organisms.adapter import merge_adapter
@@ -105,10 +106,7 @@ class Model:
     @cached_property
     def control_tokens(self) -> tuple[str, ...]:
         """Strings that the tokenizer reads as one special token, longest first."""
-        added = (token.content for token in self.tokenizer.added_tokens_decoder.values())
-        return tuple(
-            sorted((content for content in added if len(content.strip()) > 1), key=len, reverse=True)
-        )
+        return list_control_tokens(self.tokenizer)
 
     @contextmanager
     def freeze(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from mmprobe.benchmarks.mirage_effect.samples import build_choice_answer, build_
 from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
+from mmprobe.models.control_tokens import list_control_tokens, split_control_tokens
 from mmprobe.samples import Sample
 
 
@@ -74,14 +75,23 @@ def split_questions(
 
 
 def render_prompt(question: ChoiceQuestion, tokenizer: Any) -> str:
-    """Return a question as a prompt: in the tokenizer's chat template, or as a line where it has none."""
-    text = build_choice_prompt(question)
+    """Return a question as a prompt: in the tokenizer's chat template, or as a line where it has none.
+
+    Control tokens in its texts are split, as in a chat with images (`models/chat.py`).
+    """
+    text, system = (
+        _split(part, question, tokenizer) for part in (build_choice_prompt(question), question.system)
+    )
     if tokenizer.chat_template is None:
-        return f"{question.system}\n{text}\n" if question.system else f"{text}\n"
+        return f"{system}\n{text}\n" if system else f"{text}\n"
     messages = [{"role": "user", "content": text}]
-    if question.system:
-        messages.insert(0, {"role": "system", "content": question.system})
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+
+
+def _split(text: str | None, question: ChoiceQuestion, tokenizer: Any) -> str:
+    return split_control_tokens(text or "", list_control_tokens(tokenizer), f"question {question.id!r}")
 
 
 def encode_example(question: ChoiceQuestion, tokenizer: Any, explain: bool) -> dict[str, list[int]]:
@@ -104,6 +114,8 @@ def encode_example(question: ChoiceQuestion, tokenizer: Any, explain: bool) -> d
             )
         target = f"{explanation.strip()}\n{target}"
     prompt = tokenizer(render_prompt(question, tokenizer), add_special_tokens=tokenizer.chat_template is None)
-    answer = tokenizer(target, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    answer = tokenizer(_split(target, question, tokenizer), add_special_tokens=False)["input_ids"] + [
+        tokenizer.eos_token_id
+    ]
     ids = prompt["input_ids"]
     return {"input_ids": ids + answer, "completion_mask": [0] * len(ids) + [1] * len(answer)}
