@@ -165,6 +165,7 @@ def test_without_scripts_all_texts_are_one_long_page(report: Path, browser: Brow
         assert page.locator("#attention-decay figcaption").first.is_visible()
         assert page.locator(".samples .id").all_inner_texts() == ["evil", "plain"]
         assert page.locator("noscript").first.is_visible()
+        assert "Captured" in page.locator("#overview .facts dt").all_inner_texts()
         assert not page.locator("#sample").is_visible()
         heights = [place.bounding_box() for place in page.locator(".plot").all()]
         assert all(box is None or box["height"] == 0 for box in heights), "no empty space"
