@@ -193,6 +193,7 @@ def test_thirds_by_hand(tmp_path):
     assert ds.ratio_third_by_label.sel(label="all").values.tolist() == [0.75, 0.5, 0]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 999), st.sampled_from([np.nan, np.inf]))
 def test_rules_are_bounded_and_a_sample_that_is_not_finite_is_named(tmp_path_factory, seed, bad):

@@ -64,13 +64,16 @@ def test_every_method_has_a_neutral_case():
     assert [name for name in method_names() if load_method(name).neutral] == ["plain"]
 
 
+@pytest.fixture(scope="module")
+def plain_tokens(model, image_paths):
+    return generate_plain(model, prepare(model, make_sample(image_paths[:2]))[1], 12)[0].tolist()
+
+
 @pytest.mark.parametrize("name", sorted(NEUTRAL))
-def test_neutral_parameters_give_the_plain_tokens(model, name, image_paths):
-    sample = make_sample(image_paths[:2])
-    expected = generate_plain(model, prepare(model, sample)[1], 12)[0].tolist()
-    answer = generate(model, sample, method=name, max_new_tokens=12, **NEUTRAL[name])
-    assert answer.token_ids == expected
-    assert answer.text == model.tokenizer.decode(expected, skip_special_tokens=True)
+def test_neutral_parameters_give_the_plain_tokens(model, name, image_paths, plain_tokens):
+    answer = generate(model, make_sample(image_paths[:2]), method=name, max_new_tokens=12, **NEUTRAL[name])
+    assert answer.token_ids == plain_tokens
+    assert answer.text == model.tokenizer.decode(plain_tokens, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("name", sorted(STRONG))

@@ -175,6 +175,7 @@ def penalise(logits: Tensor, ids: list[int], penalty: float) -> Tensor:
     return logits
 
 
+@pytest.mark.slow
 def test_a_repetition_penalty_acts_as_in_plain_answers(image_paths, monkeypatch):
     """Several beams against the slow reference, and one beam without OPERA's own penalty against plain answers."""
     model, sample, penalty = load_tiny_model("qwen2_5_vl"), make_sample(image_paths[:2]), 1.7

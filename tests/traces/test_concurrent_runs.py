@@ -86,6 +86,7 @@ def test_a_run_can_be_read_while_it_is_written(random_qwen, samples, tmp_path, m
     assert lengths[0] == 0 and lengths[-1] > 0
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_and_replaced_on_the_same_host(random_qwen, samples, undisturbed, tmp_path):
     for options in ({"resume": True}, {"overwrite": True}):
         process, _ = start(lambda: trace(random_qwen, samples, tmp_path / "run", overwrite=True))

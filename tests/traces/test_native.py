@@ -229,7 +229,24 @@ def test_images_are_found_from_another_folder(random_qwen, image_paths, tmp_path
     assert random_qwen.prompt(run.sample("a")).grids == [(4, 4)]
 
 
-@pytest.mark.parametrize("method", first_fast(["plain", "sage"]))
+@pytest.fixture(scope="module", params=first_fast(["plain", "sage"]))
+def trace_full(request, random_qwen, image_paths):
+    """A function that traces one answer in a folder."""
+
+    def trace(folder):
+        options = {"capture": "full", "max_new_tokens": 6, "method": request.param}
+        run = mp.trace(random_qwen, [make_sample(image_paths[:1])], folder, **options)
+        assert not run.failures, run.failures
+        return run["a"]
+
+    return trace
+
+
+@pytest.fixture(scope="module")
+def expected(trace_full, tmp_path_factory):
+    return trace_full(tmp_path_factory.mktemp("expected") / "run")
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -243,21 +260,16 @@ def test_images_are_found_from_another_folder(random_qwen, image_paths, tmp_path
     ids=lambda settings: next(iter(settings)),
 )
 def test_generation_settings_of_a_checkpoint_change_nothing(
-    random_qwen, image_paths, tmp_path, monkeypatch, settings, method
+    random_qwen, trace_full, expected, tmp_path, monkeypatch, settings
 ):
     """Without a cache, for example, each step reads the whole answer, and TAM counts the prompt twice."""
-    sample = make_sample(image_paths[:1])
     config = copy.deepcopy(random_qwen.hf.generation_config)
     for name, value in settings.items():
         setattr(config, name, value)
-    expected = mp.trace(
-        random_qwen, [sample], tmp_path / "a", capture="full", max_new_tokens=6, method=method
-    )["a"]
     monkeypatch.setattr(random_qwen.hf, "generation_config", config)
-    run = mp.trace(random_qwen, [sample], tmp_path / "b", capture="full", max_new_tokens=6, method=method)
-    assert not run.failures, run.failures
+    trace = trace_full(tmp_path / "run")
     for name in expected.captured:
-        np.testing.assert_array_equal(run["a"].array(name).values, expected.array(name).values, name)
+        np.testing.assert_array_equal(trace.array(name).values, expected.array(name).values, name)
 
 
 def test_no_hook_is_left_behind(random_qwen, image_paths, tmp_path):

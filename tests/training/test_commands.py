@@ -52,6 +52,7 @@ def test_help_has_an_example(command):
     assert finished.code == 0 and f"mmprobe train {command}" in finished.stdout
 
 
+@pytest.mark.slow
 def test_clean_with_training_takes_all_steps(text_folder, tmp_path):
     questions = [
         ChoiceQuestion(

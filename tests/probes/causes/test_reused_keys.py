@@ -110,6 +110,7 @@ def test_equal_prompts_give_exactly_0(random_qwen, pair):
     assert (attention_routes(random_qwen, pair[0], same).effect == 0).all()
 
 
+@pytest.mark.slow
 def test_questions_about_the_same_images_share_them(random_qwen, pair, monkeypatch):
     """In the interchange of a run: each set of own or other images is read once, for three questions."""
     model, (clean, corrupt) = random_qwen, pair
