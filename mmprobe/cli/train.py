@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -136,12 +137,8 @@ def logos(
         values = _train_logos(model, questions, held_out, path, plan, resume, device)
         prefix = f"{path.name} " if ablate else ""
         metrics |= {f"{prefix}{name}": value for name, value in values.items()}
-    lines = [f"{name:40} {metric}" for name, metric in metrics.items()]
-    lines += [
-        f"Model: {path / f'stage-{stages}' / 'model'}; report: {path / 'report.html'}" for path in plans
-    ]
-    result = {"out": [str(path) for path in plans], "metrics": metric_values(metrics)}
-    say(result, "\n".join(lines), as_json)
+    result = {"out": [str(path) for path in plans]}
+    _say_trained(result, metrics, {path: path / f"stage-{stages}" / "model" for path in plans}, as_json)
 
 
 def _read(path: Path, only: str | None, limit: int | None) -> list[Sample]:
@@ -238,6 +235,13 @@ def guesser(
     trained = train_guesser(model, questions, out, settings, resume)
     write_figures(training_history(out), out / "report.html", (f"Super-guesser, {model}", out.name))
     metrics = write_guesses(trained, asked, out, against or [], max_new_tokens) if asked else {}
+    _say_trained({"model": str(out / "model")}, metrics, {out: out / "model"}, as_json)
+
+
+def _say_trained(
+    result: dict[str, Any], metrics: Mapping[str, Metric], models: Mapping[Path, Path], as_json: bool
+) -> None:
+    """Print the metrics of trainings, and where the model of each folder is."""
     lines = [f"{name:40} {metric}" for name, metric in metrics.items()]
-    lines.append(f"Model: {out / 'model'}; report: {out / 'report.html'}")
-    say({"model": str(out / "model"), "metrics": metric_values(metrics)}, "\n".join(lines), as_json)
+    lines += [f"Model: {model}; report: {out / 'report.html'}" for out, model in models.items()]
+    say(result | {"metrics": metric_values(metrics)}, "\n".join(lines), as_json)
