@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 from h5py import h5s
 
-from mmprobe.cache.check import CheckedGroup
+from mmprobe.cache.packed_trace import TraceGroup
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.samples import MAX_IMAGE_PIXELS
 
@@ -16,7 +16,7 @@ VIEW_PATHS = ("images/grid", "images/source", "images/box", "tokens/image", "tok
 _MAX_BOX = 1.5 * MAX_IMAGE_PIXELS  # a part may reach over its image, where a family pads it
 
 
-def check_views(root: CheckedGroup) -> None:
+def check_views(root: TraceGroup) -> None:
     """Check the groups of the tokens, and what `images` and `tokens/image` say about the same visual tokens.
 
     The visual tokens of a prompt show the cells of all views, view by view. Tokens that end a row or a tile show
@@ -56,7 +56,7 @@ def check_views(root: CheckedGroup) -> None:
             raise root.error("images/source", f"names an image that is not among the sample's {n_images}")
 
 
-def _read(root: CheckedGroup, path: str) -> np.ndarray | None:
+def _read(root: TraceGroup, path: str) -> np.ndarray | None:
     stored = root.dataset(path)
     if stored is None:
         return None
@@ -66,7 +66,7 @@ def _read(root: CheckedGroup, path: str) -> np.ndarray | None:
     return values
 
 
-def _count_images(root: CheckedGroup) -> int | None:
+def _count_images(root: TraceGroup) -> int | None:
     """Return the number of the sample's images; None if the sample cannot be read, which `Trace.sample` says."""
     with suppress(RecursionError, TypeError, ValueError, KeyError):
         return len(json.loads(root.text("sample") or "")["images"])

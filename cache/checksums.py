@@ -42,7 +42,7 @@ def checksums_match(path: Path) -> bool:
     """Return whether a file has checksums and all of them match."""
     with open(regular_file(path), "rb", buffering=0) as file:
         try:
-            checked, buffer = _CheckedFile(file), bytearray(_READ_BYTES)
+            checked, buffer = CheckedFile(file), bytearray(_READ_BYTES)
             while checked.readinto(buffer):
                 pass
         except _ChecksumError:
@@ -61,23 +61,34 @@ def open_checked(path: Path) -> Iterator[h5py.File]:
         >>> with open_checked(path) as trace:                       # doctest: +SKIP
         ...     trace["steps/id"][...]
     """
-    with (
-        open(regular_file(path), "rb", buffering=0) as file,
-        h5py.File(_CheckedFile(file), "r", rdcc_nbytes=0) as hdf5_file,
-    ):
+    with open_with_pages(path) as (hdf5_file, _):
         yield hdf5_file
+
+
+@contextmanager
+def open_with_pages(path: Path) -> Iterator[tuple[h5py.File, CheckedFile]]:
+    """Open an HDF5 file as `open_checked` does, and its bytes beside it, checked as well."""
+    with open(regular_file(path), "rb", buffering=0) as file:
+        checked = CheckedFile(file)
+        with h5py.File(checked, "r", rdcc_nbytes=0) as hdf5_file:
+            yield hdf5_file, CheckedFile(file, checked)
 
 
 class _ChecksumError(OSError):
     pass
 
 
-class _CheckedFile:
-    """A file object for `h5py.File` that compares each page with its checksum."""
+class CheckedFile:
+    """A file object for `h5py.File` that compares each page with its checksum.
 
-    def __init__(self, file: FileIO):
+    Args:
+        file: the open file.
+        other: another reader of this file, which knows its checksums already.
+    """
+
+    def __init__(self, file: FileIO, other: CheckedFile | None = None):
         self.file = file
-        self.size, self.checksums = self._read_footer()
+        self.size, self.checksums = (other.size, other.checksums) if other else self._read_footer()
         self.position = 0
         self.cache: dict[int, memoryview] = {}  # pages by number
 

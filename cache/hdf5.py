@@ -27,21 +27,24 @@ Selection = tuple[Any, ...]  # for each dimension an index or a slice
 
 _TEXT_TYPE = h5t.py_create(TEXT, logical=True)
 _SCALAR = h5s.create(h5s.SCALAR)
-_CREATE_GROUPS = h5p.create(h5p.LINK_CREATE)
-_CREATE_GROUPS.set_create_intermediate_group(True)
+CREATE_GROUPS = h5p.create(h5p.LINK_CREATE)
+CREATE_GROUPS.set_create_intermediate_group(True)
 _WHOLE_CHUNKS = h5p.create(h5p.DATASET_ACCESS)
 _WHOLE_CHUNKS.set_chunk_cache(0, 0, 1)  # chunks that are written as a whole need no cache
 
 
-def create_file(path: Path) -> tuple[h5py.File, ReservedSpace]:
+def create_file(path: Path, metadata_bytes: int | None = None) -> tuple[h5py.File, ReservedSpace]:
     """Create an HDF5 file, and reserve disk space for it.
+
+    Args:
+        metadata_bytes: headers are put together in blocks of this size; None for HDF5's own.
 
     Raises:
         OSError: the disk is full, or the file cannot be made; nothing is left of it.
     """
     file = None
     try:
-        file = h5py.File(path, "w", libver=("v110", "v110"))
+        file = h5py.File(path, "w", libver=("v110", "v110"), meta_block_size=metadata_bytes)
         return file, ReservedSpace(path)
     except OSError as error:
         if file is not None:
@@ -126,7 +129,7 @@ class DataSet:
         layout = _creation_properties(dtype, chunk, filters)
         rows_grow = can_grow is not None and any(can_grow[1:])
         access = None if rows_grow else _WHOLE_CHUNKS  # chunks of growing rows are written in parts
-        self.id = h5d.create(file, name.encode(), hdf5_type(dtype), space, layout, _CREATE_GROUPS, access)
+        self.id = h5d.create(file, name.encode(), hdf5_type(dtype), space, layout, CREATE_GROUPS, access)
 
     def resize(self, shape: tuple[int, ...]) -> None:
         """Give the data set another shape."""

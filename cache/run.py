@@ -6,19 +6,19 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import h5py
 from tqdm import tqdm
 
-from mmprobe.cache.arrays import stack_traces
-from mmprobe.cache.check import list_names, open_group, read_text_attribute
+from mmprobe.cache.check import read_text_attribute
 from mmprobe.cache.checksums import open_checked
+from mmprobe.cache.packed_file import PACKS, open_packed, packed_names
 from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
+from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError, unknown_name
 from mmprobe.json_files import parse_record
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SHOWN_ROWS = 20
-PACKS = "packs"  # the folder of a run's traces that are joined already
 HASHED_KEYS = ("model", "capture", "generate", "engine", "batch_size")  # of run.json
 
 
@@ -67,11 +66,19 @@ class Run:
         """Whether the run is a packed file."""
         return self.path.is_file()
 
+    @property
+    def packs(self) -> list[Path]:
+        """The files of traces that are joined."""
+        return [self.path] if self.packed else sorted((self.path / PACKS).glob("*.h5"))
+
     @cached_property
     def _packs(self) -> dict[str, Path]:
         """The file of each packed trace, by its sample's id."""
-        paths = [self.path] if self.packed else sorted((self.path / PACKS).glob("*.h5"))
-        return {name: path for path in paths for name in packed_names(path)}
+        return {name: path for path in self.packs for name in packed_names(path)}
+
+    def pack_of(self, name: str) -> Path | None:
+        """Return the packed file that a trace is in; None if it is in a file of its own."""
+        return self._packs.get(name)
 
     @cached_property
     def ids(self) -> list[str]:
@@ -99,8 +106,8 @@ class Run:
             ...     print(name, trace.steps.sizes["step"])
         """
         chosen = tqdm(self.ids if names is None else list(names), desc=task, unit="trace", disable=None)
-        for pack, together in groupby(chosen, self._packs.get):
-            with _open_pack(pack) if pack is not None else nullcontext() as opened:
+        for pack, together in groupby(chosen, self.pack_of):
+            with open_packed(pack) if pack is not None else nullcontext() as opened:
                 for name in together:
                     with self[name].keep_open(opened) as trace:
                         yield name, trace
@@ -172,6 +179,7 @@ class Run:
         """Return one data set of all traces, with a dimension `sample` in front.
 
         Answers have different lengths, so the places beyond the end of a sample are NaN. Integers become floats.
+        The coordinate `step_token`, the text of each step's token, is read when it is used.
 
         Raises:
             NotCaptured: a trace lacks the data set.
@@ -275,36 +283,6 @@ def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list
         parse_record(failures, FailureList, f"{path}, failures").model_dump(),
         parse_record(labels, LabelList, f"{path}, labels").root,
     )
-
-
-def packed_names(path: Path) -> list[str]:
-    """Return the ids of the traces in a packed file.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    with _open_pack(path) as file:
-        try:
-            return list_names(open_group(file.id, "samples"))
-        except (OSError, RuntimeError, SystemError, ValueError) as error:
-            raise _pack_error(path, error) from None
-
-
-@contextmanager
-def _open_pack(path: Path) -> Iterator[h5py.File]:
-    """Open a packed file; if it cannot be opened, this raises InputError."""
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(open_checked(path))
-        except (OSError, RuntimeError, SystemError, ValueError) as error:
-            raise _pack_error(path, error) from None
-        yield file
-
-
-def _pack_error(path: Path, error: Exception) -> InputError:
-    """Return an error that says why a packed file cannot be read, and what to do."""
-    remedy = "trace again with resume=True" if path.parent.name == PACKS else "pack it again"
-    return InputError(f"{path}: damaged ({str(error).splitlines()[0]}); {remedy}")
 
 
 def _list_files(folder: Path) -> list[str]:

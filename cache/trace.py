@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import xarray as xr
 from xarray.core.indexing import CopyOnWriteArray, LazilyIndexedArray, MemoryCachedArray
@@ -18,6 +17,8 @@ from mmprobe.cache.arrays import StoredArray, empty_array
 from mmprobe.cache.check import CheckedGroup
 from mmprobe.cache.check_views import VIEW_PATHS, check_views
 from mmprobe.cache.checksums import open_checked
+from mmprobe.cache.packed_file import PackedFile
+from mmprobe.cache.packed_trace import PackedTrace, TraceGroup
 from mmprobe.cache.schema import VARIABLES, WHOLE_GROUPS
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.notebook import show_fields
@@ -65,13 +66,13 @@ class Trace:
         self._attributes: dict[str, str] = {}
         self._arrays: dict[str, xr.DataArray] = {}
         self._datasets: dict[str, xr.Dataset] = {}
-        self._root: CheckedGroup | None = None  # while `keep_open` is active
+        self._root: TraceGroup | None = None  # while `keep_open` is active
 
     def __repr__(self) -> str:
         return f"<Trace {self.id}: {self.answer!r}>"
 
     @contextmanager
-    def _open(self, opened: h5py.File | None = None) -> Iterator[CheckedGroup]:
+    def _open(self, opened: PackedFile | None = None) -> Iterator[TraceGroup]:
         """Yield the trace's group, and close the file after the block, unless it was opened before.
 
         Raises:
@@ -81,7 +82,10 @@ class Trace:
             if self._root is not None:
                 yield self._root
                 return
-            with open_checked(self.file) if opened is None else nullcontext(opened) as file:
+            if opened is not None:
+                yield PackedTrace(opened, self.group, self._sample_id)
+                return
+            with open_checked(self.file) as file:
                 yield CheckedGroup(self.file, file, self.group, self._sample_id)
         except InputError:
             raise
@@ -94,11 +98,11 @@ class Trace:
         return self.file.name.removesuffix(".h5") if self.group == "/" else self.group.rpartition("/")[2]
 
     @contextmanager
-    def keep_open(self, opened: h5py.File | None = None) -> Iterator[Trace]:
+    def keep_open(self, opened: PackedFile | None = None) -> Iterator[Trace]:
         """Within the block, keep the file open between reads. Opening it can take longer than reading.
 
         Args:
-            opened: the trace's file, where it is open already and stays so.
+            opened: the packed file that the trace is in, where it is open already and stays so.
 
         Example:
             >>> with run["0001"].keep_open() as trace:              # doctest: +SKIP
@@ -174,9 +178,9 @@ class Trace:
                 self._array(root, path)
         return self._arrays[path]
 
-    def _array(self, root: CheckedGroup, path: str) -> xr.DataArray:
+    def _array(self, root: TraceGroup, path: str) -> xr.DataArray:
         if path not in self._arrays:
-            stored = root.dataset(path) if path in VARIABLES else None
+            stored = root.describe(path) if path in VARIABLES else None
             if stored is None and path.partition("/")[0] in WHOLE_GROUPS:
                 raise self.damage_error(ValueError(f"{path} is missing"))
             if stored is None:

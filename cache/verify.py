@@ -9,6 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mmprobe.cache.checksums import checksums_match, open_checked
+from mmprobe.cache.packed_file import INDEX, open_packed
 from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
@@ -35,6 +36,15 @@ def verify(path: str | Path) -> list[str]:
         return [f"{path}: damaged (its checksums differ); pack it again"]
     run = open_run(path)
     problems, run_hash = _missing_samples(run), hash_config(run.config)
+    for pack in run.packs:
+        with open_packed(pack) as packed:
+            try:
+                problems += [
+                    f"{name}: the {INDEX} of {pack} names another place for {data}; {packed.remedy}"
+                    for name, data in packed.contradictions().items()
+                ]
+            except InputError as error:
+                problems.append(str(error))
     for name in tqdm(run.ids, desc="verify", unit="trace", disable=None):
         try:
             problems += [f"{name}: {problem}" for problem in check_trace(run[name], run_hash)]

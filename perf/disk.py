@@ -59,12 +59,14 @@ def measure_reading(
     rounds: int,
     cold: bool = False,
     joined: bool = False,
+    stacked: bool = False,
 ) -> str:
     """Read one data set of many traces, through `Run.stream` and as raw bytes from the same places of the files.
 
     Args:
         cold: whether the files are dropped from the page cache before each round.
         joined: whether the traces are joined in one file, as `trace --pack-every` does.
+        stacked: whether all are read into one array, through `Run.stack`.
     """
     (folder / "samples").mkdir(parents=True)
     ids = [f"s{index:04}" for index in range(count)]
@@ -86,6 +88,18 @@ def measure_reading(
         for _, trace in mp.open_run(folder).stream("read"):
             assert trace.array(name).values.shape == shape
 
+    def through_stack() -> None:
+        assert mp.open_run(folder).stack(name).shape == (count, *shape)
+
+    def raw_stack() -> None:
+        array, done = memoryview(np.empty(values.nbytes * count, np.uint8)), 0
+        with open(places[0][0], "rb", buffering=0) as file:
+            for _, chunks in places:
+                for offset, size in chunks:
+                    file.seek(offset)
+                    done += file.readinto(array[done : done + size])
+        assert done == values.nbytes * count
+
     def raw() -> None:
         for path, chunks in places:
             array, done = memoryview(np.empty(sum(size for _, size in chunks), np.uint8)), 0
@@ -96,13 +110,14 @@ def measure_reading(
             assert done == values.nbytes
 
     times = in_turn(
-        {"raw": raw, "own": through_run},
+        {"raw": raw_stack, "own": through_stack} if stacked else {"raw": raw, "own": through_run},
         rounds,
         before=partial(drop_from_page_cache, folder) if cold else None,
     )
     where = "disk" if cold else "the page cache"
     files = "one file, " if joined else ""
-    what = f"reading {name} of {count} traces from {files}{where}, {values.nbytes / 1e6:.2f} MB each"
+    target = "in one array " if stacked else ""
+    what = f"reading {name} of {count} traces {target}from {files}{where}, {values.nbytes / 1e6:.2f} MB each"
     return format_row(what, values.nbytes * count, times, "0.50")
 
 
@@ -110,6 +125,8 @@ def find_chunks(trace: mp.Trace, name: str) -> tuple[Path, list[tuple[int, int]]
     """Return a trace's file, and the place and size of each chunk of a data set in it."""
     with h5py.File(trace.file) as file:
         data = file[trace.group][name].id
+        if data.get_offset() is not None:
+            return trace.file, [(data.get_offset(), data.get_storage_size())]
         chunks = [data.get_chunk_info(index) for index in range(data.get_num_chunks())]
     return trace.file, [(chunk.byte_offset, chunk.size) for chunk in chunks]
 
@@ -140,9 +157,15 @@ def table(quick: bool = False) -> str:
         if quick:
             rows.append(measure_reading(folder / "small", 20, "attention/mass", small, 1))
             rows.append(measure_reading(folder / "joined", 20, "attention/mass", small, 1, joined=True))
+            rows.append(
+                measure_reading(folder / "stack", 20, "attention/mass", small, 1, joined=True, stacked=True)
+            )
             return "\n".join(rows)
         rows.append(measure_reading(folder / "small", 1000, "attention/mass", small, 5))
         rows.append(measure_reading(folder / "joined", 1000, "attention/mass", small, 5, joined=True))
+        rows.append(
+            measure_reading(folder / "stack", 1000, "attention/mass", small, 5, joined=True, stacked=True)
+        )
         rows.append(measure_reading(folder / "large", 1000, "attention/mass", large, 3))
         rows.append(measure_reading(folder / "cold", 1000, "attention/mass", large, 3, cold=True))
     return "\n".join(rows)

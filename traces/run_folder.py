@@ -18,7 +18,8 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.cache import Trace, open_run
-from mmprobe.cache.run import HASHED_KEYS, PACKS, hash_config
+from mmprobe.cache.packed_file import PACKS
+from mmprobe.cache.run import HASHED_KEYS, hash_config
 from mmprobe.cache.schema import FORMAT_VERSION
 from mmprobe.cache.verify import check_trace
 from mmprobe.errors import InputError

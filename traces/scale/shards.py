@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmprobe.cache import Run, open_run
-from mmprobe.cache.run import HASHED_KEYS, PACKS
+from mmprobe.cache.packed_file import PACKS
+from mmprobe.cache.run import HASHED_KEYS
 from mmprobe.errors import InputError
 from mmprobe.json_files import JsonRecord, read_record
 from mmprobe.lock import check_unlocked, lock_folder

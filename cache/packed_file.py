@@ -1,0 +1,268 @@
+"""Packed files: which traces they hold, and where in the file the numbers of each lie."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5d, h5s
+
+from mmprobe.cache.check import list_names, open_group, open_hard_link
+from mmprobe.cache.checksums import CheckedFile, open_with_pages
+from mmprobe.cache.hdf5 import hdf5_type
+from mmprobe.cache.schema import DIM_SIZES, GROUP_NAMES, VARIABLES
+from mmprobe.errors import InputError
+
+PACKS = "packs"  # the folder of a run's traces that are joined already
+INDEX = "index"  # the group that says where numbers lie
+INDEXED_DIMS = ("layer", "head")  # dimensions whose values are in the index, too
+INDEXED = (*INDEXED_DIMS, *(name for name, variable in VARIABLES.items() if variable.dtype != "str"))
+_NO_PLACE = -1  # the offset of numbers that are not in one piece
+_UNREADABLE = (OSError, KeyError, RuntimeError, SystemError, ValueError)
+
+
+def _dims(name: str) -> tuple[str, ...]:
+    return (name,) if name in INDEXED_DIMS else VARIABLES[name].dims
+
+
+class IndexWriter:
+    """Notes where the numbers of each trace lie, and writes that into the file."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, array]] = {}  # by data set and trace
+
+    def note(self, trace_id: str, name: str, data: h5d.DatasetID) -> None:
+        """Note the place of a data set, if it lies in one piece."""
+        offset = data.get_offset()
+        if offset is not None:
+            row = array("q", [offset, data.dtype.itemsize, *data.shape])
+            self.rows.setdefault(name, {})[trace_id] = row
+
+    @property
+    def n_bytes(self) -> int:
+        """The bytes that the index takes, at most."""
+        n_traces = max(map(len, self.rows.values()), default=0)
+        return sum(2**10 + 8 * (2 + len(_dims(name))) * n_traces for name in self.rows)
+
+    def write(self, file: h5py.File) -> None:
+        """Write a table for each data set, with a row for each trace, in the sorted order of their ids."""
+        ids = sorted(list_names(open_group(file.id, "samples")))
+        for name, rows in self.rows.items():
+            missing = array("q", [_NO_PLACE] * (2 + len(_dims(name))))
+            file[f"{INDEX}/{name}"] = np.array([rows.get(trace_id, missing) for trace_id in ids], "i8")
+
+
+class PackedFile:
+    """An open file of packed traces.
+
+    Args:
+        path: its path.
+        file: the open file.
+        pages: the same file; what is read there is compared with the checksums.
+
+    Raises:
+        ValueError: the file has no traces.
+    """
+
+    def __init__(self, path: Path, file: h5py.File, pages: CheckedFile):
+        self.path, self.file, self.pages = path, file, pages
+        self.names = list_names(open_group(file.id, "samples"))
+        self.sizes: dict[str, np.ndarray] = {}  # of each dimension, by trace; 0 where it is not known yet
+        self.tables: dict[str, np.ndarray | None] = {}
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The row of each trace in the index."""
+        return {name: number for number, name in enumerate(sorted(self.names))}
+
+    def table(self, name: str) -> np.ndarray | None:
+        """Return where the numbers of a data set lie: for each trace the offset, the bytes of a number, the shape.
+
+        None if the file does not say: it is older, or was changed since it was packed.
+
+        Raises:
+            InputError: the table contradicts the file or other tables.
+        """
+        if name not in self.tables:
+            readable = name in INDEXED and self.pages.checksums
+            self.tables[name] = table = self._read_table(name) if readable else None
+            if table is not None:
+                self._check_table(name, table)
+        return self.tables[name]
+
+    def _read_table(self, name: str) -> np.ndarray | None:
+        parent = self.file.id
+        *groups, leaf = (INDEX, *name.split("/"))
+        try:
+            for group in groups:
+                if group.encode() not in parent:
+                    return None
+                parent = open_group(parent, group)
+            if leaf.encode() not in parent:
+                return None
+            data = open_hard_link(parent, leaf)
+        except ValueError as error:
+            raise self.error(name, str(error)) from None
+        shape = (len(self.names), 2 + len(_dims(name)))
+        if data.shape != shape or not data.get_type().equal(hdf5_type(np.dtype("i8"))):
+            raise self.error(name, "has another shape or type")
+        if data.get_offset() is None or data.get_storage_size() != 8 * math.prod(shape):
+            raise self.error(name, "is not in one piece")
+        table = np.empty(shape, "i8")
+        data.read(h5s.ALL, h5s.ALL, table)
+        return table
+
+    def _check_table(self, name: str, table: np.ndarray) -> None:
+        present = table[:, 0] != _NO_PLACE
+        offset, itemsize, *shape = table.T.astype("f8")  # integers could overflow
+        n_bytes = itemsize * np.prod(shape, axis=0)
+        dtypes = {self._dtype(name, wide).itemsize for wide in (False, True)}
+        inside = (offset >= 0) & (table[:, 2:] >= 0).all(1) & (offset + n_bytes <= self.pages.size)
+        if not (inside & np.isin(itemsize, list(dtypes)))[present].all():
+            raise self.error(name, "names places that are not in the file")
+        for dim, size in zip(_dims(name), table[:, 2:].T, strict=True):
+            if dim in DIM_SIZES and (size != DIM_SIZES[dim])[present].any():
+                raise self.error(name, f"has a wrong size along {dim}")
+            known = self.sizes.setdefault(dim, np.full(len(table), _NO_PLACE))
+            if ((known != size) & present & (known != _NO_PLACE)).any():
+                raise self.error(name, f"has another size along {dim} than other data sets")
+            known[present] = size[present]
+
+    def error(self, name: str, problem: str) -> InputError:
+        """Return an error that names an entry of the index and its problem."""
+        return InputError(f"{self.path}: {INDEX}/{name} {problem}; {self.remedy}")
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a damaged file, in words."""
+        return _remedy(self.path)
+
+    def damage_error(self, error: Exception) -> InputError:
+        """Return an error that says why the file cannot be read, and what to do."""
+        return _damage_error(self.path, error)
+
+    def _dtype(self, name: str, wide: bool) -> np.dtype:
+        stored = "i4" if name in INDEXED_DIMS else VARIABLES[name].dtype
+        return np.dtype("f4" if stored == "f2" and wide else stored)
+
+    def find(self, trace_id: str, name: str) -> tuple[int, tuple[int, ...], np.dtype] | None:
+        """Return the offset, the shape and the type of a trace's data set; None if the index does not have it."""
+        table = self.table(name)
+        if table is None:
+            return None
+        offset, itemsize, *shape = table[self.numbers[trace_id]].tolist()
+        return None if offset == _NO_PLACE else (offset, tuple(shape), self._dtype(name, itemsize == 4))
+
+    def read(self, trace_id: str, name: str) -> np.ndarray:
+        """Return the values of a data set that `find` finds.
+
+        Raises:
+            OSError: they are damaged.
+        """
+        found = self.find(trace_id, name)
+        assert found is not None
+        offset, shape, dtype = found
+        values = np.empty(shape, dtype)
+        self._fill(values, offset)
+        return values
+
+    def _fill(self, values: np.ndarray, offset: int) -> None:
+        self.pages.seek(offset)
+        self.pages.readinto(values.reshape(-1).view("u1").data)
+
+    def _rows(self, ids: Sequence[str], name: str) -> np.ndarray | None:
+        """Return the rows of traces in a table; None if a trace is not in it."""
+        table = self.table(name)
+        rows = None if table is None else table[[self.numbers[trace_id] for trace_id in ids]]
+        return None if rows is None or (rows[:, 0] == _NO_PLACE).any() else rows
+
+    def shapes(self, ids: Sequence[str], name: str) -> np.ndarray | None:
+        """Return the shapes [trace, dim] of a data set; None if the index lacks some of them, or of their labels."""
+        labelled = [dim for dim in _dims(name) if dim in INDEXED_DIMS]
+        rows = [self._rows(ids, each) for each in (name, *labelled)]
+        return None if rows[0] is None or any(each is None for each in rows) else rows[0][:, 2:]
+
+    def read_many(self, ids: Sequence[str], name: str) -> np.ndarray | list[np.ndarray]:
+        """Return the values of a data set of many traces, which have `shapes`: in one array if the shapes are equal.
+
+        Values that lie beside each other in the file are read together.
+
+        Raises:
+            OSError: they are damaged.
+        """
+        rows = self._rows(ids, name)
+        assert rows is not None
+        offsets, n_bytes = rows[:, 0], rows[:, 1:].prod(1)
+        places = np.cumsum([0, *n_bytes])
+        memory = np.empty(places[-1], "u1")
+        limits = np.flatnonzero(np.diff(offsets) != n_bytes[:-1]) + 1
+        for first, last in itertools.pairwise([0, *limits, len(rows)]):
+            self._fill(memory[places[first] : places[last]], int(offsets[first]))
+        if (rows[:, 1:] == rows[0, 1:]).all():
+            return memory.view(self._dtype(name, rows[0, 1] == 4)).reshape(len(rows), *rows[0, 2:])
+        return [
+            memory[place : place + size].view(self._dtype(name, row[1] == 4)).reshape(row[2:])
+            for place, size, row in zip(places[:-1], n_bytes, rows, strict=True)
+        ]
+
+    def common_coordinates(self, ids: Sequence[str], name: str) -> dict[str, tuple[Any, ...]]:
+        """Return the labels of a data set's dimensions, without those that differ between the traces."""
+        common: dict[str, tuple[Any, ...]] = {"group": GROUP_NAMES} if "group" in _dims(name) else {}
+        for dim in _dims(name):
+            if dim in INDEXED_DIMS:
+                labels = self.read_many(ids, dim)
+                if isinstance(labels, np.ndarray) and (labels == labels[0]).all():
+                    common[dim] = tuple(labels[0].tolist())
+        return common
+
+    def contradictions(self) -> dict[str, str]:
+        """Return the traces whose rows of the index differ from their data sets, and the first of these."""
+        found: dict[str, str] = {}
+        for name in INDEXED:
+            for trace_id in self.names if self.table(name) is not None else ():
+                place, key = self.find(trace_id, name), f"samples/{trace_id}/{name}"
+                data = self.file[key].id if place is not None and key in self.file else None
+                if place is not None and (
+                    data is None or place != (data.get_offset(), data.shape, data.dtype)
+                ):
+                    found.setdefault(trace_id, name)
+        return found
+
+
+@contextmanager
+def open_packed(path: Path) -> Iterator[PackedFile]:
+    """Open a packed file; if it cannot be opened, this raises InputError."""
+    with ExitStack() as stack:
+        try:
+            packed = PackedFile(path, *stack.enter_context(open_with_pages(path)))
+        except InputError:
+            raise
+        except _UNREADABLE as error:
+            raise _damage_error(path, error) from None
+        yield packed
+
+
+def packed_names(path: Path) -> list[str]:
+    """Return the ids of the traces in a packed file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    with open_packed(path) as packed:
+        return packed.names
+
+
+def _damage_error(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: damaged ({str(error).splitlines()[0]}); {_remedy(path)}")
+
+
+def _remedy(path: Path) -> str:
+    return "trace again with resume=True" if path.parent.name == PACKS else "pack it again"

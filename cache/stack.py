@@ -1,0 +1,149 @@
+"""One data set of many traces, as one array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from xarray.backends import BackendArray
+from xarray.core.indexing import (
+    ExplicitIndexer,
+    IndexingSupport,
+    LazilyIndexedArray,
+    MemoryCachedArray,
+    explicit_indexing_adapter,
+)
+
+from mmprobe.cache.arrays import LABELLED
+from mmprobe.cache.packed_file import PackedFile, open_packed
+
+if TYPE_CHECKING:
+    from mmprobe.cache.run import Run
+
+
+class _Part(NamedTuple):
+    """One data set of some traces.
+
+    Attributes:
+        rows: their places in the run.
+        values: [trace, ...], with NaN beyond the end of a trace.
+        shapes: the shape of each trace's own values.
+        coordinates: the labels of the dimensions that have the same ones in all these traces.
+    """
+
+    rows: list[int]
+    values: np.ndarray
+    shapes: list[tuple[int, ...]]
+    coordinates: dict[str, tuple[Any, ...]]
+
+
+def stack_traces(run: Run, path: str) -> xr.DataArray:
+    """Return the array that `Run.stack` describes."""
+    if not run.ids:
+        return xr.DataArray(np.zeros(0), dims="sample", coords={"sample": run.ids})
+    rows_of: dict[Path | None, list[int]] = {}  # by packed file; None for traces in files of their own
+    for row, name in enumerate(run.ids):
+        rows_of.setdefault(run.pack_of(name), []).append(row)
+    parts = [_read_part(run, pack, rows, path) for pack, rows in rows_of.items()]
+    shapes = dict(pair for part in parts for pair in zip(part.rows, part.shapes, strict=True))
+    first = run[0].array(path)
+    coords = {
+        dim: coord
+        for dim, coord in first.coords.items()
+        if all(part.coordinates.get(str(dim)) == tuple(coord.values.tolist()) for part in parts)
+    }
+    stacked = xr.DataArray(_join(parts), coords, ("sample", *first.dims), first.name, first.attrs)
+    stacked = stacked.assign_coords(sample=run.ids)
+    if "step" in first.dims:
+        axis = first.dims.index("step")
+        texts = _StepTokens(run, [shapes[row][axis] for row in range(len(run))])
+        lazy: Any = MemoryCachedArray(LazilyIndexedArray(texts))
+        stacked = stacked.assign_coords(step_token=xr.Variable(("sample", "step"), lazy))
+    return stacked
+
+
+def _read_part(run: Run, pack: Path | None, rows: list[int], path: str) -> _Part:
+    """Read the traces that lie in one packed file, or those in files of their own."""
+    names = [run.ids[row] for row in rows]
+    if pack is not None:
+        with open_packed(pack) as packed:
+            if (known := packed.shapes(names, path)) is not None:
+                shapes = list(map(tuple, known.tolist()))
+                return _Part(
+                    rows,
+                    _read_packed(packed, names, path, shapes),
+                    shapes,
+                    packed.common_coordinates(names, path),
+                )
+    arrays = []
+    for _, trace in run.stream("stack", names):
+        arrays.append(trace.array(path).load())
+    shapes = [array.shape for array in arrays]
+    coordinates = {
+        str(dim): tuple(coord.values.tolist())
+        for dim, coord in arrays[0].coords.items()
+        if dim in LABELLED and all(coord.equals(array.coords.get(dim)) for array in arrays)
+    }
+    return _Part(rows, _fill((array.values for array in arrays), shapes), shapes, coordinates)
+
+
+def _read_packed(
+    packed: PackedFile, names: list[str], path: str, shapes: list[tuple[int, ...]]
+) -> np.ndarray:
+    try:
+        arrays = packed.read_many(names, path)
+    except OSError as error:
+        raise packed.damage_error(error) from None
+    return _as_floats(arrays) if isinstance(arrays, np.ndarray) else _fill(arrays, shapes)
+
+
+def _as_floats(values: np.ndarray) -> np.ndarray:
+    """Return numbers in a type that has NaN and at least 32 bits; texts as they are."""
+    is_text = values.dtype.kind == "O"
+    return values if is_text else values.astype(np.result_type(values.dtype, np.float32), copy=False)
+
+
+def _fill(arrays: Iterable[np.ndarray], shapes: list[tuple[int, ...]]) -> np.ndarray:
+    """Return the arrays in one, with NaN, or empty text, where an array is smaller than the largest."""
+    values, sizes = np.zeros(0), np.max(shapes, axis=0).tolist()
+    for row, array in enumerate(arrays):
+        if not row:
+            values = np.empty((len(shapes), *sizes), _as_floats(array[:0]).dtype)
+            values[...] = "" if values.dtype == object else np.nan
+        values[(row, *map(slice, array.shape))] = array
+    return values
+
+
+def _join(parts: list[_Part]) -> np.ndarray:
+    """Return the values of all parts, in the order of the run."""
+    if len(parts) == 1:
+        return parts[0].values
+    arrays = dict(pair for part in parts for pair in zip(part.rows, part.values, strict=True))
+    return _fill((arrays[row] for row in sorted(arrays)), [arrays[row].shape for row in sorted(arrays)])
+
+
+class _StepTokens(BackendArray):
+    """The text of each step's token [sample, step], read when it is used.
+
+    Args:
+        lengths: number of steps of each trace.
+    """
+
+    def __init__(self, run: Run, lengths: list[int]):
+        self.run, self.lengths = run, lengths
+        self.shape, self.dtype = (len(lengths), max(lengths)), np.dtype(object)
+
+    def __getitem__(self, key: ExplicitIndexer) -> Any:
+        return explicit_indexing_adapter(key, self.shape, IndexingSupport.BASIC, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> Any:
+        rows = np.atleast_1d(np.arange(len(self.lengths))[key[0]])
+        values = np.full((len(rows), self.shape[1]), "", object)
+        traces = self.run.stream("texts", [self.run.ids[row] for row in rows])
+        for row, target, (_, trace) in zip(rows, values, traces, strict=True):
+            texts, length = trace.array("tokens/text").values, self.lengths[row]
+            target[:length] = texts[len(texts) - length :]
+        return values[slice(None) if isinstance(key[0], slice) else 0, key[1]]
