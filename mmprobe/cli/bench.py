@@ -196,8 +196,8 @@ def score(
     Examples:
       mmprobe score spd-faith --data pairs/samples.jsonl --responses answers.jsonl --out results/mine
       mmprobe score pope --data coco_pope_random.json --responses answers.json --out results/pope
-      mmprobe score spd-faith --data pairs/samples.jsonl --responses answers.jsonl --judge model:openai/gpt-4o
-      --out results/judged
+      mmprobe score spd-faith --data pairs/samples.jsonl --responses answers.jsonl --judge model:openai/gpt-4o \\
+        --out results/judged
     """
     check_out(out, [data])
     evaluation = mmprobe.benchmarks.score(
@@ -249,9 +249,10 @@ def compare(
     \b
     Examples:
       mmprobe compare --model tiny-spd --methods plain,sage,vcd --out results/compare
-      mmprobe compare --model tiny-spd --perturb explicit,implicit,mask-50 --benchmarks spd-faith --out
-      results/perturbed mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data
-      pairs/samples.jsonl --out results/ablation
+      mmprobe compare --model tiny-spd --perturb explicit,implicit,mask-50 --benchmarks spd-faith \\
+        --out results/perturbed
+      mmprobe compare --model qwen2.5-vl-7b --ablate sage --benchmarks spd-faith --data pairs/samples.jsonl \\
+        --out results/ablation
     """
     pairs, seed = choose_drawn(data, n, seed)
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")

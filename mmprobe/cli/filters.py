@@ -65,9 +65,8 @@ def filter_by_votes(
     \b
     Examples:
       mmprobe filter --data pairs/samples.jsonl --voters tiny-spd --max-new-tokens 64 --out filtered
-      mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 --out
-      filtered mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds
-      3 --out filtered --resume
+      mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 \\
+        --out filtered
     """
     from mmprobe.benchmarks.core.benchmark import find_benchmark
     from mmprobe.benchmarks.core.evaluate import load_truth

@@ -44,8 +44,8 @@ def generate(
     \b
     Examples:
       mmprobe generate --model qwen2.5-vl-7b --image a.png --image b.png --prompt "Are they the same?"
-      mmprobe generate --model tiny-spd --method sage --set eta=0.25 --image a.png --image b.png --prompt "Are
-      the two pictures the same?"
+      mmprobe generate --model tiny-spd --method sage --set eta=0.25 --image a.png --image b.png \\
+        --prompt "Are the two pictures the same?"
     """
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate

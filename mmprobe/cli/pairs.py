@@ -60,8 +60,9 @@ def make_pairs(
       mmprobe make-pairs --source synthetic --out pairs --n 30 --seed 7
       mmprobe make-pairs --source synthetic --out hard --n 30 --seed 7 --differences 2-3 --difficulty hard
       mmprobe make-pairs --mix paper --out mixed --n 300 --statistics mixed.html
-      mmprobe make-pairs --source coco --images val2017 --annotations instances_val2017.json --out photos --n
-      100 mmprobe make-pairs --source coco --out photos --n 100 --reviews reviews.json
+      mmprobe make-pairs --source coco --images val2017 --annotations instances_val2017.json \\
+        --out photos --n 100
+      mmprobe make-pairs --source coco --out photos --n 100 --reviews reviews.json
     """
     coco_options = {
         "--images": images,

@@ -43,6 +43,13 @@ def test_what_can_be_resumed_can_be_replaced():
     assert set(helps("--resume")) - kept == set(helps("--overwrite"))
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_example_in_the_help_is_one_call(command):
+    examples = (COMMANDS[command].help or "").partition("Example")[2].partition("\n")[2].replace("\\\n", "")
+    lines = [line.strip() for line in examples.splitlines() if line.strip()]
+    assert lines and all(line.startswith(f"mmprobe {command}") and " mmprobe " not in line for line in lines)
+
+
 @pytest.mark.parametrize("command", [["bench", "pope"], ["compare"], ["diagnose"]])
 @pytest.mark.parametrize("option", ["--n", "--seed"])
 def test_pairs_are_not_drawn_beside_data(command, option, tmp_path):
