@@ -88,7 +88,9 @@ class CheckedFile:
 
     def __init__(self, file: FileIO, other: CheckedFile | None = None):
         self.file = file
-        self.size, self.checksums = (other.size, other.checksums) if other else self._read_footer()
+        footer = (other.size, other.checksums) if other is not None else self._read_footer()
+        self.size: int = footer[0]
+        self.checksums: memoryview = footer[1]
         self.position = 0
         self.cache: dict[int, memoryview] = {}  # pages by number
 
