@@ -108,12 +108,13 @@ def _as_floats(values: np.ndarray) -> np.ndarray:
 
 def _fill(arrays: Iterable[np.ndarray], shapes: list[tuple[int, ...]]) -> np.ndarray:
     """Return the arrays in one, with NaN, or empty text, where an array is smaller than the largest."""
-    values, sizes = np.zeros(0), np.max(shapes, axis=0).tolist()
+    values: np.ndarray = np.zeros(0)
+    sizes = np.max(shapes, axis=0).tolist()
     for row, array in enumerate(arrays):
         if not row:
             values = np.empty((len(shapes), *sizes), _as_floats(array[:0]).dtype)
             values[...] = "" if values.dtype == object else np.nan
-        values[(row, *map(slice, array.shape))] = array
+        values[row][tuple(map(slice, array.shape))] = array
     return values
 
 
