@@ -60,8 +60,10 @@ def alter_reasoning(sample: Sample, rng: np.random.Generator) -> tuple[Sample, s
     return sample.model_copy(update={"prefill": prefill}), sentence
 
 
-def measure(model: Model, samples: list[Sample], settings: LogosSettings) -> list[dict[str, Any]]:
+def measure(model: Model, samples: list[Sample], settings: LogosSettings, draw: int) -> list[dict[str, Any]]:
     """Return a record of each question: its greedy response, and means over `SAMPLED` sampled ones.
+
+    `draw` is the seed of the sampled responses: those of the start are drawn again for each seed.
 
     - greedy_accuracy, accuracy, format: the rewards
     - faithful: whether the reasoning lists both pictures, and no listed object is false
@@ -71,7 +73,7 @@ def measure(model: Model, samples: list[Sample], settings: LogosSettings) -> lis
     """
     model.hf.eval()
     greedy = [texts[0] for texts in sample_responses(model, samples, 0, settings, 0)]
-    sampled = sample_responses(model, samples, SAMPLED, settings, 0)
+    sampled = sample_responses(model, samples, SAMPLED, settings, draw)
     rng = np.random.default_rng(0)
     altered = [alter_reasoning(sample, rng)[0] for sample in samples]
     continued = [texts[0] for texts in sample_responses(model, altered, 0, settings, 0)]
@@ -124,7 +126,9 @@ def main() -> None:
         stages=args.stages, batch_size=32, micro_batch=32, learning_rate=args.learning_rate, max_new_tokens=80,
         instruction="", save_steps=8,
     )  # fmt: skip
-    plans = [("start", 0)] + [(arm, seed) for seed in args.seeds for arm in args.arms]
+    plans = [("start", seed) for seed in args.seeds] + [
+        (arm, seed) for seed in args.seeds for arm in args.arms
+    ]
     for arm, seed in plans:
         file = args.out / f"{arm}-{seed}.json"
         if file.exists():
@@ -136,7 +140,7 @@ def main() -> None:
             settings = share_budget(ablate(settings, arm), len(train), args.completions)
             out = args.out / f"{arm}-{seed}"
             model = train_logos(str(args.start), train, out, settings, resume=out.exists(), device="cpu")
-        records = measure(model, test, settings)
+        records = measure(model, test, settings, seed if arm == "start" else 0)
         content = {"arm": arm, "seed": seed, "settings": asdict(settings), "records": records}
         write_atomic(
             file, json.dumps(content | {"arguments": {k: str(v) for k, v in vars(args).items()}}) + "\n"

@@ -44,6 +44,13 @@ def values_of(records: list[dict[str, Any]], measure: str) -> np.ndarray:
     return np.array([np.nan if record[measure] is None else record[measure] for record in records], float)
 
 
+def mean_of(rows: list[np.ndarray]) -> np.ndarray:
+    """Return the mean over seeds of each question, of those where it is defined; NaN where it never is."""
+    each = np.stack(rows)
+    defined = np.isfinite(each)
+    return np.where(defined, each, 0).sum(0) / np.where(defined.any(0), defined.sum(0), np.nan)
+
+
 def format_mean(values: np.ndarray, pairs: np.ndarray, signed: bool = False, most: float | None = 1.0) -> str:
     """Return the mean over questions, with its interval over pairs.
 
@@ -69,27 +76,46 @@ def build_table(runs: dict[tuple[str, int], dict[str, Any]]) -> str:
     """Return the table: before, and after each kind of training with the paired difference to before."""
     start = runs["start", 0]["records"]
     _, pairs = np.unique([record["pair"] for record in start], return_inverse=True)
-    seeds = {arm: sorted(seed for other, seed in runs if other == arm) for arm in ARMS}
+    seeds = {arm: sorted(seed for other, seed in runs if other == arm) for arm in ("start", *ARMS)}
     trained = [arm for arm in ARMS if seeds[arm]]
     head = [
         "measure",
-        "before",
+        f"before ({len(seeds['start'])} draws of responses)",
         *(f"{ARMS[arm]} (seeds {', '.join(map(str, seeds[arm]))})" for arm in trained),
     ]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for measure, name in MEASURES.items():
-        before = values_of(start, measure)
         most = None if measure == "effect" else 1.0
-        cells = [name, format_mean(before, pairs, most=most)]
+        each = [values_of(runs["start", seed]["records"], measure) for seed in seeds["start"]]
+        before = mean_of(each)
+        draws = ", ".join(f"{np.nanmean(row):.3f}" for row in each)
+        cells = [name, f"{format_mean(before, pairs, most=most)}<br>by draw: {draws}"]
         for arm in trained:
-            each = np.stack([values_of(runs[arm, seed]["records"], measure) for seed in seeds[arm]])
-            defined = np.isfinite(each)
-            after = np.where(defined, each, 0).sum(0) / np.where(defined.any(0), defined.sum(0), np.nan)
+            each = [values_of(runs[arm, seed]["records"], measure) for seed in seeds[arm]]
+            after = mean_of(each)
             by_seed = ", ".join(f"{np.nanmean(row):.3f}" for row in each)
             change = format_mean(after - before, pairs, signed=True, most=most)
             cells.append(f"{format_mean(after, pairs, most=most)}<br>{change}<br>by seed: {by_seed}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def describe_groups(folder: Path, runs: dict[tuple[str, int], dict[str, Any]]) -> str:
+    """Return how many groups had equal rewards, of the trainings with the curriculum and of those without."""
+    parts = []
+    for name, arms in {"with": ("full", "no-filter"), "without": ("plain", "no-curriculum")}.items():
+        shares = []
+        for arm, seed in runs:
+            if arm in arms:
+                lines = (folder / f"{arm}-{seed}" / "log.jsonl").read_text(encoding="utf-8").splitlines()
+                shares += [
+                    line["frac_reward_zero_std"]
+                    for line in map(json.loads, lines)
+                    if "frac_reward_zero_std" in line
+                ]
+        if shares:
+            parts.append(f"{np.mean(shares):.1%} of the groups of {len(shares)} steps {name} the curriculum")
+    return f"Equal rewards, which the filter drops, had {' and '.join(parts)}."
 
 
 def describe(runs: dict[tuple[str, int], dict[str, Any]]) -> str:
@@ -112,8 +138,8 @@ def summarise(table: str) -> str:
     rows = [line.split(" | ") for line in table.splitlines()[2:]]
     changed = [row[0].removeprefix("| ") for row in rows if "**" in "".join(row[2:])]
     same = [row[0].removeprefix("| ") for row in rows if "**" not in "".join(row[2:])]
-    parts = [f"Changed beyond chance: {', '.join(changed)}."] if changed else []
-    return " ".join([*parts, f"No difference whose interval excludes 0: {', '.join(same)}."])
+    parts = [f"The interval over pairs excludes 0 for some arms: {', '.join(changed)}."] if changed else []
+    return " ".join([*parts, f"For no arm: {', '.join(same)}."])
 
 
 def main() -> None:
@@ -126,7 +152,8 @@ def main() -> None:
     runs = read_runs(args.runs)
     text = TEXT.read_text(encoding="utf-8")
     table = build_table(runs)
-    for name, part in {"sizes": describe(runs), "table": table, "summary": summarise(table)}.items():
+    parts = {"sizes": describe(runs), "groups": describe_groups(args.runs, runs)}
+    for name, part in (parts | {"table": table, "summary": summarise(table)}).items():
         text = text.replace("{{" + name + "}}", part)
     args.out.write_text(text, encoding="utf-8")
 
