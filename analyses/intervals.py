@@ -250,17 +250,6 @@ def percentile_interval(
     return low, high
 
 
-def central_range(values: np.ndarray) -> tuple[float, float]:
-    """Return the ends of the middle 95 % of values [shuffle], such as scores by chance.
-
-    Example:
-        >>> [round(end, 3) for end in central_range(np.arange(1001) / 1000)]
-        [0.025, 0.975]
-    """
-    low, high = np.quantile(values, [_TAIL, 1 - _TAIL]).tolist()
-    return low, high
-
-
 def unseen_interval(value: np.ndarray, groups: int, range: Range) -> Interval:
     """Return the interval of a value that is the same in all groups.
 
