@@ -31,7 +31,8 @@ manipulation check; one that fails is planted once more, with half as many steps
 to new drawn pairs and uses none of the tools under test (for `looks-unused`, it also looks at the attention
 weights). This page is made from the cards.
 
-{count} organisms, {megabytes:.1f} MB in all; {minutes:.0f} minutes of training on one core.
+{count} organisms, {megabytes:.1f} MB in all; {minutes:.0f} minutes of training on one core. These failed their check twice, and
+do not ship: {failed}.
 """
 COLUMNS = """\
 | organism | split | steps | questions | seconds | check: value [95 % interval] (n) |
@@ -49,6 +50,7 @@ def page() -> str:
             count=len(cards),
             megabytes=size / 1e6,
             minutes=sum(one.training.seconds for one in cards) / 60,
+            failed=", ".join(f"`{name}`" for name in _missing_names(cards)) or "none",
         )
     ]
     for cause in sorted({one.cause for one in cards}):
@@ -57,6 +59,14 @@ def page() -> str:
         for way in sorted({one.way for one in members}):
             parts.append(_describe_way([one for one in members if one.way == way]))
     return "\n".join(parts)
+
+
+def _missing_names(cards: list[Card]) -> list[str]:
+    """Return the names of the seeds that a way lacks and others have."""
+    every = sorted(
+        {f"{one.cause}-{one.way}-{seed}" for one in cards for seed in {other.seed for other in cards}}
+    )
+    return [name for name in every if name not in {one.name for one in cards}]
 
 
 def _describe_way(cards: list[Card]) -> str:
