@@ -28,6 +28,7 @@ from mmprobe.models import Batch, Model, Prompt
 from mmprobe.models.attention import bias_attention
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.chat import Chat
+from mmprobe.models.devices import check_one_device
 from mmprobe.models.hooks import observe, observe_stream, replace
 
 
@@ -164,6 +165,8 @@ class Method:
         Raises:
             InputError: the prompt or the model lacks what the method needs.
         """
+        if not self.neutral:
+            check_one_device(model.hf, f"method {self.name}")
         if self.needs_images and not n_images:
             raise InputError(
                 f"method {self.name}: {prompt_name} has no image; add one, or choose another method"

@@ -19,6 +19,7 @@ from mmprobe.errors import InputError
 from mmprobe.models.aliases import locate
 from mmprobe.models.chat import build_chat
 from mmprobe.models.control_tokens import list_control_tokens
+from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
 from mmprobe.models.organisms import PREFIX, folder
 from mmprobe.models.organisms.adapter import merge_adapter
@@ -57,8 +58,8 @@ class Model:
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers, {self.n_heads} heads"
-        dtype = str(self.hf.dtype).removeprefix("torch.")
-        return f"<Model {self.name}: {self.family.name}, {size}, {dtype} on {self.hf.device}>"
+        dtype, device = str(self.hf.dtype).removeprefix("torch."), find_device(self.hf.get_input_embeddings())
+        return f"<Model {self.name}: {self.family.name}, {size}, {dtype} on {device}>"
 
     @property
     def n_layers(self) -> int:
@@ -67,8 +68,8 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Device of the inputs: the model's, or the CPU for a model without weights."""
-        return self.hf.device if self.hf.device.type != "meta" else torch.device("cpu")
+        """Device of the inputs: that of the embeddings, or the CPU for a model without weights."""
+        return find_device(self.hf.get_input_embeddings()) if has_weights(self.hf) else torch.device("cpu")
 
     @property
     def n_heads(self) -> int:
@@ -157,7 +158,13 @@ class Model:
         return self.batch([sample]).inputs
 
 
-def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: str | None = None) -> Model:
+def load_model(
+    name: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    revision: str | None = None,
+    device_map: DeviceMap = None,
+) -> Model:
     """Load a vision-language model. Code that comes with a checkpoint is never run.
 
     Args:
@@ -165,6 +172,8 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
         dtype: `auto` (the checkpoint's on a GPU, float32 on a CPU), `float32`, `bfloat16` or `float16`.
         revision: branch, tag or commit on the hub.
+        device_map: spreads the model over devices, in place of `device`: accelerate's `auto`, `balanced`, `balanced_low_0`
+            or `sequential`, or devices by module, such as `{"model": 0, "lm_head": "cpu"}`. Extra: `hub`.
 
     Returns:
         The model in evaluation mode. It has been checked against its family's declaration.
@@ -179,6 +188,7 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
     """
     torch_device = _find_device(device)
     source, path = locate(name)
+    check_device_map(name, device, device_map)
     config = load_pretrained(name, transformers.AutoConfig.from_pretrained, path, revision=revision)
     family = find_family(config)
     processor = _load_processor(name, path, revision, family)
@@ -191,7 +201,9 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
         attn_implementation="sdpa",
         use_safetensors=True,
         output_loading_info=True,
+        device_map=device_map,
     )
+    check_places(hf, device_map)
     if info["missing_keys"]:  # transformers draws them at random and goes on
         first, *more = sorted(info["missing_keys"])
         missing = f"{first} and {len(more)} more" if more else first
@@ -202,12 +214,12 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto", revision: s
     if source.startswith(PREFIX):
         hf = load_pretrained(name, lambda path, **_: merge_adapter(hf, path), str(folder(name)))
     try:
-        hf = hf.to(torch_device).eval()
+        hf = (hf if device_map is not None else hf.to(torch_device)).eval()
         check_model(hf, family, name)
     except torch.OutOfMemoryError:
         raise InputError(
             f"model {name!r}: does not fit into the memory of {torch_device}; choose a smaller model, "
-            "dtype bfloat16 or device cpu"
+            "dtype bfloat16, device cpu or a device map"
         ) from None
     return Model(name, source, commit or revision, hf, processor, family)
 

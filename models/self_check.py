@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.models.attention import AttentionCall, observe_attention
+from mmprobe.models.devices import find_device, read_weight
 from mmprobe.models.families import Family
 from mmprobe.models.families.generic import find_structure_errors
 from mmprobe.models.hooks import hooks_disabled, observe
@@ -54,8 +55,9 @@ def find_numeric_errors(hf: Any, family: Family) -> list[str]:
         if (index, "call") not in values:
             errors.append(f"layer {index}: its attention does not go through transformers' registry")
             continue
-        pre, update, mid = (values[index, name][:, -1].float() for name in ("pre", "update", "mid"))
-        gain = 1 if part.gain is None else part.gain().float()
+        mid = values[index, "mid"][:, -1].float()
+        pre, update = (values[index, name][:, -1].to(mid) for name in ("pre", "update"))
+        gain = 1 if part.gain is None else part.gain().to(mid)
         if _relative_error(pre + gain * update, mid) > tolerance:
             errors.append(f"layer {index}: resid_pre and the attention's update do not add up to resid_mid")
         if (
@@ -79,12 +81,14 @@ def has_plain_logits(hf: Any, family: Family) -> bool:
     finally:
         handle.remove()
     with torch.inference_mode():
-        return _relative_error(states[-1] @ hf.get_output_embeddings().weight.T, logits) < 3e-2
+        head = hf.get_output_embeddings()
+        expected = states[-1].to(find_device(head)) @ read_weight(head).T
+        return _relative_error(expected, logits.to(expected.device)) < 3e-2
 
 
 def _run_forward(hf: Any) -> Any:
     """Return the model's output for a few tokens of text."""
-    ids = torch.arange(N_TOKENS, device=hf.device)[None] + 10
+    ids = torch.arange(N_TOKENS, device=find_device(hf.get_input_embeddings()))[None] + 10
     with torch.inference_mode():
         return hf(input_ids=ids, use_cache=False)
 

@@ -5,7 +5,6 @@ does."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from torch.nn.functional import pad
 from mmprobe.cache import Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model, Prompt
+from mmprobe.models.devices import check_one_device, copy_module
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.samples import Sample
@@ -98,6 +98,7 @@ def force_answers(
     """
     if max_new_tokens < 1:
         raise InputError(f"max_new_tokens {max_new_tokens}: must be 1 or more")
+    check_one_device(model.hf, "probes")
     inputs, prompts = model.batch(samples)
     ids = []
     for sample, answer in zip(samples, answers, strict=True):
@@ -125,7 +126,9 @@ def _check_answer(model: Model, sample: Sample, ids: Tensor) -> None:
         raise InputError(f"sample {sample.id}: its answer is empty; give at least one token")
     most = model.hf.get_input_embeddings().num_embeddings - 1
     if int(ids.min()) < 0 or int(ids.max()) > most:
-        raise InputError(f"sample {sample.id}: its answer has token ids that the model lacks; they are 0 to {most}")
+        raise InputError(
+            f"sample {sample.id}: its answer has token ids that the model lacks; they are 0 to {most}"
+        )
     if bool((ids == model.family.image_token_id(model.hf.config)).any()):
         raise InputError(f"sample {sample.id}: its answer has the token of an image; give text alone")
 
@@ -180,7 +183,7 @@ def cast_to_float32(module: nn.Module) -> nn.Module:
     """
     if next(module.parameters()).dtype == torch.float32:
         return module
-    return copy.deepcopy(module).float().requires_grad_(False)
+    return copy_module(module).float().requires_grad_(False)
 
 
 def check_model(model: Model, trace: Trace, logprob: np.ndarray) -> None:

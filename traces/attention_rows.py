@@ -60,6 +60,7 @@ class LayerKeys:
             Weights [head, step, key], from the first token after the padding to the last query.
         """
         assert self.keys is not None
+        query = query.to(self.keys.device)  # the layer's own, where layers are on several
         if self.has_cross_attention:
             scores = _scores(query, self.keys[row], self.scale)
             if self.mask is not None:

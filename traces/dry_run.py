@@ -59,7 +59,7 @@ def dry_run(
             )
         disk = sum(path.stat().st_size for path in run.path.glob("samples/*.h5")) / len(samples)
         lengths = [sample_trace.steps.sizes["step"] for sample_trace in run]
-    device = torch.cuda.max_memory_reserved(model.hf.device) if model.hf.device.type == "cuda" else 0
+    device = torch.cuda.max_memory_reserved(model.device) if model.device.type == "cuda" else 0
     mean_length = sum(lengths) / len(lengths)
     return Plan(
         disk=int(n_samples * disk),

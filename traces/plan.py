@@ -84,7 +84,9 @@ def plan(
     weights = sum(weight.nbytes for weight in model.hf.parameters())
     kept, prefixes = _plan_prefixes(model, spec, n_samples, prompt)
     working = batch_size * _working_bytes(model, spec, prompt, max_new_tokens) + kept
-    loaded = weights if model.hf.device.type == "cpu" else 0  # part of the process's peak already
+    loaded = sum(
+        weight.nbytes for weight in model.hf.parameters() if weight.device.type == "cpu"
+    )  # part of the process's peak already
     visual = "visual ones beside them" if model.has_cross_attention else "of them visual"
     return Plan(
         disk=n_samples * trace_bytes,

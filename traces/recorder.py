@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
+from mmprobe.models.devices import read_weight
 from mmprobe.models.torch_hooks import has_forward_pre_hooks
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.writer_thread import BackgroundWriter
@@ -95,7 +96,7 @@ class SampleRecorder:
         for index, layer in enumerate(self.layers):
             rows = rows_of_layer(layer)
             mass, visual = self._reduce(rows, membership, steps)
-            masses.append(mass)
+            masses.append(mass.to(self.device))
             self._fill_visual(visuals, index, visual)
             if "attention/row" in self.spec.stored and rows is not None and not rows.has_cross_attention:
                 shape = (self.n_steps, len(self.layers), len(self.heads), keys)
@@ -120,7 +121,7 @@ class SampleRecorder:
                 # rounded here, since attention weights never overflow float16
                 dtype = torch.float16 if self.writer.is_float16(name) else values.dtype
                 shape = len(values), len(self.layers), *values.shape[1:]
-                visuals[name] = values.new_empty(shape, dtype=dtype)
+                visuals[name] = values.new_empty(shape, dtype=dtype, device=self.device)
             visuals[name][:, index] = values
 
     def _select_heads(self, weights: Tensor) -> Tensor:
@@ -143,7 +144,7 @@ class SampleRecorder:
             mass = torch.zeros(*weights.shape[:2], n_groups, device=self.device)
             mass[..., Group.VISUAL] = weights.sum(-1)
         else:
-            mass = weights @ membership
+            mass = weights @ membership.to(weights.device)
             if self.has_cross_attention:  # a layer that sees the text only
                 visual = torch.zeros(*weights.shape[:2], self.n_visual, device=self.device)
                 return mass, visual if by_head else visual[0]
@@ -204,13 +205,15 @@ class SampleRecorder:
             states: the input of the unembedding [position, hidden], at all positions up to the last query.
             token_ids: the generated tokens [step].
         """
-        logit = (states @ self._unembedding(token_ids).T).T.float()
+        rows = self._unembedding(token_ids)
+        logit = (states.to(rows.device) @ rows.T).T.float().to(self.device)
         queries = torch.arange(len(states) - len(token_ids), len(states), device=self.device)
         future = torch.arange(len(states), device=self.device) > queries[:, None]
         self.write("tam/logit", logit.masked_fill(future, float("nan")))
 
     def _unembedding(self, ids: Tensor) -> Tensor:
-        return self.model.hf.get_output_embeddings().weight[ids]
+        weight = read_weight(self.model.hf.get_output_embeddings())
+        return weight[ids.to(weight.device)]
 
     def finish(self, states: Tensor | None) -> None:
         """Write the data sets of the answer as a whole.
@@ -224,7 +227,9 @@ class SampleRecorder:
         if "tam/prompt" in self.spec.stored and states is not None:
             user = torch.from_numpy(np.flatnonzero(self.prompt.group == Group.USER)).to(self.device)
             ids = torch.from_numpy(self.prompt.ids).to(self.device)[user].long()
-            self.writer.write("tam/prompt", self._unembedding(ids) @ states[self.visual].T)
+            rows = self._unembedding(ids)
+            seen = states[self.visual.to(states.device)]
+            self.writer.write("tam/prompt", rows @ seen.to(rows.device).T)
 
     def write_prompt_residual(self, name: str, layer: int, values: Tensor) -> None:
         """Write one layer's residual stream at the prompt's tokens.

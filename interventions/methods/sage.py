@@ -28,6 +28,7 @@ from mmprobe.interventions.visual import (
     with_images,
 )
 from mmprobe.models.attention_bias import AttentionBias, LastQuery
+from mmprobe.models.devices import read_weight
 from mmprobe.models.prompt import build_batch
 
 MAX_SEPARATE = 2**12  # tensors kept before they are joined: joining costs time, separate tensors cost memory
@@ -298,7 +299,7 @@ class _SageState(MethodState):
         """
         model, method, prompts = self.context.model, self.method, self.context.batch.prompts
         assert self.prompt_states is not None
-        unembedding = model.hf.get_output_embeddings().weight[tokens]
+        unembedding = read_weight(model.hf.get_output_embeddings())[tokens]
         chats, tokens_of = [], []
         for row, (chat, prompt) in enumerate(zip(self.context.chats, prompts, strict=True)):
             states = self.prompt_states[row, torch.from_numpy(prompt.visual_positions + prompt.padding)]

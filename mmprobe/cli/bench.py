@@ -15,6 +15,7 @@ from mmprobe.cli.options import (
     BatchSize,
     Capture,
     Device,
+    DeviceMap,
     DrawnPairs,
     DrawnSeed,
     Dtype,
@@ -36,6 +37,7 @@ from mmprobe.cli.options import (
     metric_values,
     open_workers,
     parse_benchmark_options,
+    read_device_map,
     say,
     split_names,
     warn,
@@ -88,6 +90,7 @@ def bench(
     ] = None,
     judge: JudgeName = "lexical",
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "auto",
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -124,6 +127,9 @@ def bench(
         return
     if model is None:
         raise InputError(f"bench {name}: give --model")
+    if device_map is not None and (ray is not None or (workers or 1) > 1):
+        raise InputError("--device-map: goes with one process; leave out --workers and --ray")
+    devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data, n, seed)
     check_unlocked(out)
     check_earlier(out, out / "responses.jsonl", "answers", resume, overwrite)
@@ -144,12 +150,15 @@ def bench(
         "shared_prefix": shared_prefix,
         **parse_settings(settings or []),
     }
+    asks: Any = model
+    if devices is not None:
+        asks = mmprobe.load_model(model, device=device, dtype=dtype, device_map=devices)
     if shard is not None:
         if data is None or perturb is not None or overwrite:
             raise InputError(
                 "--shard: needs --data (make-pairs draws pairs), and goes neither with --perturb nor --overwrite"
             )
-        if not mmprobe.benchmarks.answer_shard(name, model, out, shard, resume=resume, **asked):
+        if not mmprobe.benchmarks.answer_shard(name, asks, out, shard, resume=resume, **asked):
             say(
                 {"shard": shard, "whole": False},
                 f"shard {shard} answered to {out}; others are to come",
@@ -159,7 +168,7 @@ def bench(
         resume = True  # what is left: to score
     evaluation = mmprobe.benchmarks.evaluate(
         name,
-        model,
+        asks,
         out,
         n=pairs,
         seed=seed,

@@ -11,6 +11,7 @@ from mmprobe.cli.options import (
     AsJson,
     BatchSize,
     Device,
+    DeviceMap,
     DrawnPairs,
     DrawnSeed,
     Dtype,
@@ -21,6 +22,7 @@ from mmprobe.cli.options import (
     check_earlier,
     check_out,
     choose_drawn,
+    read_device_map,
     say,
     split_names,
 )
@@ -43,6 +45,7 @@ def diagnose(
     batch_size: BatchSize = 8,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 128,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     resume: Resume = False,
@@ -67,6 +70,7 @@ def diagnose(
     for name in failing:
         if name not in (*CAUSES, "unknown"):
             raise unknown_name("--fail-on", name, [*CAUSES, "unknown"])
+    devices = read_device_map(device_map)
     pairs, seed = choose_drawn(data, n, seed)
     check_unlocked(out)
     check_out(out, [data] if data else [])
@@ -84,7 +88,7 @@ def diagnose(
 
     check_earlier(out, out / SETTINGS, "a diagnosis", resume, overwrite)
     diagnosis = find_causes(
-        load_model(model, device=device, dtype=dtype, revision=revision),
+        load_model(model, device=device, dtype=dtype, revision=revision, device_map=devices),
         samples,
         out,
         batch_size=batch_size,

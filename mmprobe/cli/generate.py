@@ -12,6 +12,7 @@ import mmprobe
 from mmprobe.cli.options import (
     AsJson,
     Device,
+    DeviceMap,
     Dtype,
     MethodName,
     ModelName,
@@ -19,6 +20,7 @@ from mmprobe.cli.options import (
     Seed,
     Settings,
     Temperature,
+    read_device_map,
     say,
 )
 from mmprobe.interventions.parameters import parse_settings
@@ -36,6 +38,7 @@ def generate(
     repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -53,11 +56,12 @@ def generate(
 
     methods = load_methods(method, **parse_settings(settings or []))
     locate(model)
+    devices = read_device_map(device_map)
     for path in image or []:
         check_image(path, "--image")
     sample = Sample(id="prompt", images=image or [], question=prompt, system=system)
     answer = mmprobe.generate(
-        mmprobe.load_model(model, device=device, dtype=dtype),
+        mmprobe.load_model(model, device=device, dtype=dtype, device_map=devices),
         sample,
         methods,
         max_new_tokens=max_new_tokens,

@@ -23,6 +23,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
 Capture = Annotated[str, typer.Option(help="What to record: default, full, or a YAML file.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        "--device-map",
+        help="Spread the model over devices: auto, balanced, balanced_low_0, sequential, or a JSON file with the "
+        "device of each module.",
+    ),
+]
 DrawnPairs = Annotated[
     int | None, typer.Option("--n", help=f"Pairs to draw where there is no --data; default: {PAIRS}.", min=1)
 ]
@@ -100,6 +108,28 @@ def open_workers(number: int | None, ray: str | None, device: str) -> Workers | 
     from mmprobe.traces import Processes
 
     return Processes(number, device)
+
+
+def read_device_map(text: str | None) -> str | dict[str, int | str] | None:
+    """Return the device map of `--device-map`: its name, or the devices of a JSON file by the names of modules.
+
+    Raises:
+        InputError: the file cannot be read.
+
+    Example:
+        >>> read_device_map("balanced")
+        'balanced'
+    """
+    if text is None or not text.endswith(".json"):
+        return text
+    from pydantic import RootModel
+
+    from mmprobe.json_files import read_record
+
+    try:
+        return read_record(Path(text), RootModel[dict[str, int | str]]).root
+    except FileNotFoundError:
+        raise InputError(f"--device-map {text}: no such file") from None
 
 
 def check_earlier(out: Path, earlier: Path, what: str, resume: bool, overwrite: bool) -> None:

@@ -12,6 +12,7 @@ from mmprobe.cli.options import (
     BatchSize,
     Capture,
     Device,
+    DeviceMap,
     Dtype,
     MethodName,
     ModelName,
@@ -28,6 +29,7 @@ from mmprobe.cli.options import (
     WorkerCount,
     check_earlier,
     open_workers,
+    read_device_map,
     say,
 )
 from mmprobe.errors import InputError
@@ -53,6 +55,7 @@ def trace(
     repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "auto",
     revision: Revision = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many samples.", min=1)] = None,
@@ -88,6 +91,9 @@ def trace(
         raise InputError("--remote and --workers: choose one")
     if remote and ray is not None:
         raise InputError("--remote and --ray: choose one")
+    if device_map is not None and (remote or ray is not None or (workers or 1) > 1):
+        raise InputError("--device-map: goes with one process; leave out --workers, --ray and --remote")
+    devices = read_device_map(device_map)
     check_earlier(out, out / "run.json", "a run", resume, overwrite)
     check_unlocked(out)
     if shard is not None:
@@ -112,10 +118,13 @@ def trace(
 
     spec = load_capture(capture)
     crew = open_workers(workers, ray, device)
+    choice = {"device": device, "dtype": dtype, "revision": revision}
+    if remote or crew is not None:
+        loaded = load_shapes(model, **choice)
+    else:
+        loaded = load_model(model, **choice, device_map=devices)
     run = trace_samples(
-        (load_shapes if remote or crew is not None else load_model)(
-            model, device=device, dtype=dtype, revision=revision
-        ),
+        loaded,
         samples,
         out,
         capture=spec,
@@ -185,6 +194,10 @@ def plan(
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(help="Memory of each GPU, as 24GB,24GB, or auto: what --device-map auto puts where."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict disk, memory and time of a run.
@@ -196,11 +209,14 @@ def plan(
     Examples:
       mmprobe plan --model tiny-spd --samples 1000 --max-new-tokens 64
       mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --capture full --probe
+      mmprobe plan --model qwen2.5-vl-72b --samples 1000 --dtype bfloat16 --devices 80GB,80GB
     """
     if samples is None and data is None:
         raise InputError("plan: give --samples, --data or both")
     if probe and data is None:
         raise InputError("plan: --probe needs --data, samples to try")
+    if probe and devices is not None:
+        raise InputError("plan: --devices predicts from shapes; leave --probe out")
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
 
@@ -211,12 +227,14 @@ def plan(
 
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
+    from mmprobe.traces.device_plan import plan_devices, read_memories
     from mmprobe.traces.dry_run import dry_run
     from mmprobe.traces.engines import resolve_capture
     from mmprobe.traces.plan import mean_prompt_size
     from mmprobe.traces.plan import plan as plan_run
 
     spec, count = load_capture(capture), samples or len(known)
+    memories = read_memories(devices) if devices is not None else []
     if probe:
         loaded = load_model(model, device=device, dtype=dtype, revision=revision)
         wanted = max(_N_TRIED, 2 * batch_size)
@@ -225,7 +243,9 @@ def plan(
     else:
         loaded = load_shapes(model, device=device, dtype=dtype, revision=revision)
         prompt = mean_prompt_size(loaded, known[:: max(len(known) // _N_TRIED, 1)]) if known else None
-        on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        on_gpu = (
+            bool(memories) or device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        )
         spec = resolve_capture(spec, loaded, batch_size=batch_size)
         made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu)
     seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
@@ -233,7 +253,16 @@ def plan(
         f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"
         f"prefix  {made.prefixes}\ntime    {seconds}\nfor {count} samples: {made.assumed}"
     )
-    say(made._asdict(), text, as_json)
+    result = made._asdict()
+    if memories:
+        weights = sum(weight.nbytes for weight in loaded.hf.parameters())
+        result["devices"] = plan_devices(loaded, memories, made.device - weights)
+        result["working"] = made.device - weights
+        text += (
+            f"\nweights by --device-map auto, predicted, with {_size(result['working'])} free on each GPU:\n"
+        )
+        text += "\n".join(f"{name:7} {_size(size)}" for name, size in result["devices"].items())
+    say(result, text, as_json)
 
 
 def _size(count: int) -> str:

@@ -11,6 +11,7 @@ from transformers.models.mllama.image_processing_pil_mllama import (
     get_optimal_tiled_canvas,
 )
 
+from mmprobe.models.devices import read_weight
 from mmprobe.models.families.base import Family, LayerParts, View, VisionEncoder, get_decoder_parts
 
 
@@ -52,7 +53,7 @@ def get_layer_parts(layer: Any) -> LayerParts:
         update=layer.cross_attn,
         mid=layer.post_attention_layernorm,
         activation=layer.mlp.act_fn,
-        gain=lambda: layer.cross_attn_attn_gate.tanh(),
+        gain=lambda: read_weight(layer, "cross_attn_attn_gate").tanh(),
         has_cross_attention=True,
     )
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
+from mmprobe.models.devices import read_weight
 from mmprobe.models.families.base import LayerParts
 
 
@@ -79,7 +80,7 @@ class LayerModules(NamedTuple):
     def split(self, kind: str, n_heads: int) -> tuple[Tensor, Tensor | None]:
         """Return the weights [head, dim, hidden] and the bias [head, dim] of a projection."""
         projection, dim = self.projections[kind], self.output.in_features // n_heads
-        weight, bias = projection.weight.detach(), projection.bias
+        weight, bias = read_weight(projection).detach(), read_weight(projection, "bias")
         return weight.view(-1, dim, weight.shape[1]), None if bias is None else bias.detach().view(-1, dim)
 
 

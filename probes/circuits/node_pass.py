@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 
 from mmprobe.errors import NotApplicable
 from mmprobe.models.attention import change_heads
+from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import Change, Listener, hooks_disabled, observe, replace
 from mmprobe.probes.circuits.graph import Graph, LayerModules, read_layers
 from mmprobe.probes.components.decoder_pass import DecoderPass
@@ -109,7 +110,7 @@ class NodePass:
 
     def _split_heads(self, modules: LayerModules, update: Tensor) -> Tensor:
         """Return what each head adds to the stream, float32 [head, position, hidden]."""
-        weight, heads = modules.output.weight.detach().float(), self._heads.float()
+        weight, heads = read_weight(modules.output).detach().float(), self._heads.float()
         added = torch.einsum("phd,ehd->hpe", heads, weight.view(len(weight), heads.shape[1], heads.shape[2]))
         if modules.parts.update is not modules.parts.attention:  # a norm follows the projection
             if modules.output.bias is not None:

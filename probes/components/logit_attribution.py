@@ -14,6 +14,7 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Group, Model
 from mmprobe.models.attention import AttentionCall, observe_attention
 from mmprobe.models.attention_bias import mask_scores
+from mmprobe.models.devices import read_weight
 from mmprobe.models.hooks import observe
 from mmprobe.probes.components.token_places import touched_cells
 from mmprobe.probes.teacher_forcing import (
@@ -193,7 +194,7 @@ class _Record:
     def direction(self, contrast: str | None) -> tuple[Tensor, np.ndarray]:
         """Return the direction of each step's logit in the stream, [step, hidden], and the logits [step]."""
         model, ids = self.forcing.model, self.forcing.ids
-        unembedding = model.hf.get_output_embeddings().weight.detach().float()
+        unembedding = read_weight(model.hf.get_output_embeddings()).detach().float()
         rows = unembedding[ids]
         if contrast is not None:
             tokens = model.tokenizer(contrast, add_special_tokens=False)["input_ids"]
@@ -219,17 +220,21 @@ class _Record:
         if parts.update is not parts.attention:  # a norm follows the projection
             heads = torch.einsum("hsk,hkd->shd", weights, value).flatten(1)
             projected = torch.nn.functional.linear(
-                heads, projection.weight.detach().float(), _float(projection.bias)
+                heads, read_weight(projection).detach().float(), _float(read_weight(projection, "bias"))
             )
             direction = direction * frozen_factor(model, parts.update, projected, self.updates[layer])
         if parts.gain is not None:
             direction = direction * parts.gain().detach().float()
         matrix = (
-            projection.weight.detach().float().view(-1, len(weights), value.shape[-1])
+            read_weight(projection).detach().float().view(-1, len(weights), value.shape[-1])
         )  # [hidden, head, dim]
         reading = torch.einsum("se,ehd->hsd", direction, matrix)
         by_key = weights * torch.einsum("hsd,hkd->hsk", reading, value)
-        bias = None if projection.bias is None else self.project(projection.bias.detach().float(), direction)
+        bias = (
+            None
+            if projection.bias is None
+            else self.project(read_weight(projection, "bias").detach().float(), direction)
+        )
         return by_key.transpose(1, 2).double().cpu().numpy(), bias
 
     def group_keys(self, layer: int, by_key: np.ndarray, sample: Sample) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace as replace_fields
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from mmprobe.analyses.intervals import mean_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
+from mmprobe.models.devices import find_device
 from mmprobe.models.hooks import replace
 from mmprobe.models.prompt import build_batch
 from mmprobe.samples import Sample
@@ -238,10 +240,9 @@ def _split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[np.ndarray, np.ndarr
     return np.flatnonzero(in_train), np.flatnonzero(~in_train), groups
 
 
-def _random_copy(hf: nn.Module, seed: int) -> nn.Module:
+def _random_copy(hf: Any, seed: int) -> nn.Module:
     """Return a model of the same config with the initial weights of its class."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         other = type(hf)(copy.deepcopy(hf.config))
-    parameter = next(hf.parameters())
-    return other.to(device=parameter.device, dtype=parameter.dtype).eval()
+    return other.to(device=find_device(hf.get_input_embeddings()), dtype=hf.dtype).eval()

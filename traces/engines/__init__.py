@@ -10,6 +10,7 @@ from types import ModuleType
 from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
+from mmprobe.models.devices import has_weights, is_dispatched
 from mmprobe.models.shared_prefix import why_not_shared
 from mmprobe.models.torch_hooks import find_hook_after_norm, find_hooked_module
 from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
@@ -70,6 +71,10 @@ def resolve_capture(
         unsupported = module.unsupported_reason(model, batch_size)
         if unsupported is not None:
             raise InputError(f"engine {engine}: {unsupported}")
+        if is_dispatched(model.hf):
+            raise InputError(
+                f'engine {engine}: needs a model on one device, without accelerate\'s hooks; use engine="native"'
+            )
         hooked = find_hooked_module(model.hf)
         if hooked is not None:
             raise InputError(
@@ -78,7 +83,7 @@ def resolve_capture(
             )
         reason = f"engine {engine} records the answer's steps only"
         reasons |= dict.fromkeys(_names("vision/", "prompt/"), reason)
-    if remote and model.hf.device.type == "meta":
+    if remote and not has_weights(model.hf):
         reasons |= dict.fromkeys(_names("tam/"), "the unembedding is where the model is")
     missing = {
         name: reason for name, reason in reasons.items() if name in spec.stored or name in spec.datasets
@@ -120,7 +125,7 @@ def _model_limits(model: Model, layers: list[int], batch_size: int) -> dict[str,
         reasons |= dict.fromkeys(_names("ffn/"), f"{family.name}'s FFNs are mixtures of experts")
     if model.has_cross_attention:
         reasons |= dict.fromkeys(_names("tam/"), f"in {family.name} images are no tokens of the prompt")
-    elif model.hf.device.type == "meta":
+    elif not has_weights(model.hf):
         pass  # without weights, nothing can be said about the logits
     elif hooked := find_hook_after_norm(model.hf, decoder.norm):
         reasons |= dict.fromkeys(_names("tam/"), f"a torch hook on {hooked} may change the logits")

@@ -21,6 +21,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import AttentionCall, Observer, observe_attention
+from mmprobe.models.devices import is_dispatched
 from mmprobe.models.hooks import observe, observe_stream
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.models.torch_hooks import find_hooked_module
@@ -80,7 +81,7 @@ class BatchRecorder(StoppingCriteria):
         self.ids: Tensor | None = None  # [batch, token]; None until the forward pass of the prompt is over
         self.keys = {layer: LayerKeys(self.parts[layer].has_cross_attention) for layer in self.layers}
         self.has_hooks = find_hooked_module(model.hf) is not None
-        self.buffer = ForwardPassBuffer(copies=self.has_hooks)
+        self.buffer = ForwardPassBuffer(self.has_hooks, model.device if is_dispatched(model.hf) else None)
         self.logits: list[Tensor] = []  # each [batch, 1, vocabulary]
         self.normed: list[Tensor] = []  # each [batch, position, hidden]
 
@@ -243,10 +244,11 @@ class ForwardPassBuffer:
 
     Args:
         copies: copy each layer's values at once. Hooks of the user may change them in place later.
+        device: gather the layers' values there, since tensors of several devices cannot be joined.
     """
 
-    def __init__(self, copies: bool) -> None:
-        self.copies = copies
+    def __init__(self, copies: bool, device: torch.device | None = None) -> None:
+        self.copies, self.device = copies, device
         self.current: dict[str, dict[int, Tensor]] = defaultdict(dict)  # of the present pass, by layer
         self.passes: dict[str, list[Tensor]] = defaultdict(list)  # each [batch, 1, layer, ...]
         self.layers: dict[str, list[int]] = {}  # layers that ran
@@ -254,7 +256,8 @@ class ForwardPassBuffer:
     def add(self, name: str, layer: int, values: Tensor) -> None:
         """Add a layer's values [batch, position, ...] of the present pass."""
         last = _last_position(values)
-        self.current[name][layer] = last.clone() if self.copies else last
+        last = last.clone() if self.copies else last
+        self.current[name][layer] = last if self.device is None else last.to(self.device)
 
     def end_pass(self) -> None:
         """End a forward pass."""

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from mmprobe.cache import Run, open_run
 from mmprobe.errors import InputError
 from mmprobe.models import Model, load_model
+from mmprobe.models.devices import has_weights
 from mmprobe.models.shared_prefix import prefix_key, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces.run import RunSettings, open_part, open_tracer, prepare_run
@@ -45,7 +46,7 @@ class ModelChoice:
         Raises:
             InputError: the model has weights. Workers could not load them, nor what was changed in them.
         """
-        if model.hf.device.type != "meta":
+        if has_weights(model.hf):
             raise InputError(
                 f"model {model.name}: workers load the model themselves; give one without weights, from load_shapes"
             )
