@@ -303,9 +303,8 @@ class _SageState(MethodState):
         chats, tokens_of = [], []
         for row, (chat, prompt) in enumerate(zip(self.context.chats, prompts, strict=True)):
             states = self.prompt_states[row, torch.from_numpy(prompt.visual_positions + prompt.padding)]
-            activation = (states @ unembedding[row]).float()  # equation 18
-            attention = self.map.select_visual(row)
-            occluded = select_largest(attention, method.k) & select_largest(activation, method.k)
+            attended = select_largest(self.map.select_visual(row), method.k)
+            occluded = attended & select_largest((states @ unembedding[row]).float(), method.k)  # equation 18
             masks = find_pixels(prompt, occluded)
             images = [
                 paint_pixels(image, pixels, method.fill)

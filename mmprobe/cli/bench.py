@@ -119,9 +119,9 @@ def bench(
       mmprobe bench diagnosis --tools diagnosis,chance --n 24 --out results/tools
     """
     if name == "diagnosis":
-        if model is not None or data is not None:
+        if model is not None or data is not None or device_map is not None:
             raise InputError(
-                "bench diagnosis: asks the organisms; leave out --model and --data, see --models"
+                "bench diagnosis: asks the organisms; leave out --model, --data and --device-map, see --models"
             )
         bench_tools(out, n or PAIRS, device, parse_benchmark_options(context.args), as_json)
         return

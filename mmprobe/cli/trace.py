@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -118,7 +118,7 @@ def trace(
 
     spec = load_capture(capture)
     crew = open_workers(workers, ray, device)
-    choice = {"device": device, "dtype": dtype, "revision": revision}
+    choice: dict[str, Any] = {"device": device, "dtype": dtype, "revision": revision}
     if remote or crew is not None:
         loaded = load_shapes(model, **choice)
     else:
@@ -209,7 +209,7 @@ def plan(
     Examples:
       mmprobe plan --model tiny-spd --samples 1000 --max-new-tokens 64
       mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --capture full --probe
-      mmprobe plan --model qwen2.5-vl-72b --samples 1000 --dtype bfloat16 --devices 80GB,80GB
+      mmprobe plan --model qwen2.5-vl-72b --samples 1000 --devices 80GB,80GB
     """
     if samples is None and data is None:
         raise InputError("plan: give --samples, --data or both")
@@ -227,11 +227,11 @@ def plan(
 
     from mmprobe.models import load_model, load_shapes
     from mmprobe.traces import load_capture
-    from mmprobe.traces.device_plan import plan_devices, read_memories
     from mmprobe.traces.dry_run import dry_run
     from mmprobe.traces.engines import resolve_capture
     from mmprobe.traces.plan import mean_prompt_size
     from mmprobe.traces.plan import plan as plan_run
+    from mmprobe.traces.scale.device_plan import plan_devices, read_memories
 
     spec, count = load_capture(capture), samples or len(known)
     memories = read_memories(devices) if devices is not None else []
@@ -241,7 +241,8 @@ def plan(
         tried = known[:: max(len(known) // wanted, 1)][:wanted]
         made = dry_run(loaded, spec, tried, count, max_new_tokens, batch_size)
     else:
-        loaded = load_shapes(model, device=device, dtype=dtype, revision=revision)
+        # on the GPUs that are to come, the dtype is the checkpoint's, as on any device but the CPU
+        loaded = load_shapes(model, device="meta" if memories else device, dtype=dtype, revision=revision)
         prompt = mean_prompt_size(loaded, known[:: max(len(known) // _N_TRIED, 1)]) if known else None
         on_gpu = (
             bool(memories) or device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
