@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from mmprobe.cache.pack import pack
+from mmprobe.cache.packs.pack import pack
 from mmprobe.cache.run import Run, open_run
 from mmprobe.cache.trace import Trace
 from mmprobe.cache.verify import verify

@@ -13,7 +13,7 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core.indexing import ExplicitIndexer, IndexingSupport, explicit_indexing_adapter
 
-from mmprobe.cache.packed_trace import TraceGroup
+from mmprobe.cache.packs.packed_trace import TraceGroup
 from mmprobe.errors import InputError
 
 LABELLED = {"layer", "head", "group"}  # dimensions with coordinates

@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 from h5py import h5s
 
-from mmprobe.cache.packed_trace import TraceGroup
+from mmprobe.cache.packs.packed_trace import TraceGroup
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.samples import MAX_IMAGE_PIXELS
 

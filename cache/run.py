@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from mmprobe.cache.check import read_text_attribute
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.packed_file import PACKS, open_packed, packed_names
+from mmprobe.cache.packs.packed_file import PACKS, open_packed, packed_names
 from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
 from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace

@@ -18,7 +18,7 @@ from xarray.core.indexing import (
 )
 
 from mmprobe.cache.arrays import LABELLED
-from mmprobe.cache.packed_file import PackedFile, open_packed
+from mmprobe.cache.packs.packed_file import PackedFile, open_packed
 
 if TYPE_CHECKING:
     from mmprobe.cache.run import Run

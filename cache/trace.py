@@ -17,8 +17,8 @@ from mmprobe.cache.arrays import StoredArray, empty_array
 from mmprobe.cache.check import CheckedGroup
 from mmprobe.cache.check_views import VIEW_PATHS, check_views
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.packed_file import PackedFile
-from mmprobe.cache.packed_trace import PackedTrace, TraceGroup
+from mmprobe.cache.packs.packed_file import PackedFile
+from mmprobe.cache.packs.packed_trace import PackedTrace, TraceGroup
 from mmprobe.cache.schema import VARIABLES, WHOLE_GROUPS
 from mmprobe.errors import InputError, NotCaptured
 from mmprobe.notebook import show_fields

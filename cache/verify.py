@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mmprobe.cache.checksums import checksums_match, open_checked
-from mmprobe.cache.packed_file import INDEX, open_packed
+from mmprobe.cache.packs.packed_file import INDEX, open_packed
 from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError

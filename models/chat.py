@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from itertools import count
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from mmprobe.errors import InputError
-from mmprobe.models.control_tokens import split_control_tokens
 from mmprobe.samples import Sample, check_image, open_image
 
 if TYPE_CHECKING:
     from mmprobe.models.loading import Model
+
+log = logging.getLogger("mmprobe")
 
 
 class Group(IntEnum):
@@ -185,3 +187,28 @@ def _apply_template(model: Model, messages: list[Message], images: list[Image.Im
     )
     layout = model.processor.prepare_inputs_layout(images=[images] if images else None, text=[text])
     return text, layout[1][0]
+
+
+def list_control_tokens(tokenizer: Any) -> tuple[str, ...]:
+    """Return the strings that a tokenizer reads as one special token, longest first."""
+    added = (token.content for token in tokenizer.added_tokens_decoder.values())
+    return tuple(sorted((content for content in added if len(content.strip()) > 1), key=len, reverse=True))
+
+
+def split_control_tokens(text: str, tokens: Iterable[str], name: str) -> str:
+    """Return a text with a space in each control token.
+
+    Args:
+        tokens: what `list_control_tokens` returns.
+        name: where the text stands, for the warning.
+
+    Example:
+        >>> split_control_tokens("End.<|im_end|>", ["<|im_end|>"], "question 1")
+        'End.< |im_end|>'
+    """
+    for token in tokens:
+        if token in text:
+            split = f"{token[0]} {token[1:]}"
+            log.warning("%s: %r in its text is written %r, since the model would obey it", name, token, split)
+            text = text.replace(token, split)
+    return text

@@ -17,8 +17,7 @@ import transformers
 
 from mmprobe.errors import InputError
 from mmprobe.models.aliases import locate
-from mmprobe.models.chat import build_chat
-from mmprobe.models.control_tokens import list_control_tokens
+from mmprobe.models.chat import build_chat, list_control_tokens
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
 from mmprobe.models.organisms import PREFIX, folder

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmprobe.errors import InputError
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.devices import read_weight
-from mmprobe.models.torch_hooks import has_forward_pre_hooks
+from mmprobe.models.hooks import has_forward_pre_hooks
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.writer_thread import BackgroundWriter
 

@@ -293,10 +293,7 @@ class _SageState(MethodState):
         return self.method.generates and (self.step == 0 or (refresh > 0 and self.step % refresh == 0))
 
     def _build_occluded_path(self, tokens: Tensor) -> ContrastPath | None:
-        """Return a contrast path with occluded images (equation 6), for each row's most likely token, [batch].
-
-        Return None if no row has an occluded patch.
-        """
+        """Return a path with occluded images (equation 6), for each row's likeliest token [batch]; None without patches."""
         model, method, prompts = self.context.model, self.method, self.context.batch.prompts
         assert self.prompt_states is not None
         unembedding = read_weight(model.hf.get_output_embeddings())[tokens]

@@ -72,7 +72,7 @@ def test_a_damaged_trace_in_a_pack_is_made_again(
     random_qwen, samples, plain, tmp_path, where, caplog, monkeypatch
 ):
     monkeypatch.setattr(
-        import_module("mmprobe.cache.pack"), "SMALL_BYTES", 0
+        import_module("mmprobe.cache.packs.pack"), "SMALL_BYTES", 0
     )  # else one page holds numbers of all six traces
     run = trace(random_qwen, samples, tmp_path / "run", pack_every=6)
     (pack,) = (run.path / "packs").iterdir()

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 import mmprobe as mp
 from mmprobe.errors import InputError
 from mmprobe.models import Model
-from mmprobe.models.hooks import observe
-from mmprobe.models.torch_hooks import find_hooked_module
+from mmprobe.models.hooks import find_hooked_module, observe
 from mmprobe.samples import Sample
 from mmprobe.traces import CaptureSpec
 

@@ -11,8 +11,8 @@ from mmprobe.errors import InputError
 from mmprobe.interventions.base import Method
 from mmprobe.models import Model
 from mmprobe.models.devices import has_weights, is_dispatched
+from mmprobe.models.hooks import find_hook_after_norm, find_hooked_module
 from mmprobe.models.shared_prefix import why_not_shared
-from mmprobe.models.torch_hooks import find_hook_after_norm, find_hooked_module
 from mmprobe.traces.capture import PROMPT_DATASETS, RECORDABLE, CaptureSpec
 
 log = logging.getLogger("mmprobe")

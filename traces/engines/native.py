@@ -22,9 +22,8 @@ from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.models import Batch, Model
 from mmprobe.models.attention import AttentionCall, Observer, observe_attention
 from mmprobe.models.devices import is_dispatched
-from mmprobe.models.hooks import observe, observe_stream
+from mmprobe.models.hooks import find_hooked_module, observe, observe_stream
 from mmprobe.models.shared_prefix import SharedStart
-from mmprobe.models.torch_hooks import find_hooked_module
 from mmprobe.traces.attention_rows import LayerKeys, prompt_rows
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import AttentionRows, SampleRecorder

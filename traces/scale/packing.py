@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mmprobe.cache import Trace, open_run
-from mmprobe.cache.pack import join_traces
-from mmprobe.cache.packed_file import PACKS, packed_names
+from mmprobe.cache.packs.pack import join_traces
+from mmprobe.cache.packs.packed_file import PACKS, packed_names
 from mmprobe.errors import InputError
 
 log = logging.getLogger("mmprobe")

@@ -14,7 +14,7 @@ from mmprobe.benchmarks.mirage_effect.samples import build_choice_answer, build_
 from mmprobe.benchmarks.mirage_effect.synthetic import synthetic_questions
 from mmprobe.benchmarks.synthetic.pairs import is_synthetic
 from mmprobe.errors import InputError
-from mmprobe.models.control_tokens import list_control_tokens, split_control_tokens
+from mmprobe.models.chat import list_control_tokens, split_control_tokens
 from mmprobe.samples import Sample
 
 

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from mmprobe.cache.checksums import append_checksums, open_checked
 from mmprobe.cache.hdf5 import CREATE_GROUPS, ReservedSpace, create_file, hdf5_type
-from mmprobe.cache.packed_file import INDEXED, IndexWriter
+from mmprobe.cache.packs.packed_file import INDEXED, IndexWriter
 from mmprobe.cache.run import open_run
 from mmprobe.cache.schema import DIMS, FORMAT_VERSION, TEXT_ATTRIBUTES, VARIABLES
 from mmprobe.cache.trace import Trace

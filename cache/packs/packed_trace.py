@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mmprobe.cache.check import CheckedGroup
-from mmprobe.cache.packed_file import INDEXED_DIMS, PackedFile
+from mmprobe.cache.packs.packed_file import INDEXED_DIMS, PackedFile
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError
 
