@@ -42,6 +42,13 @@ def check_device_map(name: str, device: str, device_map: DeviceMap) -> None:
         raise InputError(
             f"device map {device_map!r}: choose {', '.join(DEVICE_MAPS)}, or a file that ends with .json"
         )
+    for place in () if isinstance(device_map, str) else {*device_map.values()} - {"disk"}:
+        try:
+            torch.empty(0, device=place)
+        except (RuntimeError, AssertionError):
+            raise InputError(
+                f"device map: {place}: not available; choose cpu, disk or a GPU's number"
+            ) from None
     if name.startswith(PREFIX):
         raise InputError(f"model {name!r}: its adapter is merged on one device; leave the device map out")
     check_accelerate()

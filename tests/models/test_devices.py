@@ -140,6 +140,8 @@ def test_a_device_map_loads_weights_where_it_says(tiny_spd, samples):
         ({"device_map": "even"}, "device map 'even': choose auto"),
         ({"device_map": "auto", "device": "cpu"}, "choose one"),
         ({"device_map": {"model.vision": "cpu"}}, "has no module 'model.vision'"),
+        ({"device_map": {"": 99}}, "device map: 99: not available"),
+        ({"device_map": {"": "gpu"}}, "device map: gpu: not available"),
         ({"device_map": {"model.visual": "cpu"}}, "gives no device for model.language_model.embed_tokens"),
     ],
 )
