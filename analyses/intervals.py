@@ -11,9 +11,8 @@ sample belongs to (`held_out.image_groups`). What is drawn is a set with all its
   Cameron, Gelbach and Miller, 2008, doi:10.1162/rest.90.3.414).
 
 Three choices are ours, made by simulation (docs/intervals.md). Each end is at least as far away as Student's t
-puts it, so that the bootstrap moves an end out, never in. The degrees of freedom are those of the number of sets
-where all have the same size, and fewer where few sets hold most samples. And no draw has a standard error under
-a fifth of the sample's, so that draws of equal sets do not make the interval infinite.
+puts it. Its degrees of freedom are sets - 1, and fewer where few sets hold most samples. No draw has a standard
+error under a fifth of the sample's, so that draws of equal sets do not make the interval infinite.
 """
 
 from __future__ import annotations
@@ -46,14 +45,12 @@ def mean_interval(
     Args:
         values: [sample, ...]. The interval is NaN where a value is.
         groups: int [sample], the set of images of each sample. None: each sample is its own.
-        range: smallest and largest possible value of a quantity that may be 0 or 1 in all samples without
-            being a share: `QUANTITY` for an effect. The ends stay within.
+        range: smallest and largest value of a quantity that is no share: `QUANTITY` for an effect.
         seed: of the bootstrap.
 
     Returns:
         Low and high end [...]. Both are NaN for fewer than two groups, which do not show a spread. Where all
-        values are equal, they have the width that as many groups leave open in the range
-        (`unseen_interval`): none without a range.
+        values are equal, they are those of `unseen_interval`: without a range they have no width.
 
     Example:
         >>> low, high = mean_interval(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 2]))
@@ -84,10 +81,9 @@ def share_interval(successes: np.ndarray, trials: np.ndarray) -> Interval:
 
     The effective number is n / deff (Korn and Graubard, 1998). deff is the variance of the share over groups
     divided by its variance if all trials were independent, and 1 or more. Few groups show deff badly, so the
-    number is also multiplied by (t of n - 1 / t of groups - 1)^2: in full where deff is 2 or more, to the power of
-    deff - 1 below (ours). No group counts for less than one trial: the number is at least n^2 / (sum of squared
-    group sizes), as if all trials of a group were the same. It is this number where all trials agree, which does
-    not show what they share.
+    number is also multiplied by (t of n - 1 / t of groups - 1)^2, to the power of deff - 1 where it is under 2
+    (ours). No group counts for less than one trial: the number is at least n^2 / (sum of squared group sizes), as
+    if all trials of a group were the same. It is this number where all agree, which does not show what they share.
 
     Args:
         successes: [group, ...].
@@ -250,6 +246,17 @@ def percentile_interval(
     return low, high
 
 
+def central_range(values: np.ndarray) -> tuple[float, float]:
+    """Return the ends of the middle 95 % of values [shuffle], such as scores by chance.
+
+    Example:
+        >>> [round(end, 3) for end in central_range(np.arange(1001) / 1000)]
+        [0.025, 0.975]
+    """
+    low, high = np.quantile(values, [_TAIL, 1 - _TAIL]).tolist()
+    return low, high
+
+
 def unseen_interval(value: np.ndarray, groups: int, range: Range) -> Interval:
     """Return the interval of a value that is the same in all groups.
 
@@ -280,14 +287,8 @@ def _freedom(sizes: np.ndarray) -> float:
 
     It lies between groups - 1 and their effective number - 1, n^2 / (sum of squared sizes) - 1. Both are the
     same for equal sizes.
-
-    Example:
-        >>> _freedom(np.array([2.0, 2.0, 2.0])), round(_freedom(np.array([1.0, 1.0, 4.0])), 2)
-        (2.0, 1.4)
     """
-    if not len(sizes):
-        return 1.0
-    effective = float(sizes.sum()) ** 2 / float(sizes @ sizes)
+    effective = float(sizes.sum()) ** 2 / max(float(sizes @ sizes), 1.0)
     return max(1.0, (1 - UNEQUAL_SIZES) * len(sizes) + UNEQUAL_SIZES * effective - 1)
 
 

@@ -17,7 +17,7 @@ from mmprobe.analyses.held_out import (
     skip_checks,
     weighted_auc,
 )
-from mmprobe.analyses.intervals import statistic_interval
+from mmprobe.analyses.intervals import central_range, statistic_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 
@@ -176,7 +176,7 @@ def _add_auc(out: xr.Dataset, seed: int) -> None:
     for _ in range(SHUFFLES):
         shuffled = shuffle_within_folds(labels, groups, fold, rng)
         chance.append(weighted_auc(held_out_scores(values, shuffled, fold), shuffled == 1).item())
-    low, high = np.quantile(chance, [0.025, 0.975]).tolist()
+    low, high = central_range(np.array(chance))
     out["auc_shuffled"] = ((), np.mean(chance))
     out["auc_shuffled_low"] = ((), low)
     out["auc_shuffled_high"] = ((), high)

@@ -81,9 +81,8 @@ that the data do not allow is listed as not run, with what it would need. It tak
 
 Tools are asked about models with planted causes ([organisms.md](organisms.md)). Thresholds of tools without their own
 are chosen on the development models (seeds 0 to 2); held-out models have other seeds and other images. Models of seed 5 do not
-ship, and are asked by the diagnosis alone. Numbers have
-95 % intervals over models, and the number of models. *AUROC of answers* is on partial organisms, whose cause acts on
-some answers. Scores on development models are too good, for every tool: its thresholds were chosen on them. The measures
+ship, and are asked by the diagnosis alone. Numbers have 95 % intervals over models, and the number of models. *AUROC of
+answers* is on partial organisms, whose cause acts on some answers. Scores on development models are too good, for every tool: its thresholds were chosen on them. The measures
 that correlate give one number for all causes, in the direction that is claimed for them.
 
 {models}

@@ -256,9 +256,8 @@ def test_every_result_has_a_figure(toy, colours):
         direct_logit_attribution(toy, colours[0]),
     ):
         (panel,) = figures(ds)
-        assert colours[0].id in panel.title and "One answer, toy" in panel.caption.replace(
-            "one answer", "One answer"
-        )
+        assert colours[0].id in panel.title
+        assert "ne answer, the true one and not what the model said, toy" in panel.caption
 
 
 def test_the_model_is_restored(toy, colours):
