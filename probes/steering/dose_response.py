@@ -110,8 +110,8 @@ def dose_response(
     out["n"] = (dims, np.isfinite(values).sum(-1))
     of_share = np.isin(values[np.isfinite(values)], (0, 1)).all()  # at every scale, not at one by chance
     measures = {"mean": (values, None if of_share else QUANTITY), "changed": (changed.astype(float), None)}
-    for name, (array, range) in measures.items():
-        for end, numbers in zip(("", "_low", "_high"), _means(array, groups, range), strict=True):
+    for name, (array, bounds) in measures.items():
+        for end, numbers in zip(("", "_low", "_high"), _means(array, groups, bounds), strict=True):
             out[f"{name}{end}"] = (dims, numbers)
     out.attrs = {
         "analysis": "dose_response",
