@@ -63,6 +63,7 @@ def drawn_figures(page: Page) -> Iterator[Locator]:
             link.click()
         for index in range(page.locator(".plot:visible").count()):
             drawn = page.locator(".plot:visible").nth(index)
+            drawn.scroll_into_view_if_needed()
             drawn.locator(".main-svg").first.wait_for()
             yield drawn
 
