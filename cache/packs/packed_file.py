@@ -228,13 +228,22 @@ class PackedFile:
         found: dict[str, str] = {}
         for name in INDEXED:
             for trace_id in self.names if self.table(name) is not None else ():
-                place, key = self.find(trace_id, name), f"samples/{trace_id}/{name}"
-                data = self.file[key].id if place is not None and key in self.file else None
-                if place is not None and (
-                    data is None or place != (data.get_offset(), data.shape, data.dtype)
-                ):
+                place = self.find(trace_id, name)
+                if place is not None and place != self._stored_place(trace_id, name):
                     found.setdefault(trace_id, name)
         return found
+
+    def _stored_place(self, trace_id: str, name: str) -> tuple[Any, ...] | None:
+        """Return offset, shape and dtype of a data set as HDF5 has them; None for what is no data set of this file."""
+        parent = self.file.id
+        *groups, leaf = name.split("/")
+        try:
+            for group in ("samples", trace_id, *groups):
+                parent = open_group(parent, group)
+            data = open_hard_link(parent, leaf)
+            return data.get_offset(), data.shape, data.dtype
+        except (ValueError, TypeError):  # a link, a group, or a type that numpy lacks
+            return None
 
 
 @contextmanager

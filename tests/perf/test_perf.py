@@ -18,7 +18,7 @@ PERF = Path(__file__).parent.parent.parent / "perf"
         ("overhead", 7),
         ("prefixes", 4),
         ("memory", 1),
-        ("disk", 3),
+        ("disk", 4),
         ("analyses", 10),
         ("threads", 1),
         ("causes", 10),
