@@ -40,7 +40,8 @@ all its samples. A sample that shares nothing is a set of its own.
 - **Everything else** (means, F1, the area under a curve, differences) gets a studentised bootstrap over sets. The
   statistic is computed again without each set. What each set changes is drawn with replacement 2000 times, and each
   draw is divided by its own standard error. This follows skewed data, which a plain percentile bootstrap does not. Each end is
-  at least as far away as Student's t puts it.
+  at least as far away as Student's t puts it. Its degrees of freedom are the number of sets - 1. They are fewer where few sets
+  hold most samples.
 - If **no set differs** from the others, the interval is what as many sets leave open: Wilson's upper end of 0 of so many
   sets, times the distance to the end of the metric's range. A number without a range, such as a cosine or an effect in nat,
   gets no width. An effect that is exactly 0 in all samples is such a number, and no share.
@@ -63,7 +64,7 @@ bootstrap over samples that earlier versions used. {inside} of {cells} rows are 
 
 What 12 samples cannot show stays hidden. The mean of data with a long tail (lognormal 1) rests on values that most draws
 of 12 samples do not hold, so about one interval in ten misses it. Wilson's interval of 12 answers covers more than it
-must, since 12 answers have only 13 shares.
+must, since 12 answers have only 13 shares. Two sets do not show how much the answers of a set agree.
 
 Made by `scripts/write_intervals.py`. `tests/analyses/test_intervals.py` checks it.
 """
