@@ -157,6 +157,16 @@ def test_answers_can_be_searched_and_filtered(tmp_path: Path, show: Callable[...
     assert rows(page) == []
 
 
+def test_the_overview_links_as_many_answers_as_the_explorer_has(run: Run, tmp_path: Path) -> None:
+    unfaithful = [name for name in run.ids if run.faithful(name) is False]
+    records = [answer(name) for name in run.ids] + [answer("untraced", faithful=False)]
+    page = write_report(run, [], tmp_path / "run.html").read_text()
+    both = write_report(run, [], tmp_path / "both.html", results=read_results(write(tmp_path / "r", records)))
+    assert unfaithful and f">{len(unfaithful)} unfaithful →</a>" in page
+    linked = f">{len(unfaithful) + 1} unfaithful, {len(unfaithful)} of them in the explorer →</a>"
+    assert linked in both.read_text()
+
+
 def test_rows_of_three_thousand_samples_are_added_on_demand(
     tmp_path: Path, show: Callable[..., Page]
 ) -> None:

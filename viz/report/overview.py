@@ -230,6 +230,22 @@ def count_answers(
     return counts, note
 
 
+def count_shown_errors(
+    run_labels: Mapping[str, bool | None],
+    results: Results | None,
+    labels: Sequence[bool | None],
+    links: Mapping[str, str],
+) -> int:
+    """Return how many of the unfaithful answers the explorer shows: those with a trace that it has room for.
+
+    Args:
+        links: of the samples in the explorer.
+    """
+    names = run_labels if results is None else [answer.id for answer in results.answers]
+    known = zip(names, run_labels.values() if results is None else labels, strict=True)
+    return sum(label is False and name in links for name, label in known)
+
+
 def overview_page(previews: Iterable[str], **parts: Any) -> Markup:
     """Return the page. `parts` are the values of overview.html."""
     return render("overview.html", previews=list(previews), most_failures=_MAX_FAILURES, **parts)

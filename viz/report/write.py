@@ -24,6 +24,7 @@ from mmprobe.viz.report.images import Images
 from mmprobe.viz.report.overview import (
     Findings,
     count_answers,
+    count_shown_errors,
     faithful_share,
     find_diagnoses,
     findings_table,
@@ -84,7 +85,7 @@ def write_report(
     overview = overview_page(
         [page.preview for page in analyses],
         share=faithful_share(list_labelled(run, labels, results, answer_labels)),
-        explored=bool(explorer.data),
+        shown_errors=count_shown_errors(labels, results, answer_labels, explorer.links),
         results=run is None,
         dependence=dependence_line(run, interchange) if run is not None else "",
         diagnoses=find_diagnoses(run),
