@@ -26,7 +26,7 @@ from mmprobe.diagnosis.bench.tools import Tool, ToolScores, load_tools
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.lock import lock_folder
 from mmprobe.models import Model, load_model
-from mmprobe.models.organisms import acts_on, card, names
+from mmprobe.models.organisms import Card, acts_on, card, folder, names
 from mmprobe.samples import Sample
 
 SCORES, RESULTS = "scores.jsonl", "results.json"
@@ -65,7 +65,8 @@ def bench_diagnosis(
         n: pairs that a model is asked about.
 
     Raises:
-        InputError: there is no such organism or tool, or `out` holds scores over another number of pairs.
+        InputError: there is no such organism or tool, two organisms have one name, or `out` holds scores over
+            another number of pairs.
 
     Example:
         >>> bench_diagnosis("results/tools", tools=["diagnosis", "chance"])      # doctest: +SKIP
@@ -75,7 +76,7 @@ def bench_diagnosis(
         raise InputError(
             "bench diagnosis: no organisms ship with this copy; plant them with `make organisms`"
         )
-    cards = {name: card(name) for name in chosen}
+    cards = _read_cards(chosen)
     with lock_folder(out, "scoring tools into it"):
         file = out / SCORES
         done = read_rows(file, n)
@@ -97,6 +98,23 @@ def bench_diagnosis(
         scored = score_rows(rows)
         write_atomic(out / RESULTS, json.dumps(to_json(scored), indent=1) + "\n")
     return scored
+
+
+def _read_cards(organisms: Sequence[str]) -> dict[str, Card]:
+    """Return the card of each organism, by the name or path that was given. One that is given twice counts once."""
+    cards: dict[str, Card] = {}
+    given: dict[str, str] = {}
+    for organism in organisms:
+        own = card(organism)
+        first = given.setdefault(own.name, organism)
+        if first == organism:
+            cards[organism] = own
+        elif folder(first).resolve() != folder(organism).resolve():
+            raise InputError(
+                f"bench diagnosis: {first} and {organism} are both called {own.name} in card.json; "
+                "scores are kept by name, so change one of them"
+            )
+    return cards
 
 
 def run_tool(name: str, tool: Tool, model: Model, samples: Sequence[Sample], organism: str) -> Row:

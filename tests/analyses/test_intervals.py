@@ -94,6 +94,31 @@ def test_the_design_effect_by_hand():
     assert mean_interval(values, np.repeat(np.arange(4), 4))[0] == pytest.approx(low)
 
 
+def test_a_small_design_effect_by_hand():
+    """Sets of 4 with 4, 3, 1, 2 right: residuals 1.5, 0.5, -1.5, -0.5, so the variance is 4 / 3 * 5 / 256.
+    Alone it would be 1 / 64: deff 5 / 3, and few groups count to the power of 2 / 3."""
+    few = (stats.t.ppf(0.975, 15) / stats.t.ppf(0.975, 3)) ** 2
+    n = 16 / (5 / 3) * few ** (2 / 3)
+    z = stats.norm.ppf(0.975)
+    centre = (0.625 + z**2 / 2 / n) / (1 + z**2 / n)
+    low, high = share_interval(np.array([4, 3, 1, 2]), np.array([4, 4, 4, 4]))
+    assert float(low + high) / 2 == pytest.approx(centre)
+
+
+def test_one_large_group_costs_degrees_of_freedom_by_hand():
+    """Thirty groups of one sample, and one of ten whose values are the mean: n^2 / (sum of squares) is 1600 / 130."""
+    values = np.concatenate([np.tile([-1.0, 1.0], 15), np.zeros(10)])
+    groups = np.minimum(np.arange(40), 30)
+    freedom = 0.4 * 31 + 0.6 * 1600 / 130 - 1
+    pulls = np.concatenate([np.tile([-1.0, 1.0], 15) * 30 / 39, [0.0]])
+    error = np.sqrt((pulls**2).sum() / 31 / 30)
+    low, high = mean_interval(values, groups)
+    assert high == pytest.approx(stats.t.ppf(0.975, freedom) * error) and low == pytest.approx(-high)
+    counts = np.stack([values, np.ones(40)], 1)
+    by_sums = sums_interval(lambda sums: sums[..., 0] / sums[..., 1], counts, groups)
+    assert float(by_sums[1]) == pytest.approx(float(high), rel=0.01)
+
+
 def test_means_agree_with_a_slow_bootstrap():
     rng = np.random.default_rng(5)
     groups = np.repeat(np.arange(14), rng.integers(1, 5, 14))

@@ -92,6 +92,20 @@ def test_images_are_exchanged_for_those_with_another_answer(toy, tmp_path):
         assert found["looks"] is not None
 
 
+def test_an_answer_without_images_of_a_kind_leaves_the_readings_of_the_others(toy, tmp_path):
+    samples = [draw_sample(tmp_path, colour) for colour in ("red", "green", "blue")]
+    answers = answers_of(toy, samples)
+    images = [[Image.open(path).convert("RGB") for path in sample.images] for sample in samples]
+    others = [{}, {"contrast": images[0]}, {"contrast": images[1], "further 1": images[0]}]
+    together = read_with_images(toy, answers, others, looks=False)
+    assert [list(reading) for reading in together] == [["own", *kinds] for kinds in others]
+    for answer, other, reading in zip(answers, others, together, strict=True):
+        alone = read_with_images(toy, [answer], [other], looks=False)[0]
+        for kind in ("own", *other):
+            np.testing.assert_allclose(reading[kind].logprobs, alone[kind].logprobs, atol=1e-5)
+    assert together[1]["contrast"].logprobs[0] < together[1]["own"].logprobs[0] - 0.1
+
+
 def test_a_region_alone_is_exchanged(toy, tmp_path):
     samples = [draw_sample(tmp_path, colour, cell) for colour, cell in (("red", (1, 2)), ("blue", (0, 1)))]
     regions = [{"image": 0, "box": (0, 0, 20, 30)}]

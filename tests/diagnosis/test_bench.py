@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from mmprobe.diagnosis.bench.tools import ToolScores, guess, load_tools
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch
 from mmprobe.models import load_model
-from mmprobe.models.organisms import acts_on, card, names
+from mmprobe.models.organisms import acts_on, card, folder, names
 from mmprobe.samples import Sample
 
 
@@ -155,6 +157,28 @@ def test_pairs_of_each_difficulty_get_every_round_of_questions(tmp_path):
         )
     found = sorted((level, sorted(types)) for (_, level), types in asked.items())
     assert found == sorted((level, sorted(types)) for level in ("easy", "medium", "hard") for types in ROUNDS)
+
+
+def test_organisms_of_other_splits_and_of_later_seeds_get_pairs_of_their_own(tmp_path):
+    shipped = card("control-true-0"), card("control-true-3"), card("control-true-4")
+    fresh = [shipped[-1].model_copy(update={"seed": seed}) for seed in (5, 6)]
+    scenes = [
+        {Path(path).read_bytes() for sample in load_pairs(tmp_path, about, 2) for path in sample.images}
+        for about in (*shipped, *fresh)
+    ]
+    assert scenes[1] == scenes[2], "held-out organisms share theirs"
+    apart = [scenes[0], *scenes[2:]]
+    assert len(set.union(*apart)) == sum(map(len, apart))
+
+
+def test_two_organisms_of_one_name_are_refused(tmp_path):
+    for copy in ("first", "second"):
+        shutil.copytree(folder("control-true-0"), tmp_path / copy)
+    with pytest.raises(InputError, match="both called control-true-0"):
+        bench_diagnosis(
+            tmp_path / "out", [str(tmp_path / "first"), str(tmp_path / "second")], ["chance"], n=1
+        )
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
