@@ -21,6 +21,11 @@ _END = re.compile(r"(?<=[.!?])\s+")
 _NUMBERING = re.compile(r"\s*(?:[*_#>-]+\s*)?\(?\d{1,2}[.)]\s+")
 
 
+def fold(text: str) -> str:
+    """Fold the case of a text, and join its words with single spaces."""
+    return " ".join(text.split()).casefold()
+
+
 def normalize_words(text: str) -> tuple[str, ...]:
     """Return the casefolded words of a short answer, without punctuation, articles and dollars."""
     text = unicodedata.normalize("NFKC", numbers.remove_tex(text)).replace("$", " ")

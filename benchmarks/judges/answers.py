@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmprobe.benchmarks.judges.parsing import field_reader
-from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
+from mmprobe.benchmarks.judges.parsing import reader
+from mmprobe.benchmarks.judges.prompts import with_notice
 from mmprobe.benchmarks.judges.types import JudgeRequest
 
-CORRECT = (
-    """\
+CORRECT = with_notice("""\
 You check whether a response ends in the true answer of a question about a picture. You do not see the picture; the true
 answer is right.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"correct": true}
 
 - true where the answer that the response ends in says the same as the true one: other words for it, equal numbers,
@@ -29,10 +26,9 @@ answer is right.
 Examples, by true answer and response: "0.5 m" and "... so it is 50 cm long.": true. "0.5 m" and "The rod measures 5 m.":
 false. "a pentagon" and "It has five corners and five sides, a pentagon.": true. "7" and "Let us count them one by one:":
 null.
-"""
-)
+""")
 
-read_correct = field_reader("correct", bool | None)  # null: the response states no answer
+read_correct = reader(correct=bool | None)  # null: the response states no answer
 
 
 def correct_request(

@@ -41,18 +41,26 @@ def read_reply(reply: str, form: type[_Form]) -> _Form:
         raise UnusableReply(f"it does not have the form asked for{place and f', at {place}'}") from None
 
 
-def field_reader(name: str, kind: Any) -> Callable[[str], tuple[Any]]:
-    """Return a reader of replies with one field, whose value is the only label.
+def reader(**kinds: Any) -> Callable[[str], tuple[Any, ...]]:
+    """Return a reader of replies with these fields of these types. Their values are the labels, in this order.
 
     Example:
-        >>> field_reader("correct", bool)('{"correct": true}')
+        >>> reader(correct=bool)('{"correct": true}')
         (True,)
     """
-    fields: dict[str, Any] = {name: (kind, ...)}
-    form: Any = create_model("Reply", __base__=StrictReply, **fields)
-    return lambda reply: (getattr(read_reply(reply, form), name),)
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
+    form = create_model("Reply", __base__=StrictReply, **fields)
+    return lambda reply: tuple(getattr(read_reply(reply, form), name) for name in kinds)
 
 
-def squash_spaces(text: str) -> str:
-    """Fold the case of a text, and join its words with single spaces."""
-    return " ".join(text.split()).casefold()
+def list_reader(kind: Any, count: int, items: str) -> Callable[[str], tuple[Any, ...]]:
+    """Return a reader of replies whose field `labels` holds a label of a type for each of `count` items."""
+    read = reader(labels=list[kind])
+
+    def read_labels(reply: str) -> tuple[Any, ...]:
+        (labels,) = read(reply)
+        if len(labels) != count:
+            raise UnusableReply(f"it holds {len(labels)} labels for {count} {items}")
+        return tuple(labels)
+
+    return read_labels

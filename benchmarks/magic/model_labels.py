@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from mmprobe.benchmarks.judges import MAX_ANSWER_CHARS, Judge, Judgement, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, field_reader, read_reply
+from mmprobe.benchmarks.judges.parsing import list_reader, reader
 from mmprobe.benchmarks.magic.data import HealCase, MagicQuestion
 from mmprobe.benchmarks.magic.labels import AnswerLabel, HealLabel, MagicLabels, StepLabel
 from mmprobe.benchmarks.magic.prompts import ANSWER, HEALED, HEALED_EXPLICIT, STEPS
@@ -17,12 +16,8 @@ from mmprobe.benchmarks.magic.steps import reasoning_steps
 
 _HEAL_PROMPTS = {"healed": HEALED, "healed_explicit": HEALED_EXPLICIT}
 _STEP_LABELS: dict[str, bool | None] = {"correct": True, "wrong": False, "unknown": None}
-read_answer = field_reader("label", AnswerLabel)
-read_healed = field_reader("label", HealLabel)
-
-
-class _Steps(StrictReply):
-    labels: list[StepLabel]
+read_answer = reader(label=AnswerLabel)
+read_healed = reader(label=HealLabel)
 
 
 def label_by_judge(
@@ -77,7 +72,7 @@ def _answer_requests(question: MagicQuestion, response: str | None) -> dict[str,
             "known": [question.full_answer or question.answer, *known],
             "steps": [{"number": number, "text": step} for number, step in enumerate(steps, 1)],
         }
-        requests["steps"] = JudgeRequest(STEPS, step_data, partial(read_steps, count=len(steps)))
+        requests["steps"] = JudgeRequest(STEPS, step_data, list_reader(StepLabel, len(steps), "steps"))
     return requests
 
 
@@ -94,14 +89,6 @@ def _heal_request(prompt: str, question: MagicQuestion, case: HealCase, text: st
         "continuation": text,
     }
     return JudgeRequest(prompt, data, read_healed)
-
-
-def read_steps(reply: str, count: int) -> tuple[StepLabel, ...]:
-    """Return the labels of a reply to `STEPS`, one for each of `count` steps."""
-    labels = read_reply(reply, _Steps).labels
-    if len(labels) != count:
-        raise UnusableReply(f"it holds {len(labels)} labels for {count} steps")
-    return tuple(labels)
 
 
 def _make_labels(

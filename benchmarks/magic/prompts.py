@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
+from mmprobe.benchmarks.judges.prompts import with_notice
 
 QUESTION = """\
 Numbered red boxes are drawn on the picture: {boxes}. There are no others.
@@ -25,14 +25,11 @@ Answer: Yes, the cup is to the left of the laptop.
 Your last line, too, begins with "Answer:" and gives the answer in one sentence."""
 HEAL = " If you notice that something you wrote before is wrong, say so and put it right."
 
-ANSWER = (
-    """\
+ANSWER = with_notice("""\
 You check whether a response answers a question about a picture as the true answer does. You do not see the picture;
 the true answer is right.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"label": "correct"}
 
 - Take the conclusion that the response comes to; if it comes to none, or to two that conflict, it is "incorrect".
@@ -42,20 +39,19 @@ the true answer is right.
 
 Examples, by conclusion and true answer: "The sofa is beige." and "tan": "correct". "It is a metal chair." and "wood":
 "incorrect". "Yes." and "Yes, the bus is behind the tree.": "correct". "A vehicle." and "The bus is red.": "incorrect".
-"""
-)
+""")
 
-_HEALED_TASK = """\
+_HEALED_TASK = with_notice("""\
 You check whether somebody who began to reason wrongly about a picture put it right. The reasoning so far holds at least
 one wrong step; the corrections say what is true instead; the continuation is what was written next. You do not see the
 picture; the corrections are right.
 
-"""
+<NOTICE>
+""")
 
 # Section 4.3: some later step says what a correction says.
 HEALED = (
     _HEALED_TASK
-    + DATA_NOTICE
     + """\
 {"label": "healed"}
 
@@ -72,7 +68,6 @@ is "healed". "The dog is asleep." is "not_healed". "I am not sure about R2." is 
 # Figure 17: the continuation also says that the step was wrong.
 HEALED_EXPLICIT = (
     _HEALED_TASK
-    + DATA_NOTICE
     + """\
 {"label": "healed"}
 
@@ -85,14 +80,11 @@ but a fox." is "healed". "The fox is asleep." is "not_healed". "R2 may be wrong.
 """
 )
 
-STEPS = (
-    """\
+STEPS = with_notice("""\
 You check the steps of somebody's reasoning about a picture that has numbered boxes. You do not see the picture; what is
 given as known is true.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"labels": ["correct", "wrong", "unknown"]}
 
 - One label for each step, in the order of the steps.
@@ -102,5 +94,4 @@ given as known is true.
 
 An example: it is known that "R1 shows a red bus." and that the answer is "No, the bus is red." The steps "R1 shows a
 bus.", "It is blue.", "The street is wet.", "So the answer is no." are "correct", "wrong", "unknown", "correct".
-"""
-)
+""")

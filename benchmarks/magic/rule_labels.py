@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mmprobe.benchmarks.answers.drawn import find_statement, is_drawn, judge_statement
 from mmprobe.benchmarks.answers.forms import VALUES, find_answer
-from mmprobe.benchmarks.answers.texts import same_text, split_sentences
+from mmprobe.benchmarks.answers.texts import fold, same_text, split_sentences
 from mmprobe.benchmarks.answers.yes_no import read_yes_no
 from mmprobe.benchmarks.magic.data import MagicQuestion
 from mmprobe.benchmarks.magic.labels import UNREAD, MagicLabels
@@ -74,9 +74,9 @@ def _is_full(response: str, full_answer: str) -> bool | None:
 
 
 def _label_steps(question: MagicQuestion, steps: Sequence[str]) -> tuple[bool | None, ...] | None:
-    annotated = {_fold(step.text): step.correct for step in question.steps}
-    if steps and all(_fold(step) in annotated for step in steps):
-        return tuple(annotated[_fold(step)] for step in steps)
+    annotated = {fold(step.text): step.correct for step in question.steps}
+    if steps and all(fold(step) in annotated for step in steps):
+        return tuple(annotated[fold(step)] for step in steps)
     objects = question.metadata.get("objects")
     if isinstance(objects, list) and all(
         isinstance(item, str) and len(item.split()) == 3 for item in objects
@@ -84,7 +84,3 @@ def _label_steps(question: MagicQuestion, steps: Sequence[str]) -> tuple[bool | 
         labels = tuple(step_is_true(step, objects) for step in steps)
         return labels if any(label is not None for label in labels) else None
     return None
-
-
-def _fold(text: str) -> str:
-    return " ".join(text.split()).casefold()

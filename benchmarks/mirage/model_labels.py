@@ -207,7 +207,7 @@ def _read_joined_matches(reply: str, predicted: int, true: int) -> tuple[Any, ..
 
 def _kinds_request(question: MirageQuestion, response: str) -> JudgeRequest[bool]:
     data = _request_data(question, response) | {"true": question.answer, "reference": true_chain(question)}
-    return JudgeRequest(HALLUCINATIONS, data, lambda reply: tuple(read_hallucinations(reply).values()))
+    return JudgeRequest(HALLUCINATIONS, data, read_hallucinations)
 
 
 def _score_request(question: MirageQuestion, response: str, reference: str) -> JudgeRequest[int]:

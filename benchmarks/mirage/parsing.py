@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, create_model
+from pydantic import Field
 
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, read_reply
+from mmprobe.benchmarks.judges.parsing import UnusableReply, reader
 from mmprobe.benchmarks.mirage.data import MAX_ITEMS
-from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Extraction, Kind, Matches, MatchLabel
-
-Score = Annotated[int, Field(ge=1, le=5)]
-
-
-class _Marked(StrictReply):
-    marked: str
-
-
-class _Matches(StrictReply):
-    predicted: list[MatchLabel]
-    true: list[MatchLabel]
-
-
-_KIND_FIELDS: dict[str, Any] = dict.fromkeys(KINDS, (bool, ...))
-_SCORE_FIELDS: dict[str, Any] = dict.fromkeys(DIMENSIONS, (Score, ...))
-_Kinds: Any = create_model("_Kinds", __base__=StrictReply, **_KIND_FIELDS)
-_Scores: Any = create_model("_Scores", __base__=StrictReply, **_SCORE_FIELDS)
-
+from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Extraction, Matches, MatchLabel
 
 # Each reader raises `UnusableReply` where the form is wrong.
+_read_marked = reader(marked=str)
+_read_matches = reader(predicted=list[MatchLabel], true=list[MatchLabel])
+read_hallucinations = reader(**dict.fromkeys(KINDS, bool))  # one verdict a kind (figure 10)
+read_scores = reader(**dict.fromkeys(DIMENSIONS, Annotated[int, Field(ge=1, le=5)]))  # figure 11
+
+
 def read_extraction(reply: str) -> Extraction:
     """Return the steps and claims between the tags of a reply, 1 to 10 of each (section 3.2 and figure 8).
 
@@ -37,7 +25,7 @@ def read_extraction(reply: str) -> Extraction:
         >>> read_extraction('{"marked": "<step>Halve 6.</step> <claim>It is 3.</claim>"}').claims
         ('It is 3.',)
     """
-    marked = read_reply(reply, _Marked).marked
+    (marked,) = _read_marked(reply)
     return Extraction(_find_tagged(marked, "step"), _find_tagged(marked, "claim"))
 
 
@@ -67,20 +55,8 @@ def _find_tagged(text: str, tag: Literal["step", "claim"]) -> tuple[str, ...]:
 
 def read_matches(reply: str, predicted: int, true: int) -> Matches:
     """Return the labels of so many predicted and true items (figure 9)."""
-    matches = read_reply(reply, _Matches)
-    for labels, count, name in ((matches.predicted, predicted, "predicted"), (matches.true, true, "true")):
+    of_predicted, of_true = _read_matches(reply)
+    for labels, count, name in ((of_predicted, predicted, "predicted"), (of_true, true, "true")):
         if len(labels) != count:
             raise UnusableReply(f"{name!r} holds {len(labels)} labels for {count} items")
-    return Matches(tuple(matches.predicted), tuple(matches.true))
-
-
-def read_hallucinations(reply: str) -> dict[Kind, bool]:
-    """Return whether a judge found each of the five kinds of hallucination (figure 10)."""
-    verdicts = read_reply(reply, _Kinds)
-    return {kind: getattr(verdicts, kind) for kind in KINDS}
-
-
-def read_scores(reply: str) -> tuple[int, ...]:
-    """Return the five scores of a reasoning chain, 1 to 5, in the order of `DIMENSIONS` (figure 11)."""
-    scores = read_reply(reply, _Scores)
-    return tuple(getattr(scores, dimension) for dimension in DIMENSIONS)
+    return Matches(tuple(of_predicted), tuple(of_true))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
+from mmprobe.benchmarks.judges.prompts import with_notice
 
-EXTRACT = (
-    """\
+EXTRACT = with_notice("""\
 You list the reasoning of a response to a question about a picture. You do not see the picture; whether the reasoning is
 right is not your concern.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"marked": "<step>Count the rows.</step> <claim>There are 4 rows.</claim>"}
 
 - In the text "marked", a step says what is done to come to the answer, in one short sentence: what is looked at, which
@@ -27,17 +24,13 @@ Examples, by response:
 {"marked": "<claim>Two angles are 50 and 60 degrees.</claim> <step>Use that the angles of a triangle add up to 180 \
 degrees.</step> <claim>The third angle is 80 degrees.</claim>"}
 "Blue.": {"marked": "<step>The answer is blue.</step> <claim>The answer is blue.</claim>"}
-"""
-)
+""")
 
-MATCH = (
-    """\
+MATCH = with_notice("""\
 You compare two lists of pieces of reasoning about the same question about a picture: "predicted", which somebody made,
 and "true", which is right and complete. You do not see the picture.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"predicted": ["MATCH", "CONFLICT", "REASONABLE"], "true": ["MATCH", "CONFLICT"]}
 
 - Exactly one label for each predicted piece and one for each true piece, in the order of the lists.
@@ -50,17 +43,13 @@ Examples: predicted ["The side is 4.", "The area is 12."] and true ["The side is
 {"predicted": ["MATCH", "CONFLICT"], "true": ["MATCH", "CONFLICT"]}
 predicted ["Read the red bar: 30.", "The title is bold."] and true ["The red bar is at 30."]:
 {"predicted": ["MATCH", "CONFLICT"], "true": ["MATCH"]}
-"""
-)
+""")
 
-HALLUCINATIONS = (
-    """\
+HALLUCINATIONS = with_notice("""\
 You check a response that reasons about a picture for five kinds of hallucination. You do not see the picture; the
 reference reasons rightly about it, though there may be other right ways.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"spatial": false, "logical": true, "factuality": false, "context": false, "fabrication": false}
 
 - Each is true where the response holds at least one hallucination of that kind; several can be true.
@@ -76,16 +65,12 @@ Examples, where the reference is "The ball is left of the box, so it is nearer t
 "The ball is left of the box. Left things are always heavier, so it is nearer to the door.": logical and factuality are true.
 "The ball is left of the box, so it is nearer to the door. Answer: the box.": context alone is true.
 "The ball is left of the box and was kicked by Ann, so it is nearer to the door.": fabrication alone is true.
-"""
-)
+""")
 
-SCORES = (
-    """\
+SCORES = with_notice("""\
 You score a response that reasons about a picture, against a reference that reasons rightly. You do not see the picture.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"factual_accuracy": 4, "logical_consistency": 5, "reasoning_completeness": 3, "conceptual_accuracy": 5, \
 "strategy_appropriateness": 4}
 
@@ -101,5 +86,4 @@ Examples, where the reference is "Speed is way by time: 210 km by 3 h is 70 km/h
 "210 : 3 = 70, so 70 km/h.": 5, 5, 5, 5, 5 in this order.
 "Speed is way by time: 120 km by 3 h is 40 km/h.": 2, 5, 5, 5, 5.
 "It looks fast, so 70 km/h.": 3, 1, 1, 2, 1.
-"""
-)
+""")

@@ -7,15 +7,12 @@ from collections.abc import Mapping
 
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name
 from mmprobe.benchmarks.judges.answers import correct_request
-from mmprobe.benchmarks.judges.parsing import StrictReply, read_reply
+from mmprobe.benchmarks.judges.parsing import reader
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels, JudgedAnswer
 from mmprobe.benchmarks.mirage_effect.prompts import LABELS
 
-
-class _Labels(StrictReply):
-    notices: bool
-    describes: bool
+read_labels = reader(notices=bool, describes=bool)
 
 
 def label_by_judge(answers: Mapping[str, tuple[str, str]], judge: Judge) -> dict[str, JudgedAnswer]:
@@ -41,9 +38,3 @@ def judge_choices(
         for name, (question, response) in answers.items()
     }
     return asyncio.run(ask_by_name(judge, requests))
-
-
-def read_labels(reply: str) -> tuple[bool, bool]:
-    """Return whether an answer notices and whether it describes. Raises UnusableReply for another form."""
-    labels = read_reply(reply, _Labels)
-    return labels.notices, labels.describes

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mmprobe.benchmarks.answers.options import find_mark, read_choice, split_options
+from mmprobe.benchmarks.answers.texts import fold
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 
 _NEEDS_OPTIONS = re.compile(
@@ -48,16 +49,12 @@ def find_options(question: ReasonQuestion) -> Options | None:
     text, choices_in_text = split_options(question.question)
     choices = question.choices or choices_in_text
     mark = find_mark(question.answer, choices)
-    by_text = [name for name, option in choices.items() if _fold(option) == _fold(question.answer)]
+    by_text = [name for name, option in choices.items() if fold(option) == fold(question.answer)]
     if mark is None and len(by_text) != 1:
         return None
     if mark is None:
         return Options(text, choices, by_text[0])
     return Options(text, choices, mark if by_text in ([], [mark]) else "")
-
-
-def _fold(text: str) -> str:
-    return " ".join(text.split()).casefold()
 
 
 def to_open_question(question: ReasonQuestion) -> ReasonQuestion | None:
@@ -95,7 +92,7 @@ def is_open_without_choices(question: str, choices: Mapping[str, str], answer: s
         >>> is_open_without_choices("Which of the following statements is true?", {"A": "x", "B": "y"}, "A")
         False
     """
-    texts = [_fold(text) for text in choices.values()]
+    texts = [fold(text) for text in choices.values()]
     if answer not in choices or not all(texts) or len(set(texts)) < len(texts):
         return False
     return not any(_NEEDS_OPTIONS.search(text) for text in (question, *choices.values()))

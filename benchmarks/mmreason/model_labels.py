@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from mmprobe.benchmarks.answers.texts import same_text, split_sentences
+from mmprobe.benchmarks.answers.texts import fold, same_text, split_sentences
 from mmprobe.benchmarks.judges import (
     MAX_ANSWER_CHARS,
     Judge,
@@ -21,9 +21,7 @@ from mmprobe.benchmarks.judges import (
 from mmprobe.benchmarks.judges.parsing import (
     StrictReply,
     UnusableReply,
-    field_reader,
-    read_reply,
-    squash_spaces,
+    reader,
 )
 from mmprobe.benchmarks.mmreason.data import ReasonQuestion
 from mmprobe.benchmarks.mmreason.labels import TEXT, ErrorType, ReasonLabels, StepLabel
@@ -35,21 +33,15 @@ SentenceLabel = Literal["correct", "unverifiable", "incorrect", "none"]
 """The label of a step, or `none` for a sentence that is no step."""
 
 
-class _Answer(StrictReply):
-    answer: Annotated[str, Field(min_length=1, max_length=2000)] | None
-
-
 class _Sentence(StrictReply):
     step: int
     label: SentenceLabel
 
 
-class _Sentences(StrictReply):
-    labels: list[_Sentence]
-
-
-_read_equivalent = field_reader("equivalent", bool)
-_read_error = field_reader("error", ErrorType)
+_read_answer = reader(answer=Annotated[str, Field(min_length=1, max_length=2000)] | None)
+_read_sentences = reader(labels=list[_Sentence])
+_read_equivalent = reader(equivalent=bool)
+_read_error = reader(error=ErrorType)
 
 
 class _Verdict(NamedTuple):
@@ -196,10 +188,10 @@ def _answer_request(question: ReasonQuestion, response: str) -> JudgeRequest[str
 
 def read_answer(reply: str, response: str) -> tuple[str | None]:
     """Return the final answer of a response, which a reply to `ANSWER` must quote; None if it states none."""
-    answer = read_reply(reply, _Answer).answer
+    (answer,) = _read_answer(reply)
     if answer is None:
         return (None,)
-    if not squash_spaces(answer) or squash_spaces(answer) not in squash_spaces(response):
+    if not fold(answer) or fold(answer) not in fold(response):
         raise UnusableReply("the answer does not stand in the response letter by letter")
     return (" ".join(answer.split()),)
 
@@ -221,7 +213,7 @@ def _step_request(question: ReasonQuestion, response: str) -> JudgeRequest[Sente
 
 def read_steps(reply: str, count: int) -> tuple[SentenceLabel, ...]:
     """Return the labels of a reply to `STEPS`, one for each of `count` sentences."""
-    labels = read_reply(reply, _Sentences).labels
+    (labels,) = _read_sentences(reply)
     if [label.step for label in labels] != list(range(1, count + 1)):
         raise UnusableReply(
             f"it holds {len(labels)} labels; it must hold one for each of the {count} steps, in order"

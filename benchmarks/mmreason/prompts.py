@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
+from mmprobe.benchmarks.judges.prompts import with_notice
 
-ANSWER = (
-    """\
+ANSWER = with_notice("""\
 You read off the final answer of a response to a question. You do not see the question's pictures; whether the answer is
 right is not your concern.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"answer": "15 cm"}
 
 - "answer": the shortest words of the response that give its final answer, with their unit, copied letter by letter.
@@ -21,18 +18,14 @@ Examples, each a response and your reply:
 "The legs are 9 and 12, so the ladder is 15 cm long." {"answer": "15 cm"}
 "First I thought of 4 amperes, but both lamps are in series. It is 2 A." {"answer": "2 A"}
 "The graph is too blurred; I cannot tell." {"answer": null}
-"""
-)
+""")
 
 # The rules are those of the authors' judge in VLMEvalKit, in our words.
-EQUIVALENT = (
-    """\
+EQUIVALENT = with_notice("""\
 You compare the answer that somebody gave to a question with the true one. You do not see the question's pictures and
 do not solve it: the true answer is right.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"equivalent": true}
 
 - true where both mean the same: another notation, wording or order of what has no order, a unit written out or in other
@@ -52,17 +45,13 @@ Examples, each the true answer, the given one, and your reply:
 "2, 1, 3", "1, 2, 3": {"equivalent": false}
 "437", "8303/19": {"equivalent": false}
 "June and July", "in July": {"equivalent": false}
-"""
-)
+""")
 
-STEPS = (
-    """\
+STEPS = with_notice("""\
 You grade the steps of somebody's reasoning as a teacher does who has the true solution at hand. You do not see the
 question's pictures. The true solution is right, but may not be the only way.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"labels": [{"step": 1, "label": "correct"}, {"step": 2, "label": "none"}]}
 
 - One label for each numbered piece of the response, in their order, as many as there are.
@@ -74,17 +63,13 @@ question's pictures. The true solution is right, but may not be the only way.
 Example: the true solution is "Both lamps are in series. The resistance is 6 ohms. The current is 12 / 6 = 2 A."
 "Let me see." none. "The lamps are in series, so resistances add up to 6 ohms." correct. "The wire is copper."
 unverifiable. "The current is 12 * 6 = 72 A." incorrect.
-"""
-)
+""")
 
-ERROR = (
-    """\
+ERROR = with_notice("""\
 You say why a response to a question is wrong. You do not see the question's pictures; the true answer and, where there
 is one, the true solution tell what they show.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"error": "perception"}
 
 - "error": the first thing that went wrong and made the answer wrong; one of:
@@ -97,5 +82,4 @@ is one, the true solution tell what they show.
 
 Examples: "The axis reads 40" where the solution reads 60: perception. "40 + 25 = 75": reasoning. "I cannot see a
 picture": refusal. The area is told where the perimeter was asked: misunderstood_question.
-"""
-)
+""")

@@ -15,6 +15,7 @@ from mmprobe.benchmarks.answers.yes_no import read_yes_no as by_words
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_name, first_item
 from mmprobe.benchmarks.judges.ensemble import leave_unscored, majority_labels, merge, scored_items
+from mmprobe.benchmarks.judges.parsing import list_reader
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, group_by_pair
 from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError, pair_claims
 from mmprobe.benchmarks.spd_faith.metrics import compute_metrics
@@ -28,7 +29,6 @@ from mmprobe.benchmarks.spd_faith.prompts import (
     JudgedClaim,
     Match,
     read_claims,
-    read_labels,
     read_matches,
     read_number,
     read_yes_no,
@@ -163,7 +163,7 @@ def pair_request(pairs: Sequence[tuple[str, str]]) -> JudgeRequest[Agreement]:
     In an ensemble, a pair without a majority is ambiguous.
     """
     data = {"pairs": [{"first": first, "second": second} for first, second in pairs]}
-    read = partial(read_labels, count=len(pairs))
+    read = list_reader(Agreement, len(pairs), "pairs")
     return JudgeRequest(PAIRS, data, read, known=None if pairs else (), vote=_majority_of_pairs)
 
 

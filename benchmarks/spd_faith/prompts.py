@@ -7,24 +7,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from mmprobe.benchmarks.answers.texts import fold
 from mmprobe.benchmarks.judges.parsing import (
     StrictReply,
     UnusableReply,
-    field_reader,
     read_reply,
-    squash_spaces,
+    reader,
 )
-from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
-from mmprobe.benchmarks.spd_faith.match import Agreement, ClaimError
+from mmprobe.benchmarks.judges.prompts import with_notice
+from mmprobe.benchmarks.spd_faith.match import ClaimError
 
-CLAIMS = (
-    """\
+CLAIMS = with_notice("""\
 You list the differences that an answer claims. Somebody saw two pictures, was asked how they differ, and gave the
 answer. You do not see the pictures; whether the answer is right is not your concern.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"claims": [{"type": "color", "category": "chair", "quote": "the chair turned from red to blue"}]}
 
 - One entry for each difference that the answer claims between the two pictures, in its order. A difference told
@@ -35,34 +32,26 @@ answer. You do not see the pictures; whether the answer is right is not your con
   "position" where an object moves, "other" for the rest.
 - "category": the object, as an English noun in the singular and lower case, without colour, size or place.
 - "quote": the words of the answer that make the claim, copied letter by letter.
-"""
-)
+""")
 
-PAIRS = (
-    """\
+PAIRS = with_notice("""\
 You compare claims about the differences between two pictures. Somebody answered two questions about the same
 pictures; each pair holds a claim from the first answer and one from the second. You do not see the pictures.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"labels": ["consistent", "ambiguous"]}
 
 - One label for each pair, in the order of the pairs.
 - "consistent": both tell the same difference.
 - "contradictory": they conflict about the same aspect of the same thing.
 - "ambiguous": it cannot be told, or they are too vague.
-"""
-)
+""")
 
-MATCHES = (
-    """\
+MATCHES = with_notice("""\
 You check claims about the differences between two pictures against the true differences. You do not see the pictures;
 the true differences are complete.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"labels": [{"claim": 1, "truth": 2, "error": null}, {"claim": 2, "truth": null, "error": "fabrication"}]}
 
 - One label for each claim, in the order of the claims; claims and truths are numbered from 1.
@@ -74,8 +63,7 @@ the true differences are complete.
   "attribute_error": object and kind of change are true, but a detail such as a colour is false,
   "quantity_error": the number of changed objects is false,
   "fabrication": nothing of it is true.
-"""
-)
+""")
 
 # Equation 14 of SPD-Faith Bench (arXiv:2602.07833): the match considers the images, too
 SEEN_MATCHES = MATCHES.replace(
@@ -83,14 +71,14 @@ SEEN_MATCHES = MATCHES.replace(
     "You see both pictures, the\noriginal first; the true differences are complete, and the pictures show their details.",
 )
 
-_STATED = """\
+_STATED = with_notice("""\
 You read off what an answer to a question about two pictures states. You do not see the pictures; whether the answer is
 right is not your concern.
 
-"""
+<NOTICE>
+""")
 YES_NO = (
     _STATED
-    + DATA_NOTICE
     + """\
 {"stated": "no"}
 
@@ -101,7 +89,6 @@ YES_NO = (
 )
 NUMBER = (
     _STATED
-    + DATA_NOTICE
     + """\
 {"stated": 3}
 
@@ -138,8 +125,8 @@ class Match:
     error: ClaimError | None
 
 
-read_yes_no = field_reader("stated", Literal["yes", "no"] | None)
-read_number = field_reader("stated", Annotated[int, Field(ge=0)] | None)
+read_yes_no = reader(stated=Literal["yes", "no"] | None)
+read_number = reader(stated=Annotated[int, Field(ge=0)] | None)
 
 
 class _Claim(StrictReply):
@@ -150,10 +137,6 @@ class _Claim(StrictReply):
 
 class _Claims(StrictReply):
     claims: Annotated[list[_Claim], Field(max_length=_MAX_CLAIMS)]
-
-
-class _Labels(StrictReply):
-    labels: list[Agreement]
 
 
 class _Match(StrictReply):
@@ -178,29 +161,12 @@ def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
         (JudgedClaim(type='remove', category='dog', text='the dog is gone'),)
     """
     claims = read_reply(reply, _Claims).claims
-    squashed_answer = squash_spaces(answer)
     for number, claim in enumerate(claims, 1):
-        if not squash_spaces(claim.quote) or squash_spaces(claim.quote) not in squashed_answer:
+        if not fold(claim.quote) or fold(claim.quote) not in fold(answer):
             raise UnusableReply(f"the quote of claim {number} does not stand in the answer letter by letter")
         if not claim.category.strip():
             raise UnusableReply(f"the category of claim {number} is empty")
     return tuple(JudgedClaim(claim.type, claim.category.strip().lower(), claim.quote) for claim in claims)
-
-
-def read_labels(reply: str, count: int) -> tuple[Agreement, ...]:
-    """Return the labels of a reply, one for each of `count` pairs.
-
-    Raises:
-        UnusableReply: the form or the number of labels is wrong.
-
-    Example:
-        >>> read_labels('{"labels": ["ambiguous"]}', 1)
-        ('ambiguous',)
-    """
-    labels = read_reply(reply, _Labels).labels
-    if len(labels) != count:
-        raise UnusableReply(f"it holds {len(labels)} labels for {count} pairs")
-    return tuple(labels)
 
 
 def read_matches(reply: str, claims: int, truths: int) -> tuple[Match, ...]:

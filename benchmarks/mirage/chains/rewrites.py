@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from mmprobe.benchmarks.answers.texts import fold
 from mmprobe.benchmarks.judges import Judge, JudgeRequest, ask_by_name
-from mmprobe.benchmarks.judges.parsing import StrictReply, UnusableReply, field_reader, read_reply
-from mmprobe.benchmarks.judges.prompts import DATA_NOTICE
+from mmprobe.benchmarks.judges.parsing import UnusableReply, reader
+from mmprobe.benchmarks.judges.prompts import with_notice
 from mmprobe.benchmarks.mirage.data import TOPICS, MirageQuestion, Topic, true_chain, true_references
 from mmprobe.benchmarks.mirage.hints import TOPIC_DESCRIPTIONS
 
@@ -22,47 +23,34 @@ PARTS = ("references", "hints", "topics")
 REFERENCES = 3  # N of the paper
 
 # The words of all three prompts are ours.
-REWRITE = (
-    """\
+REWRITE = with_notice("""\
 You rewrite the reasoning that answers a question about a picture. You do not see the picture; the reasoning is right.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"rewrites": ["First ...", "To find ..."]}
 
 - As many rewrites as "count" says. Each says the same in other words, and no two are alike.
 - Keep every step, number, name and the answer. Add nothing, leave nothing out, and correct nothing.
 - Sentences may be joined or split, and steps that do not need each other may change places.
-"""
-)
-HINT = (
-    """\
+""")
+HINT = with_notice("""\
 You write a hint for somebody who is to answer a question about a picture. You do not see the picture.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"hint": "Read the values of both bars first, then compare them."}
 
 - One to three sentences about this question: what to look for in the picture, which rule or formula to use, and in which
   order.
 - Do not answer the question, and invent nothing that the picture may show.
-"""
-)
-CLASSIFY = (
-    """\
+""")
+CLASSIFY = with_notice("""\
 You name the topic of a question about a picture. You do not see the picture, and you do not answer the question.
 
-"""
-    + DATA_NOTICE
-    + """\
+<NOTICE>
 {"topic": "geometry"}
 
 "topic" is one of:
-"""
-    + "".join(f"- {topic}: {TOPIC_DESCRIPTIONS[topic]}\\n" for topic in TOPICS)
-)
+""") + "".join(f"- {topic}: {TOPIC_DESCRIPTIONS[topic]}\n" for topic in TOPICS)
 
 
 class Rewritten(NamedTuple):
@@ -79,15 +67,9 @@ class Rewritten(NamedTuple):
     failures: Counter[str]
 
 
-class _Rewrites(StrictReply):
-    rewrites: list[str]
-
-
-class _Hint(StrictReply):
-    hint: str
-
-
-read_topic = field_reader("topic", Topic)
+_read_rewrites = reader(rewrites=list[str])
+_read_hint = reader(hint=str)
+read_topic = reader(topic=Topic)
 
 
 def rewrite_questions(
@@ -174,10 +156,10 @@ def read_rewrites(reply: str, earlier: Collection[str], count: int) -> tuple[str
         >>> read_rewrites('{"rewrites": ["Three is half of six."]}', ["Half of 6 is 3."], 1)
         ('Three is half of six.',)
     """
-    rewrites = [text.strip() for text in read_reply(reply, _Rewrites).rewrites]
+    rewrites = [text.strip() for text in _read_rewrites(reply)[0]]
     if len(rewrites) != count:
         raise UnusableReply(f"it holds {len(rewrites)} rewrites, {count} are asked for")
-    chains = [" ".join(text.split()).casefold() for text in (*earlier, *rewrites)]
+    chains = [fold(text) for text in (*earlier, *rewrites)]
     if not all(chains) or len(set(chains)) < len(chains):
         raise UnusableReply("a rewrite is empty, or says a chain again in the same words")
     return tuple(rewrites)
@@ -193,7 +175,7 @@ def read_hint(reply: str) -> tuple[str, ...]:
         >>> read_hint('{"hint": "Mind the scale."}')
         ('Mind the scale.',)
     """
-    hint = read_reply(reply, _Hint).hint.strip()
+    hint = _read_hint(reply)[0].strip()
     if not hint:
         raise UnusableReply("the hint is empty")
     return (hint,)

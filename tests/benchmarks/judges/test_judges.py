@@ -17,10 +17,11 @@ from mmprobe.benchmarks.judges.agreement import compute_agreement
 from mmprobe.benchmarks.judges.cache import Reply, ReplyCache, cache_key
 from mmprobe.benchmarks.judges.ensemble import majority_labels
 from mmprobe.benchmarks.judges.model import ModelJudge
-from mmprobe.benchmarks.judges.parsing import UnusableReply
+from mmprobe.benchmarks.judges.parsing import UnusableReply, list_reader
 from mmprobe.benchmarks.judges.prompts import fence
+from mmprobe.benchmarks.spd_faith.match import Agreement
 from mmprobe.benchmarks.spd_faith.model_labels import majority_claims
-from mmprobe.benchmarks.spd_faith.prompts import JudgedClaim, Match, read_claims, read_labels, read_matches
+from mmprobe.benchmarks.spd_faith.prompts import JudgedClaim, Match, read_claims, read_matches
 from mmprobe.errors import InputError
 
 ANSWER = "No. The chair turned red, and the dog is gone."
@@ -74,14 +75,15 @@ def test_other_replies_are_unusable(text):
 
 
 def test_the_number_of_labels_must_be_right():
-    assert read_labels('{"labels": ["consistent", "contradictory"]}', 2) == ("consistent", "contradictory")
+    read = list_reader(Agreement, 2, "pairs")
+    assert read('{"labels": ["consistent", "contradictory"]}') == ("consistent", "contradictory")
     for text in (
         '{"labels": ["consistent"]}',
         '{"labels": ["consistent", "maybe"]}',
         '{"labels": "consistent"}',
     ):
         with pytest.raises(UnusableReply):
-            read_labels(text, 2)
+            read(text)
 
 
 def test_matches_name_a_truth_or_an_error():
