@@ -127,13 +127,7 @@ def _is_fruit(words: list[tuple[str, int, int]], index: int) -> bool:
 
 
 def find_objects(text: str) -> list[tuple[str, Span]]:
-    """Return the COCO objects that a text names, in order.
-
-    Args:
-        text: English text in any case. Singular, plural and hyphens are understood.
-
-    Returns:
-        (category, (start, end)) of each mention. `text[start:end]` is the word.
+    """Return the COCO objects that an English text names, in order: (category, (start, end)) of each mention.
 
     Example:
         >>> [category for category, _ in find_objects("Two puppies and a hot dog on a wooden desk")]

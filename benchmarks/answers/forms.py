@@ -22,12 +22,9 @@ VALUES: dict[Verdict, bool | None] = {"right": True, "wrong": False, "refused": 
 
 
 class Answer(NamedTuple):
-    """The answer of a response.
+    """The answer of a response: its own words, whether a mark declares it, and whether the response refuses.
 
-    Attributes:
-        text: its own words; None if the response declares no answer, or several.
-        marked: whether a mark declares it. Without one it is the whole response.
-        refused: whether the response refuses, or says that the image is missing.
+    `text` is None if the response declares no answer, or several. Without a mark it is the whole response.
     """
 
     text: str | None

@@ -59,9 +59,8 @@ def remove_tex(text: str) -> str:
 def read_number(response: str) -> float | None:
     """Return the number that a response declares; None for a refusal and where it is unread.
 
-    Forms: a declared answer (`forms.find_answer`) that is one number with or without a unit. Signs, decimals,
-    thousands separated by commas, powers of ten, fractions, words up to twenty and "approximately" are
-    understood, also in TeX. A percent sign does not divide by 100.
+    It is a declared answer (`forms.find_answer`) of one number with or without a unit. A percent sign does
+    not divide by 100.
 
     Example:
         >>> [read_number(text) for text in ("about 1,250 km^2", "The answer is -3/4.", "24 out of 60")]
@@ -107,12 +106,9 @@ def parse_value(written: str) -> float | None:
 
 
 def is_near(number: float, true: float, threshold: float = THRESHOLD) -> bool:
-    """Return whether the relative error |number - true| / |true| is below a threshold. Only 0 is near 0.
+    """Return whether |number - true| / |true| is below a threshold. Only 0 is near 0.
 
-    Args:
-        number: the number.
-        true: the true number.
-        threshold: largest relative error. MIRAGE (arXiv:2505.24238) uses one without its value; ours is 0.05.
+    MIRAGE (arXiv:2505.24238) uses one without its value; ours is 0.05.
 
     Example:
         >>> is_near(104, 100), is_near(105, 100), is_near(0.01, 0)

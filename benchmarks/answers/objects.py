@@ -15,12 +15,9 @@ from mmprobe.samples import Sample, regular_file
 def read_coco_objects(
     path: str | Path, key: Literal["file_name", "id"] = "file_name"
 ) -> dict[str, frozenset[str]]:
-    """Return the categories that each image of a COCO instances file shows, with crowds.
+    """Return the categories that each image of a COCO instances file shows, with crowds, by the field `key`.
 
-    The keys are the field `key` of the images.
-
-    Raises:
-        InputError: the file has another form, or two images have the same key.
+    Raises InputError where the file has another form, or two images have the same key.
     """
     try:
         data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
@@ -45,13 +42,7 @@ def read_coco_objects(
 def read_synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[str, str, str]]]:
     """Return the colour, shape and cell of each object in each image of the synthetic world.
 
-    Raises:
-        InputError: the metadata of a sample lack the contents of its images.
-
-    Example:
-        >>> metadata = {"objects": [["red star B2", "blue heart A4"]]}
-        >>> read_synthetic_objects([Sample(id="1", images=["a.png"], question="?", metadata=metadata)])
-        {PosixPath('a.png'): [('red', 'star', 'B2'), ('blue', 'heart', 'A4')]}
+    Raises InputError for a sample whose metadata lack the contents of its images.
     """
     objects_by_image = {}
     for sample in samples:

@@ -41,10 +41,9 @@ class SplitQuestion(NamedTuple):
 def split_options(question: str) -> SplitQuestion:
     """Return a question without the options in its text, and these options.
 
-    Options are a run of marks from the first on, in order, on one or several lines: `(A)`, `[A]`, `A.`, `A)`
-    or `A:`; `(a)`, `[a]` or `a)`; `①`; `(1)`, `[1]` or `1)`. Of several kinds, capital letters come before
-    small ones, circles and digits; of several runs the last counts. Removed with them are a heading
-    (`Choices:`), a blank for the mark, and a sentence that asks to choose. A text without a run stays.
+    Options are a run of marks in order: `(A)`, `[A]`, `A.`, `A)` or `A:`; `(a)`, `[a]` or `a)`; `①`; `(1)`,
+    `[1]` or `1)`. Capital letters come before the other kinds; of several runs the last counts. A heading
+    (`Choices:`), a blank for the mark, and a sentence that asks to choose go with them.
 
     Example:
         >>> split_options("Find x. Choices: (a) 38, (b) 40; (c) 42")
@@ -121,13 +120,8 @@ _LETTER_AND_TEXT = re.compile(
 def read_choice(response: str, options: Mapping[str, str], lettered: bool = True) -> tuple[str | None, bool]:
     """Return the letter of the option that a response chooses, or None; and whether the response refuses.
 
-    Forms: a declared answer (`forms.find_answer`) that is the letter alone, the letter with the text of its
-    option, or the text of one option alone.
-
-    Args:
-        response: the response.
-        options: text of each option by its letter.
-        lettered: whether the model saw the letters.
+    The declared answer (`forms.find_answer`) is the letter, the letter with the text of its option, or the
+    text of one option. Letters count only if the model saw them (`lettered`).
 
     Example:
         >>> options = {"A": "a cat", "B": "a dog"}

@@ -24,9 +24,9 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s|\n")
 def read_yes_no(response: str) -> Literal["yes", "no"] | None:
     """Return the yes or no of a response; None for a refusal and where it is unread.
 
-    Forms: a declared answer (`forms.find_answer`) that is yes or no alone, or begins with yes or no and a
-    comma or stop, as "No, the cup is on the left." does. Its sentence may hold no hedge and no alternative, and
-    with yes no negation; a later sentence may not take it back.
+    The declared answer (`forms.find_answer`) is yes or no, or begins with it and a comma or stop. Its
+    sentence may hold no hedge and no alternative, and with yes no negation; no later sentence may take it
+    back.
 
     Example:
         >>> [read_yes_no(text) for text in ("**No**", "Answer: Yes, it is red.", "There is no image.")]

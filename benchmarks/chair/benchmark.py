@@ -19,13 +19,7 @@ QUESTION = "Please describe this image in detail."
 
 
 class ChairTruth(NamedTuple):
-    """Images and their objects.
-
-    Attributes:
-        samples: one question an image.
-        objects: the objects of each image, by sample id.
-        find_mentions: finds the objects that a text names.
-    """
+    """One question an image, the objects of each image by sample id, and what finds the objects of a text."""
 
     samples: list[Sample]
     objects: Mapping[str, Collection[str]]

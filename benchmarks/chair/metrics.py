@@ -47,15 +47,12 @@ def make_record(
 
 
 def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
-    """Compute CHAIR_s, CHAIR_i and the recall of objects, with intervals over captions.
+    """Compute CHAIR_s, CHAIR_i and the recall of objects. An image without a caption lowers the coverage.
 
-    - chair_s: share of captions with a hallucinated object.
-    - chair_i: share of hallucinated mentions among all mentions. An object that is named twice is two
-      mentions, as in the authors' code. None if no caption names an object.
-    - recall: share of the shown objects that are named, summed over images first (micro).
-    - names_objects: share of captions that name an object. A caption without objects cannot hallucinate.
-
-    An image without a caption lowers the coverage.
+    - chair_s: share of captions with a hallucinated object
+    - chair_i: share of hallucinated mentions; an object named twice is two mentions, as in the authors' code
+    - recall: share of the shown objects that are named, summed over images first
+    - names_objects: share of captions that name an object; without objects, nothing is hallucinated
     """
     counts = [_count(record) for record in records]
     metrics = {

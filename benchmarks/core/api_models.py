@@ -46,10 +46,7 @@ def messages_of(sample: Sample) -> list[Any]:
     """Return a sample as inspect-ai's messages. Images are data URIs, and the question has the sample's id.
 
     A prefill becomes a last message of the assistant, without spaces at its end, which some providers refuse.
-    Some models do not continue such a message, and some providers refuse it: the question is then unanswered.
-
-    Raises:
-        InputError: inspect-ai is missing.
+    Where a provider refuses the message, the question stays unanswered. Raises InputError without inspect-ai.
     """
     try:
         from inspect_ai.model import (
@@ -78,19 +75,10 @@ def data_uri(path: Path) -> str:
 def api_answerer(
     model: str | Any, max_new_tokens: Lengths, temperature: float | None = 0.0, seed: int | None = None
 ) -> Answerer:
-    """Return an answerer that asks a model behind an API. A question whose calls all fail stays unanswered.
+    """Return an answerer that asks a model behind an API: inspect-ai's name of it, or its `Model`.
 
-    Args:
-        model: inspect-ai's name of the model, or an `inspect_ai.model.Model`.
-        max_new_tokens: longest answer.
-        temperature, seed: settings of the sampling. None leaves them to the provider.
-
-    Raises:
-        InputError: inspect-ai or the provider's package is missing, or the provider or its key is unknown.
-
-    Example:
-        >>> dict(api_answerer("openai/gpt-4o", 64)(samples))        # doctest: +SKIP
-        {'0001': 'Yes, they are the same.'}
+    A question whose calls all fail stays unanswered. A temperature or seed of None is left to the provider.
+    Raises InputError where inspect-ai or the provider's package or key is missing.
     """
     client = _open_client(model, longest(max_new_tokens), temperature, seed)
 

@@ -160,15 +160,7 @@ def truncated_share(responses: Mapping[str, str]) -> dict[str, Metric]:
 
 
 def find_benchmark(name: str) -> Benchmark[Any]:
-    """Return the benchmark of a name.
-
-    Raises:
-        InputError: no benchmark has this name. The message offers the nearest names.
-
-    Example:
-        >>> find_benchmark("pope").name
-        'pope'
-    """
+    """Return the benchmark of a name. For another name, raise InputError that offers the nearest ones."""
     if name not in NAMES:
         added = find_added("benchmarks")
         if name not in added:
@@ -180,12 +172,7 @@ def find_benchmark(name: str) -> Benchmark[Any]:
 def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Benchmark[Truth]:
     """Return a benchmark with some of its own options in force.
 
-    Raises:
-        InputError: the benchmark has no such option, or a value is out of range.
-
-    Example:
-        >>> with_options(find_benchmark("pope"), {}).name
-        'pope'
+    Raises InputError where it has no such option, or a value is out of range.
     """
     if not options:
         return benchmark
@@ -240,10 +227,7 @@ def read_responses(path: str | Path) -> dict[str, str]:
     """Read answers from lines of `{"id": …, "response": …}`. A response of null is an empty answer.
 
     A line with a `question_type` gets the id `id/question_type`, since one id may name several questions.
-    `truncated`, which `mmprobe bench` writes, says whether the answer was cut off.
-
-    Raises:
-        InputError: naming file and line.
+    `truncated` says whether the answer was cut off. Raises InputError with file and line.
     """
     responses: dict[str, str] = {}
     for number, row in json_lines(path):
@@ -266,8 +250,7 @@ def read_responses(path: str | Path) -> dict[str, str]:
 def match_responses(samples: Sequence[Sample], responses: Mapping[str, str], name: str) -> dict[str, str]:
     """Return the responses by sample id, for benchmarks with one question an id.
 
-    Raises:
-        InputError: a response answers no question of the data, or two answer the same question.
+    Raises InputError for a response that answers no question of the data, or one that is answered already.
 
     Example:
         >>> match_responses([Sample(id="1", question="?")], {"1/same": "Yes"}, "POPE")

@@ -19,13 +19,10 @@ from mmprobe.models import Model
 
 @dataclass
 class Cost:
-    """Time and memory of one method on all benchmarks. NaN where a number is not known.
+    """Seconds and tokens of one method on all benchmarks, and its extra memory in 2^20 bytes; NaN if unknown.
 
-    Attributes:
-        seconds: wall-clock time.
-        tokens: number of tokens of the answers.
-        extra_mb: peak memory less the memory at the start, in 2^20 bytes. On a GPU the device's memory, else
-            the process's, which only Linux reports.
+    Extra memory is the peak less the memory at the start: of a GPU, else of the process, which only Linux
+    reports.
     """
 
     seconds: float = math.nan

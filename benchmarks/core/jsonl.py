@@ -18,11 +18,10 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int, Record]]:
-    """Read a file of one JSON object a line. Return each line's number, from 1, and its record.
+    """Return each line's number, from 1, and its record, of a file of one JSON object a line.
 
-    Raises:
-        InputError: a line is no such record, an id was used before, or the file is missing, empty or no text.
-            The message names file, line and field.
+    Raises InputError, with file, line and field, for a line that is no such record or repeats an id, and for
+    a file that is missing, empty or no text.
     """
     records: list[tuple[int, Record]] = []
     lines_by_id: dict[str, int] = {}
@@ -42,11 +41,7 @@ def read_records(path: str | Path, record_type: type[Record]) -> list[tuple[int,
 
 
 def validate_record(data: Any, record_type: type[Record], where: str) -> Record:
-    """Return the record of a line.
-
-    Raises:
-        InputError: it is no such record. The message begins with `where`, and names the field.
-    """
+    """Return the record of a line, or raise InputError that begins with `where` and names the field."""
     try:
         return record_type.model_validate(data)
     except ValidationError as error:
@@ -59,8 +54,7 @@ def validate_record(data: Any, record_type: type[Record], where: str) -> Record:
 def load_with_images(path: str | Path, record_type: type[Record]) -> list[Record]:
     """Read records with a field `images`. Image paths are relative to the file and become absolute.
 
-    Raises:
-        InputError: as `read_records`, or an image is missing or cannot be read.
+    Raises InputError as `read_records`, or for an image that is missing or cannot be read.
     """
     records = []
     for number, record in read_records(path, record_type):
@@ -70,11 +64,7 @@ def load_with_images(path: str | Path, record_type: type[Record]) -> list[Record
 
 
 def json_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the content of each line that is not blank.
-
-    Raises:
-        InputError: as `read_records`.
-    """
+    """Yield number and content of each line that is not blank. Raises InputError as `read_records`."""
     text = read_text(path)
     for number, line in enumerate(text.split("\n"), 1):  # splitlines would split at U+2028 in a text
         if not line.strip():
@@ -105,8 +95,7 @@ class Results(ResultsFile):
 def read_results(folder: Path, benchmark: str | None = None) -> Results:
     """Return the content of results.json in a result folder of `bench` or `score`.
 
-    Raises:
-        InputError: there is none, it cannot be read, or it is another benchmark's.
+    Raises InputError where there is none, it cannot be read, or it is another benchmark's.
     """
     file = folder / "results.json"
     try:
@@ -121,8 +110,7 @@ def read_results(folder: Path, benchmark: str | None = None) -> Results:
 def result_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where each record of a result folder stands, and the record.
 
-    Raises:
-        InputError: as `json_lines`, or a line is no object, or nested too deeply.
+    Raises InputError as `json_lines`, or for a line that is no object or nested too deeply.
     """
     for number, record in json_lines(folder / "samples.jsonl"):
         where = f"{folder / 'samples.jsonl'}, line {number}"
@@ -136,11 +124,7 @@ def result_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the text of a regular file.
-
-    Raises:
-        InputError: it is missing, or no UTF-8 text.
-    """
+    """Return the text of a regular file. Raises InputError if it is missing, or no UTF-8 text."""
     try:
         return regular_file(Path(path)).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -151,11 +135,7 @@ def read_text(path: str | Path) -> str:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        InputError: it is missing, or no JSON that can be read.
-    """
+    """Return the content of a JSON file. Raises InputError if it is missing or cannot be read."""
     text = read_text(path)
     try:
         return json.loads(text)
@@ -172,21 +152,16 @@ def resolve_image(
 ) -> tuple[Path, tuple[int, int]]:
     """Return an image's absolute path and its (height, width).
 
-    Raises:
-        InputError: it is no image that can be read. The message names line and field.
+    Raises InputError, which names line and field, for no image that can be read.
     """
     path = (Path(file).parent / image).absolute()
     return path, check_image(path, f"{file}, line {line}: field {field!r}", any_depth)
 
 
 def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[tuple[str, str]]) -> None:
-    """Check the ids of questions that are made from the questions of a file.
+    """Check the ids of questions that are made from the questions of a file, as (original, derived).
 
-    Raises:
-        InputError: a derived id is taken already, or is no valid id.
-
-    Example:
-        >>> check_derived_ids("questions.jsonl", ["1"], [("1", "1--text")])
+    Raises InputError where a derived id is taken already, or is no valid id.
     """
     taken = set(ids)
     for original, derived_id in derived:

@@ -34,8 +34,7 @@ def load_truth(
 ) -> Truth:
     """Read the data, or draw a set unless an earlier call drew it.
 
-    Raises:
-        InputError: the data cannot be read, or an earlier call drew another set.
+    Raises InputError where the data cannot be read, or an earlier call drew another set.
     """
     if data is None:
         truth = _draw_once(benchmark, folder, n, seed)
@@ -64,9 +63,8 @@ def _draw_once(benchmark: Benchmark[Truth], folder: Path, n: int, seed: int) -> 
 def add_truth(records: Sequence[dict[str, Any]], questions: Sequence[Sample], out: Path) -> None:
     """Add the true answer and the images of each question to its record, so that reports show them.
 
-    Args:
-        records: lines of samples.jsonl; a line is of a question, or has several in `answers`.
-        out: the result folder, to which paths of images are relative.
+    A record is of a question, or has several in `answers`. Paths of images are relative to the result folder
+    `out`.
     """
     samples = {sample.id: sample for sample in questions}
     for record in records:

@@ -27,18 +27,12 @@ _UNDEFINED = Difference(math.nan, math.nan, math.nan, 0)
 
 
 def paired_difference(metric: Metric | None, baseline: Metric | None) -> Difference:
-    """Return a metric minus a baseline over the samples of both, with a paired interval.
+    """Return a metric minus a baseline over the samples of both, with a paired 95 % interval.
 
     Sets of images are drawn whole, for both metrics at once. The result for a mean is the mean difference of
-    the samples. The result for a number made of sums (F1, MME's score) is the difference of the two numbers.
-
-    Args:
-        metric, baseline: the same metric of two ways to answer the same questions. None where one lacks it.
-
-    Returns:
-        The difference with a 95 % interval (`mmprobe.analyses.intervals`). All numbers are NaN and n is 0
-        where a metric has no sample ids (see `results.with_ids`). The interval is NaN for fewer than two sets
-        of images. A metric minus itself is 0, without width.
+    the samples; for a number made of sums (F1, MME's score) it is the difference of the two numbers. All
+    numbers are NaN and n is 0 where a metric is None or has no sample ids (`results.with_ids`). The interval
+    is NaN for fewer than two sets of images. A metric minus itself is 0, without width.
 
     Example:
         >>> from mmprobe.benchmarks.core.results import mean_metric, with_ids

@@ -30,16 +30,13 @@ BLOCKS = 8  # blocks along each side of an image, ours
 
 
 def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
-    """Return a disturbed copy of a sample under the same id.
+    """Return a disturbed copy of a sample under the same id. Raises InputError for another kind than `KINDS`.
 
     - explicit: `The answer is` follows the question.
     - implicit: the question stands in tags that say nothing.
     - mask-25 … mask-100: this share of the 8 x 8 blocks, drawn at random, has the mean colour of the
       sample's images. The blocks are the same in all images of a sample, and for all questions about the same
       images, so that a mask adds no difference between them (ours).
-
-    Raises:
-        InputError: there is no such kind.
 
     Example:
         >>> perturb(Sample(id="1", question="Are they the same?"), "explicit", Path("out")).question
@@ -56,14 +53,7 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
 
 
 def check_kind(kind: str) -> None:
-    """Check the name of a perturbation.
-
-    Raises:
-        InputError: there is no such kind.
-
-    Example:
-        >>> check_kind("mask-25")
-    """
+    """Check the name of a perturbation: raise InputError if there is no such kind."""
     if kind not in KINDS:
         raise InputError(f"perturbation {kind!r}: choose {', '.join(KINDS)}")
 
@@ -126,11 +116,7 @@ def paired_changes(metrics: Mapping[str, Metric], usual: Mapping[str, Metric]) -
 
 
 def perturb_answerer(answerer: Answerer, kind: str, folder: Path, seed: int = 0) -> Answerer:
-    """Return an answerer that is asked disturbed questions under the ids of the true ones.
-
-    Raises:
-        InputError: there is no such kind.
-    """
+    """Return an answerer that is asked disturbed questions, under the ids of the true ones."""
     check_kind(kind)
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:

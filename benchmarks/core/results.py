@@ -84,12 +84,9 @@ class Metric:
 def with_ids(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Metric]:
     """Return the metrics with the ids of their samples, in the order of the samples.
 
-    `mmprobe compare` computes paired differences only for metrics with ids, and only where no id stands
-    twice. Where a metric has one value a pair or image, the ids name pairs or images. The ids must not depend
-    on the answers.
-
-    Raises:
-        ValueError: the number of ids differs from the number of values.
+    Only metrics with ids have paired differences, and only where no id stands twice. Where a metric has one
+    value a pair or image, the ids name pairs or images. They must not depend on the answers. Raises
+    ValueError for another number of ids than of values.
 
     Example:
         >>> metrics = with_ids({"accuracy": mean_metric([1.0, None], "higher")}, ["0001", "0002"])
@@ -109,12 +106,10 @@ def with_ids(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Met
 
 
 def with_groups(metrics: Mapping[str, Metric], groups: Mapping[str, int]) -> dict[str, Metric]:
-    """Return the metrics with intervals that draw whole sets of images.
+    """Return the metrics with intervals that draw whole sets of images. Metrics without ids stay.
 
-    Args:
-        metrics: metrics with ids (`with_ids`). Metrics without ids are left as they are.
-        groups: the number of the set of images, by id or by its part before a slash. A sample whose id is not
-            there is a set of its own.
+    `groups` gives the number of the set of images, by id or by its part before a slash. Another sample is a
+    set of its own.
 
     Example:
         >>> metric = with_ids({"accuracy": mean_metric([1.0, 1.0, 0.0, 0.0], "higher")}, "abcd")["accuracy"]
@@ -128,9 +123,7 @@ def with_groups(metrics: Mapping[str, Metric], groups: Mapping[str, int]) -> dic
 def group_by_images(metrics: Mapping[str, Metric], samples: Sequence[Sample]) -> dict[str, Metric]:
     """Return `with_groups` of metrics, whose ids name samples, pairs or images.
 
-    Args:
-        metrics: metrics with ids.
-        samples: the questions that were asked. Questions about the same images or pair are one set.
+    Of the questions that were asked, `samples`, those about the same images or pair are one set.
 
     Example:
         >>> samples = [Sample(id=name, question="?", images=["1.png"]) for name in "ab"]
@@ -174,12 +167,7 @@ def mean_metric(
     direction: Direction,
     range: tuple[float | None, float | None] = (0.0, 1.0),
 ) -> Metric:
-    """Return the mean of one value a sample.
-
-    Args:
-        values: one a sample, True for 1. None marks a sample that could not be scored, which lowers the coverage.
-        direction: which way is better.
-        range: smallest and largest possible value.
+    """Return the mean of one value a sample. None, for a sample without a score, lowers the coverage.
 
     Example:
         >>> metric = mean_metric([1.0, 0.0, None, 1.0], "higher")
@@ -213,12 +201,8 @@ def count_metric(
 ) -> Metric:
     """Return a metric of counts that are summed over samples first, such as a micro F1.
 
-    Args:
-        counts: the same counts of each sample, [sample][column]. None marks a sample that could not be
-            scored.
-        combine: computes the metric [...] from summed counts [..., column]. NaN where it is undefined.
-        direction: which way is better.
-        range: smallest and largest possible value.
+    `counts` are [sample][column], None for a sample that could not be scored. `combine` computes the metric
+    [...] from summed counts [..., column], NaN where it is undefined.
 
     Example:
         >>> precision = count_metric([(1, 2), (3, 3)], lambda sums: sums[..., 0] / sums[..., 1], "higher")
@@ -275,13 +259,10 @@ def metrics_by_group(
     compute: Callable[[list[int]], Mapping[str, Metric]],
     smallest: int = 1,
 ) -> dict[str, Metric]:
-    """Return the metrics of each group of samples, as `NAME[key=group]`.
+    """Return the metrics of each group of samples, as `NAME[key=group]`. A group of None is none.
 
-    Args:
-        key: what the samples are grouped by.
-        groups: the group of each sample; None for a sample in no group.
-        compute: computes metrics from the indices of samples.
-        smallest: with fewer groups there are no metrics.
+    `compute` makes metrics from the indices of samples. With fewer groups than `smallest` there are no
+    metrics.
 
     Example:
         >>> values = [1.0, 0.0, 1.0]
@@ -311,21 +292,10 @@ def write_results(
     samples: Iterable[Mapping[str, Any]],
     about: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write `results.json` and `samples.jsonl` to a folder. Each file appears only when it is complete.
+    """Write `results.json` and `samples.jsonl` to a folder; each appears only when it is complete.
 
-    Args:
-        out: the folder. It is made if needed.
-        benchmark: name of the benchmark.
-        metrics: metrics by name.
-        samples: one record a sample: id, prompt, answer, parsed claims, labels, scores.
-        about: what else a reader should know: model, judge, profile, seed.
-
-    Returns:
-        The path of `results.json`.
-
-    Example:
-        >>> write_results("out", "pope", {"accuracy": mean_metric([1.0], "higher")}, [])  # doctest: +SKIP
-        PosixPath('out/results.json')
+    `samples` holds one record a sample, `about` what else a reader should know. Returns the path of
+    `results.json`.
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)

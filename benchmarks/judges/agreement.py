@@ -29,15 +29,11 @@ _RESPONSE_FIELDS = ("response", "answer", "response_text", "response_hinted")
 
 
 class JudgeComparison(NamedTuple):
-    """The labels of two judges side by side.
+    """The labels of two judges side by side, and what they disagree on.
 
-    Attributes:
-        benchmark: name of the benchmark.
-        judges: names of the judges.
-        labels: by kind of label, such as `answer, find`, then by record id: the labels of both judges. Both
-            are None if they cannot be compared. Kinds that begin alike are also pooled, as `answer, all`.
-        disagreements: one row for each record and kind whose labels differ: id, kind, and both judges'
-            labels.
+    `labels` holds by kind, such as `answer, find`, and record id the labels of both, None if they cannot be
+    compared. Kinds that begin alike are also pooled, as `answer, all`. `disagreements` has a row for each
+    record and kind whose labels differ.
     """
 
     benchmark: str
@@ -49,8 +45,7 @@ class JudgeComparison(NamedTuple):
 def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
     """Read the labels of two judges of the same answers from their result folders.
 
-    Raises:
-        InputError: a folder holds no results of a benchmark that judges label, or the answers differ.
+    Raises InputError where a folder holds no results that judges label, or the answers differ.
     """
     benchmark, first_judge, first_records = _read_folder(first)
     second_benchmark, second_judge, second_records = _read_folder(second)
@@ -241,23 +236,13 @@ def _join_pairs(pairs: Sequence[tuple[Labels, Labels]]) -> tuple[Labels, Labels]
 
 
 def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict[str, Metric]:
-    """Return Cohen's kappa of two judges, and the share of items with equal labels.
+    """Return Cohen's kappa of two judges, and the share of items with equal labels (`agreement`).
 
-    kappa = (p_o - p_e) / (1 - p_e) (Cohen, 1960). p_o is the share of items with equal labels. p_e is the
-    share that chance predicts from how often each judge gives each label. Items are pooled over samples. Intervals
-    draw samples, because the items of one sample are not independent.
-
-    Args:
-        first, second: the labels of each sample by both judges, one per item; None lowers the coverage.
-
-    Returns:
-        `kappa`: 1 is perfect agreement, 0 is agreement by chance. It is undefined if both judges give the
-        same label to every item. `kappa_weighted`, where every label is a number: the same with quadratic
-        weights (Cohen, 1968), so that 4 and 5 agree more than 1 and 5. `agreement`: the share of equal labels.
-        `n` counts samples.
-
-    Raises:
-        InputError: the judges have different samples, or different numbers of items in a sample.
+    kappa = (p_o - p_e) / (1 - p_e) (Cohen, 1960): p_o is the share of equal labels, p_e the share that chance
+    predicts from how often each judge gives each label. It is undefined if both give one label to every item.
+    `kappa_weighted`, where every label is a number, has quadratic weights (Cohen, 1968), so that 4 and 5
+    agree more than 1 and 5. Items are pooled over samples, and intervals draw samples. Labels of None lower
+    the coverage. Raises InputError where the judges have different samples, or numbers of items in a sample.
 
     Example:
         >>> metrics = compute_agreement([["yes", "no"], ["no"], None], [["yes", "no"], ["yes"], ["no"]])

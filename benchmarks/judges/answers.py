@@ -40,12 +40,8 @@ def correct_request(
 ) -> JudgeRequest[bool | None]:
     """Return the request whose only label says whether a response is right; None if it states no answer.
 
-    Args:
-        question: the question.
-        response: what was answered.
-        true: the true answer; with options the mark of one.
-        options: text of each option by its mark, if there are any.
-        tolerance: the largest relative error of a number that counts as right.
+    With options, `true` is the mark of one. `tolerance` is the largest relative error of a number that counts
+    as right.
     """
     data: dict[str, Any] = {"question": question}
     data |= ({"options": dict(options)} if options else {}) | {"response": response, "true": true}

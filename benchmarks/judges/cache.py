@@ -46,15 +46,10 @@ def cache_key(model: str, messages: Sequence[Sequence[Any]], sampling: Mapping[s
 class ReplyCache:
     """An SQLite file of understood replies by `cache_key`. Several threads and processes may share it.
 
-    A reply is in the file when `put` returns, so a killed run loses no reply. The file also holds why
-    requests were left unscored. It holds no prompts, no API keys and no useless replies.
-
-    Args:
-        path: the file. It is created with its folder if needed. None keeps the replies in memory.
-
-    Raises:
-        InputError: the file is not a reply cache, or cannot be opened.
-        OSError: the disk is full, here or in `put`; what was stored before is kept.
+    A reply is in the file when `put` returns, so a killed run loses none. The file also holds why requests
+    were left unscored, but no prompts, API keys or useless replies. A path of None keeps the replies in
+    memory. Raises InputError where the file is no reply cache or cannot be opened, and OSError on a full
+    disk, here or in `put`.
 
     Example:
         >>> cache = ReplyCache(None)

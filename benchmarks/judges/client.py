@@ -35,15 +35,9 @@ class _LoopClient(NamedTuple):
 class ModelClient:
     """A model of inspect-ai. Any number of tasks and event loops can share it.
 
-    Args:
-        model: a name of inspect-ai, such as `openai/gpt-4o`, or an `inspect_ai.model.Model`.
-        sampling: temperature, seed and max_tokens.
-        concurrency: number of parallel calls.
-        timeout: seconds for one attempt of a call.
-        retries: number of further attempts if the provider is busy or slow.
-
-    Raises:
-        InputError: as `open_model`.
+    `model` is a name such as `openai/gpt-4o` or an `inspect_ai.model.Model`, `sampling` its temperature, seed
+    and max_tokens. `timeout` is in seconds, for one attempt; `retries` are further attempts where the
+    provider is busy or slow. Raises InputError as `open_model`.
     """
 
     def __init__(
@@ -66,11 +60,7 @@ class ModelClient:
         self._logged_errors: set[str] = set()
 
     async def call(self, messages: Sequence[Message]) -> Reply | Unscored:
-        """Return the reply to messages, or the reason why the call failed.
-
-        Raises:
-            InputError: the provider refuses the API key.
-        """
+        """Return the reply to messages, or why the call failed. Raises InputError if the API key is refused."""
         from inspect_ai.model import (
             ChatMessageAssistant,
             ChatMessageSystem,
@@ -145,11 +135,7 @@ class ModelClient:
 
 
 async def run_all(jobs: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
-    """Run all jobs at the same time, and return their results. The first error cancels the others.
-
-    Raises:
-        InputError, OSError: of a job: a refused key, or a full disk under the cache.
-    """
+    """Run all jobs at once, and return their results. The first InputError or OSError cancels the others."""
     results: list[Any] = [None] * len(jobs)
     fatal: list[InputError | OSError] = []
 
@@ -171,8 +157,7 @@ async def run_all(jobs: Sequence[Callable[[], Awaitable[Result]]]) -> list[Resul
 def open_model(model: Any) -> Any:
     """Open the inspect-ai model of a name. A model object is returned as it is.
 
-    Raises:
-        InputError: inspect-ai, the provider, its package or its API key is missing.
+    Raises InputError where inspect-ai, the provider, its package or its API key is missing.
     """
     try:
         from inspect_ai.model import Model, get_model

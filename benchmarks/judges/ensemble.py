@@ -13,14 +13,7 @@ from mmprobe.errors import InputError
 
 
 class EnsembleJudge:
-    """A judge that asks several judges and returns their majority.
-
-    Args:
-        judges: two or more; an odd number avoids most ties. They are the attribute `members`.
-
-    Raises:
-        InputError: fewer than two judges.
-    """
+    """A judge that asks two or more judges (`members`) and returns their majority."""
 
     def __init__(self, judges: Sequence[Judge]) -> None:
         if len(judges) < 2:
@@ -42,14 +35,9 @@ class EnsembleJudge:
 def majority_labels(judgements: Sequence[Judgement[Item]], tie: Item | None = None) -> Judgement[Item]:
     """Return, for each item, the label that more than half of the scoring judges gave.
 
-    Args:
-        judgements: the judgements of one sample, one per judge, with labels of the same items. The sample
-            stays unscored unless more than half of the judges scored it.
-        tie: the label of an item without a majority. With None, such an item leaves the sample unscored, with
-            the reason `disagreement`.
-
-    Raises:
-        ValueError: the judges labelled different numbers of items.
+    The sample stays unscored unless more than half of the judges scored it. An item without a majority gets
+    the label `tie`; if that is None, the sample is unscored as `disagreement`. Raises ValueError for
+    different numbers of items.
 
     Example:
         >>> majority_labels([Judgement(("a",)), Judgement(("a",)), Judgement(("b",))]).items

@@ -32,27 +32,14 @@ class _PendingRequest:
 
 
 class ModelJudge:
-    """A judge that asks a model. Any number of tasks can share one.
+    """A judge that asks a model of inspect-ai. Any number of tasks can share one.
 
-    Its replies must follow a strict form. An unusable reply is sent back up to `repairs` times; after that the
-    sample is unscored. The cache keeps every reply that was understood, and the model is not asked for it
-    again.
-
-    Args:
-        model: a name of inspect-ai, such as `openai/gpt-4o`, or an `inspect_ai.model.Model`.
-        cache: file for the replies; None keeps them in memory.
-        concurrency: number of parallel calls.
-        timeout: seconds for one attempt of a call. A call with all its attempts and the waits between them
-            may take this times 1 + retries.
-        retries: number of further attempts if the provider is busy or slow.
-        repairs: number of further replies to ask for if a reply is unusable.
-        temperature, seed, max_tokens: sampling parameters. None leaves temperature and seed to the provider.
-        retry_unscored: ask again about samples that an earlier judge with this cache left unscored, also if
-            the model refused them. If False, they stay unscored and need no call.
-
-    Raises:
-        InputError: inspect-ai or the provider's package is missing, the provider or its API key is unknown,
-            or a number is out of range.
+    Its replies must follow a strict form. An unusable reply is sent back up to `repairs` times; after that
+    the sample is unscored. The `cache` file (None: memory) keeps every reply that was understood, and the
+    model is not asked for it again. `timeout` is in seconds, for one attempt; a call may take this times 1 +
+    retries. None leaves temperature and seed to the provider. `retry_unscored` asks again about samples that
+    an earlier judge with this cache left unscored. Raises InputError where the model cannot be opened, or a
+    number is out of range.
     """
 
     def __init__(

@@ -25,11 +25,7 @@ _Form = TypeVar("_Form", bound=StrictReply)
 
 
 def read_reply(reply: str, form: type[_Form]) -> _Form:
-    """Read one JSON object of a form, bare or in a code block.
-
-    Raises:
-        UnusableReply: the reply is not one JSON object of this form.
-    """
+    """Read one JSON object of a form, bare or in a code block. Raises UnusableReply for anything else."""
     code = _CODE_BLOCK.fullmatch(reply.strip())
     try:
         return form.model_validate_json(code[1] if code else reply)

@@ -25,20 +25,10 @@ Result = TypeVar("Result")
 
 
 def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool = True) -> Judge | None:
-    """Open a judge by its name.
+    """Open a judge by its name, with a file for its replies; None for `lexical`, the benchmark's own rules.
 
-    Args:
-        name: `lexical`, `model:openai/gpt-4o`, or `ensemble:openai/a,openai/b,openai/c`. The names of the
-            models are those of inspect-ai.
-        cache: file for the replies. None keeps them in memory.
-        retry_unscored: ask again about items that an earlier judge with this cache left unscored.
-
-    Returns:
-        The judge. None for `lexical`, which stands for the benchmark's own rules.
-
-    Raises:
-        InputError: no judge has this name, or a model cannot be opened: its provider, package or key is
-            missing. No model has been asked yet.
+    Raises InputError where no judge has this name, or the provider, package or key of a model is missing. No
+    model has been asked yet.
 
     Example:
         >>> open_judge("lexical") is None
@@ -64,25 +54,11 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
 def with_judge(
     benchmark: Benchmark[Truth], name: str, cache: str | Path | None = None, retry_unscored: bool = True
 ) -> tuple[Benchmark[Truth], dict[str, Any]]:
-    """Replace the rules of a benchmark by a judge.
+    """Return a benchmark whose `score_answers` asks a judge, and counts of the judge's work.
 
-    Args:
-        benchmark: the benchmark.
-        name, cache, retry_unscored: as for `open_judge`.
-
-    Returns:
-        The benchmark whose `score_answers` asks the judge, and counts. The counts are filled by every call of
-        `score_answers`:
-
-        - judged: number of answers, pairs of answers or other items that the judge labelled
-        - calls: number of model calls; a reply from the cache is no call
-        - cut: number of answers that were so long that only their beginning was judged
-        - unscored: number of unscored items, by reason
-
-        With `lexical`: the benchmark itself, and empty counts.
-
-    Raises:
-        InputError: as `open_judge`, or the benchmark needs no judge.
+    Every call of `score_answers` fills the counts: `judged` items, model `calls` (a reply from the cache is
+    none), answers that were `cut`, and `unscored` items by reason. With `lexical`: the benchmark itself, and
+    empty counts. Raises InputError as `open_judge`, or where the benchmark needs no judge.
     """
     if name == LEXICAL:
         return benchmark, {}
@@ -129,12 +105,7 @@ def _run_outside_event_loop(work: Callable[[], Result]) -> Result:
 
 
 class CountingJudge:
-    """A judge that counts the judgements of another judge.
-
-    Args:
-        judge: the judge that labels. The members of an ensemble are counted, too.
-        totals: the counter to add to; a new one by default.
-    """
+    """A judge that counts the judgements of another judge, with those of its members, in `totals`."""
 
     def __init__(self, judge: Judge, totals: Counter[str] | None = None) -> None:
         self._judge = judge

@@ -17,15 +17,11 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True)
 class Judgement(Generic[Item_co]):
-    """The labels of one sample by a judge.
+    """The labels of one sample by a judge, which may be empty; None if it is unscored, and the reason.
 
-    Attributes:
-        items: the labels, which may be empty; None if the sample is unscored.
-        unscored: the reason if the sample is unscored, else None. `garbage` and `refused`: no reply was
-            usable. `timeout` and `error`: the call failed. `disagreement`: the judges of an ensemble
-            disagreed.
-        calls: number of model calls. A reply from the cache is no call.
-        truncated: whether the answer was too long, so that only its beginning was judged.
+    `garbage` and `refused`: no reply was usable. `timeout` and `error`: the call failed. `disagreement`: the
+    judges of an ensemble disagreed. `calls` counts model calls, and replies from the cache are none.
+    `truncated`: the answer was too long, so that only its beginning was judged.
     """
 
     items: tuple[Item_co, ...] | None
@@ -36,17 +32,12 @@ class Judgement(Generic[Item_co]):
 
 @dataclass(frozen=True)
 class JudgeRequest(Generic[Item]):
-    """The task of a judge for one sample.
+    """The task of a judge for one sample: the system prompt, and the data to label as JSON values.
 
-    Attributes:
-        system: the system prompt. It says what to label and in which form to reply.
-        data: the data to label, as JSON values. They are fenced, so that text in them gives no orders. Each text
-            is cut to `MAX_ANSWER_CHARS`.
-        read: turns the text of a reply into labels. It raises `UnusableReply` (`judges/parsing.py`) if the
-            reply does not have the requested form.
-        images: are shown before the data.
-        known: the labels, where they follow without a judge: then no model is called.
-        vote: returns the labels of most judges of an ensemble. None takes `ensemble.majority_labels`.
+    Data are fenced, so that text in them gives no orders, and each text is cut to `MAX_ANSWER_CHARS`. `read`
+    turns a reply into labels, or raises `UnusableReply`. `images` are shown before the data. With labels that
+    are `known` no model is called. `vote` finds the labels of an ensemble; None takes
+    `ensemble.majority_labels`.
     """
 
     system: str

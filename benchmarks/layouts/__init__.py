@@ -22,31 +22,16 @@ NOTE = "published.json"  # beside the questions: what they were made of
 
 
 def find_layout(benchmark: str, path: Path) -> Layout | None:
-    """Return the layout of published data of a benchmark; None if they have the benchmark's own form.
-
-    Example:
-        >>> find_layout("mmreason", Path("questions.jsonl")) is None
-        True
-    """
+    """Return the layout of published data of a benchmark; None if they have the benchmark's own form."""
     return next((each for each in LAYOUTS if each.benchmark == benchmark and each.matches(path)), None)
 
 
 def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -> Path:
     """Return a file of the benchmark's questions: made of published data, or the path if it has its own form.
 
-    Args:
-        benchmark: name of the benchmark.
-        path: what `--data` names.
-        folder: gets `samples.jsonl`, and `images/` where images stand inside the published files. What an
-            earlier call made of the same data is kept.
-        limit: only the first so many questions.
-
-    Raises:
-        InputError: a published row is invalid (the message names it), or the folder holds other data.
-
-    Example:
-        >>> unpack("mmreason", Path("MMReason_testmini.tsv"), Path("results/data"))      # doctest: +SKIP
-        PosixPath('results/data/samples.jsonl')
+    The folder gets `samples.jsonl`, and `images/` where images stand inside the published files. What an
+    earlier call made of the same data is kept. Raises InputError for an invalid row, which it names, or other
+    data in the folder.
     """
     layout = find_layout(benchmark, path)
     if layout is None:

@@ -26,14 +26,10 @@ _MAX_LIST_CHARS = 100_000  # of options that are published as the text of a list
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout of published data.
+    """A layout of published data: its name, the benchmark that asks its questions, and their form.
 
-    Attributes:
-        name: name of the data set.
-        benchmark: the benchmark that asks its questions.
-        record: the form of the benchmark's questions.
-        matches: whether a path holds data in this layout. It must be quick.
-        read: reads them. The folder is for images that stand inside the published files.
+    `matches` says quickly whether a path holds it. `read` reads it; the folder is for images inside the
+    published files.
     """
 
     name: str
@@ -84,14 +80,8 @@ def _open_parquet(file: Path) -> Any:
 def save_image(content: object, folder: Path, stem: str, where: str) -> str:
     """Write an image's bytes to `images/STEM.SUFFIX` in a folder, checked as every image. Return this path.
 
-    Args:
-        content: the bytes, or the `{"bytes": ...}` of a parquet column of images.
-        folder: folder of the questions.
-        stem: name of the file, a safe one.
-        where: where the image stands.
-
-    Raises:
-        InputError: it is no image, or one over 100 megapixels or 64 MiB.
+    `content` is the bytes, or the `{"bytes": ...}` of a parquet column. Raises InputError, with `where` it
+    stands, for no image, or one over 100 megapixels or 64 MiB.
     """
     data = content.get("bytes") if isinstance(content, dict) else content
     if not isinstance(data, bytes) or not data:
@@ -117,11 +107,7 @@ def _suffix(data: bytes) -> str:
 
 
 def make_id(value: object, where: str) -> str:
-    """Return a published id as text.
-
-    Raises:
-        InputError: it cannot name a sample.
-    """
+    """Return a published id as text. Raises InputError if it cannot name a sample."""
     text = str(value).strip()
     try:
         return check_id(text)
@@ -130,10 +116,7 @@ def make_id(value: object, where: str) -> str:
 
 
 def letter_choices(texts: object, where: str) -> dict[str, str]:
-    """Return options by their letters, from A on. The options are a list, or the text of a list.
-
-    Raises:
-        InputError: they are something else.
+    """Return options, a list or the text of a list, by their letters from A on. Raises InputError for others.
 
     Example:
         >>> letter_choices("['a cat', 'a dog']", "row 1")

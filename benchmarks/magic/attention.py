@@ -19,12 +19,9 @@ MINIMUM_LIFT = 1.0
 
 
 class AttentionView(NamedTuple):
-    """The attention on one grid of visual tokens.
+    """The attention on a grid of visual tokens: weights [y, x], 0 or more, and the part it shows.
 
-    Attributes:
-        weights: [y, x], 0 or more.
-        box: the part of the image that the grid shows: x, y, width and height in pixels; they may be
-            fractions.
+    The box is x, y, width and height in pixels of the image, which may be fractions.
     """
 
     weights: np.ndarray
@@ -33,13 +30,11 @@ class AttentionView(NamedTuple):
 
 @dataclass(frozen=True)
 class BoxAttention:
-    """The attention on the boxes of one image.
+    """The attention on the boxes of one image, which may overlap.
 
-    Attributes:
-        mass: [box], share of the image's attention on each box. Boxes may overlap.
-        lift: [box], the mass divided by the share of tokens on the box. 1 is the lift of uniform attention.
-            NaN for a box that no view shows.
-        attended: numbers, from 1, of the boxes whose lift is above the minimum.
+    `mass` [box] is the share of the image's attention on each box. `lift` [box] is the mass divided by the
+    share of tokens on the box: 1 for uniform attention, NaN for a box that no view shows. `attended` are the
+    numbers, from 1, of the boxes whose lift is above the minimum.
     """
 
     mass: np.ndarray
@@ -52,16 +47,9 @@ def measure_box_attention(
 ) -> BoxAttention | None:
     """Measure the attention on each box. The weight of a token is spread evenly over its part of the image.
 
-    Args:
-        views: the views of one image, for example from `read_attention_views`. Most families have one.
-        boxes: in pixels of the image.
-        minimum_lift: a box above it is attended; ours is 1, more than uniform attention.
-
-    Returns:
-        None if there is no attention, or a weight is not finite.
-
-    Raises:
-        InputError: an attention map is empty or holds a negative weight.
+    Boxes are in pixels. One above the minimum lift is attended; ours is 1, more than uniform attention.
+    Returns None without attention or with a weight that is not finite. Raises InputError for an empty map or
+    a negative weight.
 
     Example:
         >>> view = AttentionView(np.array([[3.0, 1.0]]), (0, 0, 20, 10))
@@ -102,15 +90,10 @@ def _covered_shares(start: float, length: float, pixels: float, cells: int) -> n
 
 
 def read_attention_views(trace: Trace, image: int = 0) -> list[AttentionView]:
-    """Return the attention on the views of one image, averaged over the answer's steps, captured layers and heads.
+    """Return the attention on the views of an image, averaged over steps, captured layers and heads.
 
-    Args:
-        trace: a trace with `attention/visual`.
-        image: index into the sample's images.
-
-    Raises:
-        NotApplicable: the trace has no such image or no step, or its family has no token per patch.
-        NotCaptured: attention/visual was not captured.
+    Raises NotApplicable where the trace has no such image or no step, or its family has no token per patch,
+    and NotCaptured without `attention/visual`.
     """
     weights = trace.attention_visual
     shapes, source, box = (trace.array(f"images/{name}").values for name in ("grid", "source", "box"))
@@ -133,20 +116,11 @@ def read_attention_views(trace: Trace, image: int = 0) -> list[AttentionView]:
 def score_attention(
     questions: Sequence[MagicQuestion], run: Run, minimum_lift: float = MINIMUM_LIFT
 ) -> tuple[dict[str, Metric], dict[str, dict[str, Any]]]:
-    """Return the MagiScore of the boxes that a traced model attended to; ours.
+    """Return the MagiScore of the boxes that a traced model attended to, and rows by question id; ours.
 
-    Args:
-        questions: questions with boxes.
-        run: the run of their answers, under their ids.
-        minimum_lift: as for `measure_box_attention`.
-
-    Returns:
-        Metrics, and by question id the attended boxes and the lift of each box. A question without a trace or
-        without attention on patches lowers the coverage.
-
-        - attention_magiscore_...: as `magiscore`
-        - attention_lift_relevant, attention_lift_adversarial: mean over questions of the mean lift of the
-          relevant and of the other boxes
+    A question without a trace or without attention on patches lowers the coverage. `attention_lift_relevant`
+    and `attention_lift_adversarial` are means over questions of the mean lift of the relevant and of the
+    other boxes. A row holds the attended boxes and the lift of each box.
     """
     traced = set(run.ids)
     measured = [

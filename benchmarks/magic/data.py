@@ -15,13 +15,9 @@ from mmprobe.samples import Id
 
 
 class NumberedBox(BaseModel):
-    """A box on the image. Its place in the list is its number, from 1.
+    """A box, x, y, width and height in pixels. Its place in the list is its number, from 1.
 
-    Attributes:
-        box: x, y, width and height in pixels.
-        relevant: whether the box matters to the question.
-        source: where the box comes from.
-        names: other words by which an answer may cite the box, ours.
+    `relevant` is whether it matters to the question; by other words in `names`, ours, an answer may cite it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -102,12 +98,7 @@ class MagicQuestion(BaseModel):
 
 
 class HealCase(NamedTuple):
-    """One case of Self-Heal.
-
-    Attributes:
-        injected: the steps that the model's answer begins with. The last ones are wrong.
-        corrections: the corrections of the wrong steps.
-    """
+    """One case of Self-Heal: the steps that the answer begins with, wrong at the end, and their corrections."""
 
     injected: list[str]
     corrections: list[str]
@@ -123,8 +114,7 @@ class MagicTruth(NamedTuple):
 def load_questions(path: str | Path) -> list[MagicQuestion]:
     """Read a file of questions. Image paths are relative to the file, and boxes must lie on their image.
 
-    Raises:
-        InputError: the first invalid line. The message names line and field.
+    Raises InputError, with line and field, for the first invalid line.
     """
     return [_resolve_images(question, path, line) for line, question in read_records(path, MagicQuestion)]
 

@@ -16,14 +16,10 @@ UNREAD = "unread"  # the reason in `unscored` where the rules could not read an 
 class MagicLabels:
     """The labels of the answer to one question and of its continuations; None without a verdict.
 
-    Attributes:
-        correct: whether the answer agrees with the short true answer.
-        correct_full: whether it agrees with the full true answer.
-        correct_steps: whether each step of the answer is correct.
-        healed: whether each continuation states a correction (section 4.3).
-        healed_explicit: whether it also says that the step was wrong (figure 17).
-        right: whether each continuation that rules cannot read ends in the true answer.
-        unscored: kind of request and reason, for each request that a judge failed on.
+    `correct` and `correct_full` compare with the short and the full true answer. `healed` is whether each
+    continuation states a correction (section 4.3), `healed_explicit` whether it also says that the step was
+    wrong (figure 17), `right` whether one that rules cannot read ends in the true answer. `unscored` holds
+    kind of request and reason.
     """
 
     correct: bool | None = None

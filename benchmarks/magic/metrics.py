@@ -17,16 +17,10 @@ def magiscore(
 ) -> dict[str, Metric]:
     """Return precision, recall and F1 of the cited or attended boxes against the relevant ones (section 4.1).
 
-    Args:
-        predicted: numbers of the cited or attended boxes of each question; None for an unusable answer.
-        relevant: numbers of the relevant boxes of each question.
-        name: prefix of the metrics' names.
-
-    Returns:
-        - NAME_micro_precision, _recall, _f1: from the counts of all questions
-        - NAME_macro_precision, _recall, _f1: means over all questions. An answer without a box counts as 0.
-          The paper does not say so, but in its table 2 macro precisions are far below micro ones.
-        - NAME_macro_precision_cited, NAME_macro_f1_cited: means over the answers with a box
+    Numbers of boxes are by question; None for an unusable answer. NAME_micro_... are from the counts of all
+    questions. NAME_macro_... are means over questions, where an answer without a box counts as 0: the paper
+    does not say so, but in its table 2 macro precisions are far below micro ones. NAME_macro_..._cited are
+    means over the answers with a box.
 
     Example:
         >>> scores = magiscore([{1, 2}, set()], [{1}, {3}])
@@ -96,14 +90,9 @@ def answer_accuracy(correct: Sequence[bool | None], correct_full: Sequence[bool 
 def step_sense(labels: Sequence[Sequence[bool | None] | None]) -> dict[str, Metric]:
     """Return the share of correct steps (table 3).
 
-    Args:
-        labels: for each answer, whether each step is correct; None for a step without a label, and for an
-            answer without labels.
-
-    Returns:
-        - stepsense: correct steps of all answers divided by their labelled steps
-        - stepsense_macro: mean over answers of their shares
-        - stepsense_labelled: share of steps with a label, in the answers with labels
+    Labels are [answer][step], None for a step or an answer without. `stepsense` pools all steps,
+    `stepsense_macro` is the mean over answers, and `stepsense_labelled` the share of steps with a label, in
+    the answers with labels.
 
     Example:
         >>> metrics = step_sense([[True, True, True], [False, None], []])
@@ -125,16 +114,10 @@ def step_sense(labels: Sequence[Sequence[bool | None] | None]) -> dict[str, Metr
 
 
 def self_heal(healed: Sequence[Sequence[bool | None]], name: str = "self_heal") -> dict[str, Metric]:
-    """Return the share of injected wrong runs that the model corrects (section 4.3).
+    """Return the share of injected wrong runs that the model corrects (section 4.3), of [question][run].
 
-    Args:
-        healed: [question][run], the verdicts; None without one.
-        name: name of the metric, for verdicts other than the paper's.
-
-    Returns:
-        - NAME: over runs. The interval is over questions, because the runs of a question depend on each
-          other. `n` counts questions with a verdict.
-        - NAME_judged: share of runs with a verdict
+    The interval and `n` are over questions, because the runs of a question depend on each other. NAME_judged
+    is the share of runs with a verdict.
 
     Example:
         >>> self_heal([[True, False], [], [True, None]])["self_heal"].value

@@ -28,11 +28,7 @@ def label_by_judge(
 ) -> list[MagicLabels]:
     """Label the answers and their continuations by a judge. An empty text is wrong and needs no request.
 
-    Args:
-        questions: the questions.
-        responses: the response to each question; None without one.
-        continuations: the cases of Self-Heal of each question, each with its continuation; None without one.
-        judge: the judge.
+    Responses are by question, and so are the cases of Self-Heal with their continuations; None without one.
     """
     requests: dict[tuple[int, str], JudgeRequest[Any]] = {}
     for index, (question, response, cases) in enumerate(

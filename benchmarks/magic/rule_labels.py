@@ -15,14 +15,10 @@ from mmprobe.benchmarks.magic.synthetic import step_is_true
 
 
 def label_by_rules(question: MagicQuestion, response: str | None) -> MagicLabels:
-    """Label the answer to one question by rules.
+    """Label the answer to one question by rules; a response of None gets no labels.
 
-    The steps have labels only if each is one of the annotated steps, or if the objects of the synthetic world
-    are known and a step is about them. Only a judge can tell whether a continuation states a correction.
-
-    Args:
-        question: the question.
-        response: the response; None without one.
+    Steps have labels only if each is one of the annotated steps, or if the objects of the synthetic world are
+    known and a step is about them. Only a judge can tell whether a continuation states a correction.
 
     Example:
         >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat"}
@@ -44,8 +40,8 @@ def label_by_rules(question: MagicQuestion, response: str | None) -> MagicLabels
 def is_correct(response: str, true_answer: str, full_answer: str | None = None) -> bool | None:
     """Return whether a response ends in the true answer; None if it is unread. A refusal is not right.
 
-    The answer must stand in a declared form (docs/readers.md), such as behind `Answer:`, and be the short or the
-    full true answer. If the true answer is yes or no, it must begin with yes or no.
+    The declared answer (docs/readers.md) must be the short or the full true answer, or begin with it where
+    that is yes or no.
 
     Example:
         >>> is_correct("R1 is red.\\nAnswer: red", "red"), is_correct("Answer: Yes, it is a cat.", "yes")

@@ -30,12 +30,7 @@ _ANSWER = re.compile(r"^[^\w\n]*(?:final )?answer[^\w\n:]{0,9}:", re.MULTILINE |
 
 
 class CitedRegions(NamedTuple):
-    """The boxes that an answer cites.
-
-    Attributes:
-        regions: numbers of the cited boxes that exist.
-        missing: how many cited numbers have no box.
-    """
+    """Numbers of the cited boxes that exist, and how many cited numbers have no box."""
 
     regions: frozenset[int]
     missing: int
@@ -77,14 +72,9 @@ def find_cited_regions(
 ) -> CitedRegions | None:
     """Extract the boxes that the steps cite, all steps together (section 4.1); None where that is unread.
 
-    Known forms are `R2`, `region 2`, `box 2`, and `boxes 1, 2 and 4`. A box counts as cited whatever the step
-    says of it. A range (`R1-R3`, `R1 to R3`, `all boxes`) leaves open what is cited, so such an answer is
-    unread.
-
-    Args:
-        steps: the steps of an answer.
-        count: number of boxes on the image; they are numbered from 1.
-        names: for each box, other words that cite it.
+    Known forms are `R2`, `region 2`, `box 2`, `boxes 1, 2 and 4`, and a box's other `names`. A box counts as
+    cited whatever the step says of it. A range (`R1-R3`, `R1 to R3`, `all boxes`) leaves open what is cited.
+    `count` boxes are numbered from 1.
 
     Example:
         >>> find_cited_regions(["R1 shows a cat.", "Neither R3 nor R9 helps."], 4)
@@ -114,9 +104,6 @@ def find_wrong_spans(correct: Sequence[bool]) -> list[Span]:
     """Return each maximal run of wrong steps s_i ... s_j with 2 <= i <= j <= n - 2 (section 4.3).
 
     A run that reaches beyond these bounds is left out completely.
-
-    Args:
-        correct: whether each of the n annotated steps is correct.
 
     Example:
         >>> find_wrong_spans([True, False, False, True, True, False])

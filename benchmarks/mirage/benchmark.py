@@ -85,9 +85,8 @@ class MirageTruth(NamedTuple):
 def read_data(path: Path) -> MirageTruth:
     """Read a file of questions, or a samples file of `make-pairs`.
 
-    Raises:
-        InputError: an invalid line, or the id of a hinted question is taken or too long. The message names
-            line and field.
+    Raises InputError, with line and field, for an invalid line or an id of a hinted question that is taken or
+    too long.
     """
     synthetic = is_synthetic(path)
     questions = synthetic_questions(load_samples(path)) if synthetic else load_questions(path)
@@ -186,11 +185,7 @@ def _find_topic(
 def score_answers(
     truth: MirageTruth, responses: Mapping[str, str], options: MirageOptions = DEFAULTS
 ) -> Scored:
-    """Return metrics and records with labels by rules.
-
-    Raises:
-        InputError: a response answers no question of the data.
-    """
+    """Return metrics and records with labels by rules."""
     answers, labels = _label_by_rules(truth, responses, options.threshold)
     metrics = compute_metrics(truth.questions, labels, options.reasonable)
     return metrics, _make_records(truth, answers, labels)
@@ -199,11 +194,7 @@ def score_answers(
 def score_with_judge(
     truth: MirageTruth, responses: Mapping[str, str], judge: Judge, options: MirageOptions = DEFAULTS
 ) -> Scored:
-    """Return metrics and records with labels by a judge.
-
-    Raises:
-        InputError: as `score_answers`, or the provider refuses the key.
-    """
+    """Return metrics and records with labels by a judge."""
     from mmprobe.benchmarks.mirage.model_labels import REQUESTS, label_by_judge
 
     answers, rule_labels = _label_by_rules(truth, responses, options.threshold)

@@ -26,14 +26,10 @@ MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")
 class Correlations:
     """Pearson correlations of all pairs of columns. Matrices are [column][column], with None if undefined.
 
-    Attributes:
-        names: names of the columns.
-        r: the correlations; 1 on the diagonal.
-        low, high: 95 % interval by Fisher's transformation, for independent cases; needs four cases or more.
-        p: two-sided p value of no correlation; None on the diagonal.
-        p_holm: p values corrected by Holm's rule over all pairs of columns.
-        p_permutation: two-sided p value by 9999 shuffles of one column (within blocks, if there are any).
-        n: number of cases with values in both columns.
+    `low` and `high` are the 95 % interval by Fisher's transformation, for four independent cases or more; `p`
+    is the two-sided p value of no correlation, `p_holm` the same corrected by Holm's rule over all pairs, and
+    `p_permutation` that of 9999 shuffles of one column (within blocks, if there are any). `n` counts the
+    cases with values in both columns.
     """
 
     names: tuple[str, ...]
@@ -49,8 +45,7 @@ class Correlations:
 def correlate_models(folders: Sequence[str | Path], metrics: Sequence[str] = MODEL_METRICS) -> Correlations:
     """Correlate metrics of results.json over models (table 5). Each result folder is one case.
 
-    Raises:
-        InputError: a folder holds no results of MIRAGE, a folder is given twice, or no folder has a metric.
+    Raises InputError where a folder holds no results of MIRAGE or is given twice, or no folder has a metric.
     """
     results = [read_results(Path(folder), "mirage") for folder in _check_distinct(folders)]
     rows = [{name: metric.value for name, metric in each.metrics.items()} for each in results]
@@ -65,18 +60,12 @@ def correlate_kinds_over_topics(
 ) -> Correlations:
     """Correlate the rates of the kinds of hallucination over topics (figures 5 and 7).
 
-    The rate of a kind in a topic is the share of a model's judged answers with this kind, as
-    `KIND_rate[topic=…]` in `results.json`.
-
-    Args:
-        folders: result folders of MIRAGE, judged by a model; one folder per answering model.
-        cases: `topics` takes each topic as a case, with its rate averaged over the folders: figure 7 for one
-            folder, figure 5 for several (n = 7). `cells` takes each model and topic as a case. Cells of one
-            model share its level, so Fisher's interval and `p` are too narrow there; `p_permutation` shuffles
-            topics within each model only.
-
-    Raises:
-        InputError: a folder holds no results of MIRAGE or is given twice, or no judge labelled kinds.
+    A rate is the share of a model's judged answers with this kind, as `KIND_rate[topic=…]`. Each folder holds
+    one answering model's results, judged by a model. `topics` takes each topic as a case, with its rate
+    averaged over the folders: figure 7 for one folder, figure 5 for several (n = 7). `cells` takes each model
+    and topic: cells of one model share its level, so Fisher's interval and `p` are too narrow there, and
+    `p_permutation` shuffles within each model. Raises InputError where a folder holds no results of MIRAGE or
+    no kinds, or is given twice.
     """
     tables = [_topic_rates(Path(folder)) for folder in _check_distinct(folders)]
     if cases == "topics":
@@ -95,11 +84,7 @@ def correlate_kinds_over_topics(
 
 
 def correlate_kinds_over_questions(folder: str | Path) -> Correlations:
-    """Correlate the kinds of hallucination over the questions of one model, ours. The paper correlates topics.
-
-    Raises:
-        InputError: as `correlate_kinds_over_topics`.
-    """
+    """Correlate the kinds of hallucination over one model's questions, ours. The paper correlates topics."""
     verdicts = [verdict for _, verdict in _kind_verdicts(Path(folder))]
     return correlate({kind: [verdict.get(kind) for verdict in verdicts] for kind in KINDS})
 
@@ -143,12 +128,8 @@ def correlate(
 ) -> Correlations:
     """Return the Pearson correlations of all pairs of columns, as in table 5 and figures 5 and 7.
 
-    Args:
-        columns: values by name, one per case; None if unknown.
-        blocks: the block of each case; the permutation test shuffles within blocks. Empty for a single block.
-
-    Raises:
-        InputError: the columns have different lengths.
+    Columns hold one value a case, None if unknown. The permutation test shuffles within the cases' `blocks`.
+    Raises InputError for columns of different lengths.
 
     Example:
         >>> result = correlate({"a": [1, 2, 3, 4], "b": [2, 4, 6, 9]})

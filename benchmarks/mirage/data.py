@@ -79,8 +79,7 @@ def is_letter(text: str) -> bool:
 def load_questions(path: str | Path) -> list[MirageQuestion]:
     """Read a file of questions. Image paths are relative to the file.
 
-    Raises:
-        InputError: the first invalid line. The message names line and field.
+    Raises InputError, with line and field, for the first invalid line.
     """
     return load_with_images(path, MirageQuestion)
 
@@ -103,14 +102,10 @@ def true_references(question: MirageQuestion) -> list[str]:
 
 
 def is_correct(question: MirageQuestion, response: str, threshold: float = THRESHOLD) -> bool | None:
-    """Return whether a response gives the true answer, by rules; None if it is unread.
+    """Return whether a response gives the true answer, by rules; None if unread. A refusal is not right.
 
-    A refusal is not right.
-
-    The answer must stand in a declared form (docs/readers.md): an option by its letter or text, one number, or
-    words that are those of the true answer. A judge reads more.
-
-    `threshold` is the largest relative error of an approximate answer. The paper gives none; ours is 0.05.
+    The answer must stand in a declared form (docs/readers.md): an option by its letter or text, one number,
+    or the words of the true answer. `threshold` is the largest relative error of an approximate answer.
 
     Example:
         >>> fields = {"id": "1", "question": "?", "topic": "statistical", "type": "approximate"}

@@ -33,23 +33,11 @@ def factuality(
 ) -> dict[str, Metric]:
     """Return F_step or F_claim (equations 1 and 2).
 
-    Precision is the share of predicted items that the truth covers. Recall is the share of true items that
-    the response states. F is their harmonic mean, or 0 if no item matches.
-
-    Args:
-        matches: of each question; None if the response or the judge gave no usable lists.
-        name: `f_step` or `f_claim`.
-        reasonable: the weight of REASONABLE as a match, 0 to 1. The matches of the paper are binary; ours is
-            0.
-
-    Returns:
-        - f_step, precision_step, recall_step: means over questions
-        - f_step_zero: the same mean of F, where a response without any item counts 0. In `f_step` it is
-          undefined, so silence raises the mean.
-        - f_step_micro: from the counts of all questions
-
-    Raises:
-        InputError: `reasonable` is not a share.
+    Precision is the share of predicted items that the truth covers, recall the share of true items that the
+    response states, and F their harmonic mean, or 0 if no item matches. NAME, precision_... and recall_...
+    are means over questions; NAME_zero is the same where a response without any item counts 0, since silence
+    raises NAME; NAME_micro is from the counts of all questions. `reasonable`, 0 to 1, is the weight of
+    REASONABLE as a match; the paper's matches are binary, and ours is 0.
 
     Example:
         >>> matches = Matches(predicted=("MATCH", "CONFLICT"), true=("MATCH",))
@@ -114,24 +102,15 @@ def hallucination_rates(verdicts: Sequence[Mapping[Kind, bool] | None]) -> dict[
 def lhs(scores: Sequence[Scores]) -> dict[str, Metric]:
     """Return the LLMs hallucination score (equation 3). Higher means less hallucination.
 
-    The score of a question is the mean over judges of the mean over references of the mean of the five
-    scores. Missing scores are left out of the means. A question without any score is unscored.
+    A question's score is the mean over judges of the mean over references of the mean of its five scores of 1
+    to 5, [question][judge][reference]; missing ones, None, are left out. Every question needs as many judges
+    and references.
 
-    Args:
-        scores: [question][judge][reference], five scores of 1 to 5 or None. Every question needs the same
-            number of judges and references.
-
-    Returns:
-        - lhs: with scores scaled to 0-1 by (x - 1) / 4, ours; lhs_of_five: scaled by x / 5. The paper gives
-          no scale.
-        - lhs_sd_questions, lhs_sd_judges, lhs_sd_references: standard deviation (n - 1) of `lhs` over
-          questions, over the means of judges, and over the means of references. The paper does not say which
-          it prints.
-        - lhs_DIMENSION: each of the five dimensions alone
-        - lhs_judgements: share of the requested judgements that were given
-
-    Raises:
-        InputError: a score is not from 1 to 5, or the numbers of judges or references differ.
+    - lhs, lhs_DIMENSION: with scores scaled to 0-1 by (x - 1) / 4, ours; lhs_of_five: by x / 5. The paper
+      gives no scale.
+    - lhs_sd_questions, lhs_sd_judges, lhs_sd_references: standard deviation (n - 1) of `lhs` over questions,
+      and of the means of judges and of references. The paper does not say which it prints.
+    - lhs_judgements: share of the requested judgements that were given
 
     Example:
         >>> metrics = lhs([[[(5, 5, 5, 5, 5), (3, 3, 3, 3, 3)]]])

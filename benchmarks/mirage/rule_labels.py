@@ -30,15 +30,9 @@ def label_by_rules(
     """Label the answers to one question by rules. Rules cannot see hallucinations or score a chain.
 
     Steps and claims are labelled only where each sentence of the response is one of the drawn world's or says
-    the same as a true step or claim. Otherwise they are None: only a judge compares free prose. An answer
-    that rules cannot read is unscored, as `unread`.
-
-    Args:
-        question: the question.
-        responses: all responses by id; the hinted one has the id `ID--hinted`.
-        topic: the topic that the classifier named.
-        classified: whether the classifier was asked.
-        threshold: largest relative error of an approximate answer.
+    the same as a true one: only a judge compares free prose. An answer that rules cannot read is unscored, as
+    `unread`. `responses` are all responses by id; `topic` is what the classifier named, if it was asked
+    (`classified`).
 
     Example:
         >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
@@ -80,8 +74,8 @@ def label_by_rules(
 def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str]) -> Extraction | None:
     """Return the sentences of a response as steps and as claims; None if one is unread. The rules are ours.
 
-    The form of a sentence does not show whether it is a step or a claim, so every sentence counts as both.
-    The exception: a sentence that states a true step and no true claim is only a step, and vice versa.
+    Every sentence counts as both, but one that states a true step and no true claim is only a step, and vice
+    versa.
 
     Example:
         >>> extract_by_rules("I halve 6. So it is 3.", ["I halve 6."], ["So it is 3."]).claims

@@ -28,14 +28,10 @@ _THEREFORE = "Therefore: "
 
 
 def synthetic_questions(samples: Sequence[Sample]) -> list[MirageQuestion]:
-    """Return the samples that fit a topic of MIRAGE as annotated questions.
+    """Return the samples of a complete `make-pairs` file that fit a topic of MIRAGE, annotated.
 
-    - multiple choice: whether the images are the same
-    - approximate: the number of differences, if there are any
-    - free form: whether and where there is a shape, and the result of a comparison in steps
-
-    Args:
-        samples: a complete samples file of `make-pairs`.
+    Whether the images are the same is multiple choice; the number of differences, if there are any,
+    approximate; whether and where there is a shape, and the result of a comparison in steps, free form.
     """
     return [_make_question(sample) for sample in samples if sample.metadata.get("type") in _TOPICS]
 

@@ -48,16 +48,11 @@ from mmprobe.samples import load_samples
 
 
 def read_data(path: Path, examples: Path | None = None) -> MirageEffectTruth:
-    """Read questions with options, and the questions of `imageless.jsonl` beside them.
+    """Read questions with options, and those of `imageless.jsonl` beside them; without this file, our 200.
 
-    Without `imageless.jsonl`, our 200 questions are used.
-
-    Args:
-        path: a file of questions, `samples.jsonl` of `make-pairs`, or a folder with a `samples.jsonl`.
-        examples: a file of further questions, for few-shot prompts.
-
-    Raises:
-        InputError: an invalid line, or an id that is used twice. The message names line and field.
+    `path` is a file of questions, `samples.jsonl` of `make-pairs`, or a folder with one; `examples` a file of
+    further questions, for few-shot prompts. Raises InputError, with line and field, for an invalid line or an
+    id that is used twice.
     """
     file = path / "samples.jsonl" if path.is_dir() else path
     imageless_file = file.with_name("imageless.jsonl")
@@ -75,14 +70,9 @@ def _read_choices(file: Path) -> list[ChoiceQuestion]:
 def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Scored:
     """Return metrics and records with labels by rules.
 
-    Args:
-        truth: the questions.
-        responses: by sample id: `ID` with images, `ID--absent` without them and so on (`WAYS`); `ID--VARIANT`
-            for the ways of asking about missing images. With `--seed-N` behind it, an id names one of several
-            answers to the same question.
-
-    Raises:
-        InputError: a response answers no question of the data.
+    Responses are by sample id: `ID` with images, `ID--absent` without them and so on (`WAYS`); `ID--VARIANT`
+    for the ways of asking about missing images. `--seed-N` behind an id names one of several answers to the
+    same question.
     """
     answers = group_by_question(truth, responses)
     labels = {
@@ -97,9 +87,6 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     """Return metrics and records with labels by a judge, and the share of answers that it left unscored.
 
     The judge also decides the answers to questions with a known answer that rules cannot read.
-
-    Raises:
-        InputError: a response answers no question of the data, or the judge cannot be asked.
     """
     answers = group_by_question(truth, responses)
     judged = label_by_judge(select_answers_to_label(truth, answers), judge)
@@ -203,8 +190,8 @@ def _make_answer_record(name: str, answers: Answers, labels: Labels) -> dict[str
 def faithful_answers(truth: MirageEffectTruth, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Return whether each answer is faithful.
 
-    With its image, an answer is faithful if it is right. Without its image, it is faithful if it notices that
-    and describes nothing. Left out are answers without an image that do neither, and guesses.
+    With its image it is if it is right, without its image if it notices that and describes nothing. Left out
+    are answers without an image that do neither, and guesses.
     """
     faithful: dict[str, bool] = {}
     for record in records:

@@ -71,8 +71,7 @@ class MirageEffectTruth(NamedTuple):
 def load_questions(path: str | Path) -> list[ChoiceQuestion]:
     """Read a file of questions with options. Image paths are relative to the file.
 
-    Raises:
-        InputError: the first invalid line. The message names line and field.
+    Raises InputError, with line and field, for the first invalid line.
     """
     return load_with_images(path, ChoiceQuestion)
 
@@ -86,11 +85,7 @@ class _ImagelessLine(BaseModel):
 
 
 def load_imageless(path: str | Path) -> list[ImagelessQuestion]:
-    """Read a file of questions about missing images, in place of ours.
-
-    Raises:
-        InputError: the first invalid line. The message names line and field.
-    """
+    """Read a file of questions about missing images, in place of ours. Raises InputError as `load_questions`."""
     return [
         ImagelessQuestion(line.id, line.category, line.question)
         for _, line in read_records(path, _ImagelessLine)

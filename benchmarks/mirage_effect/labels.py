@@ -10,12 +10,10 @@ from mmprobe.benchmarks.judges import Unscored
 
 @dataclass(frozen=True)
 class ImagelessLabels:
-    """The labels of an answer to a question without its image.
+    """The labels of an answer without its image: whether it notices that (or is unsure), and describes.
 
-    Attributes:
-        notices: it says that the image is missing or cannot be seen, or it is unsure. Such an answer is no
-            mirage.
-        describes: it states a visual detail as a fact. None where rules cannot tell.
+    One that notices is no mirage. To describe is to state a visual detail as a fact; None where rules cannot
+    tell.
     """
 
     notices: bool
@@ -23,12 +21,7 @@ class ImagelessLabels:
 
 
 class JudgedAnswer(NamedTuple):
-    """A judge's labels of one answer.
-
-    Attributes:
-        labels: None if the answer is empty or unscored.
-        unscored: the reason if the judge failed, else None.
-    """
+    """A judge's labels of one answer, None if it is empty or unscored; and the reason if the judge failed."""
 
     labels: ImagelessLabels | None
     unscored: Unscored | None = None

@@ -14,12 +14,10 @@ _SCORES = ("mirage_score", "mirage_score_above_chance")
 
 
 class MeanScores(NamedTuple):
-    """Mean mirage scores.
+    """Mean mirage scores, and one row a folder: its model, its data set and its scores.
 
-    Attributes:
-        metrics: `NAME[model=M]`, the mean over data sets; `NAME[data=D]`, the mean over models; and `NAME`, the
-            mean over all folders. NAME is `mirage_score` or `mirage_score_above_chance`.
-        records: one row a folder: its model, its data set and its scores.
+    `NAME[model=M]` is the mean over data sets, `NAME[data=D]` that over models, and `NAME` that over all
+    folders, for `mirage_score` and `mirage_score_above_chance`.
     """
 
     metrics: dict[str, Metric]
@@ -27,15 +25,10 @@ class MeanScores(NamedTuple):
 
 
 def mean_mirage_scores(folders: Sequence[str | Path]) -> MeanScores:
-    """Average the mirage scores of result folders, one for each model and data set.
+    """Average the mirage scores of result folders of mirage-effect, one for each model and data set.
 
-    Data sets are told apart by the path of `--data`. An undefined score is left out and lowers the coverage.
-
-    Args:
-        folders: result folders of `mmprobe bench mirage-effect` or `mmprobe score mirage-effect`.
-
-    Raises:
-        InputError: a folder holds other results, or two folders hold the same model and data set.
+    Data sets are told apart by the path of `--data`. An undefined score lowers the coverage. Raises
+    InputError for other results, or two folders of the same model and data set.
     """
     records = [_read_folder(Path(folder)) for folder in folders]
     earlier: dict[tuple[str, str], str] = {}

@@ -18,15 +18,11 @@ NO_ANSWER = "no answer found"
 
 
 def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
-    """Return how often a model answers as if it saw an image that nobody gave it (section 7.3).
+    """Return how often a model answers as if it saw an image that nobody gave it (section 7.3), as shares.
 
-    The paper prints percent; these are shares.
-
-    Returns:
-        - mirage_rate: 1 - share of answers that notice the missing image or are unsure, as in the paper
-        - describes_rate: share that state a visual detail
-        - mirage_rate_described: share that state a detail and do not notice. Here, general answers and
-          refusals are no mirages.
+    `mirage_rate` is 1 - share of answers that notice the missing image or are unsure, as in the paper;
+    `describes_rate` the share that state a visual detail; `mirage_rate_described` the share that do and do
+    not notice: here, general answers and refusals are no mirages.
 
     Example:
         >>> pairs = [(False, True), (False, False), (True, False)]
@@ -52,21 +48,14 @@ def mirage_scores(
     with_image: Sequence[bool | None],
     options: Sequence[int | None],
 ) -> dict[str, Metric]:
-    """Return how much of a model's accuracy remains without the images (equation 1).
+    """Return how much of a model's accuracy remains without the images (equation 1), as a ratio.
 
-    All values are over the questions that were scored both ways. The paper prints the score in percent; here
-    it is a ratio. It is above 1 if the images do harm.
-
-    Args:
-        without_image, with_image: whether each answer is right; None if it was not scored.
-        options: number of options of each question; None for an open question, which chance cannot answer.
-
-    Returns:
-        - accuracy_without, accuracy_with
-        - mirage_score: accuracy without divided by accuracy with; undefined if the latter is 0
-        - mirage_score_above_chance, ours: the same after subtracting the accuracy of random choice (mean of
-          1 / options) from both; undefined unless the accuracy with images is above chance
-        - visual_gain: accuracy with minus accuracy without
+    All values are over the questions scored both ways; None was not scored. `options` counts those of each
+    question; None for an open question, which chance cannot answer. `mirage_score` is accuracy without
+    divided by accuracy with: above 1 if the images do harm, undefined if the latter is 0.
+    `mirage_score_above_chance`, ours, subtracts the accuracy of random choice (mean of 1 / options) from
+    both; it is undefined unless the accuracy with images is above chance. `visual_gain` is accuracy with
+    minus accuracy without.
 
     Example:
         >>> scores = mirage_scores([True, False, True, False], [True, True, True, False], [4] * 4)
@@ -99,10 +88,9 @@ def mirage_scores(
 
 
 def answer_shares(answers: Sequence[str | None]) -> dict[str, Metric]:
-    """Return the share of each answer to one prompt over seeds, the most frequent first (section 7.4, figure 2).
+    """Return the share of each answer to a prompt over seeds, most frequent first (section 7.4, figure 2).
 
-    Args:
-        answers: one answer per seed, 200 in the paper. None counts as `NO_ANSWER`.
+    None counts as `NO_ANSWER`.
 
     Example:
         >>> shares = answer_shares(["melanoma", "melanoma", "naevus", None])
@@ -126,13 +114,10 @@ def entropy(counts: np.ndarray) -> np.ndarray:
 
 
 class Similarity(NamedTuple):
-    """The similarity of the answers with and without the image.
+    """The similarity of answers with and without the image: 1 - total variation distance, 1 if equal.
 
-    Attributes:
-        similarity: 1 - total variation distance of the two distributions. 1 if they are equal.
-        by_chance: the mean similarity of two samples of this size from one distribution. Compare `similarity`
-            with it.
-        p: p value of no difference, by shuffling which answers had the image.
+    `by_chance` is the mean similarity of two samples of this size from one distribution, to compare it with.
+    `p` is the p value of no difference, by shuffling which answers had the image.
     """
 
     similarity: Metric
@@ -144,10 +129,6 @@ def answer_similarity(
     present: Sequence[str], absent: Sequence[str], permutations: int = PERMUTATIONS, seed: int = 0
 ) -> Similarity:
     """Return how similar the answers with and without the image are (section 2.2). Grounded answers differ.
-
-    Args:
-        present, absent: answers with and without the image, over seeds or images.
-        permutations, seed: of the test; ours.
 
     Example:
         >>> result = answer_similarity(["cat", "dog"] * 10, ["cat"] * 20)

@@ -78,16 +78,13 @@ class Prompt(NamedTuple):
 def build_prompt(
     question: str, variant: Variant = "plain", system: str | None = None, data_set: str = ""
 ) -> Prompt:
-    """Return a question in one of the ways of asking.
+    """Return a question in one of the ways of asking. Raises InputError for `benchmark` without a data set.
 
     - plain: as it is
     - attachment: a line before the question says that an image is attached
     - evidence: the system prompt asks for visual evidence
     - benchmark: the system prompt begins with the name of the data set
     - guess: the system prompt says that the image was removed, and asks for a guess
-
-    Raises:
-        InputError: `benchmark` without a data set, or an unknown variant.
 
     Example:
         >>> build_prompt("Who is this?", "attachment").user

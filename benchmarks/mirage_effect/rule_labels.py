@@ -95,8 +95,7 @@ def find_diagnosis(text: str) -> str | None:
     """Return the diagnosis between `<diagnosis>` tags, with its case folded; None if there is no clear one.
 
     As in section 7.4, an answer that notices the missing image, declines, or is empty has no diagnosis. Nor
-    has
-    one whose tags differ, or hold a negation, a hedge or alternatives ("melanoma unlikely").
+    has one whose tags differ, or hold a negation, a hedge or alternatives ("melanoma unlikely").
 
     Example:
         >>> find_diagnosis("<diagnosis> Melanoma. </diagnosis>"), find_diagnosis("I see no image here.")

@@ -78,8 +78,7 @@ def ask_questions(
 ) -> list[Sample]:
     """Return the questions with known answers in every way of asking; then the questions without images.
 
-    Raises:
-        InputError: a question with a known answer has no image.
+    Raises InputError for a question with a known answer that has no image.
 
     Example:
         >>> question = ChoiceQuestion(id="1", images=["a.png"], question="What is it?", answer="a cat")
@@ -236,11 +235,7 @@ def diagnosis_prompts(modality: str) -> dict[str, str]:
 
 
 def check_ids(truth: MirageEffectTruth, source: str) -> None:
-    """Check the ids of all samples. `source` names their file in messages.
-
-    Raises:
-        InputError: an id is used twice, is too long, or ends as the id of a seed.
-    """
+    """Raise InputError for a sample id that is used twice, is too long, or ends as that of a seed."""
     used: set[str] = set()
     for sample_id in _sample_ids(truth):
         if not SAFE_ID.fullmatch(sample_id) or _SEED.fullmatch(sample_id) or sample_id in used:
@@ -264,8 +259,7 @@ def _sample_ids(truth: MirageEffectTruth) -> Iterator[str]:
 def group_by_question(truth: MirageEffectTruth, responses: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the answers to each question: the plain one, then those with seeds (`ID--seed-3`) in order.
 
-    Raises:
-        InputError: a response answers no question of the data, or two answer the same question.
+    Raises InputError for a response that answers no question of the data, or one that is answered already.
 
     Example:
         >>> question = ChoiceQuestion(id="1", question="What is it?", answer="a cat")

@@ -24,16 +24,9 @@ _YES_NO = {"A": "yes", "B": "no"}
 def draw_questions(out: Path, n: int, seed: int) -> Path:
     """Draw `n` pairs of images, and write the first `n` questions of each category about missing images.
 
-    Args:
-        out: folder to create; it must not exist or be empty.
-        n: number of pairs. There are three questions about the first image of each pair.
-        seed: seed of all random draws. Pair k depends only on the seed and k.
-
-    Returns:
-        `out/samples.jsonl`, as `make-pairs` writes it, with `out/imageless.jsonl` beside it.
-
-    Raises:
-        InputError: `out` is not empty.
+    There are three questions about the first image of each pair; pair k depends only on the seed and k.
+    Returns `out/samples.jsonl`, as `make-pairs` writes it, with `imageless.jsonl` beside it. Raises
+    InputError if `out` is not empty.
     """
     with staging_folder(out) as part:
         make_pairs(part, n, seed)
@@ -52,11 +45,9 @@ def draw_questions(out: Path, n: int, seed: int) -> Path:
 def synthetic_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
     """Return the samples of `make-pairs` about one image as questions with options.
 
-    They ask for the colour of a shape, whether it is there, and whether a missing shape is there. The options
-    are the eight colours of the world, or yes and no. The model does not see the options, as in its training.
-
-    Raises:
-        InputError: no sample asks such a question, or an answer is none of the options.
+    They ask for the colour of a shape, whether it is there, and whether a missing shape is there. The model
+    does not see the options, as in its training. Raises InputError where no sample asks such a question, or
+    an answer is no option.
 
     Example:
         >>> fields = {"answer": "The star is red.", "metadata": {"type": "colour"}}

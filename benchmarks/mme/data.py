@@ -31,16 +31,10 @@ _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")
 def read_mme(path: str | Path) -> list[Sample]:
     """Read the official folder: one folder a subtask, with images and one text file of questions an image.
 
-    Images and texts lie side by side, or in `images/` and `questions_answers_YN/`. A text has two lines. Each
-    holds a question, a tab, and Yes or No.
-
-    Returns:
-        Samples with the ids `subtask-image-1` and `subtask-image-2`, the answer yes or no, and `subtask` and
-        `image` in the metadata.
-
-    Raises:
-        InputError: the folder or a file has another form, or an image is unreadable. The message names the
-            file.
+    Images and texts lie side by side, or in `images/` and `questions_answers_YN/`. A text has two lines, each
+    a question, a tab, and Yes or No. The samples have the ids `subtask-image-1` and `subtask-image-2`, and
+    `subtask` and `image` in the metadata. Raises InputError, with the file, for another form or an unreadable
+    image.
     """
     path = Path(path)
     samples: dict[str, Sample] = {}
@@ -73,13 +67,10 @@ def _find_image(folder: Path, text: Path) -> Path:
 
 
 def read_mme_answers(path: str | Path) -> tuple[list[Sample], dict[str, str]]:
-    """Read the official folder of results, with files such as `existence.txt`.
+    """Read the official folder of results, such as `existence.txt`: questions without images, answers by id.
 
     Each line holds image, question, truth and answer, separated by tabs. Two lines in a row are about one
     image.
-
-    Returns:
-        The questions, without images, and the answers by question id.
     """
     path = Path(path)
     samples: dict[str, Sample] = {}

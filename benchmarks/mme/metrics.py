@@ -71,13 +71,8 @@ def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
     """Compute the score of each subtask, 100 (accuracy + accuracy+), and the sums perception and cognition.
 
     accuracy+ is the share of images with two correct answers. An answer that says neither yes nor no is
-    wrong, and is counted by `unknown`. `n` and the intervals are over images. An image with an unanswered
-    question is left out and lowers the coverage. A sum is over the subtasks in the data. Its range is 0 to
-    200 for each subtask, so 2000 and 800 for the whole benchmark.
-
-    Returns:
-        Metrics by name: `existence`, `existence_accuracy`, `existence_accuracy_plus` and so on, `perception`,
-        `cognition`, `unknown`.
+    wrong, and `unknown` counts it. `n` and the intervals are over images; one with an unanswered question
+    lowers the coverage. A sum is over the subtasks in the data, with a range of 0 to 200 for each.
     """
     counts, ids = _count_by_subtask(records)
     metrics: dict[str, Metric] = {}

@@ -35,12 +35,9 @@ INSTRUCTION = "Work it out step by step. End with a line that says 'The answer i
 
 
 class MMReasonTruth(NamedTuple):
-    """The questions in their open form, and what became of their options.
+    """The open questions, the ids of those left out because they need their options, and forms with options.
 
-    Attributes:
-        questions: the open questions.
-        left_out: ids of the questions that need their options.
-        choices: open questions that are asked with their options, too, in this form, by id.
+    `choices` holds by id the questions that are asked with their options, too, in this form.
     """
 
     questions: list[ReasonQuestion]
@@ -68,9 +65,8 @@ DEFAULTS = MMReasonOptions()
 def read_data(path: Path, options: MMReasonOptions = DEFAULTS) -> MMReasonTruth:
     """Read a file of questions, or a samples file of `make-pairs`. Options are removed from the questions.
 
-    Raises:
-        InputError: an invalid line, or no question can be asked without options, or with them where that is
-            wanted. The message names line and field.
+    Raises InputError, with line and field, for an invalid line, or where no question can be asked without
+    options, or with them where that is wanted.
     """
     questions = synthetic_questions(load_samples(path)) if is_synthetic(path) else load_questions(path)
     opened = {question.id: to_open_question(question) for question in questions}

@@ -83,8 +83,7 @@ def is_open_without_choices(question: str, choices: Mapping[str, str], answer: s
     """Return whether a question has one answer without its options.
 
     It has not if it refers to the options ("which of the following"), if an option refers to others ("none of
-    the above"), or if two options differ only in case. The rules are coarse, ours; the authors of the paper
-    chose by hand.
+    the above"), or if two options differ only in case. The rules are coarse, ours; the authors chose by hand.
 
     Example:
         >>> is_open_without_choices("How long is AB?", {"A": "2 cm", "B": "3 cm"}, "B")

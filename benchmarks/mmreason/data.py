@@ -54,17 +54,16 @@ class ReasonQuestion(BaseModel):
 def load_questions(path: str | Path) -> list[ReasonQuestion]:
     """Read a file of questions. Image paths are relative to the file.
 
-    Raises:
-        InputError: the first invalid line. The message names line and field.
+    Raises InputError, with line and field, for the first invalid line.
     """
     return load_with_images(path, ReasonQuestion)
 
 
 def is_correct(question: ReasonQuestion, response: str) -> bool | None:
-    """Return whether a response gives the true answer, by rules; None if it is unread. A refusal is not right.
+    """Return whether a response gives the true answer, by rules; None if unread. A refusal is not right.
 
-    The answer must stand in a declared form (docs/readers.md) and say the same as the true one: the same words,
-    the same number, or an equal expression. A judge reads equivalent answers better.
+    The answer must stand in a declared form (docs/readers.md): the same words or number, or an equal
+    expression.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="?", answer="12", discipline="math", source="own")

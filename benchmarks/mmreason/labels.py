@@ -25,15 +25,10 @@ ERROR_TYPES: tuple[ErrorType, ...] = get_args(ErrorType)
 class ReasonLabels:
     """The labels of the answers to one question.
 
-    Attributes:
-        answered: whether there is a response; it may be empty.
-        final_answer: the final answer in the response; None if it states none.
-        correct: whether the final answer is right. None without a response or a verdict.
-        correct_text: the same for the response without images. None also for a question without images.
-        steps: the steps of the response, each with its label. None without a response, a verdict, or a true
-            solution.
-        error: the type of error of a wrong answer, if a judge named one.
-        unscored: the reason for each request that a judge failed on: `answer`, `text`, `steps`, `error`.
+    `answered` is whether there is a response, which may be empty. `correct` and `correct_text`, for the
+    response without images, are None without a verdict. `steps` are None without a response, a verdict, or a
+    true solution. `error` is the type of error of a wrong answer, if a judge named one. `unscored` holds the
+    reason for each request that a judge failed on: `answer`, `text`, `steps`, `error`.
     """
 
     answered: bool

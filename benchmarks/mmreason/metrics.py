@@ -54,16 +54,10 @@ def step_score(labels: Sequence[StepLabel]) -> float | None:
 
 
 def step_scores(labels: Sequence[Sequence[StepLabel] | None]) -> dict[str, Metric]:
-    """Return S_inter over responses.
+    """Return S_inter over responses, from the labels of their steps; None if they were not judged.
 
-    Args:
-        labels: the labels of the steps of each response; None if they were not judged. A response without
-            steps is undefined, too.
-
-    Returns:
-        - s_inter: mean over responses
-        - s_inter_micro: mean over the steps of all responses
-        - correct_steps, unverifiable_steps, incorrect_steps: shares of the steps of all responses
+    `s_inter` is the mean over responses, `s_inter_micro` that over the steps of all, and `correct_steps` and
+    so on are shares of these steps. A response without steps is undefined.
 
     Example:
         >>> metrics = step_scores([["correct"], ["incorrect", "unverifiable", "correct"], []])
@@ -89,13 +83,9 @@ def step_scores(labels: Sequence[Sequence[StepLabel] | None]) -> dict[str, Metri
 def relevance_rate(correct_text: Sequence[bool | None], correct_full: Sequence[bool | None]) -> Metric:
     """Return the multimodal relevance rate: 1 - accuracy without images / accuracy with images.
 
-    Both accuracies are over the questions that were scored both ways. The rate is below 0 if the images do
-    harm, and undefined if no answer with images is right. The paper gives no formula; this one fits the eight
-    entries of table 5.
-
-    Args:
-        correct_text, correct_full: whether each answer is right without and with the images; None if not
-            scored.
+    Both are over the questions that were scored both ways (None was not). The rate is below 0 if the images
+    do harm, and undefined if no answer with images is right. The paper gives no formula; this one fits the
+    eight entries of table 5.
 
     Example:
         >>> relevance_rate([True, False, False], [True, True, False]).value
@@ -113,16 +103,10 @@ def relevance_rate(correct_text: Sequence[bool | None], correct_full: Sequence[b
 
 
 def choice_metrics(correct: Sequence[tuple[bool | None, bool | None]]) -> dict[str, Metric]:
-    """Return the accuracies of table 2, both over the questions that have options.
+    """Return the accuracies of table 2, over the questions that have options, from (without, with) them.
 
-    Args:
-        correct: whether the answers to each question are right, without and with its options; None if not
-            scored.
-
-    Returns:
-        - s_final_open: accuracy without the options, {Q, I}
-        - s_final_choices: accuracy with them, {Q, C, I}
-        - choices_gain: the second minus the first, over the questions that were scored both ways
+    `s_final_open` is that without the options, {Q, I}; `s_final_choices` that with them, {Q, C, I}; and
+    `choices_gain` the second minus the first, over the questions that were scored both ways.
 
     Example:
         >>> choice_metrics([(False, True), (True, True), (None, False)])["choices_gain"].value
@@ -138,9 +122,6 @@ def choice_metrics(correct: Sequence[tuple[bool | None, bool | None]]) -> dict[s
 
 def error_tally(errors: Sequence[ErrorType | None]) -> dict[str, Metric]:
     """Return the share of wrong responses with each type of error (section 5.3 and figure 4).
-
-    Raises:
-        InputError: an unknown type of error.
 
     Example:
         >>> error_tally(["reasoning", "perception", "reasoning", None])["reasoning_share"].n

@@ -55,15 +55,11 @@ class _Verdict(NamedTuple):
 def label_by_judge(
     questions: Sequence[ReasonQuestion], responses: Mapping[str, str], judge: Judge
 ) -> list[ReasonLabels]:
-    """Label the answers to each question by a judge.
+    """Label the answers to each question by a judge; a label that it cannot give is None, with a reason.
 
-    - The judge extracts the final answer without seeing the truth, then compares it with the true answer. An
-      answer that differs only in notation needs no second request.
-    - Each sentence gets a label; the judge also says which sentences are steps. So all judges label the same
-      items.
-    - The judge names the type of error of each wrong answer.
-
-    A label that the judge cannot give is None, and `unscored` holds the reason.
+    The judge extracts the final answer without seeing the truth, then compares it with the true one; one that
+    differs only in notation needs no second request. It labels each sentence and says which are steps, so
+    that all judges label the same items, and names the type of error of each wrong answer.
     """
     return asyncio.run(_label(questions, responses, judge))
 

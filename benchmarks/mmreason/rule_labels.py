@@ -13,11 +13,7 @@ _MIN_SHARED_WORDS = 2  # words apart from values that two sentences must share t
 
 
 def label_by_rules(question: ReasonQuestion, responses: Mapping[str, str]) -> ReasonLabels:
-    """Label the answers to one question by rules.
-
-    Args:
-        question: the question.
-        responses: all responses by id; the one without images has the id `ID--text`.
+    """Label the answers to one question by rules, from all responses by id.
 
     Example:
         >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
@@ -41,14 +37,10 @@ def label_by_rules(question: ReasonQuestion, responses: Mapping[str, str]) -> Re
 def label_steps(response: str, solution: Sequence[str]) -> list[tuple[str, StepLabel]] | None:
     """Label each sentence of a response against the true solution (section 4.3); None if one is unread.
 
-    Rules read the drawn world's sentences, and sentences of the solution. The rules are ours.
-
-    - correct: the solution says the same
-    - incorrect: the solution says it with other values, such as another number, colour or cell
-    - unverifiable: any other sentence of the drawn world
-
-    After a label (`Picture one: red star B2, blue ring C3.`) each listed item must be correct. One incorrect
-    item makes the sentence incorrect.
+    Rules, ours, read the drawn world's sentences, and those of the solution. A sentence is correct if the
+    solution says the same, incorrect if it says so with another number, colour or cell, and unverifiable
+    otherwise. After a label (`Picture one: red star B2, blue ring C3.`) each item must be correct, and one
+    incorrect item makes it incorrect.
 
     Example:
         >>> label_steps("The star is red. The ring is blue.", ["The star is red.", "The ring is green."])

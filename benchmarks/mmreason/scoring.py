@@ -18,16 +18,12 @@ from mmprobe.benchmarks.mmreason.metrics import (
 def compute_metrics(questions: Sequence[ReasonQuestion], labels: Sequence[ReasonLabels]) -> dict[str, Metric]:
     """Compute every metric of the benchmark.
 
-    Returns:
-        - s_final: share of right final answers (section 4.3); also `s_final[discipline=…]`, `[source=…]`, `[level=…]`
-        - s_final_text: the same without images, for the questions with images
-        - relevance_rate: 1 - right without images / right with images
-        - no_answer: share of responses that state no answer; they are wrong
-        - unread: share of responses whose answer the rules could not read; they count in no accuracy
-        - s_inter and the other metrics of `step_scores`, for the questions with a solution
-        - no_steps: share of responses without any step; their s_inter is undefined
-        - `perception_share` and so on for each type of error, for the wrong answers, if a judge labelled
-          errors
+    - s_final: share of right final answers (section 4.3); also `s_final[discipline=…]`, `[source=…]`, `[level=…]`
+    - s_final_text, relevance_rate: over the questions with images
+    - no_answer: share of responses that state no answer; they are wrong
+    - unread: share of responses whose answer the rules could not read; they count in no accuracy
+    - the metrics of `step_scores`, and no_steps, for the questions with a solution
+    - `perception_share` and so on: types of error of the wrong answers, if a judge labelled them
     """
     ids = [question.id for question in questions]
     correct = [label.correct for label in labels]

@@ -20,13 +20,9 @@ def editable_pixels(photo: Photo, edit: Edit, margin: int) -> Mask:
 
 
 def check_pixels(photo: Photo, edits: list[Edit], changed: Pixels, margin: int) -> Mask:
-    """Compare an edited image with its original, pixel by pixel.
+    """Compare an edited image with its original, and return the pixels that differ, bool [height, width].
 
-    Returns:
-        The pixels that differ, bool [height, width].
-
-    Raises:
-        Rejection: a pixel outside the edited objects differs, or an edit is not visible.
+    Raises Rejection where a pixel outside the edited objects differs, or an edit is not visible.
     """
     differing = _differing_pixels(photo.pixels, changed)
     outside = int((differing & ~_all_editable_pixels(photo, edits, margin)).sum())
@@ -45,13 +41,10 @@ def check_pixels(photo: Photo, edits: list[Edit], changed: Pixels, margin: int) 
 
 
 def check_files(photo: Photo, edits: list[Edit], original: Pixels, changed: Pixels, margin: int) -> None:
-    """Compare the two images as read from their files.
+    """Compare the two images as read from their files: raise Rejection for a pixel outside the edits' blocks.
 
-    JPEG without chroma subsampling encodes blocks of 8 x 8 pixels one by one. So a block without an edit is
-    equal in both files.
-
-    Raises:
-        Rejection: a pixel outside the blocks of the edits differs.
+    JPEG without chroma subsampling encodes blocks of 8 x 8 pixels one by one, so a block without an edit is
+    equal.
     """
     editable = grow_to_blocks(_all_editable_pixels(photo, edits, margin))
     outside = int((_differing_pixels(original, changed) & ~editable).sum())

@@ -16,16 +16,11 @@ _FEATHER = 1.2  # standard deviation in pixels of the soft edge of a recoloured 
 
 
 def apply_edits(photo: Photo, edits: list[Edit], inpainter: Inpainter, margin: int) -> Pixels:
-    """Return the photograph with all edits applied.
+    """Return the photograph with all edits applied, uint8 [height, width, 3].
 
     All holes are filled together. Then each object is recoloured or pasted at its new place. A removed or
-    moved object leaves a hole: its mask grown by `margin`, without the pixels of objects that stay.
-
-    Returns:
-        uint8 [height, width, 3]. Pixels outside the grown masks are unchanged.
-
-    Raises:
-        Rejection: the inpainter returned an array of another shape or type.
+    moved object leaves a hole: its mask grown by `margin`, without the pixels of objects that stay. Raises
+    Rejection where the inpainter returned an array of another shape or type.
     """
     changed = photo.pixels.copy()
     removed = [edit.instance for edit in edits if edit.type != "color"]

@@ -24,11 +24,8 @@ INPAINTERS = ("opencv", "lama")
 def get_inpainter(name: str) -> Inpainter:
     """Return the inpainter of a name: `opencv` (Telea, 2004) or `lama` (Suvorov et al., 2021; the paper's).
 
-    `lama` needs the package simple-lama-inpainting. The package downloads its weights, or reads them from the
-    file in the environment variable LAMA_MODEL.
-
-    Raises:
-        InputError: there is no such inpainter, or its package is missing.
+    The package simple-lama-inpainting downloads its weights, or reads them from the file in LAMA_MODEL.
+    Raises InputError where there is no such inpainter, or its package is missing.
     """
     if name == "opencv":
         return _make_opencv_inpainter()

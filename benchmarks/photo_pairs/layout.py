@@ -116,11 +116,7 @@ def read_row(folder: Path) -> Row:
 
 
 def write_lists(out: Path) -> Path | None:
-    """Write the rows of each difficulty and `samples.jsonl` with every question about every pair.
-
-    Returns:
-        The samples file. None if there are no pairs; then no file is written.
-    """
+    """Write the rows of each difficulty and `samples.jsonl`; return this file, or None if there are no pairs."""
     rows = {name: read_row(folder) for name, folder in find_pair_folders(out).items()}
     for level in DIFFICULTIES:
         lines = ""

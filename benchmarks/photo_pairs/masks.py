@@ -20,18 +20,11 @@ class BadMask(ValueError):
 
 
 def decode_mask(segmentation: Any, height: int, width: int) -> Mask:
-    """Return the mask of one annotation: the union of its polygons, or its decoded run lengths.
+    """Return the mask of one annotation, bool [height, width]: polygons, or run lengths.
 
-    Args:
-        segmentation: a list of polygons [x, y, x, y, …] in pixels, or {"size": [height, width], "counts": run
-            lengths down the columns, as a list or as COCO's compressed text}.
-        height, width: size of the image.
-
-    Returns:
-        bool [height, width].
-
-    Raises:
-        BadMask: the segmentation is malformed, or lies outside the image.
+    `segmentation` is a list of polygons [x, y, x, y, …] in pixels, or {"size": [height, width], "counts": run
+    lengths down the columns, as a list or as COCO's compressed text}. Raises BadMask where it is malformed,
+    or lies outside the image.
 
     Example:
         >>> decode_mask({"size": [2, 3], "counts": [1, 2, 3]}, 2, 3).astype(int)

@@ -70,11 +70,9 @@ def plan_by_model(
     count_edits: Callable[[str], tuple[int, int]],
     rules: Rules,
 ) -> list[list[Edit] | Unscored | None]:
-    """Ask a model for the edits of several photographs.
+    """Return the edits of several photographs by a model; or why its replies were unusable, for each.
 
-    Returns:
-        For each photograph its edits; or the reason why the replies were unusable; or None if too few objects
-        can be edited. In this last case the model is not asked.
+    None stands for a photograph with too few objects that can be edited; the model is not asked.
     """
     requests: dict[int, JudgeRequest[Edit]] = {}
     for index, (photo, make_rng) in enumerate(photos):

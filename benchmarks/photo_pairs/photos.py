@@ -22,11 +22,7 @@ _MAX_PIXELS = 20_000_000  # of an image, ours: the masks of all its instances ar
 
 
 class Rejection(Exception):
-    """The reason why an image gives no pair.
-
-    Attributes:
-        stage: read, plan, check, difficulty or review.
-    """
+    """The reason why an image gives no pair, and its stage: read, plan, check, difficulty or review."""
 
     def __init__(self, stage: str, reason: str) -> None:
         super().__init__(reason)
@@ -37,11 +33,8 @@ class Rejection(Exception):
 class ImageEntry:
     """An image as the instances file lists it, not checked yet.
 
-    Attributes:
-        name: the id of its pair: the name of the file without its suffix.
-        data: its entry under `images`.
-        annotations: its entries under `annotations`.
-        categories: category names by COCO id.
+    `name`, the id of its pair, is that of the file without its suffix. `data` and `annotations` are its
+    entries, `categories` the names by COCO id.
     """
 
     name: str
@@ -52,13 +45,7 @@ class ImageEntry:
 
 @dataclass(frozen=True)
 class Instance:
-    """One object of an image.
-
-    Attributes:
-        category: the category as the instances file names it.
-        crowd: whether the mask covers many objects.
-        mask: bool [height, width].
-    """
+    """One object of an image: its category, whether the mask covers many objects (crowd), and the mask."""
 
     category: str
     crowd: bool
@@ -67,14 +54,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Photo:
-    """An image and its objects.
-
-    Attributes:
-        name: the id of its pair.
-        source: id, file_name and license of its entry.
-        pixels: RGB, uint8 [height, width, 3].
-        instances: its objects.
-    """
+    """An image, RGB uint8 [height, width, 3], its objects, the id of its pair, and id, file_name and license."""
 
     name: str
     source: dict[str, Any]
@@ -90,8 +70,7 @@ class Photo:
 def read_entries(path: str | Path) -> list[ImageEntry]:
     """Return the images of a COCO instances file, in its order.
 
-    Raises:
-        InputError: the file is not such a file, or the pairs of two images would have the same id.
+    Raises InputError for another file, or where the pairs of two images would have the same id.
     """
     try:
         data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
@@ -134,8 +113,7 @@ def _check_names(path: str | Path, names: list[str]) -> None:
 def read_photo(entry: ImageEntry, folder: Path) -> Photo:
     """Read an image with its masks.
 
-    Raises:
-        Rejection: the image is missing or not the annotated one, or a mask does not fit it.
+    Raises Rejection where the image is missing or not the annotated one, or a mask does not fit it.
     """
     file = (folder / str(entry.data["file_name"])).resolve()
     if not file.is_relative_to(folder.resolve()):

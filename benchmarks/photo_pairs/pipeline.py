@@ -51,14 +51,7 @@ _BATCH_SIZE = 8  # photographs in one call of a model planner, ours
 
 
 class PhotoPairsResult(NamedTuple):
-    """The result of `make_photo_pairs`.
-
-    Attributes:
-        pairs: number of finished pairs.
-        rejected: number of rejected images.
-        samples: the samples file.
-        review: the review page.
-    """
+    """The numbers of finished pairs and rejected images, the samples file and the review page."""
 
     pairs: int
     rejected: int
@@ -95,30 +88,22 @@ def make_photo_pairs(
     """Make pairs until there are `n`, or no images are left. Each image gives at most one pair.
 
     A pair depends only on the seed, the image and the options. So the same call finishes an interrupted run,
-    and a larger `n` only adds pairs. With a model as planner this holds while its replies repeat. They are
+    and a larger `n` only adds pairs. With a model as planner this holds while its replies repeat; they are
     kept in `planner.sqlite`.
 
     Args:
-        images: folder of the images.
-        annotations: COCO's instances file.
+        images, annotations: folder of the images, and COCO's instances file.
         out: output folder: new, empty, or from an earlier call with the same options.
-        n: number of pairs.
-        seed: source of all randomness.
         differences: smallest and largest number of edits in a pair, within 1-5.
         difficulty: keep only pairs of this difficulty; None for all.
         planner: `rules`; `model:NAME` for a model of inspect-ai; or such a model.
         inpainter: `opencv`, `lama`, or a function from pixels and hole to pixels.
-        rules: limits of the planner; None for the defaults.
         limit: use only the first images of the instances file; None for all.
         mix: `paper` draws the number of edits, and keeps as many pairs of each difficulty, as in SPD-Faith
             Bench (`mmprobe.benchmarks.synthetic.mix`).
 
-    Raises:
-        InputError: a file or an argument is wrong, `out` holds something else, or no image gave a pair.
-
-    Example:
-        >>> make_photo_pairs("val2017", "instances_val2017.json", "photos", 100).pairs      # doctest: +SKIP
-        100
+    Raises InputError where a file or an argument is wrong, `out` holds something else, or no image gave a
+    pair.
     """
     images, annotations, out = Path(images), Path(annotations), Path(out)
     rules = rules or Rules()

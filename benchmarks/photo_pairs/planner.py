@@ -51,13 +51,9 @@ class Rules:
 
 @dataclass(frozen=True)
 class Edit:
-    """One atomic edit of one object.
+    """One atomic edit of one object, by its index in the photograph's instances.
 
-    Attributes:
-        type: color, remove or position.
-        instance: index of the object in the photograph's instances.
-        colour: the new colour, for `color`.
-        shift: pixels to the right and down, for `position`.
+    `color` has the new colour, `position` the shift in pixels to the right and down.
     """
 
     type: EditType
@@ -69,8 +65,7 @@ class Edit:
 def rate_difficulty(n_objects: int, changed_share: float, rules: Rules) -> Difficulty:
     """Return the difficulty from the number of objects and the changed area (appendix A.2).
 
-    The number of objects decides. If the changed area says the opposite, the pair is medium. This combination
-    is ours.
+    The number decides. If the area says the opposite, the pair is medium. This combination is ours.
 
     Example:
         >>> [rate_difficulty(n, share, Rules()) for n, share in ((3, 0.02), (3, 0.001), (20, 0.001))]
@@ -156,11 +151,7 @@ def find_free_shift(
 def plan_by_rules(
     photo: Photo, differences: tuple[int, int], rng: np.random.Generator, rules: Rules
 ) -> list[Edit]:
-    """Return random edits of different editable objects.
-
-    Raises:
-        Rejection: fewer objects than the smallest number can be edited.
-    """
+    """Return random edits of different editable objects. Raises Rejection where too few can be edited."""
     editable, reasons = find_editable(photo, rules)
     n_edits = int(rng.integers(differences[0], differences[1] + 1))
     edits: list[Edit] = []

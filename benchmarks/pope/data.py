@@ -22,18 +22,11 @@ Line = TypeVar("Line", bound=BaseModel)
 def read_pope(path: str | Path, images: str | Path | None = None) -> list[Sample]:
     """Read official question files: a JSON object a line with question_id, image, text and label.
 
-    Args:
-        path: one file, or a folder whose `*random*`, `*popular*` and `*adversarial*` files are all read.
-        images: folder of the images. None leaves them out; answers can be scored without them.
-
-    Returns:
-        Samples with the label as answer, and `image` and `setting` in the metadata. `setting` is None if the
-        name of the file does not hold it. The id is that of the question; for a folder it is `random-1` and
-        so on.
-
-    Raises:
-        InputError: a file is malformed, an id is used twice, or an image is unreadable. The message names the
-            line.
+    A folder's `*random*`, `*popular*` and `*adversarial*` files are all read. Without a folder of images,
+    answers can still be scored. Samples have the label as answer, and `image` and `setting` (None if the
+    file's name does not hold it) in the metadata. The id is the question's; for a folder it is `random-1` and
+    so on. Raises InputError, with the line, for a malformed file, an id that is used twice, or an unreadable
+    image.
     """
     path = Path(path)
     folder = Path(images) if images else None

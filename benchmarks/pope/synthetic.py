@@ -31,25 +31,14 @@ def draw_pope(
     """Draw questions about images in the official form, with as many yes as no.
 
     A negative question follows each positive one, as in the authors' code. It asks for an absent object that
-    the image was not asked about yet. In the popular setting this is the most frequent object of all images.
-    In the adversarial setting it is the object that shares most images with the object of the positive
-    question. Ties are broken by name. If no object shares an image with the positive one, an object is drawn.
-    All settings ask about the same images and positive objects (ours).
+    the image was not asked about yet: in the popular setting the most frequent object of all images, in the
+    adversarial setting the one that shares most images with the object of the positive question. Ties are
+    broken by name. If no object shares an image with the positive one, an object is drawn. All settings ask
+    about the same images and positive objects (ours).
 
-    Args:
-        objects: the objects that each image shows.
-        setting: how absent objects are chosen.
-        per_image: number of positive questions, and of negative ones, about an image.
-        limit: number of images, drawn from those that show and lack `per_image` objects. None takes all
-            (paper: 500).
-        seed: seed of all draws.
-        template: the question with `{}` for the object. Its `a` becomes `an` before a vowel.
-
-    Returns:
-        Rows with question_id (from 1), image, text and label.
-
-    Raises:
-        InputError: no image shows and lacks enough objects.
+    `limit` images are drawn from those that show and lack `per_image` objects (paper: 500); None takes all.
+    The `a` of the template becomes `an` before a vowel. Raises InputError where no image shows and lacks
+    enough objects.
 
     Example:
         >>> objects = {"1.jpg": ["dog", "cat"], "2.jpg": ["dog", "orange"], "3.jpg": ["cat"]}

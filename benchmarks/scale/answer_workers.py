@@ -59,13 +59,9 @@ class _AnswerLists:
 def answer_with_workers(
     model: Model, settings: GenerationSettings, samples: Sequence[Sample], workers: Workers
 ) -> Generator[tuple[str, Answer]]:
-    """Yield the id and the answer of each question as soon as it is there.
+    """Yield the id and the answer of each question as soon as it is there, by workers that load the model.
 
-    Args:
-        model: without weights; the workers load it.
-
-    Raises:
-        WorkerDied: a question's worker died each time that it was asked.
+    Raises WorkerDied where a question's worker died each time that it was asked.
     """
     job = AnswerJob(ModelChoice.of_shapes(model), settings, repeated_keys(samples))
     lists = _AnswerLists(answer_batches(samples, settings))

@@ -42,13 +42,10 @@ SYNTHETIC_FIND_ONE = "There is 1 difference. Find it."
 
 
 class SpdFaithTruth(NamedTuple):
-    """The pairs of a data set and the questions about them.
+    """The pairs of a data set with their true differences, and the questions that are asked first.
 
-    Attributes:
-        pairs: the pairs with their true differences.
-        samples: the questions that are asked first.
-        questions: question id -> (pair id, question type), with the `find` questions.
-        find_texts: the `find` question for several differences and for one. None for our wording.
+    `questions` gives (pair id, question type) by question id, also of the `find` questions. `find_texts` are
+    these questions for several differences and for one; None for our wording.
     """
 
     pairs: list[Pair]
@@ -163,11 +160,7 @@ def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample
 
 
 def score_answers(truth: SpdFaithTruth, responses: Mapping[str, str]) -> Scored:
-    """Score answers with the lexical judge.
-
-    Raises:
-        InputError: a response answers no question of the data.
-    """
+    """Score answers with the lexical judge."""
     lines = _make_response_lines(truth, responses)
     return _add_questions(truth, responses, score_by_rules(truth.pairs, lines))
 
@@ -178,9 +171,6 @@ def score_with_judge(
     """Score answers as `score_answers` does, with claims from a judge.
 
     With `show_images`, the judge sees both images where it matches claims with true differences.
-
-    Raises:
-        InputError: see `score_answers`; or the provider refuses the key.
     """
     lines = _make_response_lines(truth, responses)
     return _add_questions(truth, responses, score_by_judge(truth.pairs, lines, judge, show_images))

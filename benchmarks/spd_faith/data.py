@@ -20,11 +20,7 @@ from mmprobe.samples import Sample
 
 
 def read_synthetic_pairs(samples: Iterable[Sample]) -> list[Pair]:
-    """Return the pairs of a samples file of the synthetic world, which holds several questions a pair.
-
-    Raises:
-        InputError: the metadata of a sample have no differences.
-    """
+    """Return the pairs of a samples file of the synthetic world, which holds several questions a pair."""
     pairs: dict[str, Pair] = {}
     for sample in samples:
         metadata = sample.metadata
@@ -58,12 +54,8 @@ def read_pairs(path: str | Path) -> list[Pair]:
     """Read the published data set: a `.jsonl` file of rows, a `metadata.json`, or an exported folder.
 
     A folder holds `<id>/metadata.json`, `<id>/<id>_original.jpg` and `<id>/<id>_modified_final.jpg`, either
-    directly or in one folder a split. If a row has no difficulty, it is taken from a file or folder whose
-    name holds easy, medium or hard.
-
-    Raises:
-        InputError: a file cannot be read, a row is malformed, or an id is used twice. The message names the
-            line.
+    directly or in one folder a split. A missing difficulty is taken from the path. Raises InputError, with
+    the line, for a file that cannot be read, a malformed row, or an id that is used twice.
     """
     path = Path(path)
     if path.is_dir():

@@ -19,12 +19,9 @@ YesNo = Literal["yes", "no", "unknown"]
 class AnswerClaims:
     """The claims and errors that a judge read from one answer about differences.
 
-    Attributes:
-        claims: what the answer claims and denies. None if the judge failed.
-        understood: whether the answer claims a difference, or says that there are none.
-        errors: one item for each claim that is not a denial: its error, or None if the claim is true. None if
-            the answer was not understood or the judge failed.
-        unscored: why the judge failed, or None.
+    `claims`, with denials, are None if the judge failed, and `unscored` says why. `understood`: the answer
+    claims a difference, or says that there are none. `errors` has an item for each claim that is no denial:
+    its error, or None if it is true; it is None if the answer was not understood or the judge failed.
     """
 
     claims: tuple[Claim, ...] | None
@@ -35,27 +32,14 @@ class AnswerClaims:
 
 @dataclass(frozen=True)
 class PairLabels:
-    """The labels of all answers about one pair.
+    """The labels of all answers about one pair, named by question type.
 
-    The fields are named by question type. A question that was asked and not understood has True in its
-    `asked` field and None in its labels.
-
-    Attributes:
-        pair: the pair with its true differences.
-        same, different: the answers to the two binary questions. None where a question was not asked.
-        count: the number of differences that the model stated.
-        count_asked: whether `count` was asked.
-        list_claims: the listed differences, for TF1 and CF1. Empty if the answer says that there are none.
-        list_asked: whether `list` was asked.
-        find_errors: one item for each claim of the answer to "There are n^ differences. Can you find them?":
-            its error, or None if the claim is true.
-        find_asked: whether `find` was asked.
-        steps_errors, steps_asked: the same for the step-by-step question.
-        agreement: one item for each claim of one binary answer that is paired with one of the other. Empty
-            without claims.
-        all_agreement: one item for each claim of one binary answer and each of the other (equation 12).
-        unscored: the question types among `list`, `find` and `steps` where the judge failed. These answers
-            count in no metric, not even in the metrics that score an answer that was not understood as 0.
+    A question that was asked and not understood has True in its `asked` field and None in its labels.
+    `list_claims` are those of TF1 and CF1, empty if the answer says that there are none. `find_errors` and
+    `steps_errors` have one item for each claim: its error, or None if it is true. `agreement` has one for
+    each claim of one binary answer that is paired with one of the other, `all_agreement` one for each claim
+    of one and each of the other (equation 12). `unscored` holds the types where the judge failed: these
+    answers count in no metric, not even in those that score an answer that was not understood as 0.
     """
 
     pair: Pair
@@ -77,8 +61,7 @@ class PairLabels:
 def group_by_pair(pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """Check the responses and return the answers as pair id -> question type -> text.
 
-    Raises:
-        InputError: see `score_by_rules`.
+    Raises InputError as `score_by_rules`.
     """
     pair_ids: dict[str, str] = {}  # id of a pair or of one of its questions -> id of the pair
     if len({pair.id for pair in pairs}) < len(pairs):

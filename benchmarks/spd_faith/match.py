@@ -33,10 +33,7 @@ Second = TypeVar("Second")
 def maximum_matching(
     first: Sequence[First], second: Sequence[Second], fits: Callable[[First, Second], bool]
 ) -> dict[int, int]:
-    """Return the largest one-to-one matching of two lists, found by augmenting paths.
-
-    Returns:
-        Index in `first` -> index in `second`.
+    """Return the largest one-to-one matching of two lists, by augmenting paths: index in first -> in second.
 
     Example:
         >>> maximum_matching([1, 2], [2, 3], lambda a, b: b - a in (0, 1))
@@ -100,20 +97,16 @@ def match_claims(
     """Match each claim with a true difference, and name the error of each claim without one.
 
     A claim is true of a difference if the types and categories are equal, the attributes agree, and the
-    claimed number of things is not too large. The matching is one to one and as large as possible.
+    claimed number of things is not too large. The matching is one to one and as large as possible. Returns
+    for each claim the index of its difference, or None, and its error, or None. The first that applies is the
+    error; a difference without a match explains at most one wrong claim.
 
-    Each claim without a match gets the first error that applies. A difference without a match explains at
-    most one wrong claim.
-
-    - attribute_error: right type and category, wrong colour or place.
-    - quantity_error: right type and category, but too many: the number is too large, or the claim is repeated
-      more often than it is true.
-    - type_confusion: right category, another type.
-    - type_category_mismatch: right type, another category.
-    - fabrication: none of these.
-
-    Returns:
-        For each claim the index of its difference, or None; and for each claim its error, or None.
+    - attribute_error: right type and category, wrong colour or place
+    - quantity_error: right type and category, but the number is too large, or the claim is repeated more often
+      than it is true
+    - type_confusion: right category, another type
+    - type_category_mismatch: right type, another category
+    - fabrication: none of these
 
     Example:
         >>> match_claims([Claim("color", "car"), Claim("remove", "cat")], [Difference("remove", "dog")])
@@ -192,16 +185,11 @@ def compare_claims(first: Claim, second: Claim) -> Agreement:
 def pair_claims(
     first: Sequence[Any], second: Sequence[Any], compare: Callable[[Any, Any], Agreement] = compare_claims
 ) -> list[tuple[int, int, Agreement]]:
-    """Pair the claims of two answers one to one.
+    """Pair the claims of two answers one to one, as sorted (index in first, index in second, agreement).
 
-    Claims that agree are paired first, then claims that conflict, then the rest in order.
-
-    There are as many pairs as claims in the shorter answer. Pairing each claim with each would be simpler,
-    but then two equal answers with several claims could not score 1, and the ratios in the paper's Table 3
-    would be impossible.
-
-    Returns:
-        (index in `first`, index in `second`, agreement), sorted.
+    Claims that agree are paired first, then claims that conflict, then the rest in order: as many pairs as
+    claims in the shorter answer. If each were paired with each, two equal answers with several claims could
+    not score 1, and the ratios in the paper's Table 3 would be impossible.
 
     Example:
         >>> cat, dog = Claim("remove", "cat"), Claim("remove", "dog")

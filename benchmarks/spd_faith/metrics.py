@@ -111,8 +111,8 @@ _GROUPS: dict[str, Callable[[Pair], str]] = {
 def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     """Compute every metric whose questions were asked, over all pairs and by group.
 
-    n is the true number of differences and n^ the number that the model stated. These metrics are means over
-    pairs (appendix B.2 unless another source is given):
+    n is the true number of differences and n^ the number that the model stated. Means over pairs (appendix
+    B.2 unless another source is given):
 
     - dqr_exact: 1[n^ = n]. dqr_ratio: n^ / n (released code). dqr_ratio_clamped: n^ / n, but at most 1.
     - ds_tolerance: max(0, 1 - |n^ - n| / n). ds_exist: 1[n^ > 0] where n > 0 (main text).
@@ -124,20 +124,16 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     - drf: true claims / all claims. drf_of_count: true claims / n^. drf_steps: drf of the step-by-step
       question.
 
-    These metrics are computed from counts that are pooled over pairs:
+    From counts that are pooled over pairs:
 
     - tf1_micro: F1 over all types. tf1_macro: mean of tf1_color, tf1_remove and tf1_position. cf1: F1 over
       the categories. cf1_code: the same with the duplicates of the released code. Each has a `_precision` and
       `_recall`.
-    - drf_type_category_mismatch, drf_type_confusion, drf_attribute_error, drf_quantity_error,
-      drf_fabrication: the share of each error among all claims.
+    - drf_type_category_mismatch and so on: the share of each error among all claims.
 
-    NAME leaves out answers that were not understood, which lowers its coverage. `NAME_unparsed_0` scores them
-    as 0. The consistency ratios have no such variant. `NAME[difficulty=easy]`, `NAME[type=color]` and
-    `NAME[differences=2]` are computed on those pairs. Intervals draw pairs.
-
-    Returns:
-        Metrics by name.
+    NAME leaves out answers that were not understood, which lowers its coverage; `NAME_unparsed_0` scores them
+    as 0, except for consistency ratios. `NAME[difficulty=easy]`, `NAME[type=color]` and `NAME[differences=2]`
+    are computed on those pairs. Intervals draw pairs.
 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.rows import Difference

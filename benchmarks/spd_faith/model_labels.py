@@ -58,17 +58,11 @@ def score_by_judge(
 ) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
     """Score answers as `score_by_rules` does, with a judge that extracts, matches and compares the claims.
 
-    The judge does three things. It lists the claims of each answer without seeing the truth. It matches each
-    claim with a true difference, or names its error. It compares each claim of one binary answer with each of
-    the other; the claims are then paired one to one by `pair_claims`. A second claim of the same true
-    difference is a quantity error (ours). Rules read yes, no and numbers, and the judge reads what they cannot.
-
-    Returns:
-        See `score_by_rules`. An answer that the judge failed at lowers the coverage of the metrics that need
-        it, and also of their `_unparsed_0` variants. `unscored` in the records says why.
-
-    Raises:
-        InputError: see `score_by_rules`; or the provider refuses the key.
+    The judge lists the claims of each answer without seeing the truth. It matches each claim with a true
+    difference, or names its error. It compares each claim of one binary answer with each of the other;
+    `pair_claims` then pairs them. A second claim of the same true difference is a quantity error (ours).
+    Rules read yes, no and numbers, and the judge reads what they cannot. An answer that it failed at lowers
+    the coverage of the metrics that need it, also of `_unparsed_0`.
     """
     answers = group_by_pair(pairs, responses)
     answered_pairs = [pair for pair in pairs if pair.id in answers]
@@ -172,15 +166,11 @@ def _majority_of_pairs(judgements: Sequence[Judgement[Agreement]]) -> Judgement[
 
 
 def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[JudgedClaim]:
-    """Return the claims that more than half of the scoring judges found.
+    """Return the claims that more than half of the scoring judges found, by type and category.
 
-    Two claims are equal if they have the same type and category. Words for one category of COCO, such as
-    puppy and dog, are equal. If a judge found a claim twice, the second copy is a claim of its own. The words
-    and the order of the claims come from the first judge that found them.
-
-    Args:
-        judgements: the judgements of one sample, one per judge. The sample stays unscored unless more than
-            half of the judges scored it.
+    Words for one category of COCO, such as puppy and dog, are equal. If a judge found a claim twice, the
+    second copy is a claim of its own. Words and order come from the first judge that found them. The sample
+    stays unscored unless more than half of the judges scored it.
 
     Example:
         >>> dog, cat = JudgedClaim("remove", "dog", "no dog"), JudgedClaim("color", "cat", "a black cat")

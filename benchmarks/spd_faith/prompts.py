@@ -104,13 +104,7 @@ _MAX_CLAIMS = 200  # per reply, ours; a judge that lists more repeats itself
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """One difference that an answer claims.
-
-    Attributes:
-        type: color, remove, position, or other.
-        category: the object as the judge names it: a singular noun in lower case.
-        text: the words of the answer.
-    """
+    """One difference that an answer claims: the object, a singular noun in lower case, and its words."""
 
     type: ClaimType
     category: str
@@ -150,10 +144,7 @@ class _Matches(StrictReply):
 
 
 def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
-    """Return the claims of a reply. Each claim must quote the answer; case and spaces may differ.
-
-    Raises:
-        UnusableReply: the form is wrong, or a quote is not in the answer.
+    """Return the claims of a reply. One that does not quote the answer, but for case and spaces, is unusable.
 
     Example:
         >>> reply = '{"claims": [{"type": "remove", "category": "dog", "quote": "the dog is gone"}]}'
@@ -171,9 +162,6 @@ def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
 
 def read_matches(reply: str, claims: int, truths: int) -> tuple[Match, ...]:
     """Return the matches of a reply, one per claim. Truths count from 1 in the reply, from 0 in the result.
-
-    Raises:
-        UnusableReply: the form, the number of labels or the number of a truth is wrong.
 
     Example:
         >>> read_matches('{"labels": [{"claim": 1, "truth": 2, "error": null}]}', 1, 2)

@@ -30,15 +30,11 @@ _SPELLINGS: dict[str, EditType] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One true difference.
+    """One true difference, of a COCO category or a shape of the synthetic world.
 
-    Attributes:
-        type: color, remove or position.
-        category: the changed object: a COCO category or a shape of the synthetic world.
-        description: the difference in words. Empty if the data set has no description.
-        box: x, y, width, height in pixels, if the data set has a box.
-        before, after: the colour or place, if the description names it.
-        regions: the places that it changes in both images: those of the data set, else the box.
+    The description may be empty. The box is x, y, width, height in pixels. `before` and `after` are the
+    colour or place, if the description names it. `regions` are the places that it changes in both images:
+    those of the data set, else the box.
     """
 
     type: EditType
@@ -52,15 +48,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two images and all their differences.
+    """Two images and all their differences, none if the images are equal.
 
-    Attributes:
-        id: an id that is unique in the data set.
-        differences: the true differences. Empty if the images are equal.
-        difficulty: easy, medium or hard, if the data set gives it.
-        images: the two files, if they are known.
-        question_ids: ids of the single questions about this pair. An answer may come under any of them.
-        regions: the changed places in both images: those of the row, else those of its differences.
+    Difficulty and image files are there if they are known. An answer may come under any of `question_ids`.
+    `regions` are the changed places in both images: those of the row, else those of its differences.
     """
 
     id: str
@@ -75,11 +66,8 @@ def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
     """Return the pair of one row of the published data set.
 
     `differences` may be a list of objects or one object of lists. Colours and places are read from the
-    descriptions. The published rows have the caption of the whole pair in the first description; such
-    differences get descriptions of their own, from type, category and what could be read.
-
-    Raises:
-        InputError: a field is missing or malformed, or num_differences is not the number of differences.
+    descriptions. Published rows have the caption of the whole pair in the first description; such differences
+    get descriptions of their own. Raises InputError for a field that is missing or malformed.
 
     Example:
         >>> parse_row({"image_id": 7, "num_differences": 1, "differences": [

@@ -19,23 +19,21 @@ def score_by_rules(
 ) -> tuple[dict[str, Metric], list[dict[str, Any]]]:
     """Label every answer with the lexical judge and compute every metric.
 
-    TF1 and CF1 use the answer to `list`. Where `list` was not asked, they use the answer to `find`.
+    TF1 and CF1 use the answer to `list`; where it was not asked, that to `find`.
 
     Args:
         pairs: the pairs with their true differences.
         responses: dicts with `id` (of a pair or of one of its questions), `question_type` (same, different,
-            count, find, list or steps) and `response`. A response of None, such as a failed call, is an empty
-            answer.
+            count, find, list or steps) and `response`. None is an empty answer.
 
     Returns:
-        The metrics of `compute_metrics`, and one record for each pair with an answer. A record holds id,
-        difficulty and differences; for each question the answer, what was read from it (`yes_no`, `count`,
-        `claims`), whether it was understood, and the errors of its claims; `agreement` of the claims of the
-        two binary answers; and the scores. Where a model judged and failed, `unscored` says why.
+        The metrics of `compute_metrics`, and one record for each pair with an answer: id, difficulty and
+        differences; for each question the answer, what was read from it (`yes_no`, `count`, `claims`), whether
+        it was understood, and the errors of its claims; `agreement` of the claims of the two binary answers;
+        and the scores. Where a model judged and failed, `unscored` says why.
 
-    Raises:
-        InputError: a response lacks a field, has an unknown id or type, or answers a question twice; an id
-            stands for two pairs; or there are no responses.
+    Raises InputError for a response that lacks a field, has an unknown id or type, or answers a question
+    twice; an id that stands for two pairs; and no responses.
 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.data import Difference
@@ -52,18 +50,10 @@ def score_by_rules(
 
 
 def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, dict[str, Any]]:
-    """Label the answers about one pair with the lexical judge.
+    """Label the answers about one pair, by question type, with the lexical judge; return labels and record.
 
     An answer about differences is understood if the rules read all of it, and it claims a difference or says
-    that
-    there are none (`answers.lexical.claims.read_claims`).
-
-    Args:
-        pair: the pair with its true differences.
-        answers: the answers, by question type.
-
-    Returns:
-        The labels, and the record that `score_by_rules` describes.
+    that there are none (`answers.lexical.claims.read_claims`).
 
     Example:
         >>> label_by_rules(Pair("7", ()), {"count": "There are no differences."})[0].count

@@ -18,9 +18,8 @@ from mmprobe.benchmarks.synthetic.scene import EDIT_TYPES
 def compute_scores(labels: PairLabels, unparsed: float | None = None) -> dict[str, float | None]:
     """Compute the scores of one pair, by metric, for the questions that were asked.
 
-    Returns:
-        None where an answer was not understood or the score divides by zero: the ratios of a pair without
-        differences, DRF without claims, and consistency without pairs of claims.
+    None where an answer was not understood or the score divides by zero: the ratios of a pair without
+    differences, DRF without claims, and consistency without pairs of claims.
 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.rows import Difference
@@ -89,16 +88,12 @@ def _binary_scores(labels: PairLabels, unparsed: float | None) -> dict[str, floa
 
 
 def count_list_matches(labels: PairLabels, unparsed: bool = False) -> list[int] | None:
-    """Count claims and true differences of one pair for TF1 and CF1.
+    """Count claims and true differences of one pair for TF1 and CF1, as multisets.
 
-    Claims and differences are compared as multisets: two claimed chairs match one true chair once. A claim
-    about several things ("two dogs were removed") counts as many times. A claim without a type counts in no
-    type, and a claim without a category in no category.
-
-    Returns:
-        16 counts: (matched, claimed, true) for color, remove, position, all types and categories; then the
-        category matches of the released code, which counts every claim with a true category. None if the
-        answer is left out or the judge failed.
+    Two claimed chairs match one true chair once; "two dogs were removed" counts twice. A claim without a type
+    counts in no type, one without a category in no category. Returns 16 counts: (matched, claimed, true) for
+    color, remove, position, all types and categories; then the category matches of the released code, which
+    counts every claim with a true category. None if the answer is left out or the judge failed.
 
     Example:
         >>> from mmprobe.benchmarks.answers.lexical.claims import Claim

@@ -12,13 +12,7 @@ from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, EDIT_TYPES
 
 
 def pair_statistics(pairs: Sequence[Pair]) -> xr.Dataset:
-    """Return numbers of pairs and of differences.
-
-    Returns:
-        A data set with dimensions `difficulty`, `differences` (in a pair) and `type`:
-
-        - pairs (difficulty, differences): number of pairs
-        - changes (difficulty, differences, type): number of differences
+    """Return numbers of `pairs` (difficulty, differences) and `changes` (difficulty, differences, type).
 
     Example:
         >>> from mmprobe.benchmarks.spd_faith.rows import Difference

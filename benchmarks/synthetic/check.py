@@ -62,12 +62,9 @@ class _Facts:
 
 
 def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
-    """Check one answer of the synthetic world.
+    """Check one answer of the synthetic world. One that states nothing of the expected kind is not faithful.
 
-    An answer that states nothing of the expected kind is not faithful.
-
-    Raises:
-        ValueError: the synthetic world has no such question type.
+    Raises ValueError where the synthetic world has no such question type.
 
     Example:
         >>> metadata = {"type": "exists", "objects": [["red star B2"]], "differences": []}

@@ -47,9 +47,8 @@ def find_false_parts(answer: str, errors: Iterable[str]) -> list[tuple[int, int]
 def find_false_claims(record: Mapping[str, Any]) -> dict[str, list[tuple[int, int]]]:
     """Return the parts of the answers of one record that are claims with an error, by the answer's id.
 
-    Args:
-        record: a line of samples.jsonl whose `answers` have `id`, `response`, `claims` with their `text`, and
-            `errors`, one for each claim.
+    A record is a line of samples.jsonl whose `answers` have `id`, `response`, `claims` with their `text`, and
+    `errors`.
 
     Example:
         >>> claims = {"claims": [{"text": "It moved."}], "errors": ["fabrication"]}

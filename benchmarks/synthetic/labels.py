@@ -16,10 +16,7 @@ from mmprobe.samples import Sample
 def label_run(run: Run) -> dict[str, Verdict]:
     """Check every answer against its scene, and write the verdicts to `labels.jsonl` of the run.
 
-    Open the run again to read the labels from it.
-
-    Raises:
-        InputError: a sample is not from the synthetic world.
+    Open the run again to read the labels. Raises InputError for a sample from elsewhere.
     """
     verdicts, parts = {}, {}
     for name in run.ids:

@@ -79,13 +79,10 @@ def make_pairs(
 def staging_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary folder, `out/.part`, and move its contents to `out` at the end.
 
-    The folder is removed if the block fails or is interrupted. A folder that a killed process left is
-    replaced. `samples.jsonl` moves last, so a data set with this file is complete. The folder lies in `out`,
-    not beside it: `out` may be a link, a mount or the working directory, which a folder beside it cannot
-    replace. Only one process at a time writes to `out`.
-
-    Raises:
-        InputError: `out` is not empty, or cannot be created, or another process writes to it.
+    It is removed if the block fails or is interrupted; one that a killed process left is replaced.
+    `samples.jsonl` moves last, so a data set with this file is complete. It lies in `out`, which may be a
+    link, a mount or the working directory, which a folder beside it cannot replace. Raises InputError where
+    `out` is not empty, cannot be created, or another process writes to it.
     """
     with lock_folder(out, "drawing into it"):
         part = out / ".part"
@@ -148,11 +145,7 @@ def _write_pair(out: Path, name: str, pair: ScenePair, questions: Iterable[Quest
 
 
 def is_synthetic(path: Path) -> bool:
-    """Return whether `make_pairs` wrote a file, judging by its first line.
-
-    Raises:
-        InputError: the file is missing, or the line is not JSON.
-    """
+    """Return whether `make_pairs` wrote a file, by its first line. Raises InputError if that is not JSON."""
     _, line = next(json_lines(path), (0, None))
     metadata = line.get("metadata") if isinstance(line, dict) and "choices" not in line else None
     return isinstance(metadata, dict) and "scene" in metadata
@@ -161,10 +154,7 @@ def is_synthetic(path: Path) -> bool:
 def check_options(
     n: int, seed: int, differences: tuple[int, int], possible: tuple[int, int], difficulty: str | None
 ) -> None:
-    """Check the arguments of any source of pairs.
-
-    Raises:
-        InputError: an argument is out of range. The message names it.
+    """Check the arguments of any source of pairs. Raises InputError that names the one out of range.
 
     Example:
         >>> check_options(3, 0, (1, 3), (0, 3), "hard")

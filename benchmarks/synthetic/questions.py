@@ -36,14 +36,7 @@ _FIRST_IMAGE = (0,)
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its true answer and the images that it needs.
-
-    Attributes:
-        type: the question type.
-        text: the question.
-        answer: the true answer.
-        images: indices of the images of the pair.
-    """
+    """A question with its true answer and the indices of the images of the pair that it needs."""
 
     type: QuestionType
     text: str
@@ -89,8 +82,7 @@ def _state_count(differences: int) -> str:
 def make_question(question_type: QuestionType, pair: ScenePair, shape: str | None = None) -> Question:
     """Return one question about a pair.
 
-    Raises:
-        ValueError: `find` about a pair without differences, or `colour` of a shape that is not in the image.
+    Raises ValueError for `find` without differences, or `colour` of a shape that is not in the image.
     """
     changed = bool(pair.edits)
     if question_type == "same":

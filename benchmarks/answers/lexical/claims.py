@@ -35,15 +35,11 @@ _QUOTE_CHARACTERS = 200  # of the sentence that a claim quotes
 
 @dataclass(frozen=True)
 class Claim:
-    """One difference that an answer claims.
+    """One difference that an answer claims: its type (None if another) and category (None if not known).
 
-    Attributes:
-        type: color, remove or position. None for another or no type (only judges give it).
-        category: a COCO category or a shape of the drawn world. None for another object.
-        before, after: colours or places (cells in capitals), if the claim names them.
-        quantity: number of objects, if the claim gives it.
-        negated: whether the claim is a denial. The lexical judge reads no denials.
-        text: the sentence.
+    `before` and `after` are colours or places (cells in capitals), and `quantity` the number of objects,
+    where the claim names them. Only judges give claims without a type, and denials (`negated`). `text` is the
+    sentence.
     """
 
     type: EditType | None
@@ -137,9 +133,9 @@ def parse_claims(text: str) -> list[Claim]:
 def read_claims(text: str) -> Reading:
     """Return the claims of an answer, and the sentences that the rules did not read.
 
-    An answer is JSON, a list of `(type, category)`, or sentences; where a line begins with `Answer:` or
-    `Therefore:`, only what stands behind it counts. One unread sentence makes the answer unread, so it has no
-    claims: half of an answer is another answer.
+    An answer is JSON, a list of `(type, category)`, or sentences; only what stands behind `Answer:` or
+    `Therefore:` counts. One unread sentence leaves the answer without claims: half of an answer is another
+    answer.
 
     Example:
         >>> read_claims("The dog was removed. The mood is calmer.").unread

@@ -33,9 +33,8 @@ NOTHING = re.compile(
 def parse_count(text: str) -> int | None:
     """Return the number of differences that an answer states; None for a refusal and where it is unread.
 
-    Forms: a declared answer that is a number (`3`, `3 differences`, `none`); or a first sentence such
-    as "There are 3 differences between the two images.", without another count behind it; or, as 0, `Nothing
-    changed.` and "The images are identical."
+    It is a declared number, or a first sentence such as "There are 3 differences between the two images."
+    without another count behind it. "Nothing changed." and "The images are identical." are 0.
 
     Example:
         >>> [parse_count(text) for text in ("There are **two** differences.", "No differences!", "2 or 3")]

@@ -27,29 +27,13 @@ def number_regions(
 ) -> Path:
     """Make the boxes of each question of a file, and draw them with numbers on a copy of its image.
 
-    A question with boxes keeps them. Its image is copied as it is, because the boxes are already drawn on it.
-    The metadata of the others get `source_image`, a hash: intervals draw questions about one image together.
+    A question with boxes keeps them, and its image is copied as it is. The metadata of the others get
+    `source_image`, a hash: intervals draw questions about one image together. Each question depends only on
+    the seed and its id. `left_out` gets the ids of questions whose boxes cannot be made, and why; None
+    refuses them. `rules` are fields of `BoxRules`. Returns `out/samples.jsonl`, beside `images/`.
 
-    Args:
-        path: file of questions with `objects` and `distractors` (boxes in pixels) or `saliency` (grey
-            images).
-        out: folder for the images, `images/ID.png`, and the questions; it is created if needed.
-        seed: seed of the adversarial boxes and of the numbers. Each question depends only on the seed and its
-            id.
-        limit: only the first so many questions.
-        left_out: gets the ids of questions whose boxes cannot be made, and why. None refuses them.
-        rules: fields of `BoxRules`, such as `threshold=0.4`.
-
-    Returns:
-        `out/samples.jsonl`, the data for `mmprobe bench magic --data`.
-
-    Raises:
-        InputError: as `load_questions`, or a question has no relevant box, or its image has no room for the
-            others, or no question is left.
-
-    Example:
-        >>> number_regions("gqa/questions.jsonl", "gqa/numbered", rule="iou")   # doctest: +SKIP
-        PosixPath('gqa/numbered/samples.jsonl')
+    Raises InputError as `load_questions`, or where a question has no relevant box, its image has no room for
+    the others, or no question is left.
     """
     box_rules = BoxRules(**rules)
     questions, out = load_questions(path)[:limit], Path(out)

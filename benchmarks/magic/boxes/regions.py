@@ -64,20 +64,10 @@ def mark_regions(
 ) -> list[MarkedRegion]:
     """Return all boxes of one question, in the order of their numbers R1, R2, ...
 
-    The relevant boxes are the annotated objects, then the components of the saliency maps. A box that
-    overlaps an earlier one is left out. The order is random, ours, so that a number does not reveal whether a
-    box is relevant.
-
-    Args:
-        size: the image's width and height.
-        objects: boxes that are annotated as relevant.
-        saliency: maps [y, x] of where people looked who answered correctly; AiR-D has three per question.
-        distractors: objects that are relevant to other questions.
-        seed: seed of the adversarial boxes and of the order.
-        rules: thresholds and numbers.
-
-    Raises:
-        InputError: a box reaches beyond the image, no box is relevant, or no room is left.
+    The relevant boxes are the annotated objects, then the components of the saliency maps [y, x] of where
+    people looked who answered correctly. A box that overlaps an earlier one is left out. The order is random,
+    ours, so that a number does not reveal whether a box is relevant. `size` is width and height; distractors
+    are objects of other questions. Raises InputError for a box beyond the image, no relevant box, or no room.
 
     Example:
         >>> regions = mark_regions((100, 100), [(0, 0, 40, 40)], [], [], seed=1)
@@ -99,11 +89,7 @@ def mark_regions(
 
 
 def check_box(box: Box, size: tuple[int, int]) -> None:
-    """Check that a box has an area and lies on an image of this width and height.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Raise InputError unless a box has an area and lies on an image of this width and height."""
     x, y, w, h = box
     if min(x, y) < 0 or min(w, h) < 1 or x + w > size[0] or y + h > size[1]:
         raise InputError(f"box {list(box)} does not lie on the image of {size[0]} x {size[1]} pixels")
@@ -112,17 +98,9 @@ def check_box(box: Box, size: tuple[int, int]) -> None:
 def saliency_boxes(saliency: np.ndarray, size: tuple[int, int], rules: BoxRules = RULES) -> list[Box]:
     """Return boxes around the salient parts of an image (algorithm 1), from top to bottom.
 
-    The map is thresholded and cleaned. Each connected component gets a box. Pixels are connected by an edge
-    or a corner.
-
-    Args:
-        saliency: [y, x], 0 or more, of any resolution. It is scaled to the image's resolution by linear
-            interpolation, and divided by its maximum.
-        size: the image's width and height.
-        rules: thresholds.
-
-    Raises:
-        InputError: the map is empty, negative or not finite.
+    The map [y, x] has any resolution: it is scaled to the image's width and height by linear interpolation,
+    divided by its maximum, thresholded and cleaned. Each component, connected by edges or corners, gets a
+    box. Raises InputError for an empty map, or a value that is negative or not finite.
 
     Example:
         >>> saliency = np.zeros((10, 20))
@@ -190,21 +168,11 @@ def adversarial_boxes(
     seed: int,
     rules: BoxRules = RULES,
 ) -> list[MarkedRegion]:
-    """Return boxes that touch neither a relevant box nor each other.
+    """Return boxes that touch neither a relevant box nor each other, by a single pixel.
 
-    They are drawn from the candidates. If there are too few, random boxes are added. A random box has sides
-    of 0.1 to 0.3 of the image's sides, ours; every free place is equally likely. If no place is free, its
-    sides are halved.
-
-    Args:
-        candidates: objects that are relevant to other questions about the image.
-        relevant: boxes that they must not overlap by a single pixel.
-        size: the image's width and height.
-        seed: seed of the random draws.
-        rules: how many boxes, and how large distractors may be.
-
-    Raises:
-        InputError: no room is left on the image.
+    They are drawn from the candidates, objects of other questions. If there are too few, random boxes are
+    added, with sides of 0.1 to 0.3 of the image's, ours; every free place is equally likely. If no place is
+    free, the sides are halved. Raises InputError where no room is left.
 
     Example:
         >>> regions = adversarial_boxes([(50, 50, 10, 10)], [(0, 0, 40, 40)], (100, 100), seed=0)

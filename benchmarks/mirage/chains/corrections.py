@@ -21,16 +21,7 @@ _AGAIN = (
 def corrected_prompts(question: MirageQuestion, prompt: str, response: str | None) -> dict[str, str]:
     """Return the prompts that ask a question again, by the suffix of their id.
 
-    Args:
-        question: the question; one without a true chain is not asked again.
-        prompt: the prompt of its first asking.
-        response: the model's first answer; without one, the question is not asked again.
-
-    Example:
-        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
-        >>> question = MirageQuestion(id="1", references=["2 and 2 is 4."], **fields)
-        >>> list(corrected_prompts(question, "2 + 2?", "2 and 2 is 5."))
-        ['--corrected', '--own-chain']
+    A question without a true chain or without a first answer (`response`) is not asked again.
     """
     chain = true_chain(question)
     if chain is None or response is None or not response.strip():

@@ -54,13 +54,7 @@ You name the topic of a question about a picture. You do not see the picture, an
 
 
 class Rewritten(NamedTuple):
-    """Questions with what a model wrote.
-
-    Attributes:
-        questions: all questions in their order.
-        written: number of questions that got something, by part.
-        failures: number of requests that failed, by part and reason, such as `hints: garbage`.
-    """
+    """Questions with what a model wrote; how many got something, by part; and the failed requests, by reason."""
 
     questions: list[MirageQuestion]
     written: Counter[str]
@@ -78,17 +72,11 @@ def rewrite_questions(
     parts: Collection[str] = PARTS,
     references: int = REFERENCES,
 ) -> Rewritten:
-    """Let a model write what the questions lack. What a question has already is kept.
+    """Let a model, the writer, write what the questions lack. What a question has already is kept.
 
-    - references: rewrites of the true chain, until there are `references` of them
+    - references: rewrites of the true chain, until there are `references` with it
     - hints: `question_hint`
     - topics: `named_topic`; the bench then does not ask the model for it
-
-    Args:
-        questions: the questions.
-        writer: the model; an ensemble is of no use here.
-        parts: some of `PARTS`.
-        references: number of chains, the true one included.
     """
     requests: dict[tuple[str, str], JudgeRequest[str]] = {}
     for question in questions:
@@ -147,15 +135,7 @@ def _question_data(question: MirageQuestion) -> dict[str, Any]:
 
 
 def read_rewrites(reply: str, earlier: Collection[str], count: int) -> tuple[str, ...]:
-    """Return the rewrites of a reply.
-
-    Raises:
-        UnusableReply: the form or the number is wrong, or a rewrite is empty or equals another chain.
-
-    Example:
-        >>> read_rewrites('{"rewrites": ["Three is half of six."]}', ["Half of 6 is 3."], 1)
-        ('Three is half of six.',)
-    """
+    """Return the rewrites of a reply: the number asked for, none empty or equal to another chain."""
     rewrites = [text.strip() for text in _read_rewrites(reply)[0]]
     if len(rewrites) != count:
         raise UnusableReply(f"it holds {len(rewrites)} rewrites, {count} are asked for")
@@ -166,15 +146,7 @@ def read_rewrites(reply: str, earlier: Collection[str], count: int) -> tuple[str
 
 
 def read_hint(reply: str) -> tuple[str, ...]:
-    """Return the hint of a reply.
-
-    Raises:
-        UnusableReply: the form is wrong, or the hint is empty.
-
-    Example:
-        >>> read_hint('{"hint": "Mind the scale."}')
-        ('Mind the scale.',)
-    """
+    """Return the hint of a reply."""
     hint = _read_hint(reply)[0].strip()
     if not hint:
         raise UnusableReply("the hint is empty")

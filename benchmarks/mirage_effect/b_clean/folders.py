@@ -13,14 +13,10 @@ from mmprobe.errors import InputError
 
 
 class CleanedFolders(NamedTuple):
-    """The result of B-Clean.
+    """The result of B-Clean: the models in the order of their folders, and the ids of the kept questions.
 
-    Attributes:
-        models: names of the models, in the order of their folders.
-        kept: ids of the questions that no model answers rightly without the images.
-        metrics: as `clean_folders` describes them.
-        records: one row per question: whether it is kept, and which models answer it rightly, with and
-            without images.
+    `metrics` are those of `clean_folders`. `records` hold one row per question: whether it is kept, and which
+    models answer it rightly, with and without images.
     """
 
     models: list[str]
@@ -42,11 +38,8 @@ def clean_questions(
 ) -> list[str]:
     """Return the questions that no model answers rightly without its image (section 7.9, steps 1 to 3).
 
-    Args:
-        correct_without: by model and id of the question, whether it was answered rightly without the image. A
-            question without a verdict (None) counts as not answered rightly.
-        by_text_model: ids of the questions that a model trained only on text answers rightly; they are
-            removed, too (step 3, optional).
+    Verdicts are by model and question; None counts as not right. Step 3 is optional: the questions that a
+    model trained only on text answers rightly.
 
     Example:
         >>> clean_questions({"m": {"a": True, "b": False, "c": False}, "n": {"a": False, "b": False, "c": None}})
@@ -72,27 +65,20 @@ def chance_of_removal(options: Sequence[int | None], n_models: int) -> list[floa
 def clean_folders(folders: Sequence[str | Path], text_only: str | Path | None = None) -> CleanedFolders:
     """Clean the question set that several models answered, and rank the models on the kept questions.
 
-    Args:
-        folders: result folders of `mmprobe bench mirage-effect` or `score`, one per model, over the same
-            questions.
-        text_only: results of a model trained only on text. The questions that it answers rightly are removed,
-            too (step 3).
+    Folders are of `bench` or `score`, one per model, over the same questions; `text_only` is that of a model
+    trained only on text (step 3). Metrics are named after the models, or after the folders if two names are
+    equal or unknown.
 
-    Returns:
-        Metrics are named after the models. If two names are equal or unknown, they are named after the
-        folders.
+    - removed, removed_by_chance: share of removed questions, and that of as many models with random answers,
+      1 - (1 - 1/k)^n; removed_above_chance: the difference
+    - compromised[model=M]: share that M answers rightly without the images
+    - accuracy_before[model=M], accuracy_after[model=M]: with the images, on all and on the kept questions
+    - rank_before[model=M], rank_after[model=M], rank_change[model=M]: 1 is the best rank, so a change above 0
+      is for the worse. For the intervals, all models share the resampled questions.
+    - ranks_changed: share of models whose rank changes
 
-        - removed: share of removed questions
-        - removed_by_chance: share that as many models would remove by random answers, 1 - (1 - 1/k)^n
-        - removed_above_chance: the difference of the two
-        - compromised[model=M]: share that M answers rightly without the images
-        - accuracy_before[model=M], accuracy_after[model=M]: with the images, on all and on the kept questions
-        - rank_before[model=M], rank_after[model=M], rank_change[model=M]: 1 is the best rank, so a change
-          above 0 is for the worse. For the intervals, all models share the resampled questions.
-        - ranks_changed: share of models whose rank changes
-
-    Raises:
-        InputError: a folder is given twice, is missing, holds other results, or answers other questions.
+    Raises InputError where a folder is missing or given twice, holds other results, or answers other
+    questions.
     """
     if not folders:
         raise InputError("B-Clean needs the results of at least one model; give their folders")

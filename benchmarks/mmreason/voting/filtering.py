@@ -41,22 +41,11 @@ def filter_questions(
     """Filter questions by votes, compute relevance rates, and write the result folder.
 
     For the relevance rates (table 5) each voter also answers every question once with its images. Before the
-    filter, the answers without images are those of the first round. After the filter, the kept questions are
-    asked once more, because in the rounds no voter was right on them.
-
-    Args:
-        truth: from `benchmark.read_data`.
-        voters: names of the voters.
-        ask: asks a voter; see `voters.ask_voters`.
-        out: folder for `votes.jsonl`, `kept.jsonl`, `removed.jsonl`, `results.json` and `samples.jsonl`.
-            Votes that it already holds are not asked for again.
-        settings: of the answers, such as temperature and seed. Votes with other settings are refused.
-        rounds: number of rounds; 2 in the paper.
-        about: further entries for `results.json`.
-        judge: decides which answers are right. None stands for our rules.
-
-    Raises:
-        InputError: there is no voter or round, a voter is given twice, or `out` holds other votes.
+    filter, the answers without images are those of the first round. After it, the kept questions are asked
+    once more, because in the rounds no voter was right on them. `out` gets `votes.jsonl`, `kept.jsonl`,
+    `removed.jsonl`, `results.json` and `samples.jsonl`; votes that it holds are not asked for again, and
+    those with other `settings` are refused. Without a judge, rules decide which answers are right. Raises
+    InputError as `vote` and `open_votes`.
     """
     questions = truth.questions
     prompts = {sample.id: [sample.system, sample.question] for sample in ask_questions(truth)}

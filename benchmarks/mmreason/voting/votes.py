@@ -32,11 +32,8 @@ VoteKey = tuple[int, str, str]
 class Votes:
     """A file of votes. Each vote is written at once, and no vote in the file is asked for again.
 
-    Attributes:
-        path: JSON lines of round, voter, id and response, under a header. The first vote creates the file.
-        header: the first line, a hash of the questions and settings.
-        responses: the responses in the file.
-        correct: whether they are right, for the responses that were checked; None without a verdict.
+    It holds JSON lines of round, voter, id and response, under a header: a hash of the questions and
+    settings. `correct` says whether responses that were checked are right; None without a verdict.
     """
 
     path: Path
@@ -74,14 +71,9 @@ class Votes:
 def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping[str, Any]) -> Votes:
     """Open a file of votes, or prepare a new one. An incomplete last line is removed.
 
-    Args:
-        path: the file.
-        questions: what is asked, by question id, as JSON values.
-        settings: everything else that the answers depend on, except voters and rounds. More of these may be
-            added later.
-
-    Raises:
-        InputError: the file holds votes on other questions or with other settings, or is damaged.
+    Questions are JSON values by id, settings all else that the answers depend on, but voters and rounds, of
+    which more may come. Raises InputError for votes on other questions or with other settings, or a damaged
+    file.
     """
     path = Path(path)
     hashed = json.dumps([list(questions.items()), dict(settings)], sort_keys=True).encode()
@@ -112,14 +104,11 @@ def open_votes(path: str | Path, questions: Mapping[str, Any], settings: Mapping
 
 @dataclass(frozen=True)
 class VoteResult:
-    """The result of the voting.
+    """The ids of kept and undecided questions (no voter could be asked), and what was removed.
 
-    Attributes:
-        kept: ids of the kept questions, in their order.
-        undecided: ids of the questions without any verdict, because no voter could be asked.
-        removed: by id, the round of the removal and the voters who were right.
-        removed_by_round: for each round, the removed share of its questions.
-        correct: by voter and round, whether each question of the round was answered rightly, in order.
+    `removed` holds by id the round and the voters who were right; `removed_by_round` the removed share of
+    each round's questions; `correct`, by voter and round, whether each question of the round was answered
+    rightly, in order.
     """
 
     kept: list[str]
@@ -134,11 +123,9 @@ def vote(
 ) -> VoteResult:
     """Ask every voter every question in rounds, without its images. Remove a question if any is right once.
 
-    All voters vote on all questions of a round. The questions that a voter answers rightly do not enter the
-    next round. A voter that could not be asked was not right. The paper has 4 voters and 2 rounds.
-
-    Raises:
-        InputError: there is no voter or round, or a voter is given twice.
+    All voters vote on all questions of a round; what a voter answers rightly does not enter the next one. A
+    voter that could not be asked was not right. The paper has 4 voters and 2 rounds. Raises InputError
+    without a voter or round, or for a voter that is given twice.
     """
     if not voters or "" in voters or len(set(voters)) < len(voters):
         raise InputError(

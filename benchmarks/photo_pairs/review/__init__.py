@@ -54,10 +54,9 @@ class _Reviews(_StrictModel):
 
 
 def write_review(out: Path) -> Path | None:
-    """Write `review.html` with all pairs and their boxes. It needs no network, only the images beside it.
+    """Write `review.html` with all pairs and their boxes, and return it; None if there are no pairs.
 
-    Returns:
-        The page. None if there are no pairs.
+    It needs no network, only the images beside it.
     """
     pairs = []
     for name, folder in find_pair_folders(out).items():
@@ -100,23 +99,12 @@ def _make_storage_key(out: Path) -> str:
 
 
 def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:
-    """Apply a person's decisions: accepted pairs get their descriptions, types and categories, rejected pairs
-    are deleted.
+    """Apply a person's decisions: accepted pairs get descriptions, types and categories, others are deleted.
 
-    The reasons of rejections are written to `rejected.jsonl`. If the file has an error, nothing is changed.
-    The same file may be applied again: pairs that were rejected before are skipped.
-
-    Args:
-        out: a folder of `make_photo_pairs`.
-        reviews: the file that the review page saves.
-
-    Raises:
-        InputError: the folder or file is not of this kind, a pair is missing, or the number of descriptions
-            is not the number of differences.
-
-    Example:
-        >>> apply_reviews("photo-pairs", "reviews.json")                               # doctest: +SKIP
-        ReviewCounts(accepted=90, rejected=8, left=2)
+    Reasons of rejections are written to `rejected.jsonl`. If the file that the review page saves has an
+    error, nothing is changed. It may be applied again: pairs that were rejected before are skipped. Raises
+    InputError where folder or file is not of this kind, a pair is missing, or descriptions and differences
+    are not as many.
     """
     out, reviews = Path(out), Path(reviews)
     if not (out / "make-pairs.json").is_file():
