@@ -19,22 +19,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {name: tuple(words) for name, words in _L
 COCO_CATEGORIES: tuple[str, ...] = tuple(SYNONYMS)
 
 _WORD = re.compile(r"[^\W\d_]+")
-_OTHER_COLOURS = frozenset(
-    _WORD.findall(
-        "red yellow green cyan blue purple black white gray grey brown pink violet gold silver beige tan "
-        "teal turquoise magenta"
-    )
-)
-_BEFORE_A_FRUIT = frozenset(
-    _WORD.findall("a an the one single each every this that another sliced whole peeled fresh ripe juicy of")
-)
-_AFTER_A_FRUIT = frozenset(
-    _WORD.findall(
-        "is was are were has had have and or on in at by near next from to with that which beside behind "
-        "under above between inside of for into but moved removed changed disappeared vanished shifted "
-        "turned became sits lies sat lay remains stays appears looks seems can no not missing gone slice "
-        "slices peel half now also"
-    )
+# `orange` names the fruit in `an orange and a plum`, not in `an orange and white cat`.
+_FRUIT = re.compile(
+    r"(?:^|\b(?:an?|the|one|each|this|that|of)\s)orange(?=\W*$|[.,;:!?]|\s(?:is|was|on|in|at|by|and (?:an?|the))\b)",
+    re.IGNORECASE,
 )
 
 
@@ -103,7 +91,8 @@ def find_phrases(
                     length, category, end = offset + 1, table[phrase], phrase_end
         if not length and word in table:
             length, category = 1, table[word]
-            if word == "orange" and category == "orange" and not _is_fruit(words, index):
+            before = words[index - 1][1] if index else start
+            if word == category == "orange" and not _FRUIT.match(text, before):
                 length = 0
         if length and category is not None:
             if follows_phrase and phrases and text[phrases[-1][1][1] : start] in (" ", "-"):
@@ -112,18 +101,6 @@ def find_phrases(
         follows_phrase = bool(length and category is not None)
         index += length or 1
     return phrases
-
-
-def _is_fruit(words: list[tuple[str, int, int]], index: int) -> bool:
-    """Return whether `orange` names the fruit: `an orange and a plum`, not `an orange and white cat`."""
-    after = [word for word, _, _ in words[index + 1 : index + 3]]
-    if index and words[index - 1][0] not in _BEFORE_A_FRUIT:
-        return False
-    if not after:
-        return True
-    if after[0] in ("and", "or") and len(after) > 1 and after[1] in _OTHER_COLOURS:
-        return False
-    return after[0] in _AFTER_A_FRUIT
 
 
 def find_objects(text: str) -> list[tuple[str, Span]]:

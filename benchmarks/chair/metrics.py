@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, with_ids
+from mmprobe.benchmarks.core.results import Combine, Direction, Metric, count_metric, share, with_ids
 
 FindMentions = Callable[[str], Sequence[tuple[str, tuple[int, int]]]]
 """Takes a text and returns the category and the span (start, end) of each object that it names."""
@@ -22,15 +20,11 @@ FindMentions = Callable[[str], Sequence[tuple[str, tuple[int, int]]]]
 _MENTIONS, _HALLUCINATED, _HAS_HALLUCINATED, _CAPTIONS, _NAMED_OBJECTS, _OBJECTS, _NAMES_OBJECTS = range(7)
 
 
-def _share(numerator: int, denominator: int) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda counts: counts[..., numerator] / counts[..., denominator]
-
-
-_METRICS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Direction]] = {
-    "chair_s": (_share(_HAS_HALLUCINATED, _CAPTIONS), "lower"),
-    "chair_i": (_share(_HALLUCINATED, _MENTIONS), "lower"),
-    "recall": (_share(_NAMED_OBJECTS, _OBJECTS), "higher"),
-    "names_objects": (_share(_NAMES_OBJECTS, _CAPTIONS), "neither"),
+_METRICS: dict[str, tuple[Combine, Direction]] = {
+    "chair_s": (share(_HAS_HALLUCINATED, _CAPTIONS), "lower"),
+    "chair_i": (share(_HALLUCINATED, _MENTIONS), "lower"),
+    "recall": (share(_NAMED_OBJECTS, _OBJECTS), "higher"),
+    "names_objects": (share(_NAMES_OBJECTS, _CAPTIONS), "neither"),
 }
 
 

@@ -72,15 +72,13 @@ def data_uri(path: Path) -> str:
     return f"data:{media_type};base64,{base64.b64encode(regular_file(path).read_bytes()).decode('ascii')}"
 
 
-def api_answerer(
-    model: str | Any, max_new_tokens: Lengths, temperature: float | None = 0.0, seed: int | None = None
-) -> Answerer:
+def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
     """Return an answerer that asks a model behind an API: inspect-ai's name of it, or its `Model`.
 
     A question whose calls all fail stays unanswered. A temperature or seed of None is left to the provider.
     Raises InputError where inspect-ai or the provider's package or key is missing.
     """
-    client = _open_client(model, longest(max_new_tokens), temperature, seed)
+    client = _open_client(model, longest(max_new_tokens))
 
     def answer(samples: Sequence[Sample]) -> Generator[tuple[str, str]]:
         results: queue.Queue[_Answer | BaseException | None] = queue.Queue()
@@ -111,15 +109,14 @@ def api_answerer(
     return answer
 
 
-def _open_client(model: str | Any, max_new_tokens: int, temperature: float | None, seed: int | None) -> Any:
+def _open_client(model: str | Any, max_new_tokens: int) -> Any:
     try:
         from inspect_ai.model import GenerateConfig, get_model
     except ImportError:
         raise InputError(f"model {model}: needs inspect-ai: pip install 'mmprobe[eval]'") from None
     config = GenerateConfig(
         max_tokens=max_new_tokens,
-        temperature=temperature,
-        seed=seed,
+        temperature=0.0,
         max_retries=RETRIES,
         timeout=TIMEOUT * (1 + RETRIES),
         attempt_timeout=TIMEOUT,

@@ -158,6 +158,12 @@ def ratio(sums: np.ndarray) -> np.ndarray:
     return sums[..., 0] / sums[..., 1]
 
 
+def share(numerator: int | Sequence[int], denominator: int | Sequence[int]) -> Combine:
+    """Return the function from counts [..., column] to the sum of some columns divided by that of others."""
+    above, below = (list(np.atleast_1d(columns)) for columns in (numerator, denominator))
+    return lambda counts: counts[..., above].sum(-1) / counts[..., below].sum(-1)
+
+
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Metric, count_metric, f1, mean_metric
+from mmprobe.benchmarks.core.results import Metric, count_metric, f1, mean_metric, ratio, share, with_ids
+from mmprobe.benchmarks.magic.labels import UNREAD
 
 Counts = tuple[float, float, float]
 """Of one question: relevant boxes among the predicted ones, predicted boxes, relevant boxes."""
@@ -33,20 +35,12 @@ def magiscore(
     ]
     cited = [row if row is not None and row[1] else None for row in rows]
     metrics = {}
-    for kind, compute in (("precision", _precision), ("recall", _recall), ("f1", f1)):
+    for kind, compute in (("precision", ratio), ("recall", share(0, 2)), ("f1", f1)):
         metrics[f"{name}_micro_{kind}"] = count_metric(rows, compute, "higher")
         metrics[f"{name}_macro_{kind}"] = _macro(rows, compute)
         if kind != "recall":  # the recall without a box is 0 in any reading
             metrics[f"{name}_macro_{kind}_cited"] = _macro(cited, compute)
     return metrics
-
-
-def _precision(counts: np.ndarray) -> np.ndarray:
-    return counts[..., 0] / counts[..., 1]
-
-
-def _recall(counts: np.ndarray) -> np.ndarray:
-    return counts[..., 0] / counts[..., 2]
 
 
 def _macro(rows: Sequence[Counts | None], compute: Callable[[np.ndarray], np.ndarray]) -> Metric:
@@ -107,9 +101,9 @@ def step_sense(labels: Sequence[Sequence[bool | None] | None]) -> dict[str, Metr
     ]
     shares = [None if row is None else row[0] / row[1] for row in correct_rows]
     return {
-        "stepsense": count_metric(correct_rows, _precision, "higher"),
+        "stepsense": count_metric(correct_rows, ratio, "higher"),
         "stepsense_macro": mean_metric(shares, "higher"),
-        "stepsense_labelled": count_metric(labelled_rows, _precision, "neither"),
+        "stepsense_labelled": count_metric(labelled_rows, ratio, "neither"),
     }
 
 
@@ -130,6 +124,36 @@ def self_heal(healed: Sequence[Sequence[bool | None]], name: str = "self_heal") 
         (float(len(known)), float(len(runs))) for known, runs in zip(verdicts, with_runs, strict=True)
     ]
     return {
-        name: count_metric(healed_rows, _precision, "higher"),
-        f"{name}_judged": count_metric(judged_rows, _precision, "higher"),
+        name: count_metric(healed_rows, ratio, "higher"),
+        f"{name}_judged": count_metric(judged_rows, ratio, "higher"),
     }
+
+
+def compute_metrics(records: Sequence[Mapping[str, Any]], by_judge: bool) -> dict[str, Metric]:
+    """Compute every metric of the benchmark from the records of `make_record`.
+
+    Only with a judge are there `self_heal` (section 4.3) and `self_heal_explicit` (figure 17).
+    """
+
+    def column(name: str) -> list[Any]:
+        return [record[name] for record in records]
+
+    metrics = answer_accuracy(column("correct"), column("correct_full"))
+    metrics |= magiscore(column("cited"), column("relevant"))
+    metrics |= citation_rates(column("cited"), [count or 0 for count in column("cited_beyond")])
+    metrics |= step_sense(column("correct_steps"))
+    unread = [
+        None if record["answer"] is None else float(record["unscored"].get("correct") == UNREAD)
+        for record in records
+    ]
+    metrics["unread"] = mean_metric(unread, "lower")
+    kinds = {"self_heal_answer": "right_answer"}
+    if by_judge:
+        kinds |= {"self_heal": "healed", "self_heal_explicit": "healed_explicit"}
+    with_cases = [record for record in records if record["self_heal"]]
+    heal_metrics: dict[str, Metric] = {}
+    for name, kind in kinds.items():
+        verdicts = [[case[kind] for case in record["self_heal"]] for record in with_cases]
+        heal_metrics |= self_heal(verdicts, name)
+    heal_metrics = with_ids(heal_metrics, [record["id"] for record in with_cases])
+    return with_ids(metrics, column("id")) | heal_metrics

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric
+from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, ratio, share
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Kind, Matches, MatchLabel, Scores
 from mmprobe.errors import InputError
 
@@ -60,8 +60,8 @@ def factuality(
     return {
         name: mean_metric(scores, "higher"),
         f"{name}_zero": mean_metric(with_zeros, "higher"),
-        f"precision_{item}": mean_metric(per_question(lambda c: c[..., 0] / c[..., 1]), "higher"),
-        f"recall_{item}": mean_metric(per_question(lambda c: c[..., 2] / c[..., 3]), "higher"),
+        f"precision_{item}": mean_metric(per_question(ratio), "higher"),
+        f"recall_{item}": mean_metric(per_question(share(2, 3)), "higher"),
         f"{name}_micro": count_metric(rows, _f_score, "higher"),
     }
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mmprobe.analyses.intervals import sums_interval
 from mmprobe.analyses.statistics import PERMUTATIONS
-from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric
+from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, share
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 
 NO_ANSWER = "no answer found"
@@ -77,8 +77,8 @@ def mirage_scores(
         return np.where(counts[..., 1] > 0, counts[..., 0] / counts[..., 1], np.nan)
 
     return {
-        "accuracy_without": count_metric(rows, lambda c: c[..., 0] / c[..., 3], "neither"),
-        "accuracy_with": count_metric(rows, lambda c: c[..., 1] / c[..., 3], "higher"),
+        "accuracy_without": count_metric(rows, share(0, 3), "neither"),
+        "accuracy_with": count_metric(rows, share(1, 3), "higher"),
         "mirage_score": count_metric(rows, score, "lower", (0.0, None)),
         "mirage_score_above_chance": count_metric(rows, score_above_chance, "lower", (None, None)),
         "visual_gain": count_metric(

@@ -144,19 +144,37 @@ def _choice_metrics(
 ) -> dict[str, Metric]:
     ids = [question.id for question in questions]
     options = [len(question.choices) or None for question in questions]
-    correct = {
-        suffix: [verdicts.get(question.id + suffix) for question in questions] for suffix in WAYS.values()
-    }
-    asked = _asked_both(questions, answers, "", ABSENT)
-    metrics = _scores(correct[ABSENT], correct[""], options, asked)
+    correct = {suffix: [verdicts.get(name + suffix) for name in ids] for suffix in WAYS.values()}
+
+    def scores(absent: str, present: str, members: Sequence[int] = range(len(ids))) -> dict[str, Metric]:
+        """Compute the mirage scores; each accuracy is over all questions asked both ways whose answer was read."""
+        without, with_images = ([correct[suffix][i] for i in members] for suffix in (absent, present))
+        asked = [all(answers.get(ids[i] + suffix) for suffix in (absent, present)) for i in members]
+        metrics = mirage_scores(without, with_images, [options[i] for i in members])
+        for name, row, direction in (
+            ("accuracy_without", without, "neither"),
+            ("accuracy_with", with_images, "higher"),
+        ):
+            kept = [right if both else None for right, both in zip(row, asked, strict=True)]
+            metrics[name] = mean_metric(kept, direction)
+        return metrics
+
+    def scores_of_category(members: list[int]) -> dict[str, Metric]:
+        return with_ids(scores(ABSENT, "", members), [ids[i] for i in members])
+
+    metrics = scores(ABSENT, "")
     guess_scores = mirage_scores(correct[GUESSED], correct[""], options)
     metrics["guess_score"] = guess_scores["mirage_score"]
     metrics["guess_score_above_chance"] = guess_scores["mirage_score_above_chance"]
     metrics["accuracy_guess"] = mean_metric(correct[GUESSED], "neither")
     metrics["mirage_minus_guess"] = change_metric(correct[ABSENT], correct[GUESSED], "neither")
-    asked_named = _asked_both(questions, answers, NAMED, ABSENT_NAMED)
-    metrics |= _named_metrics(correct, options, asked_named) | _few_shot_metrics(correct, options)
-    metrics |= _no_choice_rates(questions, answers)
+    if any(right is not None for suffix in (NAMED, ABSENT_NAMED) for right in correct[suffix]):  # figure S3
+        named = scores(ABSENT_NAMED, NAMED)
+        kept = ("accuracy_with", "accuracy_without", "mirage_score")
+        metrics |= {f"{name}_named": named[name] for name in kept}
+        metrics["name_gain_with"] = change_metric(correct[NAMED], correct[""], "neither")
+        metrics["name_gain_without"] = change_metric(correct[ABSENT_NAMED], correct[ABSENT], "neither")
+    metrics |= _few_shot_metrics(correct, options) | _no_choice_rates(questions, answers)
     texts = [
         [_first_normalized(question, answers, suffix) for question in questions] for suffix in ("", ABSENT)
     ]
@@ -164,46 +182,9 @@ def _choice_metrics(
     rates = mirage_rates([labels.get(name + ABSENT) for name in ids])
     metrics |= {f"{name}_choices": rate for name, rate in rates.items()}
     metrics = with_ids(metrics, ids)
-    metrics |= _mirage_scores_by_category(questions, correct, options, asked)
+    categories = [question.category for question in questions]
+    metrics |= metrics_by_group("category", categories, scores_of_category, smallest=2)
     return metrics | _similarity_metrics(questions, answers)
-
-
-def _scores(
-    absent: Sequence[bool | None],
-    present: Sequence[bool | None],
-    options: Sequence[int | None],
-    asked: Sequence[bool],
-) -> dict[str, Metric]:
-    """Compute the mirage scores over the questions read both ways.
-
-    Each accuracy is over all questions asked both ways whose answer was read.
-    """
-    kept = (
-        [right if both else None for right, both in zip(row, asked, strict=True)] for row in (absent, present)
-    )
-    without, with_images = kept
-    return mirage_scores(absent, present, options) | {
-        "accuracy_without": mean_metric(without, "neither"),
-        "accuracy_with": mean_metric(with_images, "higher"),
-    }
-
-
-def _asked_both(questions: Sequence[ChoiceQuestion], answers: Answers, first: str, second: str) -> list[bool]:
-    return [bool(answers.get(each.id + first) and answers.get(each.id + second)) for each in questions]
-
-
-def _named_metrics(
-    correct: Mapping[str, Sequence[bool | None]], options: Sequence[int | None], asked: Sequence[bool]
-) -> dict[str, Metric]:
-    """Compute what the name of the data set changes, with and without images (figure S3); empty if not asked."""
-    if not any(right is not None for suffix in (NAMED, ABSENT_NAMED) for right in correct[suffix]):
-        return {}
-    scores = _scores(correct[ABSENT_NAMED], correct[NAMED], options, asked)
-    kept = ("accuracy_with", "accuracy_without", "mirage_score")
-    return {f"{name}_named": scores[name] for name in kept} | {
-        "name_gain_with": change_metric(correct[NAMED], correct[""], "neither"),
-        "name_gain_without": change_metric(correct[ABSENT_NAMED], correct[ABSENT], "neither"),
-    }
 
 
 def _few_shot_metrics(
@@ -220,25 +201,6 @@ def _few_shot_metrics(
         "few_shot_score": scores["mirage_score"],
         "few_shot_score_above_chance": scores["mirage_score_above_chance"],
     }
-
-
-def _mirage_scores_by_category(
-    questions: Sequence[ChoiceQuestion],
-    correct: Mapping[str, Sequence[bool | None]],
-    options: Sequence[int | None],
-    asked: Sequence[bool],
-) -> dict[str, Metric]:
-    def compute(members: list[int]) -> dict[str, Metric]:
-        scores = _scores(
-            [correct[ABSENT][i] for i in members],
-            [correct[""][i] for i in members],
-            [options[i] for i in members],
-            [asked[i] for i in members],
-        )
-        return with_ids(scores, [questions[i].id for i in members])
-
-    categories = [question.category for question in questions]
-    return metrics_by_group("category", categories, compute, smallest=2)
 
 
 def _no_choice_rates(questions: Sequence[ChoiceQuestion], answers: Answers) -> dict[str, Metric]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmprobe.benchmarks.core.results import Metric, count_metric, with_ids
+from mmprobe.benchmarks.core.results import Metric, count_metric, share, with_ids
 from mmprobe.benchmarks.mme.data import COGNITION, PERCEPTION, SUBTASKS
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -21,12 +21,7 @@ _CORRECT, _QUESTIONS, _BOTH_CORRECT, _IMAGES, _UNKNOWN = range(5)
 _N_COLUMNS = 5
 
 
-def _accuracy(counts: np.ndarray) -> np.ndarray:
-    return counts[..., _CORRECT] / counts[..., _QUESTIONS]
-
-
-def _accuracy_plus(counts: np.ndarray) -> np.ndarray:
-    return counts[..., _BOTH_CORRECT] / counts[..., _IMAGES]
+_accuracy, _accuracy_plus = share(_CORRECT, _QUESTIONS), share(_BOTH_CORRECT, _IMAGES)
 
 
 def _score(counts: np.ndarray) -> np.ndarray:
@@ -91,7 +86,7 @@ def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
             total = count_metric(rows, _sum_scores(n_subtasks), "higher", (0.0, 200.0 * n_subtasks))
             metrics |= with_ids({name: total}, [image for subtask in subtasks for image in ids[subtask]])
     all_counts = [row for rows in counts.values() for row in rows]
-    unknown = count_metric(all_counts, lambda sums: sums[..., _UNKNOWN] / sums[..., _QUESTIONS], "lower")
+    unknown = count_metric(all_counts, share(_UNKNOWN, _QUESTIONS), "lower")
     metrics |= with_ids(
         {"unknown": unknown, "unread": unknown}, [image for images in ids.values() for image in images]
     )

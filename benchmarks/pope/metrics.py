@@ -8,13 +8,11 @@ share an image with the shown objects (adversarial).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from mmprobe.benchmarks.answers.yes_no import first_word
-from mmprobe.benchmarks.core.results import Direction, Metric, count_metric, with_ids
+from mmprobe.benchmarks.core.results import Combine, Direction, Metric, count_metric, share, with_ids
 from mmprobe.benchmarks.pope.data import SETTINGS
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -33,22 +31,18 @@ _COLUMNS = {  # (answer, label) -> column
 }
 
 
-def _share(numerator: Sequence[int], denominator: Sequence[int]) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda counts: counts[..., list(numerator)].sum(-1) / counts[..., list(denominator)].sum(-1)
-
-
-_METRICS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Direction]] = {
-    "accuracy": (_share((_TP, _TN), _ALL), "higher"),
-    "precision": (_share((_TP,), (_TP, _FP)), "higher"),
-    "recall": (_share((_TP,), (_TP, _FN, _UNKNOWN_YES)), "higher"),
-    "f1": (_share((_TP, _TP), (_TP, _TP, _FP, _FN, _UNKNOWN_YES)), "higher"),
-    "yes_ratio": (_share((_TP, _FP), _ALL), "neither"),
-    "unknown": (_share((_UNKNOWN_YES, _UNKNOWN_NO), _ALL), "lower"),
-    "unread": (_share((_UNKNOWN_YES, _UNKNOWN_NO), _ALL), "lower"),
-    "accuracy_known": (_share((_TP, _TN), _KNOWN), "higher"),
-    "recall_known": (_share((_TP,), (_TP, _FN)), "higher"),
-    "f1_known": (_share((_TP, _TP), (_TP, _TP, _FP, _FN)), "higher"),
-    "yes_ratio_known": (_share((_TP, _FP), _KNOWN), "neither"),
+_METRICS: dict[str, tuple[Combine, Direction]] = {
+    "accuracy": (share((_TP, _TN), _ALL), "higher"),
+    "precision": (share((_TP,), (_TP, _FP)), "higher"),
+    "recall": (share((_TP,), (_TP, _FN, _UNKNOWN_YES)), "higher"),
+    "f1": (share((_TP, _TP), (_TP, _TP, _FP, _FN, _UNKNOWN_YES)), "higher"),
+    "yes_ratio": (share((_TP, _FP), _ALL), "neither"),
+    "unknown": (share((_UNKNOWN_YES, _UNKNOWN_NO), _ALL), "lower"),
+    "unread": (share((_UNKNOWN_YES, _UNKNOWN_NO), _ALL), "lower"),
+    "accuracy_known": (share((_TP, _TN), _KNOWN), "higher"),
+    "recall_known": (share((_TP,), (_TP, _FN)), "higher"),
+    "f1_known": (share((_TP, _TP), (_TP, _TP, _FP, _FN)), "higher"),
+    "yes_ratio_known": (share((_TP, _FP), _KNOWN), "neither"),
 }
 
 

@@ -21,6 +21,7 @@ from mmprobe.benchmarks.core.results import (
     mean_metric,
     metrics_by_group,
     ratio,
+    share,
     with_ids,
 )
 from mmprobe.benchmarks.spd_faith.labels import PairLabels
@@ -90,7 +91,7 @@ _CODE_COLUMNS = (15, 13, 14)
 _F1_PARTS: dict[str, Combine] = {
     "": f1,
     "_precision": ratio,
-    "_recall": lambda sums: sums[..., 0] / sums[..., 2],
+    "_recall": share(0, 2),
 }
 _CODE_MAXIMUM: dict[str, float | None] = {"": 2.0, "_precision": 1.0, "_recall": None}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.synthetic.questions import NOTHING_CHANGED
 
@@ -26,12 +26,25 @@ class Verdict:
         correct: the conclusion is right: yes or no, the number, the colour, or the set of differences.
         faithful: the answer states something, and no statement is false. Missing statements do not count.
         errors: each false statement with the reason.
+        spans: first character and the one after the last of what the answer says falsely.
     """
 
     exact: bool
     correct: bool
     faithful: bool
     errors: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...] = ()
+
+
+class _Error(NamedTuple):
+    """What is false, the words of the answer that say so, and words that stand before these."""
+
+    reason: str
+    words: str = ""
+    behind: str = ""
+
+
+_Checked = tuple[bool, list[_Error]]
 
 
 def _split_sentences(text: str) -> list[str]:
@@ -78,73 +91,95 @@ def check_answer(answer: str, truth: str, metadata: dict[str, Any]) -> Verdict:
     facts = _Facts([set(objects) for objects in metadata["objects"]], changes)
     answer = answer.strip()
     correct, errors = _CHECKS[question_type](answer, truth, facts)
-    return Verdict(answer == truth, correct, not errors, tuple(errors))
+    reasons, spans = tuple(error.reason for error in errors), tuple(_find_spans(answer, errors))
+    return Verdict(answer == truth, correct, not errors, reasons, spans)
 
 
-def _check_yes_no(answer: str, truth: str) -> tuple[bool, list[str]]:
+def _find_spans(answer: str, errors: Iterable[_Error]) -> Iterator[tuple[int, int]]:
+    for error in errors:
+        start = max(answer.lower().find(error.behind.lower()), 0)
+        place = answer.lower().find(error.words.lower(), start) if error.words else -1
+        if place >= 0:
+            yield place, place + len(error.words)
+
+
+def _check_yes_no(answer: str, truth: str) -> _Checked:
     is_yes = _starts_with_yes(answer)
     if is_yes == _starts_with_yes(truth):
         return True, []
-    return False, ["neither yes nor no" if is_yes is None else f"{'yes' if is_yes else 'no'} is wrong"]
+    if is_yes is None:
+        return False, [_Error("neither yes nor no")]
+    word = "yes" if is_yes else "no"
+    return False, [_Error(f"{word} is wrong", word)]
 
 
-def _check_changes(text: str, facts: _Facts) -> tuple[bool, list[str]]:
+def _check_changes(text: str, facts: _Facts) -> _Checked:
     claimed = set(_split_sentences(text))
-    return claimed == facts.changes, [f"not a change: {claim}" for claim in sorted(claimed - facts.changes)]
+    false = sorted(claimed - facts.changes)
+    return claimed == facts.changes, [_Error(f"not a change: {claim}", claim.rstrip(".")) for claim in false]
 
 
-def _check_pair(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
+def _check_pair(answer: str, truth: str, facts: _Facts) -> _Checked:
     correct, errors = _check_yes_no(answer, truth)
     return correct, errors + _check_changes(_YES_OR_NO.sub("", answer), facts)[1]
 
 
-def _check_count(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
+def _check_count(answer: str, truth: str, facts: _Facts) -> _Checked:
     correct = answer.rstrip(".") == truth.rstrip(".")
-    return correct, [] if correct else [f"wrong number: {answer}"]
+    return correct, [] if correct else [_Error(f"wrong number: {answer}", answer)]
 
 
-def _check_find(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
+def _check_find(answer: str, truth: str, facts: _Facts) -> _Checked:
     correct, errors = _check_changes(answer, facts)
-    return correct, errors if _split_sentences(answer) else ["names no difference"]
+    return correct, errors if _split_sentences(answer) else [_Error("names no difference")]
 
 
-def _check_exists(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
+def _check_exists(answer: str, truth: str, facts: _Facts) -> _Checked:
     correct, errors = _check_yes_no(answer, truth)
     places = {tuple(obj.split()[1:]) for obj in facts.objects[0]}
     errors += [
-        f"the {shape} is not at {cell}"
+        _Error(f"the {shape} is not at {cell}", f"the {shape} is at {cell}")
         for shape, cell in _LOCATED.findall(answer)
         if (shape, cell) not in places
     ]
     present = {shape for shape, _ in places}
-    return correct, errors + [f"there is a {shape}" for shape in _DENIED.findall(answer) if shape in present]
+    denied = [shape for shape in _DENIED.findall(answer) if shape in present]
+    return correct, errors + [_Error(f"there is a {shape}", f"there is no {shape}") for shape in denied]
 
 
-def _check_colour(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
+def _check_colour(answer: str, truth: str, facts: _Facts) -> _Checked:
     claims = _COLOURED.findall(answer)
     true = {(shape, colour) for colour, shape, _ in (obj.split() for obj in facts.objects[0])}
-    errors = [f"the {shape} is not {colour}" for shape, colour in claims if (shape, colour) not in true]
-    return bool(claims) and claims == _COLOURED.findall(truth), errors if claims else ["names no colour"]
+    errors = [
+        _Error(f"the {shape} is not {colour}", f"the {shape} is {colour}")
+        for shape, colour in claims
+        if (shape, colour) not in true
+    ]
+    return claims == _COLOURED.findall(truth) != [], errors if claims else [_Error("names no colour")]
 
 
-def _check_description(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
+def _check_description(answer: str, truth: str, facts: _Facts) -> _Checked:
     items = {" ".join(item) for item in _CAPTION_ITEM.findall(answer)}
-    errors = [f"not in the picture: {item}" for item in sorted(items - facts.objects[0])]
-    return items == facts.objects[0], errors if items else ["names nothing"]
+    errors = [
+        _Error(f"not in the picture: {item}", "{} {} at {}".format(*item.split()))
+        for item in sorted(items - facts.objects[0])
+    ]
+    return items == facts.objects[0], errors if items else [_Error("names nothing")]
 
 
-def _check_steps(answer: str, truth: str, facts: _Facts) -> tuple[bool, list[str]]:
+def _check_steps(answer: str, truth: str, facts: _Facts) -> _Checked:
     """Check each listed object against its image, and the conclusion against the true differences."""
     parts = dict(re.findall(r"(Picture one|Picture two|Therefore):([^\n]*)", answer))
-    errors = []
+    errors: list[_Error] = []
     for name, objects in zip(("Picture one", "Picture two"), facts.objects, strict=True):
         claimed = set(_split_list(parts.get(name, "")))
-        errors += [f"not in {name.lower()}: {item}" for item in sorted(claimed - objects)]
+        false = sorted(claimed - objects)
+        errors += [_Error(f"not in {name.lower()}: {item}", item, behind=name) for item in false]
     correct, conclusion_errors = _check_changes(parts.get("Therefore", ""), facts)
-    return correct, errors + conclusion_errors if parts else ["compares nothing"]
+    return correct, errors + conclusion_errors if parts else [_Error("compares nothing")]
 
 
-_CHECKS: dict[str, Callable[[str, str, _Facts], tuple[bool, list[str]]]] = {
+_CHECKS: dict[str, Callable[[str, str, _Facts], _Checked]] = {
     "same": _check_pair,
     "different": _check_pair,
     "count": _check_count,

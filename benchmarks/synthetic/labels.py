@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.synthetic.check import Verdict, check_answer
-from mmprobe.benchmarks.synthetic.false_parts import find_false_parts
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
@@ -18,7 +17,7 @@ def label_run(run: Run) -> dict[str, Verdict]:
 
     Open the run again to read the labels. Raises InputError for a sample from elsewhere.
     """
-    verdicts, parts = {}, {}
+    verdicts = {}
     for name in run.ids:
         trace = run[name]
         verdict = check_sample(trace.answer, trace.sample)
@@ -27,7 +26,6 @@ def label_run(run: Run) -> dict[str, Verdict]:
                 f"{run.path}: sample {name} lacks the contents of its images, which a check needs"
             )
         verdicts[name] = verdict
-        parts[name] = find_false_parts(trace.answer, verdict.errors)
     lines = [
         json.dumps(
             {
@@ -35,7 +33,7 @@ def label_run(run: Run) -> dict[str, Verdict]:
                 "faithful": verdict.faithful,
                 "correct": verdict.correct,
                 "errors": verdict.errors,
-                "false_spans": parts[name],
+                "false_spans": verdict.spans,
             }
         )
         for name, verdict in verdicts.items()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from mmprobe.benchmarks.core.jsonl import read_results, result_records
-from mmprobe.benchmarks.core.results import Direction, Metric, change_metric, mean_metric, with_ids
-from mmprobe.benchmarks.mirage_effect.b_clean.ranks import RankChange, rank_changes
+from mmprobe.benchmarks.core.results import Metric, change_metric, mean_metric, with_ids
+from mmprobe.benchmarks.mirage_effect.b_clean.ranks import rank_changes
 from mmprobe.errors import InputError
 
 
@@ -179,36 +179,11 @@ def _removal_metrics(
     }
 
 
-def _rank_metrics(changes: Mapping[str, RankChange]) -> dict[str, Metric]:
-    metrics: dict[str, Metric] = {}
-    count = float(len(changes))
-    ranks = (1.0, count)
-    for name, change in changes.items():
-        metrics[f"accuracy_before[model={name}]"] = change.before
-        metrics[f"accuracy_after[model={name}]"] = change.after
-        metrics[f"rank_before[model={name}]"] = _rank_metric(
-            change.rank_before, change.rank_before_interval, change.before, "lower", ranks
-        )
-        metrics[f"rank_after[model={name}]"] = _rank_metric(
-            change.rank_after, change.rank_after_interval, change.after, "lower", ranks
-        )
-        metrics[f"rank_change[model={name}]"] = _rank_metric(
-            change.change, change.change_interval, change.after, "neither", (1.0 - count, count - 1.0)
-        )
-    metrics["ranks_changed"] = mean_metric([change.changed for change in changes.values()], "neither")
-    return metrics
-
-
-def _rank_metric(
-    rank: float | None,
-    interval: tuple[float, float] | None,
-    accuracy: Metric,
-    direction: Direction,
-    value_range: tuple[float, float],
-) -> Metric:
-    low, high = interval or (None, None)
-    n = accuracy.n if rank is not None else 0
-    return Metric(rank, n, accuracy.coverage, low, high, direction, value_range)
+def _rank_metrics(changes: Mapping[str, Mapping[str, Metric]]) -> dict[str, Metric]:
+    metrics = {f"{name}[model={model}]": each for model, row in changes.items() for name, each in row.items()}
+    by_rank = [row["rank_change"].value for row in changes.values()]
+    changed = [None if change is None else change != 0 for change in by_rank]
+    return metrics | {"ranks_changed": mean_metric(changed, "neither")}
 
 
 def _make_records(

@@ -2,112 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from scipy.stats import rankdata
 
 from mmprobe.analyses.intervals import percentile_interval
-from mmprobe.benchmarks.core.results import Metric, mean_metric
-
-
-@dataclass(frozen=True)
-class RankChange:
-    """The accuracy and rank of one model before and after cleaning.
-
-    Rank 1 is the best. Models with equal accuracy share their mean rank.
-
-    Attributes:
-        before, after: accuracy with the images, on all questions and on the kept ones.
-        rank_before, rank_after: None if no question was kept, or a model has no scored question there.
-        rank_before_interval, rank_after_interval: 95 % intervals. All models share the resampled questions.
-        changed: whether the two ranks differ.
-        change: rank after minus rank before. Above 0, the model is worse on the cleaned set.
-        change_interval: 95 % interval, with both ranks from the same resampled questions.
-    """
-
-    before: Metric
-    after: Metric
-    rank_before: float | None
-    rank_after: float | None
-    rank_before_interval: tuple[float, float] | None
-    rank_after_interval: tuple[float, float] | None
-    changed: bool | None
-    change: float | None
-    change_interval: tuple[float, float] | None
+from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric
 
 
 def rank_changes(
-    ids: Sequence[str],
-    correct_with: Mapping[str, Sequence[bool | None]],
-    kept: Collection[str],
-) -> dict[str, RankChange]:
-    """Return the accuracies and ranks of the models on the whole set and on the cleaned one.
+    ids: Sequence[str], correct_with: Mapping[str, Sequence[bool | None]], kept: Collection[str]
+) -> dict[str, dict[str, Metric]]:
+    """Return accuracy and rank of each model on the whole set and on the cleaned one, and the rank's change.
 
-    Args:
-        ids: ids of the questions.
-        correct_with: by model, whether it answered each question rightly with its image; None if not scored.
-        kept: ids that B-Clean kept.
+    Rank 1 is the best, and models with equal accuracy share their mean rank. A rank is undefined if no question
+    was kept, or a model has no scored question. All models share the resampled questions of the 95 % intervals,
+    and both ranks of a change do. `correct_with` is by model whether it answered each question rightly with its
+    image; None if not scored.
 
     Example:
         >>> correct = {"m": [True, True, False], "n": [False, False, True]}
         >>> change = rank_changes(["a", "b", "c"], correct, {"c"})["m"]
-        >>> change.rank_before, change.rank_after, change.changed
-        (1.0, 2.0, True)
+        >>> change["rank_before"].value, change["rank_after"].value, change["rank_change"].value
+        (1.0, 2.0, 1.0)
     """
     is_kept = np.array([name in kept for name in ids], bool)
     rows = [[np.nan if v is None else float(v) for v in correct] for correct in correct_with.values()]
     table = np.array(rows, float).reshape(len(correct_with), len(ids))
-    ranks_before = _rank_models(table)
-    ranks_after = _rank_models(table[:, is_kept])
-    change_intervals = _change_intervals(table, is_kept)
-    changes = {}
+    inside = table[:, is_kept]
+
+    def change(weights: np.ndarray) -> np.ndarray:
+        return _weighted_ranks(inside, weights[:, is_kept]) - _weighted_ranks(table, weights)
+
+    before = _with_intervals(lambda weights: _weighted_ranks(table, weights), len(ids))
+    after = _with_intervals(lambda weights: _weighted_ranks(inside, weights), inside.shape[1])
+    changes = _with_intervals(change, len(ids))
+    size = float(len(table))
+    metrics = {}
     for index, model in enumerate(correct_with):
-        before, before_interval = ranks_before[index]
-        after, after_interval = ranks_after[index]
-        change = None if before is None or after is None else after - before
-        changes[model] = RankChange(
-            before=_accuracy(table[index]),
-            after=_accuracy(table[index, is_kept]),
-            rank_before=before,
-            rank_after=after,
-            rank_before_interval=before_interval,
-            rank_after_interval=after_interval,
-            changed=None if change is None else before != after,
-            change=change,
-            change_interval=None if change is None else change_intervals[index],
-        )
-    return changes
+        whole, cleaned = _accuracy(table[index]), _accuracy(inside[index])
+        metrics[model] = {
+            "accuracy_before": whole,
+            "accuracy_after": cleaned,
+            "rank_before": _rank_metric(before[index], whole, "lower", (1.0, size)),
+            "rank_after": _rank_metric(after[index], cleaned, "lower", (1.0, size)),
+            "rank_change": _rank_metric(changes[index], cleaned, "neither", (1.0 - size, size - 1.0)),
+        }
+    return metrics
 
 
 def _accuracy(correct: np.ndarray) -> Metric:
     return mean_metric([None if np.isnan(value) else float(value) for value in correct], "higher")
 
 
-def _rank_models(table: np.ndarray) -> list[tuple[float | None, tuple[float, float] | None]]:
-    """Return the rank of each model and its interval, from [model, question] with NaN if not scored."""
-    if not np.isfinite(table).any(1).all():
-        return [(None, None)] * len(table)
-    count = table.shape[1]
-    ranks = _weighted_ranks(table, np.ones((1, count)))[:, 0]
-    if count < 2:
-        return [(float(rank), None) for rank in ranks]
-    low, high = percentile_interval(lambda weights: _weighted_ranks(table, weights), None, count)
-    return [(float(r), (float(lo), float(hi))) for r, lo, hi in zip(ranks, low, high, strict=True)]
+def _rank_metric(
+    row: Sequence[float | None], accuracy: Metric, direction: Direction, limits: tuple[float, float]
+) -> Metric:
+    value, low, high = row
+    n = accuracy.n if value is not None else 0
+    return Metric(value, n, accuracy.coverage, low, high, direction, limits)
 
 
-def _change_intervals(table: np.ndarray, is_kept: np.ndarray) -> list[tuple[float, float] | None]:
-    """Return the interval of each model's rank change, from [model, question] with NaN if not scored."""
-    if table.shape[1] < 2:
-        return [None] * len(table)
-
-    def changes(weights: np.ndarray) -> np.ndarray:
-        return _weighted_ranks(table[:, is_kept], weights[:, is_kept]) - _weighted_ranks(table, weights)
-
-    low, high = percentile_interval(changes, None, table.shape[1])
-    ends = zip(low.tolist(), high.tolist(), strict=True)
-    return [(lo, hi) if np.isfinite(lo) else None for lo, hi in ends]
+def _with_intervals(compute: Callable[[np.ndarray], np.ndarray], n: int) -> list[list[float | None]]:
+    """Return [model][value, low, high] of numbers [model, resample] that weights [resample, question] give."""
+    values = compute(np.ones((1, n)))[:, 0]
+    nothing = np.full_like(values, np.nan)
+    ends = (
+        percentile_interval(compute, None, n) if n > 1 and np.isfinite(values).any() else (nothing, nothing)
+    )
+    rows = np.stack([values, *ends], 1).tolist()
+    return [[number if np.isfinite(number) else None for number in row] for row in rows]
 
 
 def _weighted_ranks(table: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from itertools import groupby
 
 from mmprobe.benchmarks.core.api_models import api_answerer, is_api
-from mmprobe.benchmarks.core.runner import Answerer
+from mmprobe.benchmarks.core.runner import Answerer, local_answerer
 from mmprobe.benchmarks.mmreason.benchmark import MMReasonTruth, ask_questions
 from mmprobe.benchmarks.mmreason.labels import TEXT
 from mmprobe.benchmarks.mmreason.voting.votes import WITH_IMAGES, Ask
-from mmprobe.interventions import generate_batch
 from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import locate
 from mmprobe.samples import Sample
@@ -49,48 +47,26 @@ def ask_voters(
     samples = {sample.id: sample for sample in ask_questions(truth)}
     loaded: dict[str, Model] = {}
 
-    def answer(voter: str, voter_samples: Sequence[Sample], round_number: int) -> Generator[tuple[str, str]]:
+    def find_answerer(voter: str) -> Answerer:
         if answerers is not None and voter in answerers:
-            return answerers[voter](voter_samples)
+            return answerers[voter]
         if is_api(voter):
-            return api_answerer(voter, max_new_tokens, temperature, seed + round_number)(voter_samples)
+            return api_answerer(voter, max_new_tokens)
         if voter not in loaded:
             loaded.clear()
             loaded[voter] = load_model(voter, device=device, dtype=dtype)
-        return _generate_answers(
-            loaded[voter], voter_samples, max_new_tokens, temperature, seed + round_number, batch_size
-        )
+        return local_answerer(loaded[voter], max_new_tokens, batch_size)
 
     def ask(voter: str, ids: Sequence[str], round_number: int) -> Generator[tuple[str, str]]:
-        question_ids = {}  # by sample id
+        sampling = {"temperature": temperature, "seed": seed + round_number}
+        asked: dict[str, Sample] = {}  # by question id
         for name in ids:
-            has_text_sample = name + TEXT in samples
-            sample_id = name + TEXT if round_number != WITH_IMAGES and has_text_sample else name
-            question_ids[sample_id] = name
-        voter_samples = [samples[sample_id] for sample_id in question_ids]
-        with closing(answer(voter, voter_samples, round_number)) as answers:
+            text = name + TEXT
+            sample = samples[text if round_number != WITH_IMAGES and text in samples else name]
+            asked[name] = sample.model_copy(update={"metadata": sample.metadata | {"sampling": sampling}})
+        names = {sample.id: name for name, sample in asked.items()}
+        with closing(find_answerer(voter)(list(asked.values()))) as answers:
             for sample_id, text in answers:
-                yield question_ids[sample_id], text
+                yield names[sample_id], text
 
     return ask
-
-
-def _generate_answers(
-    model: Model,
-    samples: Sequence[Sample],
-    max_new_tokens: int,
-    temperature: float,
-    seed: int,
-    batch_size: int,
-) -> Generator[tuple[str, str]]:
-    # Some families cannot mix numbers of images in a batch.
-    by_image_count = sorted(samples, key=lambda sample: len(sample.images))
-    for _, members in groupby(by_image_count, key=lambda sample: len(sample.images)):
-        group = list(members)
-        for start in range(0, len(group), batch_size):
-            batch = group[start : start + batch_size]
-            generations = generate_batch(
-                model, batch, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
-            )
-            for sample, generation in zip(batch, generations, strict=True):
-                yield sample.id, generation.text.strip()

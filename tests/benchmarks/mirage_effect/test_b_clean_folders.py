@@ -170,10 +170,11 @@ def test_intervals_of_rank_changes_agree_with_a_slow_bootstrap():
             changes.append(np.subtract(ranks[1], ranks[0]))
     low, high = np.percentile(changes, [2.5, 97.5], axis=0)
     for index, change in enumerate(rank_change_by_model.values()):
-        assert change.change == change.rank_after - change.rank_before
+        moved = change["rank_change"]
+        assert moved.value == change["rank_after"].value - change["rank_before"].value
         # ranks move by halves
-        assert change.change_interval == pytest.approx((low[index], high[index]), abs=0.51)
-    json.dumps([change.change_interval for change in rank_change_by_model.values()])
+        assert (moved.low, moved.high) == pytest.approx((low[index], high[index]), abs=0.51)
+        json.dumps([moved.value, moved.low, moved.high])
 
 
 def test_input_folders_are_not_overwritten(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from mmprobe.benchmarks.core.load_data import add_truth
 from mmprobe.benchmarks.synthetic.check import check_answer
-from mmprobe.benchmarks.synthetic.false_parts import find_false_claims, find_false_parts
+from mmprobe.benchmarks.synthetic.false_parts import find_false_claims
 from mmprobe.samples import Sample
 
 OBJECTS = [["red star B2", "blue ring A1"], ["red star C2", "blue ring A1"]]
@@ -31,14 +31,16 @@ CASES = {
 def test_the_parts_are_the_words_of_the_errors(kind: str) -> None:
     answer, truth, expected = CASES[kind]
     metadata = {"type": kind, "objects": OBJECTS, "differences": [CHANGE]}
-    parts = find_false_parts(answer, check_answer(answer, truth, metadata).errors)
+    parts = check_answer(answer, truth, metadata).spans
     assert [answer[first:last] for first, last in parts] == expected
     if kind == "steps":
         assert parts[0][0] > answer.index("Picture two"), "in the picture that lacks it"
 
 
 def test_what_an_answer_does_not_say_has_no_part() -> None:
-    assert find_false_parts("Hm.", ["names nothing", "the star is not at A1"]) == []
+    metadata = {"type": "describe", "objects": OBJECTS, "differences": [CHANGE]}
+    verdict = check_answer("Hm.", "", metadata)
+    assert verdict.errors == ("names nothing",) and verdict.spans == ()
 
 
 def test_records_get_truth_and_images(tmp_path: Path) -> None:
