@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import COSINE, FRACTION, QUANTITY, Range
 from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import GROUP_NAMES
@@ -279,13 +280,13 @@ def _add_sample_means(out: xr.Dataset, masks: dict[str, np.ndarray], sets: np.nd
         for kind, values in (("share", share), ("slope", slope)):
             known = ~np.isnan(values).any(1)
             out[f"n_{kind}{form}"] = ("label", [int((masks[label] & known).sum()) for label in LABELS])
-        _add_means(out, f"visual_share{form}", share, all_samples, ("layer",), sets)
-        _add_means(out, f"slope{form}", slope, all_samples, ("layer",), sets)
-        _add_means(out, f"slope{form}_by_label", slope, masks, ("label", "layer"), sets)
-        _add_means(out, f"decay{form}", slope.mean(1), masks, ("label",), sets)
-        _add_means(out, f"early_suppression{form}", early_minus_later(share), masks, ("label",), sets)
+        _add_means(out, f"visual_share{form}", share, all_samples, ("layer",), sets, FRACTION)
+        _add_means(out, f"slope{form}", slope, all_samples, ("layer",), sets, QUANTITY)
+        _add_means(out, f"slope{form}_by_label", slope, masks, ("label", "layer"), sets, QUANTITY)
+        _add_means(out, f"decay{form}", slope.mean(1), masks, ("label",), sets, QUANTITY)
+        _add_means(out, f"early_suppression{form}", early_minus_later(share), masks, ("label",), sets, COSINE)
     excess = early_minus_later(out["system_of_sample"].values)
-    _add_means(out, "system_excess", excess, masks, ("label",), sets)
+    _add_means(out, "system_excess", excess, masks, ("label",), sets, COSINE)
 
 
 def _add_means(
@@ -295,9 +296,10 @@ def _add_means(
     masks: dict[str, np.ndarray],
     dims: tuple[str, ...],
     sets: np.ndarray,
+    range: Range,
 ) -> None:
     """Add the mean over each mask's samples of values [sample, ...], with its interval; NaN is left out."""
     known = ~np.isnan(values.reshape(len(values), -1)).any(1)
     masks = {label: mask & known for label, mask in masks.items()}
-    for variable, (_, array) in means_by_label(name, values, masks, dims, sets).items():
+    for variable, (_, array) in means_by_label(name, values, masks, dims, sets, range).items():
         out[variable] = (dims, array if "label" in dims else array[0])

@@ -10,7 +10,7 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
+from mmprobe.analyses.intervals import FRACTION, LENGTH, mean_interval
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -178,8 +178,8 @@ def _add_ratios(
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     out["n_faithful"] = ((), int(masks["faithful"].sum()))
     out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
-    out.update(means_by_label("ratio_by_label", ratio, masks, ("label", "layer"), sets))
-    out.update(means_by_label("random_by_label", random, masks, ("label", "layer"), sets))
+    out.update(means_by_label("ratio_by_label", ratio, masks, ("label", "layer"), sets, LENGTH))
+    out.update(means_by_label("random_by_label", random, masks, ("label", "layer"), sets, LENGTH))
     variables, note = compare_labels(ratio, masks, ("layer",), minimum, sets=sets)
     out.update(variables)
     return note
@@ -190,7 +190,7 @@ def _add_sinks(out: xr.Dataset, rows: list[dict[str, np.ndarray]], sets: np.ndar
     for name in ("border_share", "leading_share"):
         if name in rows[0]:
             values = np.array([row[name] for row in rows])
-            low, high = mean_interval(values, sets, (0.0, 1.0))
+            low, high = mean_interval(values, sets, FRACTION)
             for suffix, array in (("", values.mean(0)), ("_low", low), ("_high", high)):
                 out[name + suffix] = ("layer", array)
     out["border_area"] = ((), float(np.mean([row["border_area"] for row in rows])))
@@ -203,7 +203,7 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
         ratio: [sample, layer, head].
         groups: int [sample], as `image_groups` returns them.
     """
-    low, high = mean_interval(ratio, groups, (0.0, None))
+    low, high = mean_interval(ratio, groups, LENGTH)
     mean = ratio.mean(0)
     for suffix, values in (("", mean), ("_low", low), ("_high", high)):
         out[f"head_ratio{suffix}"] = (("layer", "head"), values)

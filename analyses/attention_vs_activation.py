@@ -10,6 +10,7 @@ import xarray as xr
 from scipy.stats import rankdata
 
 from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import COSINE, FRACTION
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -292,7 +293,8 @@ def _add_means(
         masks = {label: mask & known for label, mask in label_masks(labels).items()}
         counts.append([int(mask.sum()) for mask in masks.values()])
         filled = np.where(known, means, 0.0)
-        label_means = means_by_label("mean", filled, masks, ("label",), sets)
+        range = COSINE if measure == "rank_correlation" or "_lift_" in measure else FRACTION
+        label_means = means_by_label("mean", filled, masks, ("label",), sets, range)
         differences, note = compare_labels(filled, masks, (), minimum, sets=sets)
         notes.append(note)
         for name, (_, values) in (label_means | differences).items():

@@ -33,6 +33,9 @@ _COLUMNS = 512  # statistics in memory at a time
 Interval = tuple[np.ndarray, np.ndarray]
 Range = tuple[float | None, float | None]
 QUANTITY: Range = (None, None)  # the range of what has no ends, such as an effect in nat
+LENGTH: Range = (0.0, None)
+FRACTION: Range = (0.0, 1.0)
+COSINE: Range = (-1.0, 1.0)  # also of correlations, and of differences of two fractions
 
 
 def mean_interval(

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import FRACTION
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
@@ -175,7 +176,7 @@ def _add_ratio(
 ) -> str:
     """Add the ratios [sample, dim] of one rule and their comparison; return its note."""
     out[f"ratio{suffix}"] = (("sample", dim), values)
-    out.update(means_by_label(f"ratio{suffix}_by_label", values, masks, ("label", dim), sets))
+    out.update(means_by_label(f"ratio{suffix}_by_label", values, masks, ("label", dim), sets, FRACTION))
     variables, note = compare_labels(values, masks, (dim,), minimum, suffix, sets)
     out.update(variables)
     return note

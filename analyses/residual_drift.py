@@ -13,6 +13,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import COSINE
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
@@ -157,7 +158,7 @@ def _add_cosines(
     note = ""
     for suffix, values in (("", cosine), ("_aligned", aligned)):
         out[f"cosine{suffix}"] = (("pair", "layer"), values)
-        out.update(means_by_label(f"cosine{suffix}_mean", values, masks, ("faithful", "layer"), sets))
+        out.update(means_by_label(f"cosine{suffix}_mean", values, masks, ("faithful", "layer"), sets, COSINE))
         variables, note = compare_labels(values, masks, ("layer",), minimum, suffix, sets)
         out.update(variables)
     return note
@@ -184,7 +185,7 @@ def _add_contradictions(
     out["n_both_yes"] = ((), answers.count([True, True]))
     out["n_both_no"] = ((), answers.count([False, False]))
     values = out["cosine"].values
-    out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer"), sets))
+    out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer"), sets, COSINE))
     names = (CONSISTENCY[1], CONSISTENCY[0])
     comparison = compare_groups(values, masks[names[0]], masks[names[1]], minimum, names, sets)
     for name, array in (

@@ -225,8 +225,8 @@ def means_by_label(
     values: np.ndarray,
     masks: Mapping[str, np.ndarray],
     dims: tuple[str, ...],
-    sets: np.ndarray | None = None,
-    range: Range | None = None,
+    sets: np.ndarray | None,
+    range: Range,
 ) -> dict[str, Any]:
     """Return the mean of each label's samples as `name`, and its interval as `name_low` and `name_high`.
 
@@ -235,11 +235,11 @@ def means_by_label(
         masks: as `label_masks` returns them.
         dims: of the variables; the first is the label's.
         sets: int [sample], the set of images of each sample. None: each sample is its own.
-        range: as in `mean_interval`.
+        range: smallest and largest possible value, as in `mean_interval`.
 
     Example:
         >>> masks = label_masks([True, False])
-        >>> variables = means_by_label("x", np.array([[1.0], [3.0]]), masks, ("label", "layer"))
+        >>> variables = means_by_label("x", np.array([[1.0], [3.0]]), masks, ("label", "layer"), None, (None, None))
         >>> variables["x"][1].tolist()
         [[2.0], [1.0], [3.0]]
     """

@@ -11,6 +11,7 @@ import xarray as xr
 from mmprobe.analyses.attention_decay import StepMean
 from mmprobe.analyses.equivalence import p_equivalent
 from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.intervals import COSINE, LENGTH
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
@@ -167,8 +168,11 @@ def _add_measures(
 ) -> None:
     """Add each measure of values [sample, measure, layer], and its means by label."""
     for index, name in enumerate(names):
+        range = COSINE if name in TRANSITIONS else LENGTH
         out[name] = (("sample", "layer"), values[:, index])
-        out.update(means_by_label(f"{name}_by_label", values[:, index], masks, ("label", "layer"), sets))
+        out.update(
+            means_by_label(f"{name}_by_label", values[:, index], masks, ("label", "layer"), sets, range)
+        )
 
 
 def _measure_norms(trace: Trace) -> np.ndarray:

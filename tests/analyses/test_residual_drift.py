@@ -213,6 +213,16 @@ def test_groups_are_compared_layer_by_layer(tmp_path):
     assert "note" not in ds.attrs
 
 
+def test_the_interval_of_a_cosine_ends_at_one(tmp_path):
+    """Two pairs of equal states and one at a right angle: the mean is 2 / 3, and Student's t would go to 2.1."""
+    ahead, aside = states(([1, 0], [1, 0])), states(([0, 1], [0, 1]))
+    traces = pair("a", ahead, ahead) | pair("b", ahead, ahead) | pair("c", ahead, aside)
+    ds = residual_drift(write_run(tmp_path, traces))
+    row = ds.sel(faithful="all", layer=1)
+    assert float(row.cosine_mean) == pytest.approx(2 / 3)
+    assert float(row.cosine_mean_high) == 1 and float(row.cosine_mean_low) >= -1
+
+
 def test_small_groups_give_no_number_but_a_note(tmp_path):
     ds = residual_drift(labelled_run(tmp_path / "run", 4))
     assert "4 unfaithful and 4 faithful" in ds.attrs["note"]
