@@ -223,6 +223,7 @@ def test_runs_that_cannot_be_analysed_are_refused(tmp_path, by_hand):
         neuron_activation(runs.write_run(tmp_path / "less", {"a": {"steps/id": [0]}}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 5])
 def test_figures_and_files(tmp_path, count):
     ds = neuron_activation(labelled_run(tmp_path / "run", count))

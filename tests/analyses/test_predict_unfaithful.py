@@ -87,6 +87,7 @@ def prediction(planted) -> xr.Dataset:
         return predict_unfaithful(planted)
 
 
+@pytest.mark.slow
 def test_a_planted_feature_is_found(prediction):
     assert prediction.auc > 0.95
     assert prediction.auc_low > 0.8

@@ -281,6 +281,7 @@ def test_other_streams(tmp_path, by_hand):
         residual_drift(by_hand, "end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 6])
 def test_figures_and_files(tmp_path, count):
     ds = residual_drift(labelled_run(tmp_path / "run", count))

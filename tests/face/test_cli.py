@@ -45,6 +45,7 @@ def run(pairs: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_analyze_writes_three_formats(run, tmp_path):
     arguments = ("analyze", run, "--only", "attention-decay", "--out", tmp_path, "--json")
     files = read_result(run_in_process(*arguments))["files"]

@@ -93,6 +93,7 @@ def test_a_trace_holds_the_continuation_as_the_answer(tiny_spd, answered, tmp_pa
     assert trace.attention_mass.values.sum(-1) == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_method_with_a_second_prompt_prefills_it_too(tiny_spd, answered):
     samples, answers = answered
     sample = next(s for s in samples if s.metadata["type"] == "describe")

@@ -53,6 +53,7 @@ def changed_logprobs(model: Model, sample: Sample, ids: torch.Tensor, change: Ca
     return forcing._replace(model=replace(model, hf=hf)).logprobs().numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_fast(["random_qwen", "llava", "qwen2_vl"]))
 @pytest.mark.parametrize("baseline", ["mean", "zero"])
 def test_occlusion_removes_one_token(name, baseline, sample, request):

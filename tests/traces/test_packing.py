@@ -51,6 +51,7 @@ def files(run: mp.Run) -> list[str]:
     return sorted(str(path.relative_to(run.path)) for path in run.path.glob("*/*"))
 
 
+@pytest.mark.slow
 def test_a_packed_run_holds_the_same_bytes(random_qwen, samples, plain, tmp_path):
     run = trace(random_qwen, samples, tmp_path / "run", pack_every=2)
     assert files(run) == ["packs/000001.h5", "packs/000002.h5", "packs/000003.h5"]

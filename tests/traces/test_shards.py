@@ -63,6 +63,7 @@ def test_shards_in_any_order_make_the_run_of_one_process(random_qwen, samples, t
     assert mp.verify(out) == []
 
 
+@pytest.mark.slow
 def test_a_merge_that_was_stopped_is_made_again(random_qwen, samples, tmp_path, monkeypatch):
     whole = trace(random_qwen, samples, tmp_path / "whole")
     out = tmp_path / "run"

@@ -18,6 +18,7 @@ from mmprobe.viz.figures import figures
 SIZES = ("--stages", "1", "--epochs", "1", "--samples", "2", "--batch", "4", "--micro-batch", "4")
 
 
+@pytest.mark.slow
 def test_train_logos_writes_models_results_and_a_report(policy_folder, tmp_path):
     data = make_pairs(tmp_path / "pairs", n=2, seed=0, difficulty="easy")
     options = ("--data", data, "--only", "count", "--max-new-tokens", "3", "--instruction", "", *SIZES)

@@ -49,6 +49,7 @@ def test_shards_make_the_result_of_one_process(data, tmp_path, options):
     assert_fails(run_in_process(*command, "--shard", "1/2"), "holds answers already")
 
 
+@pytest.mark.slow
 def test_a_merge_of_answers_is_scored_by_resuming(data, tmp_path, monkeypatch):
     out = tmp_path / "parts"
     with monkeypatch.context() as patch:

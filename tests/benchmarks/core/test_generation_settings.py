@@ -48,6 +48,7 @@ def test_run_and_results_say_what_acted(checkpoint, data, tmp_path):
     assert checkpoint.hf.generation_config.repetition_penalty == 1.3
 
 
+@pytest.mark.slow
 def test_the_penalty_changes_plain_answers_traces_and_methods(tiny_spd, data, tmp_path):
     samples = [sample for sample in load_samples(data) if sample.metadata["type"] == "steps"]
     strong = {"max_new_tokens": 24, "repetition_penalty": 5.0}

@@ -119,6 +119,7 @@ def test_the_provider_honours_temperature_seed_and_length(tmp_path, tiny_spd):
     assert [output.stop_reason for output in outputs] == ["max_tokens"] * 4
 
 
+@pytest.mark.slow
 def test_a_method_is_traced_where_a_trace_is_asked_for(tmp_path, tiny_spd):
     truth = find_benchmark("spd-faith").draw_data(tmp_path / "pairs", 1, SEED)
     sample = next(sample for sample in truth.samples if sample.metadata["type"] == "same")

@@ -55,6 +55,7 @@ def scored(answered, judge, out):
     return results(out)
 
 
+@pytest.mark.slow
 def test_the_command_scores_with_a_model_and_asks_nothing_twice(answered, tmp_path, shown):
     lexical = scored(answered, "lexical", tmp_path / "lexical")
     assert (lexical["judge"], lexical["judging"]) == ("lexical", {})

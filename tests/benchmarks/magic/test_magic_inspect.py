@@ -68,6 +68,7 @@ def test_the_task_scores_as_the_command_does(tmp_path, refuses):
     assert all(messages[-2][0] == "user" for messages in seen if messages[-1][0] == "assistant")
 
 
+@pytest.mark.slow
 def test_the_embedded_model_continues_a_prefilled_answer(tmp_path):
     (log,) = inspect_eval(
         inspect_tasks.magic(n=1, seed=SEED),

@@ -63,6 +63,7 @@ PROBES: dict[str, Callable[..., list[xr.Dataset]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_fast(FAMILIES))
 def test_a_batch_equals_one_by_one(name, pairs):
     model, rows = load_tiny_model(name), []
@@ -92,6 +93,7 @@ def _count_passes(model: Model, call: Callable[[], Any]) -> list[int]:
     return passes
 
 
+@pytest.mark.slow
 def test_a_run_reads_pairs_in_batches(random_qwen, pairs):
     samples = [
         clean.model_copy(update={"answer": answer, "regions": []}) for clean, _, answer in (*pairs, pairs[0])

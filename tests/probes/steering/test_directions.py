@@ -52,6 +52,7 @@ def read_vectors(run: mp.Run, layer: int) -> np.ndarray:
     return np.array([run[name].residual_post.sel(layer=layer).values.mean(0, dtype=float) for name in names])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", [mp.probes.mean_difference, mp.probes.probe_direction])
 def test_a_planted_direction_is_found_in_its_layer(run, direction):
     ds = direction(run, read_class)
