@@ -15,10 +15,7 @@ from mmprobe.samples import Sample, regular_file
 def read_coco_objects(
     path: str | Path, key: Literal["file_name", "id"] = "file_name"
 ) -> dict[str, frozenset[str]]:
-    """Return the categories that each image of a COCO instances file shows, with crowds, by the field `key`.
-
-    Raises InputError where the file has another form, or two images have the same key.
-    """
+    """Return the categories that each image of a COCO file shows, with crowds; raise InputError for others."""
     try:
         data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
         names = {category["id"]: str(category["name"]) for category in data["categories"]}
@@ -40,10 +37,7 @@ def read_coco_objects(
 
 
 def read_synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[str, str, str]]]:
-    """Return the colour, shape and cell of each object in each image of the synthetic world.
-
-    Raises InputError for a sample whose metadata lack the contents of its images.
-    """
+    """Return the colour, shape and cell of each object in each image of the synthetic world."""
     objects_by_image = {}
     for sample in samples:
         contents = sample.metadata.get("objects", [])

@@ -73,14 +73,7 @@ def ask_questions(truth: ChairTruth) -> list[Sample]:
 
 
 def score_answers(truth: ChairTruth, responses: Mapping[str, str]) -> Scored:
-    """Score captions by sample id.
-
-    Example:
-        >>> truth = ChairTruth([Sample(id="1", question="?")], {"1": ["star", "heart"]}, find_shapes)
-        >>> metrics, records = score_answers(truth, {"1": "A star and a ring."})
-        >>> metrics["chair_i"].value, metrics["chair_s"].value, records[0]["hallucinated"]
-        (0.5, 1.0, ['ring'])
-    """
+    """Score captions by sample id."""
     captions = match_responses(truth.samples, responses, "CHAIR")
     records = [
         make_record(name, captions.get(name), objects, truth.find_mentions)

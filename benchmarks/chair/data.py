@@ -29,10 +29,7 @@ def read_captions(path: str | Path) -> dict[str, str]:
 def add_reference_captions(
     truth: Mapping[str, Collection[str]], path: str | Path, find_mentions: FindMentions
 ) -> dict[str, frozenset[str]]:
-    """Add the objects that people's captions name to the objects of each image, as the authors do.
-
-    This adds objects without a mask.
-    """
+    """Add the objects that people's captions name, also without a mask, as the authors do."""
     data = read_json(path)
     combined = {name: set(objects) for name, objects in truth.items()}
     try:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from mmprobe.models import Model
+    from mmprobe.models.devices import DeviceMap
     from mmprobe.traces.scale.crew import Workers
 
 
@@ -73,6 +74,7 @@ def evaluate(
     repetition_penalty: float | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    device_map: DeviceMap = None,
     resume: bool = False,
     overwrite: bool = False,
     retry_unscored: bool = True,
@@ -99,7 +101,7 @@ def evaluate(
         batch_size: questions answered together.
         max_new_tokens: longest answer. None takes the benchmark's own length, which may depend on the question.
         repetition_penalty: of a model loaded here. None for the checkpoint's own.
-        device, dtype: as for `load_model`, where `model` is a name.
+        device, dtype, device_map: as for `load_model`, where `model` is a name.
         resume, overwrite: go on with an earlier call in `out`, or remove its answers and runs.
         retry_unscored: ask the judge again about items that an earlier call left unscored.
         options: options of the benchmark itself, such as `{"threshold": 0.1}` of mirage.
@@ -134,6 +136,7 @@ def evaluate(
         check_no_answers,
         check_questions,
         describe_generation,
+        load_for,
         local_answerer,
         run_benchmark,
     )
@@ -148,7 +151,7 @@ def evaluate(
         if behind_api:
             answerer = api_answerer(model, lengths)
         else:
-            loaded = load_for(workers, model, device, dtype)
+            loaded = load_for(workers, model, device, dtype, device_map)
             asked = (capture, method, parameters, repetition_penalty, workers, shared_prefix)
             runs = (out / "run" if trace else None, None)
             answerer, untraced = (local_answerer(loaded, lengths, batch_size, run, *asked) for run in runs)
@@ -190,14 +193,6 @@ def _check_model_and_method(model: str | Model, method: str, parameters: Mapping
     load_methods(method, **parameters)
     if isinstance(model, str):
         locate(model)
-
-
-def load_for(workers: Workers | None, model: str | Model, device: str, dtype: str) -> Model:
-    """Return the model; for workers, which load it themselves, without its weights."""
-    from mmprobe.models import load_model, load_shapes
-
-    load = load_model if workers is None else load_shapes
-    return load(model, device=device, dtype=dtype) if isinstance(model, str) else model
 
 
 def _add_internals(
@@ -288,8 +283,10 @@ def compare(
     repetition_penalty: float | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    device_map: DeviceMap = None,
     resume: bool = False,
     overwrite: bool = False,
+    shared_prefix: bool = True,
     progress: Callable[[str], None] = print,
 ) -> xr.Dataset:
     """Compare methods with plain answers on benchmarks.
@@ -300,7 +297,8 @@ def compare(
         methods: names or YAML files. `plain` is added.
         benchmarks: names of benchmarks.
         data: samples.jsonl of `make-pairs`, or the files of the only benchmark. None draws a small set.
-        limit, n, seed, batch_size, max_new_tokens, repetition_penalty, device, dtype: as in `evaluate`.
+        limit, n, seed, batch_size, max_new_tokens, repetition_penalty, device, dtype, device_map, shared_prefix: as
+            in `evaluate`.
         resume, overwrite: keep the finished parts of an earlier call in `out`, or replace them.
         ablate: `sage` adds its stages one after the other.
         sweep: `METHOD.PARAMETER=VALUE,VALUE` adds one contender a value.
@@ -320,7 +318,7 @@ def compare(
         >>> mp.viz.plot(ds).show()                                                      # doctest: +SKIP
     """
     from mmprobe.benchmarks.core.compare import AnswerSettings, compare_contenders, make_contenders
-    from mmprobe.benchmarks.core.runner import check_no_answers, check_questions
+    from mmprobe.benchmarks.core.runner import check_no_answers, check_questions, load_for
     from mmprobe.models.aliases import locate
 
     out = Path(out)
@@ -338,8 +336,8 @@ def compare(
         ]
         for benchmark, truth in truths:
             check_questions(benchmark, truth)
-        loaded = load_for(None, model, device, dtype)
-        settings = AnswerSettings(batch_size, max_new_tokens, repetition_penalty, judge)
+        loaded = load_for(None, model, device, dtype, device_map)
+        settings = AnswerSettings(batch_size, max_new_tokens, repetition_penalty, judge, shared_prefix)
         return compare_contenders(loaded, contenders, truths, out, settings, progress)
 
 

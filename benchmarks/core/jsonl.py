@@ -52,10 +52,7 @@ def validate_record(data: Any, record_type: type[Record], where: str) -> Record:
 
 
 def load_with_images(path: str | Path, record_type: type[Record]) -> list[Record]:
-    """Read records with a field `images`. Image paths are relative to the file and become absolute.
-
-    Raises InputError as `read_records`, or for an image that is missing or cannot be read.
-    """
+    """Read records with a field `images`, relative to the file, as absolute paths that were checked."""
     records = []
     for number, record in read_records(path, record_type):
         images = [resolve_image(image, path, number, "images")[0] for image in getattr(record, "images", [])]
@@ -108,10 +105,7 @@ def read_results(folder: Path, benchmark: str | None = None) -> Results:
 
 
 def result_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where each record of a result folder stands, and the record.
-
-    Raises InputError as `json_lines`, or for a line that is no object or nested too deeply.
-    """
+    """Yield where each record of a result folder stands, and the record. Raises InputError as `json_lines`."""
     for number, record in json_lines(folder / "samples.jsonl"):
         where = f"{folder / 'samples.jsonl'}, line {number}"
         if not isinstance(record, dict):
@@ -150,19 +144,13 @@ def _refuse_constant(name: str) -> NoReturn:
 def resolve_image(
     image: Path, file: str | Path, line: int, field: str, any_depth: bool = False
 ) -> tuple[Path, tuple[int, int]]:
-    """Return an image's absolute path and its (height, width).
-
-    Raises InputError, which names line and field, for no image that can be read.
-    """
+    """Return an image's absolute path and (height, width). Raises InputError with line and field."""
     path = (Path(file).parent / image).absolute()
     return path, check_image(path, f"{file}, line {line}: field {field!r}", any_depth)
 
 
 def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[tuple[str, str]]) -> None:
-    """Check the ids of questions that are made from the questions of a file, as (original, derived).
-
-    Raises InputError where a derived id is taken already, or is no valid id.
-    """
+    """Raise InputError where an id derived from an original is taken already, or is no valid id."""
     taken = set(ids)
     for original, derived_id in derived:
         if derived_id in taken or not SAFE_ID.fullmatch(derived_id):
@@ -174,8 +162,6 @@ def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[t
 
 
 def write_atomic(file: Path, text: str) -> Path:
-    """Write a file that appears only when it is complete. Half a surrogate pair, as of a cut emoji, becomes
-    `?`.
-    """
+    """Write a file that appears when it is complete. Half a surrogate pair, as of a cut emoji, is `?`."""
     write_whole({file: text.encode("utf-8", errors="replace")})
     return file

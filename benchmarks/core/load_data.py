@@ -32,10 +32,7 @@ def load_truth(
     seed: int = SEED,
     limit: int | None = None,
 ) -> Truth:
-    """Read the data, or draw a set unless an earlier call drew it.
-
-    Raises InputError where the data cannot be read, or an earlier call drew another set.
-    """
+    """Read the data, or draw a set once. Raises InputError where an earlier call drew another set."""
     if data is None:
         truth = _draw_once(benchmark, folder, n, seed)
     else:

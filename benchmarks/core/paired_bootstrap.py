@@ -12,10 +12,7 @@ from mmprobe.benchmarks.core.results import Metric, Parts
 
 
 class Difference(NamedTuple):
-    """A metric minus a baseline's, its interval, and the number of samples that both could score.
-
-    Undefined numbers are NaN.
-    """
+    """A metric minus a baseline's, its interval, and the number of samples of both; NaN where undefined."""
 
     value: float
     low: float

@@ -1,7 +1,4 @@
-"""Questions and images disturbed before they are asked: hints and masks.
-
-SPD-Faith Bench (arXiv:2602.07833), appendix C.2.
-"""
+"""Questions and images disturbed by hints and masks: SPD-Faith Bench (arXiv:2602.07833), appendix C.2."""
 
 from __future__ import annotations
 
@@ -37,10 +34,6 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
     - mask-25 … mask-100: this share of the 8 x 8 blocks, drawn at random, has the mean colour of the
       sample's images. The blocks are the same in all images of a sample, and for all questions about the same
       images, so that a mask adds no difference between them (ours).
-
-    Example:
-        >>> perturb(Sample(id="1", question="Are they the same?"), "explicit", Path("out")).question
-        'Are they the same? The answer is'
     """
     check_kind(kind)
     if kind == "explicit":

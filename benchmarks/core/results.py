@@ -87,11 +87,6 @@ def with_ids(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Met
     Only metrics with ids have paired differences, and only where no id stands twice. Where a metric has one
     value a pair or image, the ids name pairs or images. They must not depend on the answers. Raises
     ValueError for another number of ids than of values.
-
-    Example:
-        >>> metrics = with_ids({"accuracy": mean_metric([1.0, None], "higher")}, ["0001", "0002"])
-        >>> metrics["accuracy"].parts.ids
-        ('0001', '0002')
     """
     names = tuple(ids)
     updated = dict(metrics)

@@ -116,11 +116,7 @@ class LocalModel(ModelAPI):
 
 
 def move_into_run(part: Path, run: Path) -> None:
-    """Move the traces of a run into another run with the same settings. A trace of the same id is replaced.
-
-    Raises:
-        InputError: the other run has other settings.
-    """
+    """Move traces into another run, in place of those of the same id. Raises InputError for other settings."""
     added = json.loads((part / "run.json").read_text(encoding="utf-8"))
     file = run / "run.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {**added, "order": []}

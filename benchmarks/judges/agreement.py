@@ -43,10 +43,7 @@ class JudgeComparison(NamedTuple):
 
 
 def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
-    """Read the labels of two judges of the same answers from their result folders.
-
-    Raises InputError where a folder holds no results that judges label, or the answers differ.
-    """
+    """Read the labels of two judges from their result folders. Raises InputError for other answers."""
     benchmark, first_judge, first_records = _read_folder(first)
     second_benchmark, second_judge, second_records = _read_folder(second)
     if benchmark != second_benchmark:
@@ -57,7 +54,8 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
     if benchmark != "spd-faith" and benchmark not in _LABEL_FIELDS:
         raise InputError(f"{first}: {benchmark} is scored by rules, and no judge labels its answers")
     for record_id in {**first_records, **second_records}:
-        if not _same_responses(first_records.get(record_id), second_records.get(record_id)):
+        one, other = first_records.get(record_id), second_records.get(record_id)
+        if one is None or other is None or _responses(one) != _responses(other):
             raise InputError(f"{second}: has other answers than {first}, for example in record {record_id!r}")
     labels: LabelPairs = {}
     for record_id, record in first_records.items():
@@ -91,10 +89,6 @@ def _read_folder(folder: Path) -> tuple[str, str, dict[str, Mapping[str, Any]]]:
             raise InputError(f"{where}: is no record with an id of its own")
         records[str(record["id"])] = record
     return results.benchmark, results.judge, records
-
-
-def _same_responses(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> bool:
-    return first is not None and second is not None and _responses(first) == _responses(second)
 
 
 def _responses(record: Mapping[str, Any]) -> Any:
@@ -243,11 +237,6 @@ def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict
     `kappa_weighted`, where every label is a number, has quadratic weights (Cohen, 1968), so that 4 and 5
     agree more than 1 and 5. Items are pooled over samples, and intervals draw samples. Labels of None lower
     the coverage. Raises InputError where the judges have different samples, or numbers of items in a sample.
-
-    Example:
-        >>> metrics = compute_agreement([["yes", "no"], ["no"], None], [["yes", "no"], ["yes"], ["no"]])
-        >>> round(metrics["kappa"].value, 3), round(metrics["agreement"].value, 3), metrics["kappa"].n
-        (0.4, 0.667, 2)
     """
     if len(first) != len(second):
         raise InputError(f"agreement: {len(first)} samples by one judge, {len(second)} by the other")

@@ -155,10 +155,7 @@ async def run_all(jobs: Sequence[Callable[[], Awaitable[Result]]]) -> list[Resul
 
 
 def open_model(model: Any) -> Any:
-    """Open the inspect-ai model of a name. A model object is returned as it is.
-
-    Raises InputError where inspect-ai, the provider, its package or its API key is missing.
-    """
+    """Open the inspect-ai model of a name, or raise InputError that says what is missing. A model stays."""
     try:
         from inspect_ai.model import Model, get_model
     except ImportError:

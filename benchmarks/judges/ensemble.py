@@ -21,10 +21,7 @@ class EnsembleJudge:
         self.members = list(judges)
 
     async def ask(self, requests: Sequence[JudgeRequest[Item]]) -> list[Judgement[Item]]:
-        """Return, for each item of a request, the label that more than half of the judges gave.
-
-        All judges are asked at the same time. The first error cancels the others.
-        """
+        """Return the label that more than half of the judges gave, for each item. All are asked at once."""
         judgements = await run_all([partial(judge.ask, requests) for judge in self.members])
         votes = zip(*judgements, strict=True)
         return [
@@ -38,10 +35,6 @@ def majority_labels(judgements: Sequence[Judgement[Item]], tie: Item | None = No
     The sample stays unscored unless more than half of the judges scored it. An item without a majority gets
     the label `tie`; if that is None, the sample is unscored as `disagreement`. Raises ValueError for
     different numbers of items.
-
-    Example:
-        >>> majority_labels([Judgement(("a",)), Judgement(("a",)), Judgement(("b",))]).items
-        ('a',)
     """
     scored = scored_items(judgements)
     if scored is None:

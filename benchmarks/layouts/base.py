@@ -26,11 +26,7 @@ _MAX_LIST_CHARS = 100_000  # of options that are published as the text of a list
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout of published data: its name, the benchmark that asks its questions, and their form.
-
-    `matches` says quickly whether a path holds it. `read` reads it; the folder is for images inside the
-    published files.
-    """
+    """A layout of published data: its name, benchmark, form of questions, how it is recognised, and is read."""
 
     name: str
     benchmark: str

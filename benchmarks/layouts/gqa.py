@@ -21,10 +21,6 @@ def _split(path: Path) -> str | None:
     return splits[0] if splits else None
 
 
-def _matches(path: Path) -> bool:
-    return _split(path) is not None
-
-
 def _read(path: Path, folder: Path) -> Lines:
     """Yield the questions about objects with boxes. Distractors are objects of other questions about the image.
 
@@ -78,4 +74,4 @@ def _boxes(graph: Mapping[str, Any]) -> dict[str, list[int]]:
     return boxes
 
 
-GQA = Layout("GQA", "magic", MagicQuestion, _matches, _read)
+GQA = Layout("GQA", "magic", MagicQuestion, lambda path: _split(path) is not None, _read)

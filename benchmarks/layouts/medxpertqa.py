@@ -11,21 +11,14 @@ from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
 from mmprobe.samples import check_image
 
+_FILE = "MM/test.jsonl"
 _HEADING = "\nAnswer Choices:"  # the question's text repeats the options behind it
-
-
-def _file(path: Path) -> Path:
-    return path / "MM" / "test.jsonl"
-
-
-def _matches(path: Path) -> bool:
-    return _file(path).is_file()
 
 
 def _read(path: Path, folder: Path) -> Lines:
     """Yield the questions. The options are a JSON object, or a list of `{"letter", "content"}`."""
-    for number, row in json_lines(_file(path)):
-        where = f"{_file(path)}, line {number}"
+    for number, row in json_lines(path / _FILE):
+        where = f"{path / _FILE}, line {number}"
         try:
             options, label = row["options"], row["label"]
             if isinstance(options, list):
@@ -49,4 +42,6 @@ def _read(path: Path, folder: Path) -> Lines:
         yield where, line
 
 
-MEDXPERTQA = Layout("MedXpertQA", "mirage-effect", ChoiceQuestion, _matches, _read)
+MEDXPERTQA = Layout(
+    "MedXpertQA", "mirage-effect", ChoiceQuestion, lambda path: (path / _FILE).is_file(), _read
+)

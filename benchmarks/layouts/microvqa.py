@@ -17,10 +17,6 @@ from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
 from mmprobe.errors import InputError
 
 
-def _matches(path: Path) -> bool:
-    return has_columns(path, "key_question", "images_list", "choices", "correct_index")
-
-
 def _read(path: Path, folder: Path) -> Lines:
     for where, row in parquet_rows(path):
         name = make_id(row["key_question"], where)
@@ -45,4 +41,7 @@ def _read(path: Path, folder: Path) -> Lines:
         )
 
 
-MICROVQA = Layout("MicroVQA", "mirage-effect", ChoiceQuestion, _matches, _read)
+_COLUMNS = ("key_question", "images_list", "choices", "correct_index")
+MICROVQA = Layout(
+    "MicroVQA", "mirage-effect", ChoiceQuestion, lambda path: has_columns(path, *_COLUMNS), _read
+)

@@ -21,10 +21,6 @@ from mmprobe.errors import InputError
 _VISION = "Answer the multiple-choice question that the image shows."
 
 
-def _matches(path: Path) -> bool:
-    return has_columns(path, "id", "options", "answer", "subject")
-
-
 def _read(path: Path, folder: Path) -> Lines:
     """Yield the questions. In the configuration `vision` the image shows the question with its options."""
     for where, row in parquet_rows(path):
@@ -49,4 +45,7 @@ def _read(path: Path, folder: Path) -> Lines:
         yield where, line
 
 
-MMMU_PRO = Layout("MMMU-Pro", "mirage-effect", ChoiceQuestion, _matches, _read)
+_COLUMNS = ("id", "options", "answer", "subject")
+MMMU_PRO = Layout(
+    "MMMU-Pro", "mirage-effect", ChoiceQuestion, lambda path: has_columns(path, *_COLUMNS), _read
+)

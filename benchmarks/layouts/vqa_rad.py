@@ -21,10 +21,6 @@ _FILE = "VQA_RAD Dataset Public.json"
 _IMAGES = "VQA_RAD Image Folder"
 
 
-def _matches(path: Path) -> bool:
-    return (path / _FILE).is_file()
-
-
 def _read(path: Path, folder: Path) -> Lines:
     """Yield the questions of the test split: those whose phrase_type begins with `test`."""
     rows = read_json(path / _FILE)
@@ -50,7 +46,7 @@ def _read(path: Path, folder: Path) -> Lines:
         yield where, line
 
 
-def _matches_parquet(path: Path) -> bool:
+def _is_parquet(path: Path) -> bool:
     return has_columns(path, "image", "question", "answer") and not has_columns(path, "options")
 
 
@@ -69,5 +65,5 @@ def _read_parquet(path: Path, folder: Path) -> Lines:
         )
 
 
-VQA_RAD = Layout("VQA-RAD", "mirage-effect", ChoiceQuestion, _matches, _read)
-VQA_RAD_PARQUET = Layout("VQA-RAD, parquet", "mirage-effect", ChoiceQuestion, _matches_parquet, _read_parquet)
+VQA_RAD = Layout("VQA-RAD", "mirage-effect", ChoiceQuestion, lambda path: (path / _FILE).is_file(), _read)
+VQA_RAD_PARQUET = Layout("VQA-RAD, parquet", "mirage-effect", ChoiceQuestion, _is_parquet, _read_parquet)

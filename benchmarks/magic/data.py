@@ -59,11 +59,6 @@ class MagicQuestion(BaseModel):
         steps: an annotated reasoning chain, for StepSense and Self-Heal.
         prompt: the complete prompt, in place of the question with our instructions.
         system: the system prompt.
-
-    Example:
-        >>> question = {"id": "1", "image": "a.png", "question": "Is it red?", "answer": "yes"}
-        >>> MagicQuestion.model_validate(question | {"objects": [[0, 0, 5, 5]]}).objects
-        [(0, 0, 5, 5)]
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -112,10 +107,7 @@ class MagicTruth(NamedTuple):
 
 
 def load_questions(path: str | Path) -> list[MagicQuestion]:
-    """Read a file of questions. Image paths are relative to the file, and boxes must lie on their image.
-
-    Raises InputError, with line and field, for the first invalid line.
-    """
+    """Read a file of questions, with image paths relative to it and boxes that must lie on their image."""
     return [_resolve_images(question, path, line) for line, question in read_records(path, MagicQuestion)]
 
 
@@ -137,16 +129,7 @@ def _resolve_images(question: MagicQuestion, path: str | Path, line: int) -> Mag
 
 
 def make_heal_cases(question: MagicQuestion) -> list[HealCase]:
-    """Return the cases of Self-Heal of a question, one per run of wrong steps inside its annotated chain.
-
-    Example:
-        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "yes"}
-        >>> fields |= {"objects": [[0, 0, 5, 5]]}
-        >>> wrong = {"text": "It is blue.", "correct": False, "correction": "It is red."}
-        >>> steps = [{"text": "I see R1.", "correct": True}, wrong] + [{"text": "So.", "correct": True}] * 2
-        >>> make_heal_cases(MagicQuestion.model_validate(fields | {"steps": steps}))
-        [HealCase(injected=['I see R1.', 'It is blue.'], corrections=['It is red.'])]
-    """
+    """Return the cases of Self-Heal of a question, one per run of wrong steps inside its annotated chain."""
     texts = [step.text for step in question.steps]
     return [
         HealCase(

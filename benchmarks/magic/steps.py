@@ -1,7 +1,4 @@
-"""Reasoning steps: the regions that they cite, and the wrong runs that Self-Heal injects.
-
-The sections are those of MagiC (arXiv:2507.07297).
-"""
+"""Reasoning steps of MagiC (arXiv:2507.07297): the regions that they cite, and the runs of wrong ones."""
 
 from __future__ import annotations
 
@@ -44,24 +41,12 @@ class Span(NamedTuple):
 
 
 def split_steps(text: str) -> list[str]:
-    """Split a response into sentences; each is one reasoning step (section 3.2). A line also ends a sentence.
-
-    Example:
-        >>> split_steps("I see R1. It is red!  So yes.")
-        ['I see R1.', 'It is red!', 'So yes.']
-    """
+    """Split a response into sentences; each is one reasoning step (section 3.2). A line also ends a sentence."""
     return [part.strip() for part in _SENTENCE.split(text) if re.search(r"\w", part)]
 
 
 def reasoning_steps(response: str) -> list[str]:
-    """Return the steps before the line with the answer.
-
-    Without such a line, or without steps before it, all sentences are steps.
-
-    Example:
-        >>> reasoning_steps("R1 is a cat.\\n**Answer**: A cat.")
-        ['R1 is a cat.']
-    """
+    """Return the steps before the line with the answer; all sentences if there are none."""
     answers = list(_ANSWER.finditer(response))
     steps = split_steps(response[: answers[-1].start()]) if answers else []
     return steps or split_steps(response)
@@ -104,10 +89,6 @@ def find_wrong_spans(correct: Sequence[bool]) -> list[Span]:
     """Return each maximal run of wrong steps s_i ... s_j with 2 <= i <= j <= n - 2 (section 4.3).
 
     A run that reaches beyond these bounds is left out completely.
-
-    Example:
-        >>> find_wrong_spans([True, False, False, True, True, False])
-        [Span(first=2, last=3)]
     """
     spans: list[Span] = []
     start: int | None = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from scipy.stats import pearsonr
 
 from mmprobe.analyses.intervals import CONFIDENCE
@@ -22,27 +23,7 @@ _BLOCK = 500  # permutations in memory at a time
 MODEL_METRICS = ("accuracy", "f_step", "f_claim", "lhs")
 
 
-@dataclass(frozen=True)
-class Correlations:
-    """Pearson correlations of all pairs of columns. Matrices are [column][column], with None if undefined.
-
-    `low` and `high` are the 95 % interval by Fisher's transformation, for four independent cases or more; `p`
-    is the two-sided p value of no correlation, `p_holm` the same corrected by Holm's rule over all pairs, and
-    `p_permutation` that of 9999 shuffles of one column (within blocks, if there are any). `n` counts the
-    cases with values in both columns.
-    """
-
-    names: tuple[str, ...]
-    r: list[list[float | None]]
-    low: list[list[float | None]]
-    high: list[list[float | None]]
-    p: list[list[float | None]]
-    p_holm: list[list[float | None]]
-    p_permutation: list[list[float | None]]
-    n: list[list[int]]
-
-
-def correlate_models(folders: Sequence[str | Path], metrics: Sequence[str] = MODEL_METRICS) -> Correlations:
+def correlate_models(folders: Sequence[str | Path], metrics: Sequence[str] = MODEL_METRICS) -> xr.Dataset:
     """Correlate metrics of results.json over models (table 5). Each result folder is one case.
 
     Raises InputError where a folder holds no results of MIRAGE or is given twice, or no folder has a metric.
@@ -57,7 +38,7 @@ def correlate_models(folders: Sequence[str | Path], metrics: Sequence[str] = MOD
 
 def correlate_kinds_over_topics(
     folders: Sequence[str | Path], cases: Literal["topics", "cells"] = "topics"
-) -> Correlations:
+) -> xr.Dataset:
     """Correlate the rates of the kinds of hallucination over topics (figures 5 and 7).
 
     A rate is the share of a model's judged answers with this kind, as `KIND_rate[topic=…]`. Each folder holds
@@ -67,43 +48,22 @@ def correlate_kinds_over_topics(
     `p_permutation` shuffles within each model. Raises InputError where a folder holds no results of MIRAGE or
     no kinds, or is given twice.
     """
-    tables = [_topic_rates(Path(folder)) for folder in _check_distinct(folders)]
+    tables = [_kind_verdicts(Path(folder)) for folder in _check_distinct(folders)]
+    # A kind without a verdict was not found.
+    by_model = pd.concat([(table == 1).groupby(level=0).mean() for table in tables], keys=range(len(tables)))
     if cases == "topics":
-        topics = [topic for topic in TOPICS if any(topic in table for table in tables)]
-        rows = [
-            {
-                kind: float(np.mean([table[topic][kind] for table in tables if topic in table]))
-                for kind in KINDS
-            }
-            for topic in topics
-        ]
-        return correlate({kind: [row[kind] for row in rows] for kind in KINDS})
-    cells = [(model, rates) for model, table in enumerate(tables) for rates in table.values()]
-    columns: dict[str, list[float]] = {kind: [rates[kind] for _, rates in cells] for kind in KINDS}
-    return correlate(columns, [model for model, _ in cells])
+        rates = by_model.groupby(level=1).mean()
+        return correlate(rates.reindex([topic for topic in TOPICS if topic in rates.index]))
+    return correlate(by_model, by_model.index.get_level_values(0).tolist())
 
 
-def correlate_kinds_over_questions(folder: str | Path) -> Correlations:
+def correlate_kinds_over_questions(folder: str | Path) -> xr.Dataset:
     """Correlate the kinds of hallucination over one model's questions, ours. The paper correlates topics."""
-    verdicts = [verdict for _, verdict in _kind_verdicts(Path(folder))]
-    return correlate({kind: [verdict.get(kind) for verdict in verdicts] for kind in KINDS})
+    return correlate(_kind_verdicts(Path(folder)))
 
 
-def _topic_rates(folder: Path) -> dict[str, dict[str, float]]:
-    """Return the rate of each kind, by topic."""
-    by_topic: dict[str, list[Mapping[str, Any]]] = {}
-    for topic, verdict in _kind_verdicts(folder):
-        by_topic.setdefault(topic, []).append(verdict)
-    return {
-        topic: {
-            kind: sum(verdict.get(kind) is True for verdict in verdicts) / len(verdicts) for kind in KINDS
-        }
-        for topic, verdicts in by_topic.items()
-    }
-
-
-def _kind_verdicts(folder: Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return topic and verdicts of each judged answer."""
+def _kind_verdicts(folder: Path) -> pd.DataFrame:
+    """Return the verdict on each kind in each judged answer, with its topic as index; NaN without a verdict."""
     read_results(folder, "mirage")
     judged = [
         (str(record.get("topic")), record["hallucinations"])
@@ -114,7 +74,8 @@ def _kind_verdicts(folder: Path) -> list[tuple[str, Mapping[str, Any]]]:
         raise InputError(
             f"{folder}: holds no kinds of hallucination; score the answers with a judge model:PROVIDER/MODEL"
         )
-    return judged
+    rows = [[verdict.get(kind) for kind in KINDS] for _, verdict in judged]
+    return pd.DataFrame(rows, [topic for topic, _ in judged], KINDS, dtype=float)
 
 
 def _check_distinct(folders: Sequence[str | Path]) -> Sequence[str | Path]:
@@ -124,42 +85,42 @@ def _check_distinct(folders: Sequence[str | Path]) -> Sequence[str | Path]:
 
 
 def correlate(
-    columns: Mapping[str, Sequence[float | bool | None]], blocks: Sequence[int] = ()
-) -> Correlations:
+    columns: Mapping[str, Sequence[float | bool | None]] | pd.DataFrame, blocks: Sequence[int] = ()
+) -> xr.Dataset:
     """Return the Pearson correlations of all pairs of columns, as in table 5 and figures 5 and 7.
 
-    Columns hold one value a case, None if unknown. The permutation test shuffles within the cases' `blocks`.
-    Raises InputError for columns of different lengths.
+    Columns hold one value a case, None if unknown. Raises InputError for columns of different lengths.
 
-    Example:
-        >>> result = correlate({"a": [1, 2, 3, 4], "b": [2, 4, 6, 9]})
-        >>> round(result.r[0][1], 4), result.n[0][1]
-        (0.9944, 4)
+    Returns:
+        A data set with dimensions `column` and `other`, with NaN where a number is undefined:
+
+        - r: 1 on the diagonal. low, high: its 95 % interval by Fisher's transformation, for four independent
+          cases or more
+        - p, p_holm: two-sided p value of no correlation, and the same corrected by Holm's rule over all pairs
+        - p_permutation: that of 9999 shuffles of one column, within the cases' `blocks` if there are any
+        - n: number of cases with values in both columns
     """
-    if len({len(column) for column in columns.values()}) > 1:
+    if len({len(column) for _, column in columns.items()}) > 1:
         raise InputError("the columns to correlate have different lengths")
-    names = tuple(columns)
-    table = [np.array([math.nan if v is None else float(v) for v in columns[name]]) for name in names]
-    size = len(names)
-    groups = np.array(blocks or [0] * (len(table[0]) if table else 0))
-    statistics = np.full((5, size, size), math.nan)  # r, low, high, p, p by permutation
-    n = np.zeros((size, size), int)
-    for i in range(size):
-        for j in range(i, size):
-            both = np.isfinite(table[i]) & np.isfinite(table[j])
-            n[i, j] = n[j, i] = int(both.sum())
-            pair = _pearson(table[i][both], table[j][both], groups[both], i == j)
-            statistics[:, i, j] = statistics[:, j, i] = pair
-    r, low, high, p, p_permutation = (_nan_to_none(matrix) for matrix in statistics)
-    p_holm = _nan_to_none(_correct_pairs(statistics[3]))
-    return Correlations(names, r, low, high, p, p_holm, p_permutation, n.tolist())
+    table = pd.DataFrame(columns, dtype=float).to_numpy()
+    groups = np.array(blocks or [0] * len(table))
+    size = table.shape[1]
+    numbers = np.full((6, size, size), np.nan)  # r, low, high, p, p by permutation, n
+    for i, j in itertools.combinations_with_replacement(range(size), 2):
+        both = np.isfinite(table[:, i]) & np.isfinite(table[:, j])
+        row = (*_pearson(table[both, i], table[both, j], groups[both], i == j), both.sum())
+        numbers[:, i, j] = numbers[:, j, i] = row
+    names = ("r", "low", "high", "p", "p_permutation", "n")
+    matrices = {name: (("column", "other"), matrix) for name, matrix in zip(names, numbers, strict=True)}
+    matrices["p_holm"] = (("column", "other"), _correct_pairs(numbers[3]))
+    return xr.Dataset(matrices, coords={"column": list(columns), "other": list(columns)})
 
 
 def _pearson(
     x: np.ndarray, y: np.ndarray, groups: np.ndarray, is_diagonal: bool
 ) -> tuple[float, float, float, float, float]:
     """Return r, low, high, p, and p by permutation; NaN for a constant column or fewer than three cases."""
-    nan = math.nan
+    nan = np.nan
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return nan, nan, nan, nan, nan
     if is_diagonal:
@@ -193,7 +154,3 @@ def _correct_pairs(p: np.ndarray) -> np.ndarray:
     if len(rows):
         corrected[rows, columns] = corrected[columns, rows] = holm(p[rows, columns])
     return corrected
-
-
-def _nan_to_none(array: np.ndarray) -> list[list[float | None]]:
-    return [[float(value) if math.isfinite(value) else None for value in row] for row in array]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -34,10 +35,6 @@ class MirageQuestion(BaseModel):
         named_topic: the topic that a classifier named, from `mmprobe rewrite`. Without it, the model that is
             asked names the topic itself.
         system: the system prompt. A question with its own system prompt is asked without our instructions.
-
-    Example:
-        >>> MirageQuestion(id="1", question="2 + 2?", topic="arithmetic", type="free_form", answer="4").steps
-        []
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,7 +58,7 @@ class MirageQuestion(BaseModel):
     @model_validator(mode="after")
     def _check_answer(self) -> MirageQuestion:
         if self.type == "multiple_choice":
-            if len(self.choices) < 2 or any(not is_letter(letter) for letter in self.choices):
+            if len(self.choices) < 2 or not set(self.choices) <= set(string.ascii_uppercase):
                 raise ValueError("'choices' needs two or more options, each by one upper-case letter")
             if self.answer not in self.choices:
                 raise ValueError(f"'answer' is {self.answer!r}, which is none of {', '.join(self.choices)}")
@@ -72,15 +69,8 @@ class MirageQuestion(BaseModel):
         return self
 
 
-def is_letter(text: str) -> bool:
-    return len(text) == 1 and "A" <= text <= "Z"
-
-
 def load_questions(path: str | Path) -> list[MirageQuestion]:
-    """Read a file of questions. Image paths are relative to the file.
-
-    Raises InputError, with line and field, for the first invalid line.
-    """
+    """Read a file of questions, with image paths relative to it. Raises InputError with line and field."""
     return load_with_images(path, MirageQuestion)
 
 
@@ -106,12 +96,6 @@ def is_correct(question: MirageQuestion, response: str, threshold: float = THRES
 
     The answer must stand in a declared form (docs/readers.md): an option by its letter or text, one number,
     or the words of the true answer. `threshold` is the largest relative error of an approximate answer.
-
-    Example:
-        >>> fields = {"id": "1", "question": "?", "topic": "statistical", "type": "approximate"}
-        >>> question = MirageQuestion.model_validate(fields | {"answer": "200"})
-        >>> is_correct(question, "The answer is 204."), is_correct(question, "200 of 300")
-        (True, None)
     """
     if not response.strip():
         return None

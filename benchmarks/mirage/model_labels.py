@@ -86,7 +86,9 @@ async def _ask_judge(
     answered = [question for question in questions if question.id in texts]
     annotated = [question for question in answered if question.steps or question.claims]
     extractions = {
-        (question.id, "extraction"): _extraction_request(question, texts[question.id])
+        (question.id, "extraction"): JudgeRequest(
+            EXTRACT, _request_data(question, texts[question.id]), lambda reply: (read_extraction(reply),)
+        )
         for question in annotated
     }
     judged |= await ask_by_name(judge_members(judge)[0], extractions)
@@ -113,7 +115,10 @@ async def _ask_scores(
 ) -> dict[str, list[list[Judgement[int]]]]:
     """Ask every judge to score every chain. Return [judge][reference] by question id."""
     requests = [
-        (question.id, _score_request(question, texts[question.id], reference))
+        (
+            question.id,
+            JudgeRequest(SCORES, _request_data(question, texts[question.id], reference), read_scores),
+        )
         for question in questions
         for reference in true_references(question)
     ]
@@ -182,15 +187,10 @@ def _kind_verdicts(judgement: Judgement[bool] | None) -> dict[Kind, bool] | None
     return dict(zip(KINDS, judgement.items, strict=True))
 
 
-def _request_data(question: MirageQuestion, response: str) -> dict[str, Any]:
+def _request_data(question: MirageQuestion, response: str, reference: str | None = None) -> dict[str, Any]:
     data: dict[str, Any] = {"question": question.question}
-    if question.choices:
-        data["options"] = question.choices
-    return data | {"response": response}
-
-
-def _extraction_request(question: MirageQuestion, response: str) -> JudgeRequest[Extraction]:
-    return JudgeRequest(EXTRACT, _request_data(question, response), lambda reply: (read_extraction(reply),))
+    data |= ({"options": question.choices} if question.choices else {}) | {"response": response}
+    return data | ({} if reference is None else {"reference": reference})
 
 
 def _match_request(
@@ -208,7 +208,3 @@ def _read_joined_matches(reply: str, predicted: int, true: int) -> tuple[Any, ..
 def _kinds_request(question: MirageQuestion, response: str) -> JudgeRequest[bool]:
     data = _request_data(question, response) | {"true": question.answer, "reference": true_chain(question)}
     return JudgeRequest(HALLUCINATIONS, data, read_hallucinations)
-
-
-def _score_request(question: MirageQuestion, response: str, reference: str) -> JudgeRequest[int]:
-    return JudgeRequest(SCORES, _request_data(question, response) | {"reference": reference}, read_scores)

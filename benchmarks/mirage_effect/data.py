@@ -30,10 +30,6 @@ class ChoiceQuestion(BaseModel):
         answer: the right letter, or the short answer to an open question.
         prompt: the complete prompt, in place of the question with its options and our instruction.
         system: the system prompt.
-
-    Example:
-        >>> ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B").category
-        ''
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,10 +65,7 @@ class MirageEffectTruth(NamedTuple):
 
 
 def load_questions(path: str | Path) -> list[ChoiceQuestion]:
-    """Read a file of questions with options. Image paths are relative to the file.
-
-    Raises InputError, with line and field, for the first invalid line.
-    """
+    """Read a file of questions, with image paths relative to it. Raises InputError with line and field."""
     return load_with_images(path, ChoiceQuestion)
 
 
@@ -94,13 +87,7 @@ def load_imageless(path: str | Path) -> list[ImagelessQuestion]:
 
 @cache
 def imageless_questions() -> tuple[ImagelessQuestion, ...]:
-    """Return our 200 questions about missing images: 20 categories of 10, in the shape of Phantom-0.
-
-    Example:
-        >>> questions = imageless_questions()
-        >>> len(questions), questions[0].category
-        (200, 'medical/chest x-ray')
-    """
+    """Return our 200 questions about missing images: 20 categories of 10, in the shape of Phantom-0."""
     text = Path(__file__).with_name("questions.yaml").read_text(encoding="utf-8")
     return tuple(
         ImagelessQuestion(f"{category.replace('/', '-').replace(' ', '-')}-{number:02d}", category, question)

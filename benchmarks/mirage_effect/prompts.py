@@ -1,7 +1,4 @@
-"""The prompts of the mirage effect, in our words: ways of asking, diagnoses, and the judge.
-
-Paper: "The mirage effect" (arXiv:2603.21687).
-"""
+"""The prompts of the mirage effect (arXiv:2603.21687), in our words: ways of asking, diagnoses, the judge."""
 
 from __future__ import annotations
 

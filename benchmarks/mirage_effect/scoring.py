@@ -151,12 +151,12 @@ def _choice_metrics(
         without, with_images = ([correct[suffix][i] for i in members] for suffix in (absent, present))
         asked = [all(answers.get(ids[i] + suffix) for suffix in (absent, present)) for i in members]
         metrics = mirage_scores(without, with_images, [options[i] for i in members])
-        for name, row, direction in (
-            ("accuracy_without", without, "neither"),
-            ("accuracy_with", with_images, "higher"),
-        ):
-            kept = [right if both else None for right, both in zip(row, asked, strict=True)]
-            metrics[name] = mean_metric(kept, direction)
+        read = (
+            [right if both else None for right, both in zip(row, asked, strict=True)]
+            for row in (without, with_images)
+        )
+        metrics["accuracy_without"] = mean_metric(next(read), "neither")
+        metrics["accuracy_with"] = mean_metric(next(read), "higher")
         return metrics
 
     def scores_of_category(members: list[int]) -> dict[str, Metric]:

@@ -19,25 +19,14 @@ def read_data(path: Path) -> list[Sample]:
 
 
 def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
-    """Score answers by question id.
-
-    Example:
-        >>> metadata = {"subtask": "count", "image": "a.png"}
-        >>> samples = [Sample(id=x, question="?", answer=x, metadata=metadata) for x in ("yes", "no")]
-        >>> metrics, _ = score_answers(samples, {"yes": "Yes", "no": "Yes"})
-        >>> metrics["count"].value, metrics["count_accuracy_plus"].value
-        (50.0, 0.0)
-    """
+    """Score answers by question id."""
     answers = match_responses(samples, responses, "MME")
     records = [make_record(sample, answers.get(sample.id)) for sample in samples]
     return compute_metrics(records), records
 
 
 def read_answers(path: Path, samples: list[Sample]) -> dict[str, str] | None:
-    """Read answers in the official form, a folder of results.
-
-    The two questions about an image may have any order.
-    """
+    """Read answers in the official form, a folder of results, whatever the order of an image's questions."""
     if not path.is_dir():
         return None
     questions, responses = read_mme_answers(path)

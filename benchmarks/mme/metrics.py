@@ -6,7 +6,7 @@ arXiv:2306.13394.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -28,9 +28,9 @@ def _score(counts: np.ndarray) -> np.ndarray:
     return 100 * (_accuracy(counts) + _accuracy_plus(counts))
 
 
-def _sum_scores(n_subtasks: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that sums the scores of subtasks whose counts are concatenated."""
-    return lambda counts: _score(counts.reshape(*counts.shape[:-1], n_subtasks, _N_COLUMNS)).sum(-1)
+def _sum_scores(counts: np.ndarray) -> np.ndarray:
+    """Return the sum of the scores of subtasks, whose counts are concatenated."""
+    return _score(counts.reshape(*counts.shape[:-1], -1, _N_COLUMNS)).sum(-1)
 
 
 def read_official(answer: str) -> Literal["yes", "no", "unknown"]:
@@ -82,8 +82,7 @@ def compute_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, Metric]:
         subtasks = [subtask for subtask in group if subtask in counts]
         if subtasks:
             rows = _concatenate_counts([counts[subtask] for subtask in subtasks])
-            n_subtasks = len(subtasks)
-            total = count_metric(rows, _sum_scores(n_subtasks), "higher", (0.0, 200.0 * n_subtasks))
+            total = count_metric(rows, _sum_scores, "higher", (0.0, 200.0 * len(subtasks)))
             metrics |= with_ids({name: total}, [image for subtask in subtasks for image in ids[subtask]])
     all_counts = [row for rows in counts.values() for row in rows]
     unknown = count_metric(all_counts, share(_UNKNOWN, _QUESTIONS), "lower")

@@ -41,11 +41,7 @@ def check_pixels(photo: Photo, edits: list[Edit], changed: Pixels, margin: int) 
 
 
 def check_files(photo: Photo, edits: list[Edit], original: Pixels, changed: Pixels, margin: int) -> None:
-    """Compare the two images as read from their files: raise Rejection for a pixel outside the edits' blocks.
-
-    JPEG without chroma subsampling encodes blocks of 8 x 8 pixels one by one, so a block without an edit is
-    equal.
-    """
+    """Raise Rejection for a pixel that differs between two JPEG files outside the 8 x 8 blocks of the edits."""
     editable = grow_to_blocks(_all_editable_pixels(photo, edits, margin))
     outside = int((_differing_pixels(original, changed) & ~editable).sum())
     if outside:

@@ -176,11 +176,7 @@ def append_rejection(out: Path, name: str, rejection: Rejection) -> None:
 
 
 def read_rejections(out: Path) -> list[dict[str, str]]:
-    """Return the lines of `rejected.jsonl`. A cut-off last line is deleted, so that its image is tried again.
-
-    Raises:
-        InputError: another line is damaged.
-    """
+    """Return the lines of `rejected.jsonl`. One cut off is deleted, so that its image is tried again."""
     file = out / "rejected.jsonl"
     if not file.is_file():
         return []

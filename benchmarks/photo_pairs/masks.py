@@ -40,10 +40,7 @@ def decode_mask(segmentation: Any, height: int, width: int) -> Mask:
 
 
 def _fill(corners: NDArray[np.float64], height: int, width: int) -> Mask:
-    """Return the pixels whose centre lies inside a polygon [corner, 2].
-
-    A centre lies inside if the number of edges to its left is odd.
-    """
+    """Return the pixels whose centre lies inside a polygon [corner, 2]: an odd number of edges is left of it."""
     (x, y), (x_next, y_next) = corners.T, np.roll(corners, -1, 0).T
     centres = np.arange(height)[:, None] + 0.5
     row, edge = np.nonzero((y <= centres) != (y_next <= centres))  # the edges that cross each row

@@ -68,10 +68,7 @@ class Photo:
 
 
 def read_entries(path: str | Path) -> list[ImageEntry]:
-    """Return the images of a COCO instances file, in its order.
-
-    Raises InputError for another file, or where the pairs of two images would have the same id.
-    """
+    """Return the images of a COCO instances file, in its order, each with another id of its pair."""
     try:
         data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
         categories = {item["id"]: " ".join(str(item["name"]).lower().split()) for item in data["categories"]}
@@ -111,10 +108,7 @@ def _check_names(path: str | Path, names: list[str]) -> None:
 
 
 def read_photo(entry: ImageEntry, folder: Path) -> Photo:
-    """Read an image with its masks.
-
-    Raises Rejection where the image is missing or not the annotated one, or a mask does not fit it.
-    """
+    """Read an image with its masks. Raises Rejection where these do not fit it, or it cannot be read."""
     file = (folder / str(entry.data["file_name"])).resolve()
     if not file.is_relative_to(folder.resolve()):
         raise Rejection("read", "its file is outside the folder of images")

@@ -100,10 +100,7 @@ def make_samples(
 
 
 def read_pope_answers(path: str | Path, samples: Sequence[Sample]) -> dict[str, str]:
-    """Read answers in the official form, lines of `{"question": …, "answer": …}`.
-
-    The lines have the order of the questions.
-    """
+    """Read answers in the official form, lines of `{"question": …, "answer": …}` in the questions' order."""
     rows = _read_lines(Path(path), _Answer)
     if len(rows) != len(samples):
         raise InputError(f"{path}: holds {len(rows)} answers to {len(samples)} questions; they must match")

@@ -39,12 +39,6 @@ def draw_pope(
     `limit` images are drawn from those that show and lack `per_image` objects (paper: 500); None takes all.
     The `a` of the template becomes `an` before a vowel. Raises InputError where no image shows and lacks
     enough objects.
-
-    Example:
-        >>> objects = {"1.jpg": ["dog", "cat"], "2.jpg": ["dog", "orange"], "3.jpg": ["cat"]}
-        >>> rows = draw_pope(objects, "popular", per_image=1, limit=1, template="Is there a {}?")
-        >>> [row["text"] for row in rows]
-        ['Is there a cat?', 'Is there a dog?']
     """
     if setting not in SETTINGS:
         raise InputError(f"setting {setting!r}: must be one of {', '.join(SETTINGS)}")
@@ -105,7 +99,7 @@ def _fill_template(template: str, obj: str) -> str:
 
 
 def draw_synthetic_pope(samples: Sequence[Sample], setting: Setting) -> list[Sample]:
-    """Draw POPE's questions about images of the synthetic world, in words that the embedded model knows."""
+    """Draw POPE's questions about the synthetic world, in words that the embedded model knows."""
     scenes = read_synthetic_objects(samples)
     shapes = {str(image): [shape for _, shape, _ in objects] for image, objects in scenes.items()}
     rows = draw_pope(shapes, setting, template=SYNTHETIC_TEMPLATE)

@@ -18,11 +18,7 @@ from mmprobe.traces.scale.trace_workers import ModelChoice, WorkerDied
 
 @dataclass(frozen=True)
 class AnswerJob:
-    """Answer batches.
-
-    Attributes:
-        repeated: keys of questions that share prefixes, if the settings let them.
-    """
+    """Answer batches; `repeated` are keys of questions that share prefixes, if the settings let them."""
 
     choice: ModelChoice
     settings: GenerationSettings
@@ -59,10 +55,7 @@ class _AnswerLists:
 def answer_with_workers(
     model: Model, settings: GenerationSettings, samples: Sequence[Sample], workers: Workers
 ) -> Generator[tuple[str, Answer]]:
-    """Yield the id and the answer of each question as soon as it is there, by workers that load the model.
-
-    Raises WorkerDied where a question's worker died each time that it was asked.
-    """
+    """Yield the id and the answer of each question. Raises WorkerDied where workers died each time."""
     job = AnswerJob(ModelChoice.of_shapes(model), settings, repeated_keys(samples))
     lists = _AnswerLists(answer_batches(samples, settings))
     for _, answers in Crew(workers, job, lists).results():

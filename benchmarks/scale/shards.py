@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mmprobe.benchmarks.core.benchmark import answer_lengths, find_benchmark, longest, with_options
-from mmprobe.benchmarks.core.evaluate import load_for
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.errors import InputError
 from mmprobe.lock import check_unlocked, lock_folder
 from mmprobe.whole_files import write_whole
 
 if TYPE_CHECKING:
+    from mmprobe.models.devices import DeviceMap
     from mmprobe.traces.scale.crew import Workers
 
 
@@ -36,6 +36,7 @@ def answer_shard(
     repetition_penalty: float | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    device_map: DeviceMap = None,
     resume: bool = False,
     options: Mapping[str, Any] = MappingProxyType({}),
     workers: Workers | None = None,
@@ -52,8 +53,8 @@ def answer_shard(
         shard: `i/n`, as in `mmprobe.trace`.
         data: published files, or samples.jsonl of `make-pairs`.
         resume: go on with an earlier call of this shard.
-        trace, capture, method, batch_size, max_new_tokens, repetition_penalty, device, dtype, workers: as in
-            `evaluate`, as are `shared_prefix` and `parameters`.
+        trace, capture, method, batch_size, max_new_tokens, repetition_penalty, device, dtype, device_map, workers:
+            as in `evaluate`, as are `shared_prefix` and `parameters`.
 
     Returns:
         Whether `out` holds all answers now.
@@ -65,7 +66,7 @@ def answer_shard(
         >>> answer_shard("spd-faith", "tiny-spd", "results/spd", "1/2", data="pairs/samples.jsonl")   # doctest: +SKIP
         False
     """
-    from mmprobe.benchmarks.core.runner import answer_part, check_questions, local_answerer
+    from mmprobe.benchmarks.core.runner import answer_part, check_questions, load_for, local_answerer
     from mmprobe.benchmarks.scale.batches import GenerationSettings, answer_batches
     from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
@@ -81,7 +82,7 @@ def answer_shard(
     questions, lengths = benchmark.ask_questions(truth), answer_lengths(benchmark, max_new_tokens)
     if trace:
         run = trace_samples(
-            load_for(workers, model, device, dtype),
+            load_for(workers, model, device, dtype, device_map),
             questions,
             out / "run",
             capture=capture,
@@ -105,7 +106,7 @@ def answer_shard(
     }
     call["repetition_penalty"] = repetition_penalty
     with lock_folder(part.folder, "answering into it"):
-        loaded = load_for(workers, model, device, dtype)
+        loaded = load_for(workers, model, device, dtype, device_map)
         answerer = local_answerer(
             loaded,
             *(lengths, batch_size, None, capture, methods, None, repetition_penalty, workers, shared_prefix),
@@ -117,11 +118,7 @@ def answer_shard(
 
 
 def merge_answers(out: Path) -> int:
-    """Make one file of answers of the finished shards, and return their number.
-
-    Raises:
-        InputError: a shard is missing, not finished, or being made; or the shards are of different calls.
-    """
+    """Make one file of the finished shards' answers; return their number. Raises InputError for others."""
     from mmprobe.traces.scale.shards import FOLDER, read_shards, whole_order
 
     with lock_folder(out, "merging its shards"):

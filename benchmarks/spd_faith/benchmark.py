@@ -103,10 +103,7 @@ def _polarity(question_type: str) -> Literal["same", "different"] | None:
 
 
 def build_photo_truth(samples: list[Sample]) -> SpdFaithTruth:
-    """Return the truth of a samples file of `make-pairs --source coco`.
-
-    The metadata of its samples hold the published rows.
-    """
+    """Return the truth of a file of `make-pairs --source coco`: its metadata hold the published rows."""
     pairs: dict[str, Pair] = {}
     questions = {}
     for sample in samples:

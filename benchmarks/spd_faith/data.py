@@ -1,7 +1,4 @@
-"""The true differences between the images of a pair, from the published files or the synthetic world.
-
-The published data set is that of SPD-Faith Bench (arXiv:2602.07833).
-"""
+"""The true differences of pairs, from the files of SPD-Faith Bench (arXiv:2602.07833) or the synthetic world."""
 
 from __future__ import annotations
 

@@ -59,10 +59,7 @@ class PairLabels:
 
 
 def group_by_pair(pairs: Sequence[Pair], responses: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Check the responses and return the answers as pair id -> question type -> text.
-
-    Raises InputError as `score_by_rules`.
-    """
+    """Return the answers as pair id -> question type -> text. Raises InputError as `score_by_rules`."""
     pair_ids: dict[str, str] = {}  # id of a pair or of one of its questions -> id of the pair
     if len({pair.id for pair in pairs}) < len(pairs):
         raise InputError("pairs: two pairs have the same id")

@@ -135,26 +135,17 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     NAME leaves out answers that were not understood, which lowers its coverage; `NAME_unparsed_0` scores them
     as 0, except for consistency ratios. `NAME[difficulty=easy]`, `NAME[type=color]` and `NAME[differences=2]`
     are computed on those pairs. Intervals draw pairs.
-
-    Example:
-        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
-        >>> pair = Pair("7", (Difference("remove", "dog"),))
-        >>> compute_metrics([PairLabels(pair, same="yes", different="yes")])["contradiction_rate"].value
-        1.0
     """
     metrics = _compute_group(labels, f1_parts=_F1_PARTS)
     with_unparsed = _compute_group(labels, unparsed=0.0)
+    without = ("consistency_ratio", *(f"drf_{error}" for error in CLAIM_ERRORS))
     metrics |= {
-        f"{name}_unparsed_0": metric for name, metric in with_unparsed.items() if _has_unparsed_variant(name)
+        f"{name}_unparsed_0": metric for name, metric in with_unparsed.items() if not name.startswith(without)
     }
     for key, group_of in _GROUPS.items():
         groups = [group_of(each.pair) for each in labels]
         metrics |= metrics_by_group(key, groups, lambda members: _compute_group([labels[i] for i in members]))
     return metrics
-
-
-def _has_unparsed_variant(name: str) -> bool:
-    return not name.startswith("consistency_ratio") and name not in {f"drf_{error}" for error in CLAIM_ERRORS}
 
 
 def _compute_group(
@@ -203,10 +194,7 @@ def _list_metrics(
 
 
 def _mean_over_types(combine: Combine, counts: np.ndarray) -> np.ndarray:
-    """Return the mean over the types where the metric is defined.
-
-    A type that is neither claimed nor true is left out (ours).
-    """
+    """Return the mean over the types where the metric is defined: what is claimed or true (ours)."""
     values = np.stack([np.asarray(combine(counts[..., list(columns)])) for columns in _TYPE_COLUMNS.values()])
     defined = np.isfinite(values)
     return np.where(defined, values, 0).sum(0) / defined.sum(0)

@@ -137,10 +137,7 @@ def claims_request(answer: str) -> JudgeRequest[JudgedClaim]:
 def match_request(
     claims: Sequence[str], truths: Sequence[str], images: tuple[Path, ...] = ()
 ) -> JudgeRequest[Match]:
-    """Return the request to match claims with the descriptions of the true differences, or name their errors.
-
-    Without true differences every claim is a fabrication. `images`, if any, are shown.
-    """
+    """Return the request to match claims with true differences, in words, or name their errors."""
     data = {"claims": _number_texts(claims), "truths": _number_texts(truths)}
     read = partial(read_matches, claims=len(claims), truths=len(truths))
     known = None if claims and truths else tuple(Match(None, "fabrication") for _ in claims)
@@ -152,17 +149,12 @@ def _number_texts(texts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def pair_request(pairs: Sequence[tuple[str, str]]) -> JudgeRequest[Agreement]:
-    """Return the request to compare each pair of claims, which come from two different answers.
-
-    In an ensemble, a pair without a majority is ambiguous.
-    """
+    """Return the request to compare pairs of claims. In an ensemble, one without a majority is ambiguous."""
     data = {"pairs": [{"first": first, "second": second} for first, second in pairs]}
     read = list_reader(Agreement, len(pairs), "pairs")
-    return JudgeRequest(PAIRS, data, read, known=None if pairs else (), vote=_majority_of_pairs)
-
-
-def _majority_of_pairs(judgements: Sequence[Judgement[Agreement]]) -> Judgement[Agreement]:
-    return majority_labels(judgements, tie="ambiguous")
+    return JudgeRequest(
+        PAIRS, data, read, known=None if pairs else (), vote=partial(majority_labels, tie="ambiguous")
+    )
 
 
 def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[JudgedClaim]:
@@ -171,12 +163,6 @@ def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[J
     Words for one category of COCO, such as puppy and dog, are equal. If a judge found a claim twice, the
     second copy is a claim of its own. Words and order come from the first judge that found them. The sample
     stays unscored unless more than half of the judges scored it.
-
-    Example:
-        >>> dog, cat = JudgedClaim("remove", "dog", "no dog"), JudgedClaim("color", "cat", "a black cat")
-        >>> majority = majority_claims([Judgement((dog,)), Judgement((dog, cat)), Judgement((dog,))])
-        >>> [claim.category for claim in majority.items]
-        ['dog']
     """
     scored = scored_items(judgements)
     if scored is None:

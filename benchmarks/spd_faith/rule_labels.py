@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mmprobe.benchmarks.answers.lexical.claims import Claim, read_claims
+from mmprobe.benchmarks.answers.lexical.claims import read_claims
 from mmprobe.benchmarks.core.results import Metric, mean_metric, with_ids
 from mmprobe.benchmarks.spd_faith.data import Pair
 from mmprobe.benchmarks.spd_faith.labels import AnswerClaims, PairLabels, group_by_pair
@@ -34,14 +34,6 @@ def score_by_rules(
 
     Raises InputError for a response that lacks a field, has an unknown id or type, or answers a question
     twice; an id that stands for two pairs; and no responses.
-
-    Example:
-        >>> from mmprobe.benchmarks.spd_faith.data import Difference
-        >>> pairs = [Pair("7", (Difference("remove", "dog"),))]
-        >>> text = "The puppy is gone. The car turned from red to blue."
-        >>> response = {"id": "7", "question_type": "find", "response": text}
-        >>> score_by_rules(pairs, [response])[0]["drf"].value
-        0.5
     """
     answers = group_by_pair(pairs, responses)
     results = [label_by_rules(pair, answers[pair.id]) for pair in pairs if pair.id in answers]
@@ -64,13 +56,11 @@ def label_by_rules(pair: Pair, answers: Mapping[str, str]) -> tuple[PairLabels, 
         for question_type, text in answers.items()
         if question_type != "count"
     }
-    same, different = (_comparable_claims(answer_claims.get(name)) for name in ("same", "different"))
+    same, different = (
+        answer_claims[name].claims or () if name in answer_claims else () for name in ("same", "different")
+    )
     every = [compare_claims(claim, other) for claim in same for other in different]
     return make_record(pair, answers, answer_claims, pair_claims(same, different), every)
-
-
-def _comparable_claims(answer: AnswerClaims | None) -> list[Claim]:
-    return list(answer.claims or ()) if answer is not None else []
 
 
 def _read_claims(pair: Pair, text: str) -> AnswerClaims:
@@ -81,8 +71,7 @@ def _read_claims(pair: Pair, text: str) -> AnswerClaims:
 
 
 def unread_share(records: Sequence[Mapping[str, Any]]) -> Metric:
-    """Return the share of answers that neither the rules nor a judge read: no yes or no, no number, no
-    claims."""
+    """Return the share of answers that neither rules nor a judge read: no yes or no, number or claims."""
     answers = {
         f"{record['id']}/{name}": answer for record in records for name, answer in record["answers"].items()
     }

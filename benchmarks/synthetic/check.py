@@ -63,12 +63,7 @@ def _split_list(line: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Facts:
-    """The truth of one pair.
-
-    Attributes:
-        objects: for each image its objects, such as `red star B2`.
-        changes: one sentence for each difference.
-    """
+    """The truth of a pair: the objects of each image, as `red star B2`, and one sentence a difference."""
 
     objects: list[set[str]]
     changes: set[str]

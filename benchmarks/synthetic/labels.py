@@ -13,10 +13,7 @@ from mmprobe.samples import Sample
 
 
 def label_run(run: Run) -> dict[str, Verdict]:
-    """Check every answer against its scene, and write the verdicts to `labels.jsonl` of the run.
-
-    Open the run again to read the labels. Raises InputError for a sample from elsewhere.
-    """
+    """Check every answer against its scene, and write the verdicts to `labels.jsonl`, read when it is opened."""
     verdicts = {}
     for name in run.ids:
         trace = run[name]

@@ -80,10 +80,7 @@ def _state_count(differences: int) -> str:
 
 
 def make_question(question_type: QuestionType, pair: ScenePair, shape: str | None = None) -> Question:
-    """Return one question about a pair.
-
-    Raises ValueError for `find` without differences, or `colour` of a shape that is not in the image.
-    """
+    """Return one question about a pair. Raises ValueError for one that cannot be asked about it."""
     changed = bool(pair.edits)
     if question_type == "same":
         answer = f"{'No' if changed else 'Yes'}. {describe_changes(pair)}"

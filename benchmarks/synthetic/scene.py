@@ -38,10 +38,7 @@ MAX_DIFFERENCES = 3
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One shape in a scene.
-
-    All objects of a scene have different shapes, so "the circle" names exactly one of them.
-    """
+    """One shape in a scene. Its objects have different shapes, so "the circle" names exactly one."""
 
     shape: str
     colour: str

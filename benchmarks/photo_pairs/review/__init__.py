@@ -54,10 +54,7 @@ class _Reviews(_StrictModel):
 
 
 def write_review(out: Path) -> Path | None:
-    """Write `review.html` with all pairs and their boxes, and return it; None if there are no pairs.
-
-    It needs no network, only the images beside it.
-    """
+    """Write `review.html`, which needs only the images beside it, and return it; None if there are no pairs."""
     pairs = []
     for name, folder in find_pair_folders(out).items():
         row = read_row(folder)
@@ -82,7 +79,8 @@ def write_review(out: Path) -> Path | None:
         return None
     script = _read_asset("review.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = json.dumps({"key": _make_storage_key(out), "pairs": pairs}).replace("<", "\\u003c")
+    key = hashlib.sha256((out / "make-pairs.json").read_bytes()).hexdigest()[:16]  # of the browser's storage
+    data = json.dumps({"key": key, "pairs": pairs}).replace("<", "\\u003c")
     page = _read_asset("review.html")
     for placeholder, text in (("DIGEST", digest), ("SCRIPT", script), ("DATA", data)):
         page = page.replace(f"%{placeholder}%", text)
@@ -91,11 +89,6 @@ def write_review(out: Path) -> Path | None:
 
 def _read_asset(name: str) -> str:
     return resources.files("mmprobe.benchmarks.photo_pairs.review").joinpath(name).read_text(encoding="utf-8")
-
-
-def _make_storage_key(out: Path) -> str:
-    """Return the key of the decisions in the browser's storage, a hash of the options of the pairs."""
-    return hashlib.sha256((out / "make-pairs.json").read_bytes()).hexdigest()[:16]
 
 
 def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:

@@ -37,11 +37,11 @@ def test_correlate_models(tmp_path):
     ]
     result = correlate_models(folders, ("accuracy", "f_step", "lhs"))
     reference = linregress(accuracy, f_step)
-    assert result.r[0][1] == pytest.approx(reference.rvalue) and result.p[0][1] == pytest.approx(
-        reference.pvalue
-    )
-    assert result.n == [[4, 4, 3], [4, 4, 3], [3, 3, 3]]
-    assert result.r[0][2] == pytest.approx(np.corrcoef([0.2, 0.5, 0.9], [0.1, 0.2, 0.6])[0, 1])
+    assert float(result.r[0, 1]) == pytest.approx(reference.rvalue) and float(
+        result.p[0, 1]
+    ) == pytest.approx(reference.pvalue)
+    assert result.n.values.tolist() == [[4, 4, 3], [4, 4, 3], [3, 3, 3]]
+    assert float(result.r[0, 2]) == pytest.approx(np.corrcoef([0.2, 0.5, 0.9], [0.1, 0.2, 0.6])[0, 1])
     with pytest.raises(InputError, match="f_claim"):
         correlate_models(folders)
     with pytest.raises(InputError, match="twice"):
@@ -59,9 +59,11 @@ def test_correlate_kinds_over_questions(tmp_path):
     ]
     folder = write_folder(tmp_path, {}, [*records, {"id": "9", "hallucinations": None}])
     result = correlate_kinds_over_questions(folder)
-    assert result.names == KINDS
-    assert result.r[0][1] == pytest.approx(np.corrcoef(spatial, logical)[0, 1])
-    assert result.n[0][1] == 5 and result.r[0][2] is None, "a kind that never occurs has no correlation"
+    assert tuple(result["column"].values) == KINDS
+    assert float(result.r[0, 1]) == pytest.approx(np.corrcoef(spatial, logical)[0, 1])
+    assert float(result.n[0, 1]) == 5 and np.isnan(result.r[0, 2]), (
+        "a kind that never occurs has no correlation"
+    )
 
 
 # rates of spatial and logical by topic, in percent, of two models with 4 judged answers a topic
@@ -87,16 +89,18 @@ def test_correlate_kinds_over_topics(tmp_path):
     spatial, logical = (np.array(list(rates.values()), float) for rates in (SPATIAL, LOGICAL))
     of_one = correlate_kinds_over_topics(folders[:1])
     reference = linregress(spatial[:, 0], logical[:, 0])
-    assert of_one.n[0][1] == 4 and of_one.r[0][1] == pytest.approx(reference.rvalue)
-    assert of_one.p[0][1] == pytest.approx(reference.pvalue)
+    assert float(of_one.n[0, 1]) == 4 and float(of_one.r[0, 1]) == pytest.approx(reference.rvalue)
+    assert float(of_one.p[0, 1]) == pytest.approx(reference.pvalue)
     averaged = correlate_kinds_over_topics(folders)
-    assert averaged.n[0][1] == 4
-    assert averaged.r[0][1] == pytest.approx(np.corrcoef(spatial.mean(1), logical.mean(1))[0, 1])
+    assert float(averaged.n[0, 1]) == 4
+    assert float(averaged.r[0, 1]) == pytest.approx(np.corrcoef(spatial.mean(1), logical.mean(1))[0, 1])
     cells = correlate_kinds_over_topics(folders, "cells")
-    assert cells.n[0][1] == 8
-    assert cells.r[0][1] == pytest.approx(np.corrcoef(spatial.ravel(), logical.ravel())[0, 1])
+    assert float(cells.n[0, 1]) == 8
+    assert float(cells.r[0, 1]) == pytest.approx(np.corrcoef(spatial.ravel(), logical.ravel())[0, 1])
     over_questions = correlate_kinds_over_questions(folders[0])
-    assert over_questions.n[0][1] == 16 and over_questions.r[0][1] != pytest.approx(of_one.r[0][1])
+    assert float(over_questions.n[0, 1]) == 16 and float(over_questions.r[0, 1]) != pytest.approx(
+        float(of_one.r[0, 1])
+    )
     with pytest.raises(InputError, match="twice"):
         correlate_kinds_over_topics([folders[0], folders[0]])
 
@@ -112,9 +116,9 @@ def test_permutations_within_blocks_against_all_of_them():
     ]
     r = np.array([np.corrcoef(x, np.array(y)[order])[0, 1] for order in orders])
     exact = np.mean(np.abs(r - r.mean()) >= abs(np.corrcoef(x, y)[0, 1] - r.mean()) - 1e-12)
-    within = correlate({"x": x, "y": y}, blocks).p_permutation[0][1]
+    within = float(correlate({"x": x, "y": y}, blocks).p_permutation[0, 1])
     assert within == pytest.approx(exact, abs=0.02)
-    together = correlate({"x": x, "y": y}).p_permutation[0][1]
+    together = float(correlate({"x": x, "y": y}).p_permutation[0, 1])
     assert together < 0.02 < within, "two levels alone make a correlation over all cases"
 
 
