@@ -31,12 +31,14 @@ pairs of images, bold if it excludes 0. With {cells} differences, some {chance:.
 
 {verdicts}
 
+{prices}
+
 {sage}
 
 {n}.
-With so few pairs only large changes can be seen: a difference of 0 has an interval of its own width. The hyperparameters are the papers'; those behind a star were validated on `tiny-spd`, as below. SAGE's stages are
-cumulative, and the last has eta 0.5. OPERA, which reads 25 continuations at each token, is left out. The numbers for 200
-pairs: `python scripts/organisms/remedies.py --pairs 200`; it goes on where it was stopped.
+There is one organism a cause: the intervals say what other pairs would show, not what another organism would.
+The hyperparameters are the papers'; those behind a star were validated on `tiny-spd`, as below. SAGE's stages are
+cumulative, and the last has eta 0.5. `python scripts/organisms/remedies.py` makes this section.
 """
 
 
@@ -112,6 +114,21 @@ def write_verdicts(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     return "\n".join(lines)
 
 
+def write_prices(gains: Mapping[str, Mapping[str, Gain]]) -> str:
+    """Return which methods help a cause, and what each of them costs the model without one."""
+    free, costly = [], []
+    for name, price in gains["control"].items():
+        helped = [f"{cause} {own[name].difference:+.2f}" for cause, own in gains.items() if own[name].low > 0]
+        if helped and price.high < 0:
+            costly.append(f"{name} (costs {-price.difference:.2f}; {', '.join(helped)})")
+        elif helped:
+            free.append(f"{name} ({', '.join(helped)})")
+    return (
+        f"Methods that help a cause and do not show that they cost the control anything: {'; '.join(free) or 'none'}.\n"
+        f"Methods that help a cause at a price: {'; '.join(costly) or 'none'}."
+    )
+
+
 def write_claims(gains: Mapping[str, Mapping[str, Gain]]) -> str:
     """Return what SAGE's claims become: by stage, the causes that it helps or harms."""
     known = [cause for cause in gains if cause != "control"]
@@ -169,6 +186,7 @@ def write_section(scores: Scores) -> None:
         chance=0.05 * methods * len(gains),
         table=write_table(gains),
         verdicts=write_verdicts(gains),
+        prices=write_prices(gains),
         sage=write_claims(gains),
         n=f"Answers: {', '.join(f'{cause} {count}' for cause, count in counts.items())}",
     )
