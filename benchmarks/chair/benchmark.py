@@ -67,11 +67,6 @@ def take_first_images(truth: ChairTruth, n: int) -> ChairTruth:
     return truth._replace(samples=samples, objects=objects)
 
 
-def ask_questions(truth: ChairTruth) -> list[Sample]:
-    """Return the questions in order."""
-    return truth.samples
-
-
 def score_answers(truth: ChairTruth, responses: Mapping[str, str]) -> Scored:
     """Score captions by sample id."""
     captions = match_responses(truth.samples, responses, "CHAIR")
@@ -99,7 +94,7 @@ BENCHMARK = Benchmark(
     about="Objects in a description that the image does not show (Rohrbach et al., 2018).",
     read_data=read_data,
     take=take_first_images,
-    ask_questions=ask_questions,
+    ask_questions=lambda truth: truth.samples,
     score_answers=score_answers,
     headline=("chair_s", "chair_i", "recall", "names_objects"),
     faithful_answers=faithful_answers,

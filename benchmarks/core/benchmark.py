@@ -29,10 +29,6 @@ NAMES = ("spd-faith", "pope", "chair", "mme", "mirage", "magic", "mirage-effect"
 """The registered benchmarks. `NAME` lives in `benchmarks/NAME/benchmark.py`, with `_` for `-`."""
 
 
-def _no_follow_up(truth: object, responses: Mapping[str, str]) -> list[Sample]:
-    return []
-
-
 def _correct_answers(truth: object, records: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """Return whether each answer is correct, for records of one question each."""
     return {record["id"]: record["correct"] for record in records if record["correct"] is not None}
@@ -85,7 +81,7 @@ class Benchmark(Generic[Truth]):
     score_answers: Callable[[Truth, Mapping[str, str]], Scored]
     draw_files: Callable[[Path, int, int], Path] = make_pairs
     score_with_judge: Callable[[Truth, Mapping[str, str], Judge], Scored] | None = None
-    follow_up: Callable[[Truth, Mapping[str, str]], list[Sample]] = _no_follow_up
+    follow_up: Callable[[Truth, Mapping[str, str]], list[Sample]] = lambda truth, responses: []
     headline: tuple[str, ...] = ()
     faithful_answers: Callable[[Truth, Sequence[Mapping[str, Any]]], dict[str, bool]] = _correct_answers
     score_traces: Callable[[Truth, Sequence[Mapping[str, Any]], Run], Scored] | None = None

@@ -44,13 +44,10 @@ class Cost:
         """
         try:
             numbers = json.loads(path.read_text())
-            return cls(**{name: _from_json(numbers[name]) for name in asdict(cls())})
+            known = {name: numbers[name] for name in asdict(cls())}
+            return cls(**{name: math.nan if value is None else value for name, value in known.items()})
         except (OSError, ValueError, KeyError, TypeError):
             return cls()
-
-
-def _from_json(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 @contextmanager

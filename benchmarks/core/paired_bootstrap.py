@@ -61,11 +61,8 @@ def paired_difference(metric: Metric | None, baseline: Metric | None) -> Differe
     width = None if smallest is None or largest is None else largest - smallest
     ends = (None if width is None else -width, width)
     low, high = jackknife_interval(difference, np.asarray(without - minus_without, float), ends)
-    return Difference(_finite(difference), float(low), float(high), len(shared))
-
-
-def _finite(value: np.ndarray) -> float:
-    return float(value) if np.isfinite(value) else math.nan
+    finite = float(difference) if np.isfinite(difference) else math.nan
+    return Difference(finite, float(low), float(high), len(shared))
 
 
 def _groups(parts: Parts, names: list[str]) -> np.ndarray | None:

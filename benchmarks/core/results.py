@@ -304,12 +304,11 @@ def write_results(
     write_atomic(out / "samples.jsonl", lines)
     content = {
         "benchmark": benchmark,
-        "metrics": {name: _to_json(metric) for name, metric in metrics.items()},
+        "metrics": {
+            name: {each.name: getattr(metric, each.name) for each in fields(metric) if each.name != "parts"}
+            for name, metric in metrics.items()
+        },
         **(about or {}),
     }
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return write_atomic(out / "results.json", text)
-
-
-def _to_json(metric: Metric) -> dict[str, Any]:
-    return {each.name: getattr(metric, each.name) for each in fields(metric) if each.name != "parts"}

@@ -15,6 +15,8 @@ from mmprobe.errors import InputError
 
 Labels = Sequence[Hashable] | None
 """The labels of one record; None if they cannot be compared."""
+Labelled = list[tuple[Any, Hashable]] | None
+"""What the judge labelled, as far as another judge might label something else, and the labels."""
 LabelPairs = dict[str, dict[str, tuple[Labels, Labels]]]
 """By kind of label, then by record id: the labels of both judges."""
 
@@ -106,25 +108,27 @@ def _responses(record: Mapping[str, Any]) -> Any:
 def _pair_labels(
     benchmark: str, first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> dict[str, tuple[Labels, Labels]]:
-    """Return the labels of both judges for one record, by kind; both are None if they cannot be compared."""
+    """Return the labels of both judges for one record, by kind; both are None unless they are of equal items."""
     first_labels, second_labels = collect_labels(benchmark, first), collect_labels(benchmark, second)
-    pairs = {}
+    pairs: dict[str, tuple[Labels, Labels]] = {}
     for kind in (*first_labels, *second_labels):
-        pair = first_labels.get(kind), second_labels.get(kind)
-        pairs[kind] = pair if _labels_match_up(kind, first, second, *pair) else (None, None)
+        one, other = first_labels.get(kind), second_labels.get(kind)
+        pairs[kind] = (None, None)
+        if one is not None and other is not None and [item for item, _ in one] == [item for item, _ in other]:
+            pairs[kind] = tuple(label for _, label in one), tuple(label for _, label in other)
     return pairs
 
 
-def collect_labels(benchmark: str, record: Mapping[str, Any]) -> dict[str, Labels]:
-    """Return the labels of one record, by kind; None if the judge failed.
+def collect_labels(benchmark: str, record: Mapping[str, Any]) -> dict[str, Labelled]:
+    """Return the items of one record with their labels, by kind; None if the judge failed.
 
     Example:
         >>> collect_labels("mmreason", {"correct": True, "steps": [{"label": "correct"}]})
-        {'correct': (True,), 'steps.label': ('correct',)}
+        {'correct': [(None, True)], 'steps.label': [(None, 'correct')]}
     """
     if benchmark == "spd-faith":
         return _collect_claim_labels(record)
-    labels: dict[str, Labels] = {}
+    labels: dict[str, Labelled] = {}
     for field in _LABEL_FIELDS[benchmark]:
         parts = field.split(".")
         if parts[0] == "answers":
@@ -137,7 +141,9 @@ def collect_labels(benchmark: str, record: Mapping[str, Any]) -> dict[str, Label
         else:
             kind = ".".join(part for part in parts if part != "*")
             values = {kind: list(_field_values(record, parts))}
-        labels |= {kind: tuple(items) for kind, items in values.items() if None not in items}
+        labels |= {
+            kind: [(None, label) for label in items] for kind, items in values.items() if None not in items
+        }
     return labels | (_collect_mirage_labels(record) if benchmark == "mirage" else {})
 
 
@@ -152,60 +158,44 @@ def _field_values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
         yield from _field_values(value.get(parts[0]) if isinstance(value, dict) else None, parts[1:])
 
 
-def _collect_mirage_labels(record: Mapping[str, Any]) -> dict[str, Labels]:
+def _collect_mirage_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
     """Return the kinds of hallucination, the matches of steps and claims, and the scores by dimension."""
     from mmprobe.benchmarks.mirage.labels import DIMENSIONS
 
-    labels: dict[str, Labels] = {}
+    labels: dict[str, Labelled] = {}
     for kind, found in (record.get("hallucinations") or {}).items():
-        labels[f"kind, {kind}"] = (found,)
+        labels[f"kind, {kind}"] = [(None, found)]
     for item in ("steps", "claims"):
         for side, pairs in (record.get(item) or {}).items():
-            labels[f"match, {side} {item}"] = tuple(label for _, label in pairs)
+            labels[f"match, {side} {item}"] = [(text, label) for text, label in pairs]
     rows = [row for judge in record.get("lhs_scores") or () for row in judge]
     if rows and None not in rows:
         for index, dimension in enumerate(DIMENSIONS):
-            labels[f"score, {dimension}"] = tuple(row[index] for row in rows)
+            labels[f"score, {dimension}"] = [(None, row[index]) for row in rows]
     return labels
 
 
-def _collect_claim_labels(record: Mapping[str, Any]) -> dict[str, Labels]:
+def _collect_claim_labels(record: Mapping[str, Any]) -> dict[str, Labelled]:
     """Return the labels of a record of SPD-Faith Bench: answers, claims, and pairs of claims."""
-    labels: dict[str, Labels] = {}
+    labels: dict[str, Labelled] = {}
     for question_type, answer in record["answers"].items():
         if "claims" not in answer:
             continue
         errors = answer["errors"]
         verdict = "claims nothing" if not errors else "unfaithful" if any(errors) else "faithful"
-        labels[f"answer, {question_type}"] = None if "unscored" in answer else (verdict,)
+        labels[f"answer, {question_type}"] = None if "unscored" in answer else [(None, verdict)]
+        claims = [claim for claim in answer["claims"] or () if not claim["negated"]]
         labels[f"claim, {question_type}"] = (
-            None if errors is None else tuple(error or "true" for error in errors)
+            None
+            if errors is None
+            else [
+                ((claim["type"], claim["category"]), error or "true")
+                for claim, error in zip(claims, errors, strict=True)
+            ]
         )
     if {"same", "different"} <= record["answers"].keys():
-        labels["pair"] = tuple(label for _, _, label in record["agreement"])
+        labels["pair"] = [(None, label) for _, _, label in record["agreement"]]
     return labels
-
-
-def _labels_match_up(
-    kind: str,
-    first: Mapping[str, Any],
-    second: Mapping[str, Any],
-    first_labels: Labels,
-    second_labels: Labels,
-) -> bool:
-    """Return whether two judges labelled the same items of a record."""
-    if first_labels is None or second_labels is None or len(first_labels) != len(second_labels):
-        return False
-    item, _, name = kind.partition(", ")
-    if item == "match":
-        side, name = name.split(" ")
-        return [text for text, _ in first[name][side]] == [text for text, _ in second[name][side]]
-    return item != "claim" or _claimed_changes(first, name) == _claimed_changes(second, name)
-
-
-def _claimed_changes(record: Mapping[str, Any], question_type: str) -> list[tuple[Any, Any]]:
-    claims = record["answers"][question_type]["claims"] or []
-    return [(claim["type"], claim["category"]) for claim in claims if not claim["negated"]]
 
 
 def _pool_labels(labels: LabelPairs) -> LabelPairs:
@@ -258,7 +248,9 @@ def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict
         for name, weight in weights.items()
     }
     return kappas | {
-        "agreement": count_metric(tables, lambda counts: _equal_share(counts, size), "higher"),
+        "agreement": count_metric(
+            tables, lambda counts: np.trace(_shares(counts, size), axis1=-2, axis2=-1), "higher"
+        ),
     }
 
 
@@ -276,10 +268,6 @@ def _shares(counts: np.ndarray, size: int) -> np.ndarray:
     tables = counts.reshape(*counts.shape[:-1], size, size)
     total = tables.sum((-1, -2), keepdims=True)
     return tables / np.where(total > 0, total, np.nan)
-
-
-def _equal_share(counts: np.ndarray, size: int) -> np.ndarray:
-    return np.trace(_shares(counts, size), axis1=-2, axis2=-1)
 
 
 def _kappa(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from mmprobe.benchmarks.mirage_effect.data import (
     load_imageless,
     load_questions,
 )
+from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
 from mmprobe.benchmarks.mirage_effect.model_labels import judge_choices, label_by_judge
 from mmprobe.benchmarks.mirage_effect.prompts import MODALITIES, VARIANTS
 from mmprobe.benchmarks.mirage_effect.rule_labels import label_by_rules
@@ -78,9 +79,7 @@ def score_answers(truth: MirageEffectTruth, responses: Mapping[str, str]) -> Sco
     labels = {
         name: label_by_rules(text) for name, (_, text) in select_answers_to_label(truth, answers).items()
     }
-    verdicts = read_choices(truth, answers)
-    metrics = compute_metrics(truth, answers, labels, verdicts)
-    return metrics, _make_records(truth, answers, labels, verdicts)
+    return _score(truth, answers, labels, read_choices(truth, answers))
 
 
 def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], judge: Judge) -> Scored:
@@ -89,37 +88,31 @@ def score_with_judge(truth: MirageEffectTruth, responses: Mapping[str, str], jud
     The judge also decides the answers to questions with a known answer that rules cannot read.
     """
     answers = group_by_question(truth, responses)
-    judged = label_by_judge(select_answers_to_label(truth, answers), judge)
-    labels = {name: answer.labels for name, answer in judged.items()}
+    selected = select_answers_to_label(truth, answers)
+    judged = label_by_judge(selected, judge)
+    labels = {name: ImagelessLabels(*each.items) if each.items else None for name, each in judged.items()}
     verdicts = read_choices(truth, answers)
     questions = {question.id + suffix: question for question in truth.choices for suffix in WAYS.values()}
     texts = {name: first_answer(answers, name) or "" for name, right in verdicts.items() if right is None}
     unread = {name: (questions[name], text) for name, text in texts.items() if text.strip()}
     for name, judgement in judge_choices(unread, judge).items():
         verdicts[name] = None if judgement.items is None else judgement.items == (True,)
-    metrics = compute_metrics(truth, answers, labels, verdicts)
-    records = _make_records(truth, answers, labels, verdicts)
-    non_empty = [
-        answer for answer in judged.values() if answer.labels is not None or answer.unscored is not None
-    ]
-    metrics["unscored"] = mean_metric([answer.unscored is not None for answer in non_empty], "lower")
+    metrics, records = _score(truth, answers, labels, verdicts)
+    metrics["unscored"] = mean_metric([each.unscored is not None for each in judged.values()], "lower")
     for record in records:
-        if record["kind"] == "diagnosis":
-            continue
-        for answer in record["answers"].values():
-            if answer["id"] in judged:
-                answer["unscored"] = judged[answer["id"]].unscored
+        for answer in record["answers"].values() if record["kind"] != "diagnosis" else ():
+            if answer["id"] in selected:
+                asked = judged.get(answer["id"])
+                answer["unscored"] = None if asked is None else asked.unscored
     return metrics, records
 
 
-def _make_records(
-    truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts
-) -> list[dict[str, Any]]:
-    """Return a record of each question, and of the diagnoses of each modality."""
+def _score(truth: MirageEffectTruth, answers: Answers, labels: Labels, verdicts: Verdicts) -> Scored:
+    """Return metrics, and a record of each question and of the diagnoses of each modality."""
     records = [make_imageless_record(question, answers, labels) for question in truth.imageless]
     records += [make_record(question, answers, labels, verdicts) for question in truth.choices]
     records += [make_diagnosis_record(modality, answers) for modality in MODALITIES]
-    return records
+    return compute_metrics(truth, answers, labels, verdicts), records
 
 
 def make_record(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from mmprobe.benchmarks.judges import Unscored
 
 
 @dataclass(frozen=True)
@@ -18,10 +15,3 @@ class ImagelessLabels:
 
     notices: bool
     describes: bool | None
-
-
-class JudgedAnswer(NamedTuple):
-    """A judge's labels of one answer, None if it is empty or unscored; and the reason if the judge failed."""
-
-    labels: ImagelessLabels | None
-    unscored: Unscored | None = None

@@ -9,24 +9,19 @@ from mmprobe.benchmarks.judges import Judge, Judgement, JudgeRequest, ask_by_nam
 from mmprobe.benchmarks.judges.answers import correct_request
 from mmprobe.benchmarks.judges.parsing import reader
 from mmprobe.benchmarks.mirage_effect.data import ChoiceQuestion
-from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels, JudgedAnswer
 from mmprobe.benchmarks.mirage_effect.prompts import LABELS
 
 read_labels = reader(notices=bool, describes=bool)
 
 
-def label_by_judge(answers: Mapping[str, tuple[str, str]], judge: Judge) -> dict[str, JudgedAnswer]:
-    """Return both labels of each answer, from question and response by id. An empty answer needs no request."""
+def label_by_judge(answers: Mapping[str, tuple[str, str]], judge: Judge) -> dict[str, Judgement[bool]]:
+    """Return `notices` and `describes` of each answer but empty ones, from question and response by id."""
     requests = {
         name: JudgeRequest(LABELS, {"question": question, "response": response}, read_labels)
         for name, (question, response) in answers.items()
         if response.strip()
     }
-    judged = {name: JudgedAnswer(None) for name in answers}
-    for name, judgement in asyncio.run(ask_by_name(judge, requests)).items():
-        labels = None if judgement.items is None else ImagelessLabels(*judgement.items)
-        judged[name] = JudgedAnswer(labels, judgement.unscored)
-    return judged
+    return asyncio.run(ask_by_name(judge, requests))
 
 
 def judge_choices(

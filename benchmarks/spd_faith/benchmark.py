@@ -126,11 +126,6 @@ def take_pairs(truth: SpdFaithTruth, n: int) -> SpdFaithTruth:
     return truth._replace(pairs=pairs, samples=samples, questions=questions)
 
 
-def ask_questions(truth: SpdFaithTruth) -> list[Sample]:
-    """Return the questions that are asked first."""
-    return truth.samples
-
-
 def follow_up(truth: SpdFaithTruth, responses: Mapping[str, str]) -> list[Sample]:
     """Return `There are n differences. Can you find them?` with the number that the model stated.
 
@@ -243,7 +238,7 @@ BENCHMARK = Benchmark(
     about="Faithfulness of answers about the differences between two images (SPD-Faith Bench).",
     read_data=read_data,
     take=take_pairs,
-    ask_questions=ask_questions,
+    ask_questions=lambda truth: truth.samples,
     score_answers=score_answers,
     score_with_judge=score_with_judge,
     follow_up=follow_up,

@@ -21,7 +21,7 @@ from mmprobe.benchmarks.judges.answers import read_correct
 from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.magic.steps import find_cited_regions, split_steps
 from mmprobe.benchmarks.mirage.hints import find_topic_by_rules, parse_topic
-from mmprobe.benchmarks.mirage.parsing import (
+from mmprobe.benchmarks.mirage.model_labels import (
     read_extraction,
     read_hallucinations,
     read_matches,

@@ -1,4 +1,4 @@
-"""Read the differences that an answer claims, by rules: the `lexical` judge.
+"""Read the differences that an answer claims, and how many, by rules: the `lexical` judge.
 
 The rules are exact on the language of the drawn world. Of plain English they read the sentence forms that
 docs/readers.md lists; any other sentence is unread.
@@ -14,10 +14,7 @@ from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.coco import FIRST_WORDS, PHRASES, find_phrases, make_plurals
 from mmprobe.benchmarks.answers.drawn import is_drawn
-from mmprobe.benchmarks.answers.forms import is_open
-from mmprobe.benchmarks.answers.lexical.counts import _COUNTED as COUNT_SENTENCE
-from mmprobe.benchmarks.answers.lexical.counts import NOTHING
-from mmprobe.benchmarks.answers.lexical.counts import parse_count as parse_count
+from mmprobe.benchmarks.answers.forms import find_answer, is_open
 from mmprobe.benchmarks.answers.lexical.wording import (
     COLOUR,
     PLACE,
@@ -119,6 +116,28 @@ _KEYED = re.compile(
 _TUPLE = re.compile(r"[(\[]\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*,\s*['\"]?([A-Za-z ]{3,30})['\"]?\s*[)\]]")
 
 
+_NUMBER = rf"(?:\d{{1,4}}|{'|'.join(WORDS)})"
+_NOUN = r"(?:differences?|changes?)"
+_BETWEEN = r"(?: (?:in total|between (?:the |these )?(?:two |2 )?(?:images|pictures|photos)))?"
+_COUNTED = re.compile(
+    rf"(?:(?:there (?:is|are)|(?:i|we)(?: can)? (?:see|found|find|count|counted|spot|spotted)) "
+    rf")?(?:exactly )?"
+    rf"(?P<number>{_NUMBER}|no|one) {_NOUN}{_BETWEEN}\s*[.!:]?",
+    re.IGNORECASE,
+)
+_ANY_COUNT = re.compile(rf"\b({_NUMBER}|no) (?:\w+ )?{_NOUN}\b", re.IGNORECASE)
+_ALONE = re.compile(rf"(?P<number>{_NUMBER}|none)(?: {_NOUN})?[.!]?", re.IGNORECASE)
+_MORE = re.compile(
+    r"\b(?:another|also|more|additional\w*|however|but|wait|actually|except|besides|other)\b", re.IGNORECASE
+)
+_ITEM = re.compile(r"^\s*\(?(\d{1,2})[.)]\s", re.MULTILINE)
+_NOTHING = re.compile(
+    r"nothing (?:has )?changed\.?|(?:the |these )?(?:two )?(?:images|pictures|photos) are (?:identical"
+    r"|the same)\.?",
+    re.IGNORECASE,
+)
+
+
 def parse_claims(text: str) -> list[Claim]:
     """Return the differences that an answer claims, in order and without repeats; empty where it is unread.
 
@@ -151,10 +170,10 @@ def read_claims(text: str) -> Reading:
     nothing = False
     for sentence in iter_sentences(conclusion(text)):
         stated = _read_sentence(sentence)
-        count = COUNT_SENTENCE.fullmatch(sentence)
+        count = _COUNTED.fullmatch(sentence)
         if stated is not None:
             claims += stated
-        elif NOTHING.fullmatch(sentence) or (count and count["number"].lower() in ("no", "zero", "0")):
+        elif _NOTHING.fullmatch(sentence) or (count and count["number"].lower() in ("no", "zero", "0")):
             nothing = True
         elif not (count or is_drawn(sentence) or _HEADING.fullmatch(sentence)):
             unread.append(sentence)
@@ -258,3 +277,40 @@ def _make_claim(
     if edit_type is None or known is None:
         return None
     return Claim(edit_type, known, before, after, text=quote[:_QUOTE_CHARACTERS])
+
+
+def parse_count(text: str) -> int | None:
+    """Return the number of differences that an answer states; None for a refusal and where it is unread.
+
+    It is a declared number, or a first sentence such as "There are 3 differences between the two images."
+    without another count behind it. "Nothing changed." and "The images are identical." are 0.
+
+    Example:
+        >>> [parse_count(text) for text in ("There are **two** differences.", "No differences!", "2 or 3")]
+        [2, 0, None]
+    """
+    answer = find_answer(text)
+    if answer.text is None or answer.refused:
+        return None
+    alone = _ALONE.fullmatch(answer.text.strip())
+    if alone:
+        return _value(alone["number"])
+    sentences = list(iter_sentences(conclusion(text) if not answer.marked else answer.text))
+    if sentences and all(_NOTHING.fullmatch(sentence) for sentence in sentences):
+        return 0
+    first = _COUNTED.match(sentences[0]) if sentences else None
+    if first is None or not (first.end() == len(sentences[0]) or sentences[0][first.end() - 1] == ":"):
+        return None
+    items = _ITEM.findall(text)
+    if _MORE.search(" ".join(sentences[1:]) + sentences[0][first.end() :]) or len(items) not in (
+        0,
+        _value(first["number"]),
+    ):
+        return None
+    stated = {_value(word) for word in _ANY_COUNT.findall(" ".join(sentences))}
+    return _value(first["number"]) if len(stated) == 1 else None
+
+
+def _value(word: str) -> int:
+    word = word.lower()
+    return 0 if word in ("no", "none") else int(word) if word.isdigit() else WORDS[word]

@@ -114,18 +114,14 @@ def _reference_request(question: MirageQuestion, references: int) -> JudgeReques
     return JudgeRequest(REWRITE, data, partial(read_rewrites, earlier=true_references(question), count=count))
 
 
-def _hint_request(question: MirageQuestion, _: int) -> JudgeRequest[str] | None:
-    return None if question.question_hint else JudgeRequest(HINT, _question_data(question), read_hint)
-
-
-def _topic_request(question: MirageQuestion, _: int) -> JudgeRequest[str] | None:
-    return None if question.named_topic else JudgeRequest(CLASSIFY, _question_data(question), read_topic)
-
-
 _REQUESTS: dict[str, Callable[[MirageQuestion, int], JudgeRequest[str] | None]] = {
     "references": _reference_request,
-    "hints": _hint_request,
-    "topics": _topic_request,
+    "hints": lambda question, _: (
+        None if question.question_hint else JudgeRequest(HINT, _question_data(question), read_hint)
+    ),
+    "topics": lambda question, _: (
+        None if question.named_topic else JudgeRequest(CLASSIFY, _question_data(question), read_topic)
+    ),
 }
 
 

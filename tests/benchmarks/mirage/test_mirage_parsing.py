@@ -9,7 +9,7 @@ import pytest
 from mmprobe.benchmarks.judges.answers import read_correct
 from mmprobe.benchmarks.judges.parsing import UnusableReply
 from mmprobe.benchmarks.mirage.labels import DIMENSIONS, KINDS, Extraction
-from mmprobe.benchmarks.mirage.parsing import (
+from mmprobe.benchmarks.mirage.model_labels import (
     read_extraction,
     read_hallucinations,
     read_matches,
