@@ -30,6 +30,7 @@ from mmprobe.models.attention_bias import AttentionBias, LastQuery
 from mmprobe.models.chat import Chat
 from mmprobe.models.devices import check_one_device
 from mmprobe.models.hooks import observe, observe_stream, replace
+from mmprobe.models.shared_prefix import SharedStart
 
 
 class MethodContext(NamedTuple):
@@ -40,12 +41,14 @@ class MethodContext(NamedTuple):
         chats: the chat of each row.
         batch: the inputs and the prompts of the chats.
         seed: seed of the random numbers that a method draws.
+        start: where the model goes on, if the beginnings of the prompts have been read already.
     """
 
     model: Model
     chats: Sequence[Chat]
     batch: Batch
     seed: int = 0
+    start: SharedStart | None = None
 
     @property
     def prompt_length(self) -> int:
@@ -99,12 +102,11 @@ class MethodState:
         """
         return post
 
-    def needs_final_states(self) -> bool:
-        """Return whether `receive_final_states` is to be called."""
-        return False
-
     def receive_final_states(self, states: Tensor) -> None:
-        """Receive the states that the unembedding reads, [batch, position, hidden], at each forward pass."""
+        """Receive the states that the unembedding reads, [batch, position, hidden], at each forward pass.
+
+        The first are those of a shared prefix, if there is one; it holds all visual tokens.
+        """
 
     def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:
         """Return the new logits of the next token.
@@ -148,6 +150,19 @@ class Method:
     @property
     def neutral(self) -> bool:
         """Whether the method changes nothing with these parameters."""
+        return False
+
+    @property
+    def shares_prefix(self) -> bool:
+        """Whether the method leaves all but the last token of a prompt as the model itself reads it.
+
+        Then prompts with the same images can go on from what was read once of their common beginning.
+        """
+        return False
+
+    @property
+    def needs_final_states(self) -> bool:
+        """Whether the state's `receive_final_states` is to be called."""
         return False
 
     def create_state(self, context: MethodContext) -> MethodState:
@@ -212,7 +227,12 @@ class Intervention(NamedTuple):
 
 @contextmanager
 def intervene(
-    model: Model, methods: Sequence[Method], chats: Sequence[Chat], batch: Batch, seed: int = 0
+    model: Model,
+    methods: Sequence[Method],
+    chats: Sequence[Chat],
+    batch: Batch,
+    seed: int = 0,
+    start: SharedStart | None = None,
 ) -> Iterator[Intervention]:
     """Apply methods to a model within a block; afterwards the model is as before.
 
@@ -225,6 +245,8 @@ def intervene(
         chats: the chats that `batch` was built from, in order.
         batch: the batch to answer.
         seed: seed of the random numbers that methods draw.
+        start: where the model goes on, if the beginnings of the prompts have been read already. Each method must
+            let prompts share them (`Method.shares_prefix`).
 
     Raises:
         InputError: a method cannot act on this model or on one of the prompts.
@@ -233,7 +255,7 @@ def intervene(
         >>> with intervene(model, [method], [chat], batch) as intervention:      # doctest: +SKIP
         ...     model.hf.generate(**batch.inputs, **intervention.options)
     """
-    context = MethodContext(model, chats, batch, seed)
+    context = MethodContext(model, chats, batch, seed, start)
     active = [method for method in methods if not method.neutral]
     for method in active:
         for chat in chats:
@@ -243,7 +265,9 @@ def intervene(
         for method in active:
             state = method.create_state(context)
             states.append((method.name, state))
-            _install_hooks(model, state, stack)
+            _install_hooks(model, method, state, stack)
+            if method.needs_final_states and start is not None and start.states is not None:
+                state.receive_final_states(start.states)
         contrasting = [state for _, state in states if state.uses_contrast_path()]
         if contrasting:
             # one contrast path shares the forward passes of the answer; any other needs passes of its own
@@ -259,8 +283,8 @@ def intervene(
         yield Intervention(processors, states)
 
 
-def _install_hooks(model: Model, state: MethodState, stack: ExitStack) -> None:
-    """Install the hooks that a state asks for; closing the stack removes them."""
+def _install_hooks(model: Model, method: Method, state: MethodState, stack: ExitStack) -> None:
+    """Install the hooks that a method and its state ask for; closing the stack removes them."""
     decoder = model.family.decoder(model.hf)
     parts = {layer: model.family.parts(module) for layer, module in enumerate(decoder.layers)}
     bias_functions = {
@@ -275,7 +299,7 @@ def _install_hooks(model: Model, state: MethodState, stack: ExitStack) -> None:
         stack.enter_context(observe(decoder.layers[layer], inputs=partial(residual.__setitem__, "pre")))
         stack.enter_context(observe_stream(parts[layer].mid, partial(residual.__setitem__, "mid")))
         stack.enter_context(replace(decoder.layers[layer], outputs=_residual_hook(state, layer, residual)))
-    if state.needs_final_states():
+    if method.needs_final_states:
         stack.enter_context(observe(decoder.norm, outputs=state.receive_final_states))
 
 

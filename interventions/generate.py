@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,15 +20,11 @@ from mmprobe.models.generation import (
     use_repetition_penalty,
 )
 from mmprobe.models.prompt import build_batch
-from mmprobe.models.shared_prefix import PrefixStore, SharedStart
+from mmprobe.models.shared_prefix import Key, PrefixStore, SharedStart, prefix_key
 from mmprobe.samples import Sample
 
-Start = Callable[[Batch], SharedStart | None]
-"""Returns where a batch goes on from what was read already, or None if it is read whole."""
-
-
-def _read_whole(batch: Batch) -> None:
-    return None
+Start = Callable[[Sequence[Chat], Batch], SharedStart | None]
+"""Returns where a batch of chats goes on from what was read already, or None if it is read whole."""
 
 
 class GeneratedAnswer(NamedTuple):
@@ -119,7 +114,8 @@ def generate_batch(
     Args:
         model: a model from `load_model`.
         samples: the samples; some families need the same number of images in each.
-        prefixes: what samples with the same images share. Methods read whole prompts.
+        prefixes: what samples with the same images share. Prompts are read whole where a method changes how they
+            are read (`Method.shares_prefix`).
 
     Returns:
         One answer for each sample, in order.
@@ -145,20 +141,25 @@ def generate_batch(
         for chat in chats:
             loaded_method.check_supported(model, len(chat.images), chat.name)
 
+    shares = all(each.neutral or each.shares_prefix for each in methods)
+
+    def start(asked: Sequence[Chat], batch: Batch) -> SharedStart | None:
+        if prefixes is None or not shares:
+            return None
+        return prefixes.start(_find_keys(samples, chats, asked), asked, batch)
+
     def ask(
         chats: Sequence[Chat],
         temperature: float = temperature,
         seed: int = seed,
         extra: Sequence[Method] = (),
     ) -> list[GeneratedAnswer]:
-        return _answer_chats(model, chats, [*decoding_methods, *extra], max_new_tokens, temperature, seed)
+        acting = [*decoding_methods, *extra]
+        return _answer_chats(model, chats, acting, max_new_tokens, temperature, seed, start)
 
     if not prompt_methods or prompt_methods[0].neutral:
-        start: Start = _read_whole
-        if prefixes is not None and all(each.neutral for each in methods):
-            start = partial(prefixes.start, samples, chats)
         with use_repetition_penalty(model, repetition_penalty):
-            return _answer_chats(model, chats, decoding_methods, max_new_tokens, temperature, seed, start)
+            return ask(chats)
     prompt_method = prompt_methods[0]
     others_act = temperature > 0 or any(not each.neutral for each in decoding_methods)
     if prompt_method.exclusive and others_act:
@@ -170,6 +171,19 @@ def generate_batch(
         return prompt_method.answer(model, chats, ask, seed, max_new_tokens)
 
 
+def _find_keys(samples: Sequence[Sample], chats: Sequence[Chat], asked: Sequence[Chat]) -> list[Key]:
+    """Return the key of each chat that is asked, by which sample its images are of; an empty one for other images.
+
+    Args:
+        chats: of the samples.
+        asked: with the images of one of the chats, or with images that a method made.
+    """
+    keys = {
+        tuple(map(id, chat.images)): prefix_key(sample) for sample, chat in zip(samples, chats, strict=True)
+    }
+    return [keys.get(tuple(map(id, chat.images)), ()) for chat in asked]
+
+
 def _answer_chats(
     model: Model,
     chats: Sequence[Chat],
@@ -177,15 +191,15 @@ def _answer_chats(
     max_new_tokens: int,
     temperature: float,
     seed: int,
-    start: Start = _read_whole,
+    start: Start,
 ) -> list[GeneratedAnswer]:
     """Answer chats in one batch with methods that act while the model decodes."""
     torch.manual_seed(seed)
     batch = build_batch(model, chats)
     options = build_generation_kwargs(model, max_new_tokens, temperature)
-    shared = start(batch)
+    shared = start(chats, batch)
     inputs = batch.inputs if shared is None else shared.inputs
-    with torch.inference_mode(), intervene(model, methods, chats, batch, seed) as intervention:
+    with torch.inference_mode(), intervene(model, methods, chats, batch, seed, shared) as intervention:
         output = model.hf.generate(**inputs, **options, **intervention.options)
     prompt_length = batch.inputs["input_ids"].shape[1]
     answers = []

@@ -150,7 +150,7 @@ def _joint_pass(forward: Forward, inputs: dict[str, Any], path: ContrastPath, ca
     joint = inputs | {"past_key_values": cache}
     for name, value in inputs.items():
         if isinstance(value, Tensor) and name != "attention_mask":
-            joint[name] = torch.cat([value, path_inputs[name]], -2)
+            joint[name] = _join_rows(value, path_inputs[name])
     mask = _join_masks(inputs, path_inputs, cache)
     if mask is not None:
         joint["attention_mask"] = mask
@@ -162,6 +162,15 @@ def _joint_pass(forward: Forward, inputs: dict[str, Any], path: ContrastPath, ca
     path.record_outputs(outputs, outputs.logits[cache.n_main_rows :])
     outputs.past_key_values, outputs.logits = main_cache, outputs.logits[: cache.n_main_rows]
     return outputs
+
+
+def _join_rows(main: Tensor, contrast: Tensor) -> Tensor:
+    """Return the tokens or positions of both, [..., row, token].
+
+    Behind a shared prefix, M-RoPE's positions come once for all of its dimensions.
+    """
+    dims = torch.broadcast_shapes(main.shape[:-2], contrast.shape[:-2])
+    return torch.cat([each.expand(*dims, -1, -1) for each in (main, contrast)], -2)
 
 
 def _join_masks(inputs: dict[str, Any], path_inputs: dict[str, Any], cache: JointCache) -> Tensor | None:

@@ -64,6 +64,27 @@ def method_class(name: str) -> type[Method]:
     return getattr(import_module(f"mmprobe.interventions.methods.{module}"), class_name)
 
 
+def whole_prompt_methods() -> list[str]:
+    """Return the methods that need whole prompts, each with the parameter that makes them, if any.
+
+    Prompts with the same images do not share what is read of their common beginning there (`Method.shares_prefix`).
+
+    Example:
+        >>> "opera" in whole_prompt_methods()
+        True
+    """
+    names = []
+    for name in method_names():
+        method = load_method(name)
+        if not (method.neutral or method.shares_prefix):
+            names.append(name)
+        elif "prompt" in [
+            parameter.name for parameter in fields(method)
+        ]:  # acts at all positions of the prompt
+            names.append(f"{name} with prompt=true")
+    return names
+
+
 def load_method(source: str | Path | Method, /, **parameters: Any) -> Method:
     """Load a method by its name or from a YAML file that holds `method` and `parameters`.
 

@@ -27,6 +27,7 @@ class AttentionRecorder(Method):
     """A method that changes nothing and reports the answer's mean attention to each visual token."""
 
     name: ClassVar[str] = "attention-recorder"
+    shares_prefix: ClassVar[bool] = True
 
     def create_state(self, context: MethodContext) -> MethodState:
         return _AttentionRecorderState(context)

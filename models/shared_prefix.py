@@ -8,7 +8,7 @@ question goes on from a copy.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,9 +27,10 @@ from mmprobe.samples import Sample
 
 MAX_BYTES = 2**30  # of all kept prefixes; ours
 OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # one value a token
+Key = tuple[Any, ...]
 
 
-def prefix_key(sample: Sample) -> tuple[Any, ...]:
+def prefix_key(sample: Sample) -> Key:
     """Return what is equal for samples that show the same images under the same system prompt.
 
     Samples without images are each of their own.
@@ -41,7 +42,7 @@ def prefix_key(sample: Sample) -> tuple[Any, ...]:
     return (tuple(sample.images), sample.system) if sample.images else (sample.id,)
 
 
-def repeated_keys(samples: Iterable[Sample]) -> frozenset[tuple[Any, ...]]:
+def repeated_keys(samples: Iterable[Sample]) -> frozenset[Key]:
     """Return the keys that several samples have.
 
     Example:
@@ -54,7 +55,7 @@ def repeated_keys(samples: Iterable[Sample]) -> frozenset[tuple[Any, ...]]:
 
 def sort_by_images(batches: Sequence[list[Sample]]) -> list[list[Sample]]:
     """Return batches so that those whose first samples have the same key follow each other."""
-    groups: dict[tuple[Any, ...], list[list[Sample]]] = {}
+    groups: dict[Key, list[list[Sample]]] = {}
     for batch in batches:
         groups.setdefault(prefix_key(batch[0]), []).append(batch)
     return [batch for group in groups.values() for batch in group]
@@ -135,10 +136,16 @@ class SharedStart(NamedTuple):
     Attributes:
         inputs: for `generate`, with the cache of the first columns of the padded prompts.
         states: the states that the unembedding reads at these columns, [batch, column, hidden], or None.
+        store: where the beginnings of the rows are kept.
+        keys: the key of each row in it.
+        beginnings: what each row has in common with others.
     """
 
     inputs: dict[str, Any]
     states: Tensor | None
+    store: PrefixStore
+    keys: Sequence[Key]
+    beginnings: Sequence[Prefix]
 
 
 class PrefixStore:
@@ -153,7 +160,7 @@ class PrefixStore:
     def __init__(
         self,
         model: Model,
-        repeated: frozenset[tuple[Any, ...]],
+        repeated: frozenset[Key],
         keeps_states: bool,
         max_bytes: int = MAX_BYTES,
     ):
@@ -163,58 +170,55 @@ class PrefixStore:
             keeps_states,
             max_bytes,
         )
-        self.prefixes: OrderedDict[tuple[Any, ...], Prefix] = OrderedDict()
+        self.prefixes: OrderedDict[Key, Prefix] = OrderedDict()
 
-    def start(self, samples: Sequence[Sample], chats: Sequence[Chat], batch: Batch) -> SharedStart | None:
+    def start(self, keys: Sequence[Key], chats: Sequence[Chat], batch: Batch) -> SharedStart | None:
         """Return where a batch goes on from its prefixes, or None if it has to be read whole.
 
         It depends on the batch and on `repeated` only, not on what is in the store.
+
+        Args:
+            keys: `prefix_key` of each row's sample.
         """
-        keys = [prefix_key(sample) for sample in samples]
         if not self.repeated.issuperset(keys) or why_not_shared(self.model):
             return None
-        parts = []
-        for key, chat, prompt in zip(keys, chats, batch.prompts, strict=True):
-            part = self.find(key, chat, prompt, batch if len(chats) == 1 else None)
-            if part is None:
-                return None
-            parts.append(part)
-        if len(parts) > 1:  # rows of different lengths: each is read up to its last token
-            parts = [self._read_rest(batch, row, part) for row, part in enumerate(parts)]
-        return join_prefixes(self.model, batch, parts)
+        load = (lambda: batch.inputs) if len(chats) == 1 else None
+        found = [self.find(*row, load) for row in zip(keys, chats, batch.prompts, strict=True)]
+        beginnings = [each for each in found if each is not None]
+        if len(beginnings) < len(found):
+            return None
+        cache, states = begin_batch(self.model, batch, beginnings, self.keeps_states)
+        inputs = {name: value for name, value in batch.inputs.items() if name in OF_TOKENS}
+        return SharedStart(inputs | {"past_key_values": cache}, states, self, keys, beginnings)
 
     def find(
-        self, key: tuple[Any, ...], chat: Chat, prompt: Prompt, single: Batch | None = None
+        self,
+        key: Key,
+        chat: Chat,
+        prompt: Prompt,
+        load: Callable[[], Mapping[str, Any]] | None = None,
+        keeps_states: bool | None = None,
     ) -> Prefix | None:
         """Return the beginning of a prompt from the store, or read and keep it; None if it is too large.
 
         Args:
             key: equal for chats with the same images and system prompt.
-            single: the batch of this chat alone; None to build it where it is needed.
+            load: returns the inputs of this chat alone; None to build them.
+            keeps_states: whether to keep the states that the unembedding reads, if not as the store does. It is the
+                same for all chats of a key.
         """
+        keeps_states = self.keeps_states if keeps_states is None else keeps_states
         length = _prefix_length(prompt)
-        if prefix_bytes(self.model, length, self.keeps_states) > self.max_bytes:
+        if prefix_bytes(self.model, length, keeps_states) > self.max_bytes:
             return None
         if key not in self.prefixes:
-            single = build_batch(self.model, [chat]) if single is None else single
-            inputs = {name: _cut(name, value, 0, 0, length) for name, value in single.inputs.items()}
-            self._keep(key, read_tokens(self.model, inputs, prompt, None, self.keeps_states))
+            alone = build_batch(self.model, [chat]).inputs if load is None else load()
+            inputs = {name: _cut(name, value, 0, 0, length) for name, value in alone.items()}
+            self._keep(key, read_tokens(self.model, inputs, prompt, None, keeps_states))
         self.prefixes.move_to_end(key)
         return self.prefixes[key].common_part(prompt)
 
-    def _read_rest(self, batch: Batch, row: int, part: Prefix) -> Prefix:
-        """Return a row's prompt up to its last token, given its beginning."""
-        prompt = batch.prompts[row]
-        if len(part.ids) == len(prompt.ids) - 1:
-            return part
-        inputs = {
-            name: _cut(name, value, row, prompt.padding, -1)
-            for name, value in batch.inputs.items()
-            if name in OF_TOKENS
-        }
-        return read_tokens(self.model, inputs, prompt, part, self.keeps_states)
-
-    def _keep(self, key: tuple[Any, ...], prefix: Prefix) -> None:
+    def _keep(self, key: Key, prefix: Prefix) -> None:
         """Keep a prefix, and forget the oldest ones that there is no room for."""
         self.prefixes[key] = prefix
         while sum(each.nbytes for each in self.prefixes.values()) > self.max_bytes:
@@ -244,7 +248,7 @@ def read_tokens(
         before: what was read of them already.
         keeps_states: whether to keep the states that the unembedding reads.
     """
-    states = [] if before is None or before.states is None else [before.states]
+    states = [before.states] if keeps_states and before is not None and before.states is not None else []
     cache = DynamicCache() if before is None else build_cache(model, [before], [0])
     observed = (
         observe(model.family.decoder(model.hf).norm, outputs=states.append) if keeps_states else nullcontext()
@@ -261,13 +265,38 @@ def read_tokens(
     )
 
 
-def join_prefixes(model: Model, batch: Batch, prefixes: Sequence[Prefix]) -> SharedStart:
-    """Return where a batch goes on, given the beginning of each row; all of them end at the same column."""
+def begin_batch(
+    model: Model, batch: Batch, beginnings: Sequence[Prefix], keeps_states: bool
+) -> tuple[DynamicCache, Tensor | None]:
+    """Return a cache of the first columns of a batch, given the beginning of each row, and the states there.
+
+    The question of a single row is left to read. Several rows have questions of different lengths, so each is read
+    up to its last token.
+
+    Returns:
+        The cache; the states that the unembedding reads, [batch, column, hidden], or None where nobody needs them.
+    """
+    if len(beginnings) > 1:
+        beginnings = [
+            _read_rest(model, batch, row, part, keeps_states) for row, part in enumerate(beginnings)
+        ]
     paddings = [prompt.padding for prompt in batch.prompts]
-    cache = build_cache(model, prefixes, paddings)
-    states = [prefix.states for prefix in prefixes if prefix.states is not None]
-    inputs = {name: value for name, value in batch.inputs.items() if name in OF_TOKENS}
-    return SharedStart(inputs | {"past_key_values": cache}, _pad(states, paddings) if states else None)
+    cache = build_cache(model, beginnings, paddings)
+    states = [each.states for each in beginnings if keeps_states and each.states is not None]
+    return cache, _pad(states, paddings) if states else None
+
+
+def _read_rest(model: Model, batch: Batch, row: int, part: Prefix, keeps_states: bool) -> Prefix:
+    """Return a row's prompt up to its last token, given its beginning."""
+    prompt = batch.prompts[row]
+    if len(part.ids) == len(prompt.ids) - 1:
+        return part
+    inputs = {
+        name: _cut(name, value, row, prompt.padding, -1)
+        for name, value in batch.inputs.items()
+        if name in OF_TOKENS
+    }
+    return read_tokens(model, inputs, prompt, part, keeps_states)
 
 
 def build_cache(model: Model, prefixes: Sequence[Prefix], paddings: Sequence[int]) -> DynamicCache:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
+from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Model, load_shapes
 from mmprobe.models.families import FAMILIES
 from mmprobe.traces import load_capture
@@ -66,9 +67,13 @@ def families() -> str:
     return f"These families share: {names[True]}.\nThese read whole prompts: {names[False]}, and undeclared ones.\n"
 
 
+def methods() -> str:
+    return f"These methods read whole prompts: {', '.join(f'`{name}`' for name in whole_prompt_methods())}.\n"
+
+
 def fill(page: str) -> str:
     """Return the page with its tables made again."""
-    for name, text in {"costs": cost_table(), "families": families()}.items():
+    for name, text in {"costs": cost_table(), "families": families(), "methods": methods()}.items():
         marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
         page = marks.sub(lambda _, text=text: text, page)  # type: ignore[misc]
     return page

@@ -20,7 +20,7 @@ from mmprobe.interventions.base import Method, intervene
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import build_batch, decode_tokens
-from mmprobe.models.shared_prefix import PrefixStore
+from mmprobe.models.shared_prefix import PrefixStore, prefix_key
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
 from mmprobe.traces.recorder import SampleRecorder, UnobservedChange
@@ -93,17 +93,17 @@ class BatchTracer:
         chats = [chat for _, chat in pending]
         torch.manual_seed(self.seed)
         batch = build_batch(self.model, chats)
-        shared = {}
+        begun = None
         if self.prefixes is not None:
-            begun = self.prefixes.start([sample for sample, _ in pending], chats, batch)
-            shared = {"start": begun} if begun else {}  # only the native engine goes on from a start
+            begun = self.prefixes.start([prefix_key(sample) for sample, _ in pending], chats, batch)
+        shared = {"start": begun} if begun else {}  # only the native engine goes on from a start
         writers = [self._open_writer(sample) for sample, _ in pending]
         try:
             recorders = [
                 SampleRecorder(self.model, prompt, self.spec, BackgroundWriter(writer, self.thread))
                 for prompt, writer in zip(batch.prompts, writers, strict=True)
             ]
-            methods = intervene(self.model, self.methods, chats, batch, self.seed)
+            methods = intervene(self.model, self.methods, chats, batch, self.seed, begun)
             with torch.inference_mode(), methods as intervention:
                 options = self.options | intervention.options
                 output = self.record(self.model, batch, recorders, self.spec, options, **shared)

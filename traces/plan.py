@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES, VARIABLES
+from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Group, Model
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
 from mmprobe.samples import Sample
@@ -117,7 +118,8 @@ def _plan_prefixes(model: Model, spec: CaptureSpec, n_samples: int, prompt: Prom
         )
     return (
         kept,
-        f"{prefix_size / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most",
+        f"{prefix_size / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most; "
+        f"whole prompts under {', '.join(whole_prompt_methods())}",
     )
 
 

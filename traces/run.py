@@ -102,8 +102,8 @@ def trace(
             They load the model themselves, so `model` has no weights then (`mmprobe.models.load_shapes`). A
             process that dies is replaced. What it left unfinished is asked again, at most three times.
         shared_prefix: whether samples with the same images and system prompt share one vision pass and one prefill
-            of their common beginning. Numbers then differ from those of separate passes by rounding alone. Methods,
-            other engines, data sets of `prompt/` and `vision/`, and some families need whole prompts.
+            of their common beginning. Numbers then differ from those of separate passes by rounding alone. Other
+            engines, data sets of `prompt/` and `vision/`, and some families and methods need whole prompts.
         pack_every: join so many finished traces at a time in files of `packs/`, so that a long run needs few files.
             None leaves each trace in a file of its own. Either way, a killed run loses nothing that was finished.
         parameters: the method's parameters, such as `eta=0`, in place of its defaults.
@@ -252,7 +252,8 @@ def open_tracer(
     """
     config = settings.config
     shares = settings.shares_prefixes and repeated
-    prefixes = PrefixStore(model, repeated, settings.spec.wants("tam/")) if shares else None
+    keeps_states = settings.spec.wants("tam/") or any(each.needs_final_states for each in settings.methods)
+    prefixes = PrefixStore(model, repeated, keeps_states) if shares else None
     with WriterThread() as thread, use_repetition_penalty(model, settings.repetition_penalty):
         yield BatchTracer(
             model,

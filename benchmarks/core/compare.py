@@ -111,6 +111,7 @@ class AnswerSettings(NamedTuple):
     max_new_tokens: int | None = None
     repetition_penalty: float | None = None
     judge: str = LEXICAL
+    shared_prefix: bool = True
 
 
 def compare_contenders(
@@ -178,6 +179,7 @@ def _answer(
         method=contender.method,
         parameters=contender.parameters,
         repetition_penalty=settings.repetition_penalty,
+        shared_prefix=settings.shared_prefix,
     )
     if contender.perturbation is not None:
         answerer = perturb_answerer(answerer, contender.perturbation, folder / "perturbed")

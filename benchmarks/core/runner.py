@@ -33,7 +33,8 @@ from mmprobe.errors import InputError
 from mmprobe.interventions import load_methods
 from mmprobe.interventions.base import Method
 from mmprobe.json_files import JsonRecord, read_record
-from mmprobe.models import Model
+from mmprobe.models import Model, load_model, load_shapes
+from mmprobe.models.devices import DeviceMap
 from mmprobe.models.generation import settings_in_force, use_repetition_penalty
 from mmprobe.models.shared_prefix import repeated_keys
 from mmprobe.samples import Sample, check_image
@@ -228,6 +229,17 @@ def _read_earlier(file: Path) -> dict[str, str]:
     if len(complete) < len(data):
         os.truncate(file, len(complete))  # to write it anew could lose answers
     return read_responses(file) if complete.strip() else {}
+
+
+def load_for(
+    workers: Workers | None, model: str | Model, device: str, dtype: str, device_map: DeviceMap = None
+) -> Model:
+    """Return the model; for workers, which load it themselves, without its weights."""
+    if not isinstance(model, str):
+        return model
+    if workers is not None:
+        return load_shapes(model, device=device, dtype=dtype)
+    return load_model(model, device=device, dtype=dtype, device_map=device_map)
 
 
 def local_answerer(

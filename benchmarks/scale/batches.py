@@ -62,7 +62,8 @@ def batch_answerer(
         repeated: keys of the questions that share prefixes, if the settings let them.
     """
     shares = settings.shared_prefix and repeated
-    prefixes = PrefixStore(model, repeated, keeps_states=False) if shares else None
+    keeps_states = any(method.needs_final_states for method in settings.methods)
+    prefixes = PrefixStore(model, repeated, keeps_states) if shares else None
 
     def answer_batch(batch: list[Sample]) -> list[tuple[str, Answer]]:
         n_images, sampling, length = settings.alike(batch[0])

@@ -10,6 +10,7 @@ from torch import Tensor
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import ContrastState, mask_implausible
 from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast_prefix import begin_with_same_images
 from mmprobe.interventions.parameters import number, text
 from mmprobe.models.chat import Chat
 from mmprobe.models.prompt import build_batch
@@ -34,6 +35,7 @@ class Icd(Method):
         "decoding, equation 6"
     )
     needs_images: ClassVar[bool] = True
+    shares_prefix: ClassVar[bool] = True
 
     alpha: float = number(1.0, 0, 10)
     beta: float = number(0.1, 0, 1)
@@ -45,10 +47,14 @@ class Icd(Method):
 
     def create_state(self, context: MethodContext) -> MethodState:
         chats = [insert_instruction(chat, self.instruction) for chat in context.chats]
-        inputs = build_batch(context.model, chats).inputs
+        batch = build_batch(context.model, chats)
         # with the answer's own pixels, and before there is a cache: a copy would take memory beside it
-        inputs = inputs | {"pixel_values": context.batch.inputs["pixel_values"]}
-        return ContrastState(lambda: ContrastPath(context.model, inputs), self.combine)
+        inputs = batch.inputs | {"pixel_values": context.batch.inputs["pixel_values"]}
+
+        def create_path() -> ContrastPath:
+            return ContrastPath(context.model, inputs, begin_with_same_images(context, batch))
+
+        return ContrastState(create_path, self.combine)
 
     def combine(self, main: Tensor, contrast: Tensor) -> Tensor:
         """Return new logits from those of the answer and of the contrast path, [batch, vocabulary]."""

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast_path import ContrastPath, restore_rope_deltas
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.interventions.prompt_method import AskFunction, PromptMethod
 from mmprobe.models import Model
@@ -299,15 +299,15 @@ class _BeamPath(ContrastPath):
     def restart(self, tokens: Tensor) -> None:
         """Read the prompt once, and then the tokens of each beam, [beam, token]."""
         super().__init__(self.model, self.inputs)
-        with self._restore_rope_deltas():
-            self._forward(is_first_iteration=True)
+        with restore_rope_deltas(self.rope_modules):
+            self._read_prompt()
             self.select_beams(torch.zeros(len(tokens), dtype=torch.long, device=tokens.device))
             if tokens.shape[1]:
                 self._read_tokens(tokens)
 
     def read_one(self, tokens: Tensor) -> None:
         """Read one more token of each beam, [beam]."""
-        with self._restore_rope_deltas():
+        with restore_rope_deltas(self.rope_modules):
             self._read_tokens(tokens[:, None])
 
     def select_beams(self, beams: Tensor) -> None:

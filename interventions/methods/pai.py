@@ -42,6 +42,7 @@ class Pai(Method):
     )
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
+    shares_prefix: ClassVar[bool] = True
 
     alpha: float = number(0.5, 0, 10)
     gamma: float = number(1.1, 1, 10)

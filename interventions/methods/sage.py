@@ -125,6 +125,14 @@ class Sage(Method):
     def neutral(self) -> bool:
         return not (self.sees or self.analyzes or self.generates)
 
+    @property
+    def shares_prefix(self) -> bool:
+        return not self.prompt
+
+    @property
+    def needs_final_states(self) -> bool:
+        return self.generates
+
     def create_state(self, context: MethodContext) -> MethodState:
         return _SageState(self, context)
 
@@ -262,9 +270,6 @@ class _SageState(MethodState):
         return torch.lerp(self.sorted_conflicts[:, low], self.sorted_conflicts[:, high], position - low)
 
     def uses_contrast_path(self) -> bool:
-        return self.method.generates
-
-    def needs_final_states(self) -> bool:
         return self.method.generates
 
     def receive_final_states(self, states: Tensor) -> None:

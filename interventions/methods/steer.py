@@ -54,6 +54,10 @@ class Steer(Method):
     def neutral(self) -> bool:
         return self.scale == 0
 
+    @property
+    def shares_prefix(self) -> bool:
+        return not self.prompt
+
     def check_supported(self, model: Model, n_images: int, prompt_name: str) -> None:
         super().check_supported(model, n_images, prompt_name)
         if not self.neutral:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.contrast import ContrastState, mask_implausible
 from mmprobe.interventions.contrast_path import ContrastPath
+from mmprobe.interventions.contrast_prefix import begin_with_changed_images
 from mmprobe.interventions.parameters import integer, number
 from mmprobe.models import Model
 from mmprobe.models.prompt import build_batch
@@ -38,6 +40,7 @@ class Vcd(Method):
         "contrastive decoding, equations 3 and 5"
     )
     needs_images: ClassVar[bool] = True
+    shares_prefix: ClassVar[bool] = True
 
     alpha: float = number(1.0, 0, 10)
     beta: float = number(0.1, 0, 1)
@@ -49,7 +52,11 @@ class Vcd(Method):
 
     def create_state(self, context: MethodContext) -> MethodState:
         def create_path() -> ContrastPath:
-            return ContrastPath(context.model, add_noise(context, self.noise_step))
+            noise = partial(add_noise, step=self.noise_step)
+            name = (self.name, self.noise_step, context.seed)  # the noise is the same for all questions
+            cache = begin_with_changed_images(context, name, noise)
+            inputs = noise(context) if cache is None else context.batch.inputs
+            return ContrastPath(context.model, inputs, cache)
 
         return ContrastState(create_path, self.combine)
 

@@ -35,6 +35,7 @@ class ZoomRefine(TwoPassMethod):
         "Yu et al., 2025, Zoom-Refine: boosting high-resolution multimodal understanding via localized zoom and "
         "self-refinement; the crop is by the model's own attention"
     )
+    shares_prefix: ClassVar[bool] = True
 
     rounds: int = integer(1, 0, 1)
     k: float = number(0.1, 0, 1)

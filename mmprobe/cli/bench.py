@@ -145,20 +145,18 @@ def bench(
         "repetition_penalty": repetition_penalty,
         "device": device,
         "dtype": dtype,
+        "device_map": devices,
         "options": parse_benchmark_options(context.args),
         "workers": open_workers(workers, ray, device),
         "shared_prefix": shared_prefix,
         **parse_settings(settings or []),
     }
-    asks: Any = model
-    if devices is not None:
-        asks = mmprobe.load_model(model, device=device, dtype=dtype, device_map=devices)
     if shard is not None:
         if data is None or perturb is not None or overwrite:
             raise InputError(
                 "--shard: needs --data (make-pairs draws pairs), and goes neither with --perturb nor --overwrite"
             )
-        if not mmprobe.benchmarks.answer_shard(name, asks, out, shard, resume=resume, **asked):
+        if not mmprobe.benchmarks.answer_shard(name, model, out, shard, resume=resume, **asked):
             say(
                 {"shard": shard, "whole": False},
                 f"shard {shard} answered to {out}; others are to come",
@@ -168,7 +166,7 @@ def bench(
         resume = True  # what is left: to score
     evaluation = mmprobe.benchmarks.evaluate(
         name,
-        asks,
+        model,
         out,
         n=pairs,
         seed=seed,
@@ -245,9 +243,11 @@ def compare(
     max_new_tokens: LongestAnswer = None,
     repetition_penalty: RepetitionPenalty = None,
     device: Device = "auto",
+    device_map: DeviceMap = None,
     dtype: Dtype = "auto",
     resume: Resume = False,
     overwrite: Overwrite = False,
+    shared_prefix: SharedPrefix = True,
     as_json: AsJson = False,
 ) -> None:
     """Compare methods with plain answers on benchmarks.
@@ -264,6 +264,7 @@ def compare(
         --out results/ablation
     """
     pairs, seed = choose_drawn(data, n, seed)
+    devices = read_device_map(device_map)
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
     check_earlier(out, earlier, "a comparison", resume, overwrite)
     names = split_names(benchmarks)
@@ -285,8 +286,10 @@ def compare(
         repetition_penalty=repetition_penalty,
         device=device,
         dtype=dtype,
+        device_map=devices,
         resume=resume,
         overwrite=overwrite,
+        shared_prefix=shared_prefix,
         progress=lambda line: typer.echo(line, err=True),
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,12 +48,24 @@ def count_encodings(model: Model) -> tuple[list[torch.Tensor], object]:
     return calls, observe(next(iter(model.family.vision.layers(model.hf))), outputs=calls.append)
 
 
+def flatten(report: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a method's report, each with its place."""
+    if isinstance(report, dict | list):
+        items = report.items() if isinstance(report, dict) else enumerate(report)
+        for key, value in items:
+            yield from flatten(value, f"{path}/{key}")
+    else:
+        yield path, report
+
+
 def assert_close(run: mp.Run, whole: mp.Run) -> None:
     """Check that all tokens are equal, and all data sets within 1e-5."""
     assert run.ids == whole.ids and not run.failures
     for trace, expected in zip(run, whole, strict=True):
         assert trace.captured == expected.captured
-        for name in trace.captured:
+        reports, others = (dict(flatten(each.method_reports)) for each in (trace, expected))
+        assert reports == pytest.approx(others, abs=1e-5)
+        for name in set(trace.captured) - {"methods/report"}:
             values, numbers = trace.array(name).values, expected.array(name).values
             if numbers.dtype.kind == "f":
                 np.testing.assert_allclose(values, numbers, atol=1e-5, rtol=1e-5, err_msg=name)
@@ -100,6 +114,23 @@ def shared(random_qwen: Model, samples: list[Sample], tmp_path_factory: pytest.T
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize(
+    "capture", [CAPTURE, CAPTURE.model_copy(update={"datasets": ["attention/mass", "residual/post"]})]
+)
+@pytest.mark.parametrize("method", ["sage", "vcd", "icd", "agla"])
+def test_traces_under_a_method_hold_the_numbers_of_whole_prompts(
+    random_qwen, image_paths, tmp_path, method, capture, batch_size
+):
+    """Of captures with and without the states of the prompt, which SAGE needs in any case."""
+    samples = [sample for sample in make_samples([image_paths[:2], image_paths[1:]]) if sample.images]
+    options = {"method": method, "capture": capture, "batch_size": batch_size}
+    whole = trace(random_qwen, samples, tmp_path / "whole", shared_prefix=False, **options)
+    run = trace(random_qwen, samples, tmp_path / "run", **options)
+    assert_close(run, whole)
+
+
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_what_is_kept(random_qwen, samples, shared, tmp_path, monkeypatch):
     """A resumed run, and one with little memory, hold the same bytes, since every prefix is read alike."""
     monkeypatch.setattr(PrefixStore.__init__, "__defaults__", (prefix_bytes(random_qwen, 60),))
@@ -116,7 +147,7 @@ def test_numbers_do_not_depend_on_what_is_kept(random_qwen, samples, shared, tmp
     "options",
     [
         {"shared_prefix": False},
-        {"method": "sage"},
+        {"method": "sage", "prompt": True},
         {"capture": CAPTURE.model_copy(update={"positions": "all", "datasets": ["residual/post"]})},
         {"capture": mp.CaptureSpec(datasets=["vision/residual"])},
         {"engine": "transformer_lens", "capture": mp.CaptureSpec(datasets=["attention/mass"])},

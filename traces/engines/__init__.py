@@ -108,8 +108,8 @@ def why_whole_prompts(
     """
     if engine != "native":
         return f"engine {engine} reads whole prompts"
-    if methods:
-        return f"method {methods[0].name} reads whole prompts"
+    if changing := [method.name for method in methods if not method.shares_prefix]:
+        return f"method {changing[0]} changes how the whole prompt is read"
     whole = sorted(name for name in spec.stored if name.startswith(("prompt/", "vision/")))
     if whole:
         return f"{whole[0]} is recorded while the whole prompt is read"

@@ -50,7 +50,7 @@ def record(
     """
     recorder = BatchRecorder(model, recorders, spec)
     inputs = batch.inputs if start is None else start.inputs
-    if start is not None and start.states is not None:
+    if start is not None and start.states is not None and spec.wants("tam/"):
         recorder.normed.append(start.states)
     criteria = StoppingCriteriaList([recorder])
     with torch.inference_mode(), recorder.install_hooks():

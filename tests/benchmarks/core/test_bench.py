@@ -277,6 +277,11 @@ def interrupted(answers):
         (["bench", "pope", "--model", "tiny-spd", "--set", "x"], "write NAME=VALUE"),
         (["compare", "--model", "tiny-spd", "--methods", "vdc"], "vcd"),
         (["compare", "--model", "tiny-spd", "--benchmarks", "pop"], "pope"),
+        (
+            ["bench", "popes", "--model", "tiny-spd", "--device-map", "even"],
+            "there is none; did you mean pope",
+        ),
+        (["compare", "--model", "tiny-spd", "--benchmarks", "pop", "--device-map", "even"], "pope"),
     ],
 )
 def test_bad_requests_fail_before_a_model_is_loaded(arguments, message, tmp_path):

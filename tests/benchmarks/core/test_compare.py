@@ -234,6 +234,41 @@ def test_tokens_are_counted_in_answers_with_line_separators(tiny_spd, tmp_path):
     assert count_tokens(tiny_spd, tmp_path / "responses.jsonl") == expected > 0
 
 
+def test_the_command_hands_on_devices_and_whether_prompts_share(tiny_spd, tmp_path, monkeypatch):
+    seen: dict[str, Any] = {}
+
+    def load_model(name, **options):
+        seen.update(options)
+        return tiny_spd
+
+    def local_answerer(model, *args, **options):
+        seen.update(options)
+        raise InputError("far enough")
+
+    monkeypatch.setattr("mmprobe.benchmarks.core.runner.load_model", load_model)
+    monkeypatch.setattr("mmprobe.benchmarks.core.compare.local_answerer", local_answerer)
+    arguments = [
+        "compare",
+        "--model",
+        "tiny-spd",
+        "--benchmarks",
+        "chair",
+        "--n",
+        "2",
+        "--out",
+        tmp_path / "out",
+    ]
+    for words, device_map, shared in (
+        ([], None, True),
+        (["--no-shared-prefix", "--device-map", "balanced"], "balanced", False),
+    ):
+        with pytest.raises(InputError, match="far enough"):
+            CliRunner().invoke(
+                app, [*map(str, arguments), *words], catch_exceptions=False, standalone_mode=False
+            )
+        assert (seen["device_map"], seen["shared_prefix"]) == (device_map, shared)
+
+
 @pytest.mark.slow
 def test_the_command_compares_and_resumes(tmp_path):
     arguments = ["compare", "--model", "tiny-spd", "--methods", "plain,pai", "--benchmarks", "chair"]

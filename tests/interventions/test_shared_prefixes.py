@@ -1,0 +1,194 @@
+"""Methods give the answers of whole prompts where prompts share what was read of their common beginning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_models import load_tiny_model
+
+import mmprobe as mp
+from mmprobe.interventions import generate_batch, load_method
+from mmprobe.interventions.base import Method, MethodContext, MethodState
+from mmprobe.models import Model
+from mmprobe.models.hooks import wrap_forward
+from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
+from mmprobe.samples import Sample
+
+QUESTIONS = [
+    "Is there a star?",
+    "What?",
+    "Compare the two pictures, please, step by step.",
+    "How many?",
+    "Are they the same?",
+    "Why is it blue?",
+]
+N_ANSWERS = 2 * len(QUESTIONS)  # about two pairs of images
+
+
+class Case(NamedTuple):
+    """Methods with their parameters, and the number of vision passes that the shared answers take.
+
+    The main path takes one for each pair of images. A contrast path takes one for each pair where its images are
+    the same for all questions, none where they are the answer's own, and else one for each answer.
+    """
+
+    methods: dict[str, dict[str, Any]]
+    vision_passes: int
+
+
+CASES = {
+    "sage": Case({"sage": {"alpha": 3, "beta": 0.2, "eta": 1, "k": 0.8, "refresh": 2}}, 2 + 2 * N_ANSWERS),
+    "vcd": Case({"vcd": {"alpha": 1, "beta": 0}}, 4),
+    "icd": Case({"icd": {"alpha": 1, "beta": 0}}, 2),
+    "pai": Case({"pai": {"alpha": 1, "gamma": 2, "beta": 0}}, 2),
+    "agla": Case({"agla": {"alpha": 1, "beta": 0, "keep": 0.2}}, 2 + N_ANSWERS),
+    "steer": Case({"steer": {"scale": 3, "layer": 0}}, 2),
+    "sage+icd": Case({"sage": {"k": 0.8}, "icd": {"beta": 0}}, 2 + N_ANSWERS),
+    "self-consistency": Case({"self-consistency": {"answers": 2}}, 2),
+    "self-refine": Case({"self-refine": {}}, 2),
+    "chi": Case({"chi": {}}, 2),
+    "zoom-refine": Case({"zoom-refine": {}}, 2 + N_ANSWERS),
+}
+FAMILIES = ["qwen2_5_vl", "qwen3_vl", "llava_next", "internvl", "glm4v", "tiny-spd"]
+FAST = {("qwen2_5_vl", name) for name in ("vcd", "icd")}
+
+
+@dataclass(frozen=True)
+class LogprobRecorder(Method):
+    """Reports the log-probabilities of each step; as the last method, those that the others made."""
+
+    name: ClassVar[str] = "recorder"
+    shares_prefix: ClassVar[bool] = True
+
+    def create_state(self, context: MethodContext) -> MethodState:
+        return _RecorderState()
+
+
+class _RecorderState(MethodState):
+    def __init__(self) -> None:
+        self.steps: list[torch.Tensor] = []
+
+    def change_logits(self, generated: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        self.steps.append(logits.log_softmax(-1))
+        return logits
+
+    def report(self, row: int, n_steps: int) -> dict[str, Any]:
+        return {"logprobs": torch.stack(self.steps[:n_steps])[:, row].numpy()}
+
+
+def make_samples(image_paths: list[Path]) -> list[Sample]:
+    """Return every question about two pairs of images, which take turns in no fixed order."""
+    pairs = [image_paths[:2], image_paths[1:3]]
+    return [
+        Sample(id=f"{number}-{pair}", images=pairs[pair], question=question, system="You answer questions.")
+        for number, question in enumerate(QUESTIONS)
+        for pair in (number % 2, 1 - number % 2)
+    ]
+
+
+def load(name: str) -> Model:
+    model = mp.load_model("tiny-spd", device="cpu") if name == "tiny-spd" else load_tiny_model(name)
+    model.hf.generation_config.eos_token_id = None
+    return model
+
+
+def make_methods(case: Case, model: Model, folder: Path) -> list[Method]:
+    hidden = model.hf.config.get_text_config().hidden_size
+    np.save(folder / "direction.npy", np.random.default_rng(0).normal(size=hidden).astype("f4"))
+    file = {"steer": {"direction": str(folder / "direction.npy")}}
+    return [load_method(name, **given, **file.get(name, {})) for name, given in case.methods.items()]
+
+
+def answer(
+    model: Model, samples: list[Sample], methods: list[Method], size: int, shared: bool
+) -> tuple[list[Any], int]:
+    """Return the answers, and how often images were encoded."""
+    calls: list[None] = []
+    keeps_states = any(method.needs_final_states for method in methods)
+    prefixes = PrefixStore(model, repeated_keys(samples), keeps_states) if shared else None
+    assert model.family.vision is not None
+    first_layer = next(iter(model.family.vision.layers(model.hf)))
+
+    def count(forward):
+        return lambda *args, **options: calls.append(None) or forward(*args, **options)
+
+    answers = []
+    with wrap_forward(first_layer, count):
+        for first in range(0, len(samples), size):
+            batch = samples[first : first + size]
+            answers += generate_batch(
+                model, batch, [*methods, LogprobRecorder()], max_new_tokens=4, prefixes=prefixes
+            )
+    return answers, len(calls)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        pytest.param(family, name, marks=[] if (family, name) in FAST else pytest.mark.slow)
+        for family in FAMILIES
+        for name in CASES
+    ],
+)
+def test_shared_prefixes_give_the_answers_of_whole_prompts(family, name, image_paths, tmp_path):
+    """Six questions about each of two pairs of images, one by one, and four together."""
+    model, samples = load(family), make_samples(image_paths)
+    methods = make_methods(CASES[name], model, tmp_path)
+    for size in (1, 4):
+        whole, _ = answer(model, samples, methods, size, shared=False)
+        shared, vision_passes = answer(model, samples, methods, size, shared=True)
+        assert [each.token_ids for each in shared] == [each.token_ids for each in whole]
+        for each, expected in zip(shared, whole, strict=True):
+            logprobs, numbers = (one.diagnostics["recorder"]["logprobs"] for one in (each, expected))
+            np.testing.assert_allclose(logprobs, numbers, atol=1e-5, rtol=1e-5)
+        if size == 1:
+            assert vision_passes == CASES[name].vision_passes
+
+
+def test_noise_of_another_seed_or_step_is_read_anew(image_paths):
+    """One store serves several calls, so what is kept of noisy images must not serve other noise."""
+    model, samples = load("qwen2_5_vl"), make_samples(image_paths)[:3]
+    prefixes = PrefixStore(model, repeated_keys(samples), keeps_states=False)
+    samples = [sample for sample in samples if sample.images == samples[0].images][:2]
+    for seed, noise_step in ((0, 500), (1, 500), (0, 900), (0, 500)):
+        settings = {"seed": seed, "max_new_tokens": 3}
+        method = [load_method("vcd", noise_step=noise_step, alpha=5, beta=0), LogprobRecorder()]
+        for sample in samples:
+            (shared,) = generate_batch(model, [sample], method, prefixes=prefixes, **settings)
+            (whole,) = generate_batch(model, [sample], method, **settings)
+            logprobs, numbers = (one.diagnostics["recorder"]["logprobs"] for one in (shared, whole))
+            np.testing.assert_allclose(logprobs, numbers, atol=1e-5, rtol=1e-5)
+
+
+@dataclass(frozen=True)
+class Undeclared(Method):
+    """A method that does nothing and does not say so."""
+
+    name: ClassVar[str] = "undeclared"
+
+    def create_state(self, context: MethodContext) -> MethodState:
+        return MethodState()
+
+
+@pytest.mark.parametrize("name", ["sage", "steer", "opera", "attention-prompting", "undeclared"])
+def test_what_needs_whole_prompts_gets_them(name, image_paths, tmp_path, monkeypatch):
+    model, samples = load("qwen2_5_vl"), make_samples(image_paths)[:4]
+    monkeypatch.setattr(PrefixStore, "start", None)  # a call would fail
+    prefixes = PrefixStore(model, repeated_keys(samples), keeps_states=True)
+    whole = Case({name: {"sage": {"prompt": True}, "steer": {"layer": 0, "prompt": True}}.get(name, {})}, 0)
+    methods = [Undeclared()] if name == "undeclared" else make_methods(whole, model, tmp_path)
+    assert len(generate_batch(model, samples[:2], methods, max_new_tokens=1, prefixes=prefixes)) == 2
+
+
+@pytest.mark.parametrize("name", ["vcd", "icd"])
+def test_a_prefix_that_is_too_large_is_read_whole(name, image_paths):
+    model, samples = load("qwen2_5_vl"), make_samples(image_paths)[:4]
+    prefixes = PrefixStore(model, repeated_keys(samples), keeps_states=False, max_bytes=1)
+    shared = generate_batch(model, samples, name, max_new_tokens=3, prefixes=prefixes)
+    assert not prefixes.prefixes
+    assert shared == generate_batch(model, samples, name, max_new_tokens=3)
