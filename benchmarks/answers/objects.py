@@ -15,7 +15,10 @@ from mmprobe.samples import Sample, regular_file
 def read_coco_objects(
     path: str | Path, key: Literal["file_name", "id"] = "file_name"
 ) -> dict[str, frozenset[str]]:
-    """Return the categories that each image of a COCO file shows, with crowds; raise InputError for others."""
+    """Return the categories that each image of a COCO instances file shows, with crowds, by the field `key`.
+
+    Raises InputError for another file, or two images of one key.
+    """
     try:
         data = json.loads(regular_file(Path(path)).read_text(encoding="utf-8-sig"))
         names = {category["id"]: str(category["name"]) for category in data["categories"]}

@@ -75,7 +75,7 @@ def data_uri(path: Path) -> str:
 def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
     """Return an answerer that asks a model behind an API: inspect-ai's name of it, or its `Model`.
 
-    A question whose calls all fail stays unanswered. A temperature or seed of None is left to the provider.
+    Answers are greedy, or as `sampling_of` a question says. A question whose calls all fail stays unanswered.
     Raises InputError where inspect-ai or the provider's package or key is missing.
     """
     client = _open_client(model, longest(max_new_tokens))

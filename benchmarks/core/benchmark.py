@@ -151,7 +151,15 @@ def truncated_share(responses: Mapping[str, str]) -> dict[str, Metric]:
 
 
 def find_benchmark(name: str) -> Benchmark[Any]:
-    """Return the benchmark of a name. For another name, raise InputError that offers the nearest ones."""
+    """Return the benchmark of a name.
+
+    Raises:
+        InputError: no benchmark has this name. The message offers the nearest names.
+
+    Example:
+        >>> find_benchmark("pope").name
+        'pope'
+    """
     if name not in NAMES:
         added = find_added("benchmarks")
         if name not in added:

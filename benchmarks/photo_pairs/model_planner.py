@@ -70,7 +70,10 @@ def plan_by_model(
     count_edits: Callable[[str], tuple[int, int]],
     rules: Rules,
 ) -> list[list[Edit] | Unscored | None]:
-    """Return a model's edits of photographs, or why it gave none; None where too little can be edited."""
+    """Return the edits of each photograph by a model, or why its replies were unusable.
+
+    None stands for a photograph with too few objects that can be edited; the model is not asked.
+    """
     requests: dict[int, JudgeRequest[Edit]] = {}
     for index, (photo, make_rng) in enumerate(photos):
         objects = _describe_objects(photo, make_rng(), rules)
