@@ -25,6 +25,7 @@ def run(toy, tmp_path_factory) -> mp.Run:
     return mp.trace(toy, [*samples, blind], folder / "run", max_new_tokens=1)
 
 
+@pytest.mark.slow
 def test_the_circuit_is_found_on_one_half_and_judged_on_the_other(toy, run):
     ds = run_probes(toy, slow=True)["circuit"](run)
     assert ds.attrs["analysis"] == "circuit" and ds.attrs["kind"] == "unrelated"
