@@ -15,7 +15,7 @@ from paired import in_turn
 from toys import LONG_SIDE, parser, samples, toy
 
 import mmprobe as mp
-from mmprobe.interventions import generate_batch
+from mmprobe.interventions import generate_batch, load_method
 from mmprobe.models import Model
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
@@ -43,10 +43,14 @@ def methods(model: Model, chosen: list[Sample], new: int, folder: Path) -> dict[
             for sample in chosen:
                 model.hf.generate(**model.prepare(sample), max_new_tokens=new, **GREEDY)
 
-    def answers() -> None:
-        prefixes = PrefixStore(model, repeated_keys(chosen), keeps_states=False)
-        for sample in chosen:
-            generate_batch(model, [sample], max_new_tokens=new, prefixes=prefixes)
+    def answers(method: str, shared_prefix: bool) -> Callable[[], Any]:
+        def answer() -> None:
+            keeps_states = load_method(method).needs_final_states
+            prefixes = PrefixStore(model, repeated_keys(chosen), keeps_states) if shared_prefix else None
+            for sample in chosen:
+                generate_batch(model, [sample], method, max_new_tokens=new, prefixes=prefixes)
+
+        return answer
 
     def traced(shared_prefix: bool) -> Callable[[], Any]:
         options = {"max_new_tokens": new, "overwrite": True, "shared_prefix": shared_prefix}
@@ -54,9 +58,13 @@ def methods(model: Model, chosen: list[Sample], new: int, folder: Path) -> dict[
 
     return {
         "plain sdpa": plain,
-        "answers, shared": answers,
+        "answers, shared": answers("plain", True),
         "default, whole": traced(False),
         "default, shared": traced(True),
+        "sage, whole": answers("sage", False),
+        "sage, shared": answers("sage", True),
+        "vcd, whole": answers("vcd", False),
+        "vcd, shared": answers("vcd", True),
     }
 
 

@@ -84,8 +84,8 @@ the engine of that name, which writes to disk as well.""",
     "prefixes": Section(
         "Questions about the same images",
         """\
-Six questions about the same two images, one by one: plain answers and traces that share what their prompts have in common,
-against plain `generate` of whole prompts, in turn in one process as above.""",
+Six questions about the same two images, one by one: plain answers, traces, and answers with SAGE and VCD that share what their
+prompts have in common, against plain `generate` of whole prompts, in turn in one process as above.""",
         lambda options: prefixes.table(options.device, options.quick),
     ),
     "memory": Section(
