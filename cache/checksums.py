@@ -147,12 +147,14 @@ class CheckedFile:
         return self.cache[page]
 
     def _read_pages(self, target: memoryview, first_page: int) -> None:
-        """Read consecutive pages and compare them with their checksums."""
-        self._fill(target, first_page * PAGE_BYTES)
-        if self.checksums:
-            for page, checksum in enumerate(_page_checksums(target), first_page):
-                if checksum != self.checksums[page]:
-                    raise _ChecksumError(f"bytes from {page * PAGE_BYTES:,} on are not what was written")
+        """Read consecutive pages and compare them with their checksums, a few at a time while the cache holds them."""
+        for start in range(0, len(target), _READ_BYTES):
+            part, first = target[start : start + _READ_BYTES], first_page + start // PAGE_BYTES
+            self._fill(part, first * PAGE_BYTES)
+            if self.checksums:
+                for page, checksum in enumerate(_page_checksums(part), first):
+                    if checksum != self.checksums[page]:
+                        raise _ChecksumError(f"bytes from {page * PAGE_BYTES:,} on are not what was written")
 
     def _read_bytes(self, start: int, end: int) -> bytearray:
         content = bytearray(max(end - start, 0))

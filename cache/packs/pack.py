@@ -115,7 +115,7 @@ def _copy_traces(traces: list[Trace], samples: h5py.Group, index: IndexWriter, s
         with _open_source(trace) as source:
             small[trace.id] = _small_datasets(source)
         samples.create_group(trace.id)
-    for name in VARIABLES:
+    for name in INDEXED:
         for trace_id, datasets in small.items():
             if name in datasets:
                 shape, dtype = datasets[name]
@@ -153,9 +153,9 @@ def _most_bytes(trace: Trace) -> int:
 def _small_datasets(source: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Return the shape and the type of the data sets that are stored in one piece: small ones, as they are."""
     small = {}
-    for name in VARIABLES:
+    for name in INDEXED:
         data = source.get(name)
-        if data is None or data.dtype.kind == "O" or data.id.get_create_plist().get_nfilters():
+        if data is None or data.id.get_create_plist().get_nfilters():
             continue
         if 0 < data.nbytes <= min(SMALL_BYTES, data.id.get_storage_size()):
             small[name] = data.shape, data.dtype

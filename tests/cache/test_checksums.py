@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from mmprobe.cache import Trace, open_run, verify
-from mmprobe.cache.checksums import checksums_match
+from mmprobe.cache.checksums import CheckedFile, append_checksums, checksums_match
 from mmprobe.errors import InputError
 
 
@@ -73,3 +73,23 @@ def test_an_edited_trace_is_read_and_reported(make_run):
     assert open_run(folder)["a"].ffn_gate_sum[0, 0] == 7
     (problem,) = verify(folder)
     assert "changed since it was written" in problem and "\n" not in problem
+
+
+@pytest.mark.parametrize("damaged", [None, 100, 2_500_000], ids=["whole", "first part", "last part"])
+def test_bytes_that_are_read_in_several_parts_are_checked(tmp_path, damaged):
+    content, path = bytearray(np.random.default_rng(0).bytes(3_000_000)), tmp_path / "file"
+    path.write_bytes(content)
+    with open(path, "r+b") as file:
+        append_checksums(file)
+        if damaged is not None:
+            file.seek(damaged)
+            file.write(bytes([content[damaged] ^ 1]))
+    target = bytearray(2_999_000)
+    with open(path, "rb", buffering=0) as file:
+        checked = CheckedFile(file)
+        checked.seek(77)
+        if damaged is None:
+            assert checked.readinto(target) == len(target) and target == content[77 : 77 + len(target)]
+            return
+        with pytest.raises(OSError, match="are not what was written"):
+            checked.readinto(target)

@@ -10,6 +10,7 @@ import xarray as xr
 from mmprobe.cache import TraceWriter, open_run, pack, verify
 from mmprobe.cache.check import CheckedGroup
 from mmprobe.cache.checksums import append_checksums
+from mmprobe.cache.packs.packed_file import open_packed
 from mmprobe.errors import InputError
 
 NUMBERS = ("attention/mass", "attention/visual", "residual/pre", "ffn/gate_sum", "steps/id", "tam/logit")
@@ -47,6 +48,13 @@ def test_traces_of_a_stream_are_read_without_hdf5(mixed, tmp_path, monkeypatch):
         for path in NUMBERS:
             xr.testing.assert_identical(trace.array(path), expected[name][path])
         assert trace.attention_mass[1, :, 0].equals(expected[name]["attention/mass"][1, :, 0])
+
+
+@pytest.mark.parametrize("name", ["layer", "head", "attention/mass", "steps/id"])
+def test_small_numbers_of_one_name_lie_beside_each_other(make_run, tmp_path, name):
+    with open_packed(pack(make_run(names=("b", "c", "a")), tmp_path / "run.h5")) as packed:
+        offset, itemsize, *shape = packed.table(name)[[1, 2, 0]].T
+    assert (np.diff(offset) == (itemsize * np.prod(shape, axis=0))[:-1]).all()
 
 
 @pytest.mark.parametrize("edited", [False, True], ids=["older than the index", "edited"])
