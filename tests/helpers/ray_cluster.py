@@ -55,16 +55,16 @@ class RayCluster:
         processes = [child for node in self.nodes for child in node.children(recursive=True)]
         return [process for process in processes if _title(process).startswith("ray::_Worker")]
 
-    def wait_for_trace(self, traces: Path) -> None:
-        """Wait until the first trace is in a folder."""
+    def wait_for_file(self, folder: Path, pattern: str, process: subprocess.Popen) -> None:
+        """Wait until the first file of a pattern is in a folder, while a process runs."""
         deadline = time.monotonic() + _TIMEOUT
-        while not list(traces.glob("*.h5")):
-            assert time.monotonic() < deadline, "no trace"
+        while not any(path.stat().st_size for path in folder.glob(pattern)):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, f"no {pattern}"
             time.sleep(0.01)
 
-    def kill_a_worker(self, traces: Path, seed: int) -> int:
-        """Kill a worker at a random moment behind the first trace, and return the number of its process."""
-        self.wait_for_trace(traces)
+    def kill_a_worker(self, seed: int) -> int:
+        """Kill a worker at a random moment, and return the number of its process."""
         rng = random.Random(seed)
         time.sleep(rng.uniform(0, 0.5))
         chosen = rng.choice(self.workers())

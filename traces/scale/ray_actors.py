@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from contextlib import suppress
 from functools import cached_property
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +19,10 @@ from mmprobe.traces.scale.processes import Event, Job, do_job
 if TYPE_CHECKING:
     from types import ModuleType
 
+log = logging.getLogger("mmprobe")
 _WAIT_SECONDS = 1.0  # between looks at whether Ctrl-C was pressed
+_SILENT_SECONDS = 60.0  # until a line says that no worker is ready yet
+_THREAD_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 class RayActors:
@@ -53,10 +58,12 @@ class RayActors:
         self.cores_each = 1 if self.on_gpus else max(min(cores) // -(-self.count // len(cores)), 1)
         self.actors: dict[int, Any] = {}
         self.answers: dict[Any, int] = {}  # what each worker will say next
+        self.silent_since: float | None = time.monotonic()  # None once a worker was heard, or it was said
 
     def start(self, worker: int, job: Job) -> None:
         """Start a worker, or another one in the place of one that died."""
-        self.actors[worker] = self._actor_class.remote(job, self.device, os.getcwd(), self.cores_each)
+        arguments = (version("mmprobe"), job, self.device, os.getcwd(), self.cores_each)
+        self.actors[worker] = self._actor_class.remote(*arguments)
         self.answers[self.actors[worker].next_news.remote()] = worker
 
     @cached_property
@@ -68,6 +75,7 @@ class RayActors:
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": _thread_variables()},
         )(_Worker)
 
     def send(self, worker: int, batch: list[Sample] | None) -> None:
@@ -83,11 +91,39 @@ class RayActors:
             try:
                 event = Event(worker, *self.ray.get(answer))
             except self.ray.exceptions.RayError as error:
-                event = Event(worker, "died", _reason(error))
+                event = self._explain_death(worker, error)
             if event.kind in ("ended", "died"):
                 self._end(worker)  # one that cannot be reached any more may still run
             events.append(event)
+        if events:
+            self.silent_since = None
+        elif self.silent_since is not None and time.monotonic() - self.silent_since > _SILENT_SECONDS:
+            self.silent_since = None
+            log.warning("%s", self._describe_wait())
         return events
+
+    def _explain_death(self, worker: int, error: Exception) -> Event:
+        """Return the event of a worker that died. One that could not start for an error never will."""
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        if "creation task" not in lines[0]:
+            return Event(worker, "died", lines[0].strip())
+        problem = InputError(
+            f"Ray cluster {self.address}: a worker could not start ({lines[-1].strip()}); install mmprobe "
+            f"{version('mmprobe')} on all nodes, and call it where no folder hides it, such as a checkout"
+        )
+        return Event(worker, "failed", problem)
+
+    def _describe_wait(self) -> str:
+        """Return a line that says what workers need, and what the cluster has; starting ones hold their places."""
+        kind, needed = ("GPU", 1) if self.on_gpus else ("CPU", self.cores_each)
+        has, free = (
+            resources.get(kind, 0)
+            for resources in (self.ray.cluster_resources(), self.ray.available_resources())
+        )
+        return (
+            f"Ray cluster {self.address}: waiting for a worker to start, for {_SILENT_SECONDS:.0f} s so far; "
+            f"each takes {needed} {kind}, the cluster has {has:g}, {free:g} of them free"
+        )
 
     def _end(self, worker: int) -> None:
         with suppress(self.ray.exceptions.RayError, ValueError):
@@ -101,9 +137,15 @@ class RayActors:
 
 
 class _Worker:
-    """Does a job in a process of Ray, batch by batch."""
+    """Does a job in a process of Ray, batch by batch.
 
-    def __init__(self, job: Job, device: str, folder: str, n_threads: int):
+    Args:
+        expected: the version of mmprobe that started it; another one ends the run.
+    """
+
+    def __init__(self, expected: str, job: Job, device: str, folder: str, n_threads: int):
+        if version("mmprobe") != expected:
+            raise RuntimeError(f"its node has mmprobe {version('mmprobe')}, not {expected}")
         with suppress(OSError):
             os.chdir(folder)  # where relative paths start
         torch.set_num_threads(n_threads)
@@ -115,10 +157,10 @@ class _Worker:
         return next(self.news)
 
 
-def _reason(error: Exception) -> str:
-    """Return the line of Ray's message that says why a worker died: the last one where it could not start."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1 if "creation task" in lines[0] else 0].strip()
+def _thread_variables() -> dict[str, str]:
+    """Return how OpenMP's threads wait in workers: as here. Threads that spin take cores from each other."""
+    chosen = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
+    return chosen or {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def _connect(address: str) -> ModuleType:
