@@ -159,16 +159,13 @@ def statistic_interval(
     range: Range = (None, None),
     seed: int = 0,
 ) -> Interval:
-    """Return the interval of any smooth statistic of weighted samples, such as an AUC.
+    """Return the interval [...] of any smooth statistic of weighted samples, such as an AUC.
 
     Args:
         statistic: from weights [row, sample] to values [..., row].
         groups: int [sample]; None: each sample is its own.
         n: number of samples.
         range, seed: as in `sums_interval`.
-
-    Returns:
-        Low and high end [...], as in `sums_interval`.
 
     Example:
         >>> values = np.array([1.0, 2.0, 4.0, 8.0])

@@ -40,7 +40,13 @@ def read_coco_objects(
 
 
 def read_synthetic_objects(samples: Iterable[Sample]) -> dict[Path, list[tuple[str, str, str]]]:
-    """Return the colour, shape and cell of each object in each image of the synthetic world."""
+    """Return the colour, shape and cell of each object in each image of the synthetic world.
+
+    Example:
+        >>> metadata = {"objects": [["red star B2", "blue heart A4"]]}
+        >>> read_synthetic_objects([Sample(id="1", images=["a.png"], question="?", metadata=metadata)])
+        {PosixPath('a.png'): [('red', 'star', 'B2'), ('blue', 'heart', 'A4')]}
+    """
     objects_by_image = {}
     for sample in samples:
         contents = sample.metadata.get("objects", [])

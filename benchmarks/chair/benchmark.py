@@ -68,7 +68,14 @@ def take_first_images(truth: ChairTruth, n: int) -> ChairTruth:
 
 
 def score_answers(truth: ChairTruth, responses: Mapping[str, str]) -> Scored:
-    """Score captions by sample id."""
+    """Score captions by sample id.
+
+    Example:
+        >>> truth = ChairTruth([Sample(id="1", question="?")], {"1": ["star", "heart"]}, find_shapes)
+        >>> metrics, records = score_answers(truth, {"1": "A star and a ring."})
+        >>> metrics["chair_i"].value, metrics["chair_s"].value, records[0]["hallucinated"]
+        (0.5, 1.0, ['ring'])
+    """
     captions = match_responses(truth.samples, responses, "CHAIR")
     records = [
         make_record(name, captions.get(name), objects, truth.find_mentions)

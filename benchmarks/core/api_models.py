@@ -77,6 +77,10 @@ def api_answerer(model: str | Any, max_new_tokens: Lengths) -> Answerer:
 
     Answers are greedy, or as `sampling_of` a question says. A question whose calls all fail stays unanswered.
     Raises InputError where inspect-ai or the provider's package or key is missing.
+
+    Example:
+        >>> dict(api_answerer("openai/gpt-4o", 64)(samples))        # doctest: +SKIP
+        {'0001': 'Yes, they are the same.'}
     """
     client = _open_client(model, longest(max_new_tokens))
 

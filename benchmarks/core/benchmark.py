@@ -102,7 +102,12 @@ Lengths = int | Mapping[str, int]
 
 
 def answer_lengths(benchmark: Benchmark[Any], max_new_tokens: int | None = None) -> Lengths:
-    """Return the longest answers to a benchmark's questions. A number of the caller holds for all of them."""
+    """Return the longest answers to a benchmark's questions. A number of the caller holds for all of them.
+
+    Example:
+        >>> answer_lengths(find_benchmark("pope"))
+        32
+    """
     if max_new_tokens is not None or not benchmark.long_answers:
         return max_new_tokens or benchmark.max_new_tokens
     return {**benchmark.long_answers, "other": benchmark.max_new_tokens}
@@ -169,7 +174,12 @@ def find_benchmark(name: str) -> Benchmark[Any]:
 
 
 def with_options(benchmark: Benchmark[Truth], options: Mapping[str, Any]) -> Benchmark[Truth]:
-    """Return a benchmark with some of its own options in force. Raises InputError that names a wrong one."""
+    """Return a benchmark with some of its own options in force. Raises InputError that names a wrong one.
+
+    Example:
+        >>> with_options(find_benchmark("pope"), {}).name
+        'pope'
+    """
     if not options:
         return benchmark
     known = benchmark.options.model_fields if benchmark.options else {}

@@ -150,7 +150,11 @@ def resolve_image(
 
 
 def check_derived_ids(where: str | Path, ids: Iterable[str], derived: Iterable[tuple[str, str]]) -> None:
-    """Raise InputError where an id derived from an original is taken already, or is no valid id."""
+    """Raise InputError where an id derived from an original is taken already, or is no valid id.
+
+    Example:
+        >>> check_derived_ids("questions.jsonl", ["1"], [("1", "1--text")])
+    """
     taken = set(ids)
     for original, derived_id in derived:
         if derived_id in taken or not SAFE_ID.fullmatch(derived_id):

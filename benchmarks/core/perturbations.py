@@ -34,6 +34,10 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
     - mask-25 … mask-100: this share of the 8 x 8 blocks, drawn at random, has the mean colour of the
       sample's images. The blocks are the same in all images of a sample, and for all questions about the same
       images, so that a mask adds no difference between them (ours).
+
+    Example:
+        >>> perturb(Sample(id="1", question="Are they the same?"), "explicit", Path("out")).question
+        'Are they the same? The answer is'
     """
     check_kind(kind)
     if kind == "explicit":
@@ -46,7 +50,11 @@ def perturb(sample: Sample, kind: str, folder: Path, seed: int = 0) -> Sample:
 
 
 def check_kind(kind: str) -> None:
-    """Check the name of a perturbation: raise InputError if there is no such kind."""
+    """Check the name of a perturbation: raise InputError if there is no such kind.
+
+    Example:
+        >>> check_kind("mask-25")
+    """
     if kind not in KINDS:
         raise InputError(f"perturbation {kind!r}: choose {', '.join(KINDS)}")
 

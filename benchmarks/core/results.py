@@ -87,6 +87,11 @@ def with_ids(metrics: Mapping[str, Metric], ids: Sequence[str]) -> dict[str, Met
     Only metrics with ids have paired differences, and only where no id stands twice. Where a metric has one
     value a pair or image, the ids name pairs or images. They must not depend on the answers. Raises
     ValueError for another number of ids than of values.
+
+    Example:
+        >>> metrics = with_ids({"accuracy": mean_metric([1.0, None], "higher")}, ["0001", "0002"])
+        >>> metrics["accuracy"].parts.ids
+        ('0001', '0002')
     """
     names = tuple(ids)
     updated = dict(metrics)
@@ -297,6 +302,10 @@ def write_results(
 
     `samples` holds one record a sample, `about` what else a reader should know. Returns the path of
     `results.json`.
+
+    Example:
+        >>> write_results("out", "pope", {"accuracy": mean_metric([1.0], "higher")}, [])  # doctest: +SKIP
+        PosixPath('out/results.json')
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)

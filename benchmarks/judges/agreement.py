@@ -227,6 +227,11 @@ def compute_agreement(first: Sequence[Labels], second: Sequence[Labels]) -> dict
     `kappa_weighted`, where every label is a number, has quadratic weights (Cohen, 1968), so that 4 and 5
     agree more than 1 and 5. Items are pooled over samples, and intervals draw samples. Labels of None lower
     the coverage. Raises InputError where the judges have different samples, or numbers of items in a sample.
+
+    Example:
+        >>> metrics = compute_agreement([["yes", "no"], ["no"], None], [["yes", "no"], ["yes"], ["no"]])
+        >>> round(metrics["kappa"].value, 3), round(metrics["agreement"].value, 3), metrics["kappa"].n
+        (0.4, 0.667, 2)
     """
     if len(first) != len(second):
         raise InputError(f"agreement: {len(first)} samples by one judge, {len(second)} by the other")

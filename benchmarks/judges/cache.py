@@ -29,7 +29,12 @@ class Reply(NamedTuple):
 
 
 def cache_key(model: str, messages: Sequence[Sequence[Any]], sampling: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of everything that a reply depends on."""
+    """Return the SHA-256 of everything that a reply depends on.
+
+    Example:
+        >>> cache_key("a/b", [("user", "Hi")], {"seed": 0})[:12]
+        'cef11c6c7123'
+    """
     content = {
         "model": model,
         "messages": [list(message) for message in messages],
@@ -45,6 +50,12 @@ class ReplyCache:
     were left unscored, but no prompts, API keys or useless replies. A path of None keeps the replies in
     memory. Raises InputError where the file is no reply cache or cannot be opened, and OSError on a full
     disk, here or in `put`.
+
+    Example:
+        >>> cache = ReplyCache(None)
+        >>> cache.put("key", Reply("{}", "stop"))
+        >>> cache.get("key"), cache.get("other")
+        (Reply(text='{}', stop='stop'), None)
     """
 
     def __init__(self, path: str | Path | None) -> None:

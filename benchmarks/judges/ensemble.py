@@ -35,6 +35,10 @@ def majority_labels(judgements: Sequence[Judgement[Item]], tie: Item | None = No
     The sample stays unscored unless more than half of the judges scored it. An item without a majority gets
     the label `tie`; if that is None, the sample is unscored as `disagreement`. Raises ValueError for
     different numbers of items.
+
+    Example:
+        >>> majority_labels([Judgement(("a",)), Judgement(("a",)), Judgement(("b",))]).items
+        ('a',)
     """
     scored = scored_items(judgements)
     if scored is None:

@@ -22,7 +22,12 @@ NOTE = "published.json"  # beside the questions: what they were made of
 
 
 def find_layout(benchmark: str, path: Path) -> Layout | None:
-    """Return the layout of published data of a benchmark; None if they have the benchmark's own form."""
+    """Return the layout of published data of a benchmark; None if they have the benchmark's own form.
+
+    Example:
+        >>> find_layout("mmreason", Path("questions.jsonl")) is None
+        True
+    """
     return next((each for each in LAYOUTS if each.benchmark == benchmark and each.matches(path)), None)
 
 
@@ -32,6 +37,10 @@ def unpack(benchmark: str, path: Path, folder: Path, limit: int | None = None) -
     The folder gets `samples.jsonl`, and `images/` where images stand inside the published files. What an
     earlier call made of the same data is kept. Raises InputError for an invalid row, which it names, or other
     data in the folder.
+
+    Example:
+        >>> unpack("mmreason", Path("MMReason_testmini.tsv"), Path("results/data"))      # doctest: +SKIP
+        PosixPath('results/data/samples.jsonl')
     """
     layout = find_layout(benchmark, path)
     if layout is None:

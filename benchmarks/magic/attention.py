@@ -50,6 +50,11 @@ def measure_box_attention(
     Boxes are in pixels. One above the minimum lift is attended; ours is 1, more than uniform attention.
     Returns None without attention or with a weight that is not finite. Raises InputError for an empty map or
     a negative weight.
+
+    Example:
+        >>> view = AttentionView(np.array([[3.0, 1.0]]), (0, 0, 20, 10))
+        >>> measure_box_attention([view], [(0, 0, 10, 10), (10, 0, 10, 10)]).attended
+        frozenset({1})
     """
     maps = [np.asarray(view.weights, float) for view in views]
     if any(weights.ndim != 2 or not weights.size for weights in maps):

@@ -59,6 +59,11 @@ class MagicQuestion(BaseModel):
         steps: an annotated reasoning chain, for StepSense and Self-Heal.
         prompt: the complete prompt, in place of the question with our instructions.
         system: the system prompt.
+
+    Example:
+        >>> question = {"id": "1", "image": "a.png", "question": "Is it red?", "answer": "yes"}
+        >>> MagicQuestion.model_validate(question | {"objects": [[0, 0, 5, 5]]}).objects
+        [(0, 0, 5, 5)]
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -129,7 +134,16 @@ def _resolve_images(question: MagicQuestion, path: str | Path, line: int) -> Mag
 
 
 def make_heal_cases(question: MagicQuestion) -> list[HealCase]:
-    """Return the cases of Self-Heal of a question, one per run of wrong steps inside its annotated chain."""
+    """Return the cases of Self-Heal of a question, one per run of wrong steps inside its annotated chain.
+
+    Example:
+        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "yes"}
+        >>> fields |= {"objects": [[0, 0, 5, 5]]}
+        >>> wrong = {"text": "It is blue.", "correct": False, "correction": "It is red."}
+        >>> steps = [{"text": "I see R1.", "correct": True}, wrong] + [{"text": "So.", "correct": True}] * 2
+        >>> make_heal_cases(MagicQuestion.model_validate(fields | {"steps": steps}))
+        [HealCase(injected=['I see R1.', 'It is blue.'], corrections=['It is red.'])]
+    """
     texts = [step.text for step in question.steps]
     return [
         HealCase(

@@ -23,6 +23,11 @@ def magiscore(
     questions. NAME_macro_... are means over questions, where an answer without a box counts as 0: the paper
     does not say so, but in its table 2 macro precisions are far below micro ones. NAME_macro_..._cited are
     means over the answers with a box.
+
+    Example:
+        >>> scores = magiscore([{1, 2}, set()], [{1}, {3}])
+        >>> scores["magiscore_micro_f1"].value, scores["magiscore_macro_f1"].value
+        (0.5, 0.3333333333333333)
     """
     rows: list[Counts | None] = [
         None if numbers is None else (len(set(numbers) & set(true)), len(set(numbers)), len(set(true)))
@@ -82,6 +87,11 @@ def step_sense(labels: Sequence[Sequence[bool | None] | None]) -> dict[str, Metr
     Labels are [answer][step], None for a step or an answer without. `stepsense` pools all steps,
     `stepsense_macro` is the mean over answers, and `stepsense_labelled` the share of steps with a label, in
     the answers with labels.
+
+    Example:
+        >>> metrics = step_sense([[True, True, True], [False, None], []])
+        >>> [metrics[name].value for name in ("stepsense", "stepsense_macro", "stepsense_labelled")]
+        [0.75, 0.5, 0.8]
     """
     labelled = [[label for label in steps or () if label is not None] for steps in labels]
     correct_rows = [(float(sum(steps)), float(len(steps))) if steps else None for steps in labelled]
@@ -102,6 +112,10 @@ def self_heal(healed: Sequence[Sequence[bool | None]], name: str = "self_heal") 
 
     The interval and `n` are over questions, because the runs of a question depend on each other. NAME_judged
     is the share of runs with a verdict.
+
+    Example:
+        >>> self_heal([[True, False], [], [True, None]])["self_heal"].value
+        0.6666666666666666
     """
     with_runs = [runs for runs in healed if runs]
     verdicts = [[verdict for verdict in runs if verdict is not None] for runs in with_runs]

@@ -19,6 +19,12 @@ def label_by_rules(question: MagicQuestion, response: str | None) -> MagicLabels
 
     Steps have labels only if each is one of the annotated steps, or if the objects of the synthetic world are
     known and a step is about them. Only a judge can tell whether a continuation states a correction.
+
+    Example:
+        >>> fields = {"id": "1", "image": "a.png", "question": "?", "answer": "cat"}
+        >>> question = MagicQuestion.model_validate(fields | {"objects": [[0, 0, 5, 5]]})
+        >>> label_by_rules(question, "R1 has ears.\\nAnswer: a cat").correct
+        True
     """
     if response is None:
         return MagicLabels()

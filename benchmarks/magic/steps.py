@@ -41,12 +41,22 @@ class Span(NamedTuple):
 
 
 def split_steps(text: str) -> list[str]:
-    """Split a response into sentences; each is one reasoning step (section 3.2). A line also ends a sentence."""
+    """Split a response into sentences; each is one reasoning step (section 3.2). A line also ends a sentence.
+
+    Example:
+        >>> split_steps("I see R1. It is red!  So yes.")
+        ['I see R1.', 'It is red!', 'So yes.']
+    """
     return [part.strip() for part in _SENTENCE.split(text) if re.search(r"\w", part)]
 
 
 def reasoning_steps(response: str) -> list[str]:
-    """Return the steps before the line with the answer; all sentences if there are none."""
+    """Return the steps before the line with the answer; all sentences if there are none.
+
+    Example:
+        >>> reasoning_steps("R1 is a cat.\\n**Answer**: A cat.")
+        ['R1 is a cat.']
+    """
     answers = list(_ANSWER.finditer(response))
     steps = split_steps(response[: answers[-1].start()]) if answers else []
     return steps or split_steps(response)
@@ -89,6 +99,10 @@ def find_wrong_spans(correct: Sequence[bool]) -> list[Span]:
     """Return each maximal run of wrong steps s_i ... s_j with 2 <= i <= j <= n - 2 (section 4.3).
 
     A run that reaches beyond these bounds is left out completely.
+
+    Example:
+        >>> find_wrong_spans([True, False, False, True, True, False])
+        [Span(first=2, last=3)]
     """
     spans: list[Span] = []
     start: int | None = None

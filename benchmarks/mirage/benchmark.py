@@ -106,6 +106,12 @@ def ask_questions(truth: MirageTruth) -> list[Sample]:
     """Return every question, then the requests to classify those with hints, as `ID--topic`.
 
     The synthetic world needs no such requests, because rules find the topics.
+
+    Example:
+        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
+        >>> questions = [MirageQuestion(id="1", question_hint="Count on from 2.", **fields)]
+        >>> [sample.id for sample in ask_questions(MirageTruth(questions))]
+        ['1', '1--topic']
     """
     classified = [question for question in truth.questions if _asks_topic(truth, question)]
     return [_make_sample(question, _build_prompt(question)) for question in truth.questions] + [
@@ -140,6 +146,12 @@ def follow_up(truth: MirageTruth, responses: Mapping[str, str], corrected: bool 
     """Return the questions with hints, as `ID--hinted`, once their topics are known.
 
     With `corrected`, return also the questions with a chain, as `ID--corrected` and `ID--own-chain`.
+
+    Example:
+        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
+        >>> truth = MirageTruth([MirageQuestion(id="1", question_hint="Count on from 2.", **fields)])
+        >>> follow_up(truth, {"1--topic": "arithmetic"})[0].id
+        '1--hinted'
     """
     samples = []
     for question in truth.questions:

@@ -99,6 +99,12 @@ def correlate(
         - p, p_holm: two-sided p value of no correlation, and the same corrected by Holm's rule over all pairs
         - p_permutation: that of 9999 shuffles of one column, within the cases' `blocks` if there are any
         - n: number of cases with values in both columns
+
+    Example:
+        >>> result = correlate({"a": [1, 2, 3, 4], "b": [2, 4, 6, 9]})
+        >>> pair = result.sel(column="a", other="b")
+        >>> round(pair.r.item(), 4), pair.n.item()
+        (0.9944, 4)
     """
     if len({len(column) for _, column in columns.items()}) > 1:
         raise InputError("the columns to correlate have different lengths")
@@ -112,6 +118,7 @@ def correlate(
         numbers[:, i, j] = numbers[:, j, i] = row
     names = ("r", "low", "high", "p", "p_permutation", "n")
     matrices = {name: (("column", "other"), matrix) for name, matrix in zip(names, numbers, strict=True)}
+    matrices["n"] = (("column", "other"), numbers[5].astype(int))
     matrices["p_holm"] = (("column", "other"), _correct_pairs(numbers[3]))
     return xr.Dataset(matrices, coords={"column": list(columns), "other": list(columns)})
 

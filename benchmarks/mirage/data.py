@@ -35,6 +35,10 @@ class MirageQuestion(BaseModel):
         named_topic: the topic that a classifier named, from `mmprobe rewrite`. Without it, the model that is
             asked names the topic itself.
         system: the system prompt. A question with its own system prompt is asked without our instructions.
+
+    Example:
+        >>> MirageQuestion(id="1", question="2 + 2?", topic="arithmetic", type="free_form", answer="4").steps
+        []
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -96,6 +100,12 @@ def is_correct(question: MirageQuestion, response: str, threshold: float = THRES
 
     The answer must stand in a declared form (docs/readers.md): an option by its letter or text, one number,
     or the words of the true answer. `threshold` is the largest relative error of an approximate answer.
+
+    Example:
+        >>> fields = {"id": "1", "question": "?", "topic": "statistical", "type": "approximate"}
+        >>> question = MirageQuestion.model_validate(fields | {"answer": "200"})
+        >>> is_correct(question, "The answer is 204."), is_correct(question, "200 of 300")
+        (True, None)
     """
     if not response.strip():
         return None

@@ -79,6 +79,13 @@ def add_hints(question: MirageQuestion, prompt: str, topic: Topic | None) -> str
 
     If the classifier named the true `topic`, the question's own `topic_hint` is used, if there is one, else
     ours for the named topic. A topic of None adds no topic hint.
+
+    Example:
+        >>> fields = {"id": "1", "question": "How long is AB?", "question_hint": "AB is half of AC."}
+        >>> fields |= {"topic": "geometry", "type": "free_form", "answer": "3 cm"}
+        >>> question = MirageQuestion.model_validate(fields)
+        >>> add_hints(question, question.question, None)
+        'How long is AB?\\n\\nAB is half of AC.'
     """
     own_hint = question.topic_hint if topic == question.topic else None
     topic_hint = own_hint or (None if topic is None else TOPIC_HINTS[topic])

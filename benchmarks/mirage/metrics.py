@@ -17,6 +17,11 @@ def accuracy(correct: Sequence[bool | None], scored: Sequence[bool] | None = Non
 
     `accuracy` is over all scored questions (by default all); a response without an answer (None) is wrong.
     `accuracy_answered` is over the questions with an answer.
+
+    Example:
+        >>> metrics = accuracy([True, False, None, None])
+        >>> metrics["accuracy"].value, metrics["accuracy_answered"].value
+        (0.25, 0.5)
     """
     is_scored = [True] * len(correct) if scored is None else scored
     values = [right is True if known else None for right, known in zip(correct, is_scored, strict=True)]
@@ -33,6 +38,11 @@ def factuality(
     are means over questions; NAME_zero is the same where a response without any item counts 0, since silence
     raises NAME; NAME_micro is from the counts of all questions. `reasonable`, 0 to 1, is the weight of
     REASONABLE as a match; the paper's matches are binary, and ours is 0.
+
+    Example:
+        >>> matches = Matches(predicted=("MATCH", "CONFLICT"), true=("MATCH",))
+        >>> round(factuality([matches])["f_step"].value, 3)
+        0.667
     """
     if not 0 <= reasonable <= 1:
         raise InputError(f"reasonable {reasonable}: must be a share from 0 to 1")
@@ -72,7 +82,13 @@ def _f_score(counts: np.ndarray) -> np.ndarray:
 
 
 def hallucination_rates(verdicts: Sequence[Mapping[Kind, bool] | None]) -> dict[str, Metric]:
-    """Return the share of reasoning chains with each kind of hallucination (table 3), and with any kind."""
+    """Return the share of reasoning chains with each kind of hallucination (table 3), and with any kind.
+
+    Example:
+        >>> rates = hallucination_rates([dict.fromkeys(KINDS, False) | {"spatial": True}, None])
+        >>> rates["spatial_rate"].value, rates["any_rate"].n
+        (1.0, 1)
+    """
     rates = {
         f"{kind}_rate": mean_metric(
             [None if verdict is None else verdict[kind] for verdict in verdicts], "lower"
@@ -95,6 +111,11 @@ def lhs(scores: Sequence[Scores]) -> dict[str, Metric]:
     - lhs_sd_questions, lhs_sd_judges, lhs_sd_references: standard deviation (n - 1) of `lhs` over questions,
       and of the means of judges and of references. The paper does not say which it prints.
     - lhs_judgements: share of the requested judgements that were given
+
+    Example:
+        >>> metrics = lhs([[[(5, 5, 5, 5, 5), (3, 3, 3, 3, 3)]]])
+        >>> metrics["lhs"].value, metrics["lhs_of_five"].value
+        (0.75, 0.8)
     """
     unit = (_scores_to_array(scores) - 1) / 4
     chain_scores = _mean_finite(unit, 3)

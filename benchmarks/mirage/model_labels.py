@@ -225,7 +225,12 @@ def _kinds_request(question: MirageQuestion, response: str) -> JudgeRequest[bool
 
 
 def read_extraction(reply: str) -> Extraction:
-    """Return the steps and claims between the tags of a reply, 1 to 10 of each (section 3.2 and figure 8)."""
+    """Return the steps and claims between the tags of a reply, 1 to 10 of each (section 3.2 and figure 8).
+
+    Example:
+        >>> read_extraction('{"marked": "<step>Halve 6.</step> <claim>It is 3.</claim>"}').claims
+        ('It is 3.',)
+    """
     (marked,) = _read_marked(reply)
     return Extraction(_find_tagged(marked, "step"), _find_tagged(marked, "claim"))
 

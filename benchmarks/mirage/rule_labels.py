@@ -33,6 +33,11 @@ def label_by_rules(
     the same as a true one: only a judge compares free prose. An answer that rules cannot read is unscored, as
     `unread`. `responses` are all responses by id; `topic` is what the classifier named, if it was asked
     (`classified`).
+
+    Example:
+        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
+        >>> label_by_rules(MirageQuestion(id="1", **fields), {"1": "The answer is 4."}).correct
+        True
     """
     response = responses.get(question.id)
     texts = {
@@ -71,6 +76,12 @@ def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str])
 
     Every sentence counts as both, but one that states a true step and no true claim is only a step, and vice
     versa.
+
+    Example:
+        >>> extract_by_rules("I halve 6. So it is 3.", ["I halve 6."], ["So it is 3."]).claims
+        ('So it is 3.',)
+        >>> extract_by_rules("I halve 6. Nice.", ["I halve 6."], []) is None
+        True
     """
     sentences = split_sentences(response)
     if not all(is_drawn(sentence) or _is_stated(sentence, (*steps, *claims)) for sentence in sentences):
@@ -87,7 +98,12 @@ def extract_by_rules(response: str, steps: Sequence[str], claims: Sequence[str])
 
 
 def match_by_rules(predicted: Sequence[str], true: Sequence[str]) -> Matches:
-    """Label each item MATCH if the other list states it, else CONFLICT."""
+    """Label each item MATCH if the other list states it, else CONFLICT.
+
+    Example:
+        >>> match_by_rules(["Therefore: The star was removed."], ["The star was removed.", "No."]).true
+        ('MATCH', 'CONFLICT')
+    """
 
     def label(items: Sequence[str], others: Sequence[str]) -> tuple[MatchLabel, ...]:
         return tuple("MATCH" if _is_stated(item, others) else "CONFLICT" for item in items)

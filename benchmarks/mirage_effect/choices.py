@@ -26,7 +26,13 @@ def find_option(question: ChoiceQuestion, response: str) -> str | None:
 
 
 def is_correct(question: ChoiceQuestion, response: str | None) -> bool | None:
-    """Return whether a response is right; None without a response or if it is unread. A refusal is not right."""
+    """Return whether a response is right; None without a response or if it is unread. A refusal is not right.
+
+    Example:
+        >>> question = ChoiceQuestion(id="1", question="How many?", answer="three")
+        >>> is_correct(question, "The answer is three."), is_correct(question, ""), is_correct(question, None)
+        (True, False, None)
+    """
     if response is None:
         return None
     if not question.choices:
@@ -36,7 +42,13 @@ def is_correct(question: ChoiceQuestion, response: str | None) -> bool | None:
 
 
 def normalize_answer(question: ChoiceQuestion, response: str) -> str | None:
-    """Return the declared answer as text with its case folded, to count equal answers; None if it is unread."""
+    """Return the declared answer as text with its case folded, to count equal answers; None if it is unread.
+
+    Example:
+        >>> question = ChoiceQuestion(id="1", question="Which?", choices={"A": "Cat", "B": "dog"}, answer="B")
+        >>> normalize_answer(question, "(A)")
+        'cat'
+    """
     if question.choices:
         letter = find_option(question, response)
         return None if letter is None else question.choices[letter].casefold()

@@ -30,6 +30,10 @@ class ChoiceQuestion(BaseModel):
         answer: the right letter, or the short answer to an open question.
         prompt: the complete prompt, in place of the question with its options and our instruction.
         system: the system prompt.
+
+    Example:
+        >>> ChoiceQuestion(id="1", question="Which?", choices={"A": "cat", "B": "dog"}, answer="B").category
+        ''
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -87,7 +91,13 @@ def load_imageless(path: str | Path) -> list[ImagelessQuestion]:
 
 @cache
 def imageless_questions() -> tuple[ImagelessQuestion, ...]:
-    """Return our 200 questions about missing images: 20 categories of 10, in the shape of Phantom-0."""
+    """Return our 200 questions about missing images: 20 categories of 10, in the shape of Phantom-0.
+
+    Example:
+        >>> questions = imageless_questions()
+        >>> len(questions), questions[0].category
+        (200, 'medical/chest x-ray')
+    """
     text = Path(__file__).with_name("questions.yaml").read_text(encoding="utf-8")
     return tuple(
         ImagelessQuestion(f"{category.replace('/', '-').replace(' ', '-')}-{number:02d}", category, question)

@@ -23,6 +23,13 @@ def mirage_rates(labels: Sequence[ImagelessLabels | None]) -> dict[str, Metric]:
     `mirage_rate` is 1 - share of answers that notice the missing image or are unsure, as in the paper;
     `describes_rate` the share that state a visual detail; `mirage_rate_described` the share that do and do
     not notice: here, general answers and refusals are no mirages.
+
+    Example:
+        >>> pairs = [(False, True), (False, False), (True, False)]
+        >>> labels = [ImagelessLabels(notices, describes) for notices, describes in pairs]
+        >>> rates = mirage_rates(labels)
+        >>> round(rates["mirage_rate"].value, 3), round(rates["mirage_rate_described"].value, 3)
+        (0.667, 0.333)
     """
     mirages = [None if label is None else not label.notices for label in labels]
     descriptions = [None if label is None else label.describes for label in labels]
@@ -81,7 +88,13 @@ def mirage_scores(
 
 
 def answer_shares(answers: Sequence[str | None]) -> dict[str, Metric]:
-    """Return the share of each answer to a prompt, None too, most frequent first (section 7.4, figure 2)."""
+    """Return the share of each answer to a prompt, None too, most frequent first (section 7.4, figure 2).
+
+    Example:
+        >>> shares = answer_shares(["melanoma", "melanoma", "naevus", None])
+        >>> [(answer, share.value) for answer, share in shares.items()]
+        [('melanoma', 0.5), ('naevus', 0.25), ('no answer found', 0.25)]
+    """
     texts = [NO_ANSWER if answer is None else answer for answer in answers]
     counts = sorted(Counter(texts).items(), key=lambda item: (-item[1], item[0]))
     return {answer: mean_metric([text == answer for text in texts], "neither") for answer, _ in counts}
@@ -113,7 +126,13 @@ class Similarity(NamedTuple):
 def answer_similarity(
     present: Sequence[str], absent: Sequence[str], permutations: int = PERMUTATIONS, seed: int = 0
 ) -> Similarity:
-    """Return how similar the answers with and without the image are (section 2.2). Grounded answers differ."""
+    """Return how similar the answers with and without the image are (section 2.2). Grounded answers differ.
+
+    Example:
+        >>> result = answer_similarity(["cat", "dog"] * 10, ["cat"] * 20)
+        >>> result.similarity.value, result.p < 0.01
+        (0.5, True)
+    """
     answers = sorted({*present, *absent})
     n = len(present), len(absent)
     if not min(n):
@@ -142,6 +161,11 @@ def answer_similarity(
 
 
 def answers_kept(present: Sequence[str | None], absent: Sequence[str | None]) -> Metric:
-    """Return the share of questions with the same answer with and without the image, ours."""
+    """Return the share of questions with the same answer with and without the image, ours.
+
+    Example:
+        >>> answers_kept(["A", "B", None], ["A", "C", "D"]).value
+        0.5
+    """
     pairs = zip(present, absent, strict=True)
     return mean_metric([None if a is None or b is None else a == b for a, b in pairs], "lower")

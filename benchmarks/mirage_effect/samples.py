@@ -76,7 +76,13 @@ def ask_questions(
     truth: MirageEffectTruth,
     options: MirageEffectOptions = MirageEffectOptions(),  # noqa: B008
 ) -> list[Sample]:
-    """Return the questions with known answers in every way of asking; then the questions without images."""
+    """Return the questions with known answers in every way of asking; then the questions without images.
+
+    Example:
+        >>> question = ChoiceQuestion(id="1", images=["a.png"], question="What is it?", answer="a cat")
+        >>> [sample.id for sample in ask_questions(MirageEffectTruth([], [question]))][:3]
+        ['1', '1--absent', '1--guess']
+    """
     for question in truth.choices:
         if not question.images:
             raise InputError(f"question {question.id!r}: has no 'images', so none can be taken away")

@@ -48,6 +48,13 @@ def synthetic_questions(samples: Sequence[Sample]) -> list[ChoiceQuestion]:
     They ask for the colour of a shape, whether it is there, and whether a missing shape is there. The model
     does not see the options, as in its training. Raises InputError where no sample asks such a question, or
     an answer is no option.
+
+    Example:
+        >>> fields = {"answer": "The star is red.", "metadata": {"type": "colour"}}
+        >>> sample = Sample(id="1", question="What colour is the star?", **fields)
+        >>> question = synthetic_questions([sample])[0]
+        >>> question.choices[question.answer]
+        'red'
     """
     questions = []
     for sample in samples:

@@ -19,7 +19,15 @@ def read_data(path: Path) -> list[Sample]:
 
 
 def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
-    """Score answers by question id."""
+    """Score answers by question id.
+
+    Example:
+        >>> metadata = {"subtask": "count", "image": "a.png"}
+        >>> samples = [Sample(id=x, question="?", answer=x, metadata=metadata) for x in ("yes", "no")]
+        >>> metrics, _ = score_answers(samples, {"yes": "Yes", "no": "Yes"})
+        >>> metrics["count"].value, metrics["count_accuracy_plus"].value
+        (50.0, 0.0)
+    """
     answers = match_responses(samples, responses, "MME")
     records = [make_record(sample, answers.get(sample.id)) for sample in samples]
     return compute_metrics(records), records

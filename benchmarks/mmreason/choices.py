@@ -62,6 +62,13 @@ def to_open_question(question: ReasonQuestion) -> ReasonQuestion | None:
 
     An open question is returned as it is. Its true answer must be more than a mark such as `b` or `(2)`: the
     options of such a question were not recognised.
+
+    Example:
+        >>> text = "How long is AB? (A) 2 cm (B) 3 cm"
+        >>> question = ReasonQuestion(id="1", question=text, answer="B", discipline="math", source="own")
+        >>> open_question = to_open_question(question)
+        >>> open_question.question, open_question.answer
+        ('How long is AB?', '3 cm')
     """
     options = find_options(question)
     if options is None:
@@ -77,6 +84,12 @@ def is_open_without_choices(question: str, choices: Mapping[str, str], answer: s
 
     It has not if it refers to the options ("which of the following"), if an option refers to others ("none of
     the above"), or if two options differ only in case. The rules are coarse, ours; the authors chose by hand.
+
+    Example:
+        >>> is_open_without_choices("How long is AB?", {"A": "2 cm", "B": "3 cm"}, "B")
+        True
+        >>> is_open_without_choices("Which of the following statements is true?", {"A": "x", "B": "y"}, "A")
+        False
     """
     texts = [fold(text) for text in choices.values()]
     if answer not in choices or not all(texts) or len(set(texts)) < len(texts):
@@ -85,7 +98,15 @@ def is_open_without_choices(question: str, choices: Mapping[str, str], answer: s
 
 
 def to_choice_question(question: ReasonQuestion) -> ReasonQuestion | None:
-    """Return a question with its options as A, B, C ... on lines of their own; None if it has no options."""
+    """Return a question with its options as A, B, C ... on lines of their own; None if it has no options.
+
+    Example:
+        >>> text = "How long is AB? \u2460 2 cm \u2461 3 cm"
+        >>> question = ReasonQuestion(id="1", question=text, answer="\u2461", discipline="math", source="own")
+        >>> with_options = to_choice_question(question)
+        >>> with_options.answer, with_options.question
+        ('B', 'How long is AB?\\nA. 2 cm\\nB. 3 cm')
+    """
     options = find_options(question)
     if options is None or options.mark not in options.choices:
         return None

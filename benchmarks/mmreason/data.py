@@ -24,6 +24,10 @@ class ReasonQuestion(BaseModel):
         choices: text of each option by its mark, for a multiple-choice question. `answer` is then a mark.
         solution: the true reasoning, step by step. Without it, steps cannot be scored.
         system: the system prompt. A question with its own system prompt is asked without our instruction.
+
+    Example:
+        >>> ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own").solution
+        []
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,5 +61,10 @@ def is_correct(question: ReasonQuestion, response: str) -> bool | None:
 
     The answer must stand in a declared form (docs/readers.md): the same words or number, or an equal
     expression.
+
+    Example:
+        >>> question = ReasonQuestion(id="1", question="?", answer="12", discipline="math", source="own")
+        >>> is_correct(question, "3 x 4 = 12. The answer is 12."), is_correct(question, "11 or 12")
+        (True, None)
     """
     return VALUES[judge_statement(response, question.answer)]

@@ -23,7 +23,13 @@ STEP_SCORES: dict[StepLabel, float] = {"correct": 1.0, "unverifiable": 0.5, "inc
 
 
 def accuracy_tables(questions: Sequence[ReasonQuestion], correct: Sequence[bool | None]) -> dict[str, Metric]:
-    """Return the final accuracy by discipline (table 3), by source (table 4), and by level."""
+    """Return the final accuracy by discipline (table 3), by source (table 4), and by level.
+
+    Example:
+        >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
+        >>> accuracy_tables([question], [True])["s_final[discipline=math]"].value
+        1.0
+    """
 
     def compute(members: list[int]) -> dict[str, Metric]:
         accuracy = mean_metric([correct[i] for i in members], "higher")
@@ -53,6 +59,11 @@ def step_scores(labels: Sequence[Sequence[StepLabel] | None]) -> dict[str, Metri
 
     `s_inter` is the mean over responses, `s_inter_micro` that over the steps of all, and `correct_steps` and
     so on are shares of these steps. A response without steps is undefined.
+
+    Example:
+        >>> metrics = step_scores([["correct"], ["incorrect", "unverifiable", "correct"], []])
+        >>> metrics["s_inter"].value, metrics["s_inter_micro"].value, metrics["s_inter"].n
+        (0.75, 0.625, 2)
     """
     rows = [
         (*(float(list(steps).count(label)) for label in STEP_SCORES), float(len(steps))) if steps else None
@@ -76,6 +87,10 @@ def relevance_rate(correct_text: Sequence[bool | None], correct_full: Sequence[b
     Both are over the questions that were scored both ways (None was not). The rate is below 0 if the images
     do harm, and undefined if no answer with images is right. The paper gives no formula; this one fits the
     eight entries of table 5.
+
+    Example:
+        >>> relevance_rate([True, False, False], [True, True, False]).value
+        0.5
     """
     rows = [
         None if text is None or full is None else (float(text), float(full))
@@ -107,7 +122,12 @@ def choice_metrics(correct: Sequence[tuple[bool | None, bool | None]]) -> dict[s
 
 
 def error_tally(errors: Sequence[ErrorType | None]) -> dict[str, Metric]:
-    """Return the share of wrong responses with each type of error (section 5.3 and figure 4)."""
+    """Return the share of wrong responses with each type of error (section 5.3 and figure 4).
+
+    Example:
+        >>> error_tally(["reasoning", "perception", "reasoning", None])["reasoning_share"].n
+        3
+    """
     for error in errors:
         if error is not None and error not in ERROR_TYPES:
             raise InputError(f"unknown type of error {error!r}; use one of {', '.join(ERROR_TYPES)}")

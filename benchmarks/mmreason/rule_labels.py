@@ -13,7 +13,13 @@ _MIN_SHARED_WORDS = 2  # words apart from values that two sentences must share t
 
 
 def label_by_rules(question: ReasonQuestion, responses: Mapping[str, str]) -> ReasonLabels:
-    """Label the answers to one question by rules, from all responses by id."""
+    """Label the answers to one question by rules, from all responses by id.
+
+    Example:
+        >>> question = ReasonQuestion(id="1", question="2 + 2?", answer="4", discipline="math", source="own")
+        >>> label_by_rules(question, {"1": "The answer is 4."}).correct
+        True
+    """
     texts = {"answer": responses.get(question.id), "text": responses.get(question.id + TEXT)}
     correct = {name: None if text is None else is_correct(question, text) for name, text in texts.items()}
     response = texts["answer"]

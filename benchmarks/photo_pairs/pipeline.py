@@ -104,6 +104,10 @@ def make_photo_pairs(
 
     Raises InputError where a file or an argument is wrong, `out` holds something else, or no image gave a
     pair.
+
+    Example:
+        >>> make_photo_pairs("val2017", "instances_val2017.json", "photos", 100).pairs      # doctest: +SKIP
+        100
     """
     images, annotations, out = Path(images), Path(annotations), Path(out)
     rules = rules or Rules()

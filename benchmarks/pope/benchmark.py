@@ -27,7 +27,14 @@ def _find_images(path: Path) -> Path | None:
 
 
 def score_answers(samples: list[Sample], responses: Mapping[str, str]) -> Scored:
-    """Score answers by question id."""
+    """Score answers by question id.
+
+    Example:
+        >>> samples = [Sample(id=name, question="?", answer="yes") for name in "12"]
+        >>> metrics, records = score_answers(samples, {"1": "Yes.", "2": "Perhaps"})
+        >>> metrics["accuracy"].value, metrics["accuracy_known"].value, metrics["unknown"].value
+        (0.5, 1.0, 0.5)
+    """
     answers = match_responses(samples, responses, "POPE")
     records = [make_record(sample, answers.get(sample.id)) for sample in samples]
     return compute_metrics(records), records

@@ -39,6 +39,12 @@ def draw_pope(
     `limit` images are drawn from those that show and lack `per_image` objects (paper: 500); None takes all.
     The `a` of the template becomes `an` before a vowel. Raises InputError where no image shows and lacks
     enough objects.
+
+    Example:
+        >>> objects = {"1.jpg": ["dog", "cat"], "2.jpg": ["dog", "orange"], "3.jpg": ["cat"]}
+        >>> rows = draw_pope(objects, "popular", per_image=1, limit=1, template="Is there a {}?")
+        >>> [row["text"] for row in rows]
+        ['Is there a cat?', 'Is there a dog?']
     """
     if setting not in SETTINGS:
         raise InputError(f"setting {setting!r}: must be one of {', '.join(SETTINGS)}")

@@ -107,6 +107,10 @@ def match_claims(
     - type_confusion: right category, another type
     - type_category_mismatch: right type, another category
     - fabrication: none of these
+
+    Example:
+        >>> match_claims([Claim("color", "car"), Claim("remove", "cat")], [Difference("remove", "dog")])
+        ([None, None], ['fabrication', 'type_category_mismatch'])
     """
     true_counts = Counter((difference.type, difference.category) for difference in differences)
 
@@ -186,6 +190,11 @@ def pair_claims(
     Claims that agree are paired first, then claims that conflict, then the rest in order: as many pairs as
     claims in the shorter answer. If each were paired with each, two equal answers with several claims could
     not score 1, and the ratios in the paper's Table 3 would be impossible.
+
+    Example:
+        >>> cat, dog = Claim("remove", "cat"), Claim("remove", "dog")
+        >>> pair_claims([cat, dog], [dog])
+        [(1, 0, 'consistent')]
     """
     pairs: list[tuple[int, int, Agreement]] = []
     open_first = list(range(len(first)))

@@ -135,6 +135,12 @@ def compute_metrics(labels: Sequence[PairLabels]) -> dict[str, Metric]:
     NAME leaves out answers that were not understood, which lowers its coverage; `NAME_unparsed_0` scores them
     as 0, except for consistency ratios. `NAME[difficulty=easy]`, `NAME[type=color]` and `NAME[differences=2]`
     are computed on those pairs. Intervals draw pairs.
+
+    Example:
+        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
+        >>> pair = Pair("7", (Difference("remove", "dog"),))
+        >>> compute_metrics([PairLabels(pair, same="yes", different="yes")])["contradiction_rate"].value
+        1.0
     """
     metrics = _compute_group(labels, f1_parts=_F1_PARTS)
     with_unparsed = _compute_group(labels, unparsed=0.0)

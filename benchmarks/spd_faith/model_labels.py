@@ -163,6 +163,12 @@ def majority_claims(judgements: Sequence[Judgement[JudgedClaim]]) -> Judgement[J
     Words for one category of COCO, such as puppy and dog, are equal. If a judge found a claim twice, the
     second copy is a claim of its own. Words and order come from the first judge that found them. The sample
     stays unscored unless more than half of the judges scored it.
+
+    Example:
+        >>> dog, cat = JudgedClaim("remove", "dog", "no dog"), JudgedClaim("color", "cat", "a black cat")
+        >>> majority = majority_claims([Judgement((dog,)), Judgement((dog, cat)), Judgement((dog,))])
+        >>> [claim.category for claim in majority.items]
+        ['dog']
     """
     scored = scored_items(judgements)
     if scored is None:

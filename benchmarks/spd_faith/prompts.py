@@ -144,7 +144,13 @@ class _Matches(StrictReply):
 
 
 def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
-    """Return the claims of a reply. One that does not quote the answer, but for case and spaces, is unusable."""
+    """Return the claims of a reply. One that does not quote the answer, but for case and spaces, is unusable.
+
+    Example:
+        >>> reply = '{"claims": [{"type": "remove", "category": "dog", "quote": "the dog is gone"}]}'
+        >>> read_claims(reply, "Yes: the dog is  gone.")
+        (JudgedClaim(type='remove', category='dog', text='the dog is gone'),)
+    """
     claims = read_reply(reply, _Claims).claims
     for number, claim in enumerate(claims, 1):
         if not fold(claim.quote) or fold(claim.quote) not in fold(answer):
@@ -155,7 +161,12 @@ def read_claims(reply: str, answer: str) -> tuple[JudgedClaim, ...]:
 
 
 def read_matches(reply: str, claims: int, truths: int) -> tuple[Match, ...]:
-    """Return the matches of a reply, one per claim. Truths count from 1 in the reply, from 0 in the result."""
+    """Return the matches of a reply, one per claim. Truths count from 1 in the reply, from 0 in the result.
+
+    Example:
+        >>> read_matches('{"labels": [{"claim": 1, "truth": 2, "error": null}]}', 1, 2)
+        (Match(truth=1, error=None),)
+    """
     labels = read_reply(reply, _Matches).labels
     if [label.claim for label in labels] != list(range(1, claims + 1)):
         raise UnusableReply(f"it must hold one label for each of the {claims} claims, in their order")

@@ -65,6 +65,11 @@ def parse_row(row: Mapping[str, Any], where: str = "row") -> Pair:
     `differences` may be a list of objects or one object of lists. Colours and places are read from the
     descriptions. Published rows have the caption of the whole pair in the first description; such differences
     get descriptions of their own. Raises InputError for a field that is missing or malformed.
+
+    Example:
+        >>> parse_row({"image_id": 7, "num_differences": 1, "differences": [
+        ...     {"type": "color", "category": "car", "description": "The car turned from red to blue."}]}).id
+        '7'
     """
     name = row.get("image_id", row.get("id"))
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":

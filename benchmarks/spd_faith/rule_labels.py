@@ -34,6 +34,14 @@ def score_by_rules(
 
     Raises InputError for a response that lacks a field, has an unknown id or type, or answers a question
     twice; an id that stands for two pairs; and no responses.
+
+    Example:
+        >>> from mmprobe.benchmarks.spd_faith.data import Difference
+        >>> pairs = [Pair("7", (Difference("remove", "dog"),))]
+        >>> text = "The puppy is gone. The car turned from red to blue."
+        >>> response = {"id": "7", "question_type": "find", "response": text}
+        >>> score_by_rules(pairs, [response])[0]["drf"].value
+        0.5
     """
     answers = group_by_pair(pairs, responses)
     results = [label_by_rules(pair, answers[pair.id]) for pair in pairs if pair.id in answers]

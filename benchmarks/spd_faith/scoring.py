@@ -20,6 +20,12 @@ def compute_scores(labels: PairLabels, unparsed: float | None = None) -> dict[st
 
     None where an answer was not understood or the score divides by zero: the ratios of a pair without
     differences, DRF without claims, and consistency without pairs of claims.
+
+    Example:
+        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
+        >>> pair = Pair("7", (Difference("remove", "dog"), Difference("color", "car")))
+        >>> compute_scores(PairLabels(pair, count=3, count_asked=True))["ds_tolerance"]
+        0.5
     """
     scores: dict[str, float | None] = {}
     n_differences = len(labels.pair.differences)

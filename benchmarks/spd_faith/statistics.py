@@ -12,7 +12,14 @@ from mmprobe.benchmarks.synthetic.scene import DIFFICULTIES, EDIT_TYPES
 
 
 def pair_statistics(pairs: Sequence[Pair]) -> xr.Dataset:
-    """Return numbers of `pairs` (difficulty, differences) and `changes` (difficulty, differences, type)."""
+    """Return numbers of `pairs` (difficulty, differences) and `changes` (difficulty, differences, type).
+
+    Example:
+        >>> from mmprobe.benchmarks.spd_faith.rows import Difference
+        >>> pair = Pair("7", (Difference("remove", "dog"), Difference("color", "car")), "easy")
+        >>> int(pair_statistics([pair]).changes.sel(difficulty="easy", type="color").sum())
+        1
+    """
     kinds = [(pair.difficulty or "unknown", len(pair.differences)) for pair in pairs]
     levels = [name for name in (*DIFFICULTIES, "unknown") if name in {level for level, _ in kinds}]
     counts = sorted({count for _, count in kinds})

@@ -11,6 +11,11 @@ def find_false_claims(record: Mapping[str, Any]) -> dict[str, list[tuple[int, in
 
     A record is a line of samples.jsonl whose `answers` have `id`, `response`, `claims` with their `text`, and
     `errors`.
+
+    Example:
+        >>> claims = {"claims": [{"text": "It moved."}], "errors": ["fabrication"]}
+        >>> find_false_claims({"answers": {"same": {"id": "a", "response": "No. It moved.", **claims}}})
+        {'a': [(4, 13)]}
     """
     answers = record.get("answers")
     by_id = {}

@@ -68,7 +68,13 @@ def object_box(obj: SceneObject) -> Box:
 
 
 def render(scene: Scene) -> np.ndarray:
-    """Draw a scene as RGB pixels, uint8 [112, 112, 3]."""
+    """Draw a scene as RGB pixels, uint8 [112, 112, 3].
+
+    Example:
+        >>> from mmprobe.benchmarks.synthetic.scene import draw_scene
+        >>> render(draw_scene(np.random.default_rng(0), "easy")).shape
+        (112, 112, 3)
+    """
     background = scene.background
     ramp = np.linspace(-0.5, 0.5, IMAGE_PIXELS, dtype=np.float32)
     grey = ramp[:, None] * background.gradient[0] + ramp[None, :] * background.gradient[1]

@@ -34,6 +34,10 @@ def number_regions(
 
     Raises InputError as `load_questions`, or where a question has no relevant box, its image has no room for
     the others, or no question is left.
+
+    Example:
+        >>> number_regions("gqa/questions.jsonl", "gqa/numbered", rule="iou")   # doctest: +SKIP
+        PosixPath('gqa/numbered/samples.jsonl')
     """
     box_rules = BoxRules(**rules)
     questions, out = load_questions(path)[:limit], Path(out)

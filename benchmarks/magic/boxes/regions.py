@@ -68,6 +68,11 @@ def mark_regions(
     people looked who answered correctly. A box that overlaps an earlier one is left out. The order is random,
     ours, so that a number does not reveal whether a box is relevant. `size` is width and height; distractors
     are objects of other questions. Raises InputError for a box beyond the image, no relevant box, or no room.
+
+    Example:
+        >>> regions = mark_regions((100, 100), [(0, 0, 40, 40)], [], [], seed=1)
+        >>> sum(region.relevant for region in regions), len(regions)
+        (1, 4)
     """
     for box in (*objects, *distractors):
         check_box(box, size)
@@ -96,6 +101,12 @@ def saliency_boxes(saliency: np.ndarray, size: tuple[int, int], rules: BoxRules 
     The map [y, x] has any resolution: it is scaled to the image's width and height by linear interpolation,
     divided by its maximum, thresholded and cleaned. Each component, connected by edges or corners, gets a
     box. Raises InputError for an empty map, or a value that is negative or not finite.
+
+    Example:
+        >>> saliency = np.zeros((10, 20))
+        >>> saliency[2:6, 4:10] = 1
+        >>> saliency_boxes(saliency, (20, 10))
+        [(4, 2, 6, 4)]
     """
     saliency = np.asarray(saliency, float)
     if saliency.ndim != 2 or not saliency.size or not np.isfinite(saliency).all() or saliency.min() < 0:
@@ -123,7 +134,13 @@ def saliency_boxes(saliency: np.ndarray, size: tuple[int, int], rules: BoxRules 
 
 
 def prune_overlap(regions: Sequence[MarkedRegion], rules: BoxRules = RULES) -> list[MarkedRegion]:
-    """Remove the boxes that overlap an earlier box by more than the rules allow."""
+    """Remove the boxes that overlap an earlier box by more than the rules allow.
+
+    Example:
+        >>> large = MarkedRegion((0, 0, 10, 10), True, "object")
+        >>> len(prune_overlap([large, MarkedRegion((1, 1, 3, 3), True, "saliency")]))
+        1
+    """
     kept: list[MarkedRegion] = []
     for region in regions:
         if all(_overlap(region.box, other.box, rules.rule) <= rules.overlap for other in kept):
@@ -156,6 +173,13 @@ def adversarial_boxes(
     They are drawn from the candidates, objects of other questions. If there are too few, random boxes are
     added, with sides of 0.1 to 0.3 of the image's, ours; every free place is equally likely. If no place is
     free, the sides are halved. Raises InputError where no room is left.
+
+    Example:
+        >>> regions = adversarial_boxes([(50, 50, 10, 10)], [(0, 0, 40, 40)], (100, 100), seed=0)
+        >>> [region.source for region in regions]
+        ['distractor', 'random', 'random']
+        >>> any(intersection(region.box, (0, 0, 40, 40)) for region in regions)
+        False
     """
     rng = np.random.default_rng(seed)
     width, height = size
@@ -202,7 +226,13 @@ def _draw_free_box(taken: Sequence[Box], size: tuple[int, int], rng: np.random.G
 
 
 def draw_regions(image: Image.Image, boxes: Sequence[Box]) -> Image.Image:
-    """Return a copy of an image with red boxes. Their numbers R1, R2, ... stand in the upper left corners."""
+    """Return a copy of an image with red boxes. Their numbers R1, R2, ... stand in the upper left corners.
+
+    Example:
+        >>> drawn = draw_regions(Image.new("RGB", (60, 60)), [(10, 10, 30, 30)])
+        >>> drawn.getpixel((10, 25))
+        (255, 0, 0)
+    """
     drawn = image.convert("RGB")
     canvas = ImageDraw.Draw(drawn)
     line_width = max(1, round(min(drawn.size) / 200))

@@ -22,6 +22,12 @@ def corrected_prompts(question: MirageQuestion, prompt: str, response: str | Non
     """Return the prompts that ask a question again, by the suffix of their id.
 
     A question without a true chain or without a first answer (`response`) is not asked again.
+
+    Example:
+        >>> fields = {"question": "2 + 2?", "topic": "arithmetic", "type": "free_form", "answer": "4"}
+        >>> question = MirageQuestion(id="1", references=["2 and 2 is 4."], **fields)
+        >>> list(corrected_prompts(question, "2 + 2?", "2 and 2 is 5."))
+        ['--corrected', '--own-chain']
     """
     chain = true_chain(question)
     if chain is None or response is None or not response.strip():

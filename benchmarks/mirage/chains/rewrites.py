@@ -131,7 +131,12 @@ def _question_data(question: MirageQuestion) -> dict[str, Any]:
 
 
 def read_rewrites(reply: str, earlier: Collection[str], count: int) -> tuple[str, ...]:
-    """Return the rewrites of a reply: the number asked for, none empty or equal to another chain."""
+    """Return the rewrites of a reply: the number asked for, none empty or equal to another chain.
+
+    Example:
+        >>> read_rewrites('{"rewrites": ["Three is half of six."]}', ["Half of 6 is 3."], 1)
+        ('Three is half of six.',)
+    """
     rewrites = [text.strip() for text in _read_rewrites(reply)[0]]
     if len(rewrites) != count:
         raise UnusableReply(f"it holds {len(rewrites)} rewrites, {count} are asked for")
@@ -142,7 +147,12 @@ def read_rewrites(reply: str, earlier: Collection[str], count: int) -> tuple[str
 
 
 def read_hint(reply: str) -> tuple[str, ...]:
-    """Return the hint of a reply."""
+    """Return the hint of a reply.
+
+    Example:
+        >>> read_hint('{"hint": "Mind the scale."}')
+        ('Mind the scale.',)
+    """
     hint = _read_hint(reply)[0].strip()
     if not hint:
         raise UnusableReply("the hint is empty")

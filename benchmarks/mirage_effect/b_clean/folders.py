@@ -40,6 +40,10 @@ def clean_questions(
 
     Verdicts are by model and question; None counts as not right. Step 3 is optional: the questions that a
     model trained only on text answers rightly.
+
+    Example:
+        >>> clean_questions({"m": {"a": True, "b": False, "c": False}, "n": {"a": False, "b": False, "c": None}})
+        ['b', 'c']
     """
     removed = set(by_text_model)
     removed |= {name for verdicts in correct_without.values() for name, right in verdicts.items() if right}

@@ -20,6 +20,12 @@ def rank_changes(
     was kept, or a model has no scored question. All models share the resampled questions of the 95 % intervals,
     and both ranks of a change do. `correct_with` is by model whether it answered each question rightly with its
     image; None if not scored.
+
+    Example:
+        >>> correct = {"m": [True, True, False], "n": [False, False, True]}
+        >>> change = rank_changes(["a", "b", "c"], correct, {"c"})["m"]
+        >>> [change[name].value for name in ("rank_before", "rank_after", "rank_change")]
+        [1.0, 2.0, 1.0]
     """
     is_kept = np.array([name in kept for name in ids], bool)
     rows = [[np.nan if v is None else float(v) for v in correct] for correct in correct_with.values()]

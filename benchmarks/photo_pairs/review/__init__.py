@@ -98,6 +98,10 @@ def apply_reviews(out: str | Path, reviews: str | Path) -> ReviewCounts:
     error, nothing is changed. It may be applied again: pairs that were rejected before are skipped. Raises
     InputError where folder or file is not of this kind, a pair is missing, or descriptions and differences
     are not as many.
+
+    Example:
+        >>> apply_reviews("photo-pairs", "reviews.json")                               # doctest: +SKIP
+        ReviewCounts(accepted=90, rejected=8, left=2)
     """
     out, reviews = Path(out), Path(reviews)
     if not (out / "make-pairs.json").is_file():
