@@ -23,6 +23,7 @@ import judging
 import memory
 import overhead
 import prefixes
+import scale
 import threads
 import torch
 import transformers
@@ -32,6 +33,7 @@ import analyses
 import interventions
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+LEFT_OUT = ("full-size", "scale")  # sections that are measured only if they are named
 HEAD = """\
 # What tracing costs
 
@@ -118,6 +120,16 @@ Each analysis of full traces of tiny-spd, whatever their answers say, against re
 and doing nothing with them. Bootstraps and permutations take the same time for any number of traces.""",
         lambda options: analyses.table(options.quick),
     ),
+    "scale": Section(
+        "Runs of many traces",
+        """\
+Processor time and peak memory of commands on runs of copies of default traces of tiny-spd, each command in a process of its own,
+with the modules that it loads. "packs" are files of a thousand traces, as `trace --pack-every 1000` writes them. The first growth
+is the time for a trace of the largest run against that of the smallest, the second is that of the peak memory. The goals are for
+these two. `make perf` leaves this section out, since it takes 6 GB of disk and over an hour:
+`python perf/report.py --write --only scale`.""",
+        lambda options: scale.table(options.quick),
+    ),
     "causes": Section(
         "Causes",
         """\
@@ -184,7 +196,7 @@ def main() -> None:
         "--big", action="store_true", help="also a random model of the size of Qwen2.5-VL-7B"
     )
     arguments = options.parse_args()
-    for name in arguments.only or [name for name in SECTIONS if name != "full-size"]:
+    for name in arguments.only or [name for name in SECTIONS if name not in LEFT_OUT]:
         section = SECTIONS[name]
         text = write_section(section, arguments)
         if arguments.write:

@@ -1,0 +1,182 @@
+"""Processor time and peak memory of commands that read runs of 5,000 to 20,000 traces, and of opening 100,000.
+
+python perf/scale.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+
+import mmprobe as mp
+
+COLUMNS = "| command | traces in | {sizes} | growth of a trace's time | peak MB | growth | goals |"
+SIZES, QUICK_SIZES = (5_000, 10_000, 20_000), (20, 40)
+IN_A_PACK = 1000
+OPENED = 100_000
+COMMANDS = {
+    "open_run": [],
+    "verify": ["verify", "RUN"],
+    "analyze --only attention-decay": ["analyze", "RUN", "--only", "attention-decay"],
+    "report": ["report", "RUN", "--out", "RUN/report.html"],
+}
+
+
+class Cost(NamedTuple):
+    """What a command took.
+
+    Attributes:
+        seconds: of the processor.
+        megabytes: peak memory of the process.
+    """
+
+    seconds: float
+    megabytes: float
+
+
+def trace_pairs(folder: Path, n_pairs: int) -> mp.Run:
+    """Return a run of default traces of tiny-spd, three answers a pair."""
+    from mmprobe.benchmarks.synthetic.pairs import make_pairs
+
+    samples = mp.load_samples(make_pairs(folder / "pairs", n_pairs, 1_800_000, (1, 3), "hard"))
+    samples = [sample for sample in samples if sample.metadata["type"] in ("same", "different", "steps")]
+    model = mp.load_model("tiny-spd", device="cpu")
+    return mp.trace(model, samples, folder / "traced", max_new_tokens=64, batch_size=8)
+
+
+def copy_trace(run: mp.Run, source: str, copy: Path) -> None:
+    """Copy a trace under another name, with checksums of its own."""
+    from mmprobe.cache.checksums import append_checksums
+
+    shutil.copyfile(run.path / "samples" / f"{source}.h5", copy)
+    with h5py.File(copy, "r+") as file:  # this cuts off the checksums
+        file.attrs["id"] = copy.stem
+        file.attrs["sample"] = run.sample(source).model_copy(update={"id": copy.stem}).model_dump_json()
+    with open(copy, "r+b") as file:
+        append_checksums(file)
+
+
+def write_config(run: mp.Run, folder: Path, names: list[str]) -> None:
+    """Write the run.json of a run of copies."""
+    config = json.loads((run.path / "run.json").read_text()) | {"order": names}
+    (folder / "run.json").write_text(json.dumps(config))
+
+
+def make_runs(run: mp.Run, root: Path, sizes: tuple[int, ...]) -> dict[tuple[str, int], Path]:
+    """Return runs of copies by form and size. The smaller ones are links to files of the largest."""
+    from mmprobe.traces.scale.packing import Packer
+
+    together = min(IN_A_PACK, sizes[0])
+    names = [f"c{number:06}" for number in range(sizes[-1])]
+    whole, packed = root / "whole", root / "packed"
+    for folder in (whole, packed):
+        (folder / "samples").mkdir(parents=True)
+        write_config(run, folder, names)
+    for number, name in enumerate(names):
+        copy_trace(run, run.ids[number % len(run)], whole / "samples" / f"{name}.h5")
+        os.link(whole / "samples" / f"{name}.h5", packed / "samples" / f"{name}.h5")
+    Packer(packed, together).finish()
+    folders = {}
+    for size in sizes:
+        files = {"files": (whole, [f"samples/{name}.h5" for name in names[:size]])}
+        files["packs"] = (packed, [f"packs/{number + 1:06}.h5" for number in range(size // together)])
+        for form, (source, paths) in files.items():
+            folder = folders[form, size] = root / f"{form}-{size}"
+            for path in paths:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                os.link(source / path, folder / path)
+            write_config(run, folder, names[:size])
+    return folders
+
+
+def make_names(run: mp.Run, root: Path, size: int) -> Path:
+    """Return a run whose traces are empty files, to be opened and no more."""
+    folder, names = root / "names", [f"c{number:06}" for number in range(size)]
+    (folder / "samples").mkdir(parents=True)
+    for name in names:
+        (folder / "samples" / f"{name}.h5").touch()
+    write_config(run, folder, names)
+    return folder
+
+
+def run_command(name: str, folder: str) -> Cost:
+    """Run a command in this process, and return what it took beyond the imports that every command needs."""
+    from mmprobe.cli import main
+
+    sys.argv = ["mmprobe", *(word.replace("RUN", folder) for word in COMMANDS[name])]
+    began = time.process_time()
+    if name == "open_run":
+        assert len(mp.open_run(folder)) > 0
+    else:
+        try:
+            main()
+        except SystemExit as done:
+            assert not done.code, f"{name} ended with {done.code}"
+    seconds = time.process_time() - began
+    peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    return Cost(seconds, int(peak[1]) / 1024 if peak else float("nan"))
+
+
+def measure(name: str, folder: Path) -> Cost:
+    """Run a command in a process of its own, so that its peak is its own."""
+    command = [sys.executable, __file__, "--measure", name, str(folder)]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return Cost(*json.loads(output.splitlines()[-1]))
+
+
+def format_row(name: str, form: str, costs: dict[int, Cost]) -> str:
+    """Return a row: the costs, and how those of the most traces compare with those of the fewest."""
+    few, many = costs[min(costs)], costs[max(costs)]
+    per_trace = (many.seconds / max(costs)) / (few.seconds / min(costs))
+    seconds = " | ".join(f"{cost.seconds:.2f}" for cost in costs.values())
+    peaks = ", ".join(f"{cost.megabytes:.0f}" for cost in costs.values())
+    growth = f"{many.megabytes / few.megabytes:.2f}"
+    return f"| {name} | {form} | {seconds} | {per_trace:.2f} | {peaks} | {growth} | 1.10, 1.15 |"
+
+
+def measure_runs(folders: dict[tuple[str, int], Path], sizes: tuple[int, ...]) -> list[str]:
+    """Return the rows of all commands."""
+    rows = []
+    for name in COMMANDS:
+        for form in ("files", "packs"):
+            costs = {size: measure(name, folders[form, size]) for size in sizes}
+            rows.append(format_row(name, form, costs))
+            print(rows[-1], flush=True)
+    return rows
+
+
+def table(quick: bool = False) -> str:
+    sizes, opened = (QUICK_SIZES, 100) if quick else (SIZES, OPENED)
+    columns = COLUMNS.format(sizes=" | ".join(f"{size:,}, s" for size in sizes))
+    header = f"{columns}\n{'|---' * (columns.count('|') - 1)}|"
+    print(header)
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        run = trace_pairs(root, 2 if quick else 6)
+        rows = measure_runs(make_runs(run, root, sizes), sizes)
+        cost = measure("open_run", make_names(run, root, opened))
+    sentence = (
+        f"`open_run` of {opened:,} traces in files of their own took {cost.seconds:.2f} s and "
+        f"{cost.megabytes:.0f} MB, with the imports (goal 1 s and 200 MB)."
+    )
+    print(f"\n{sentence}", flush=True)
+    return "\n".join([header, *rows, "", sentence])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        print(json.dumps(run_command(sys.argv[2], sys.argv[3])))
+    else:
+        from toys import parser  # imports torch, which the commands do without
+
+        table(parser(__doc__).parse_args().quick)
