@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -47,49 +47,57 @@ class LayerKeys:
         else:
             self.new_keys.append(call.key[:, :, -1:].clone())
 
-    def compute_rows(self, query: Tensor, row: int, position: int, padding: int) -> AttentionRows:
-        """Return the attention of consecutive queries of one sample.
+    def compute_rows(
+        self, query: Tensor, rows: slice, position: int, paddings: Sequence[int]
+    ) -> list[AttentionRows]:
+        """Return the attention of consecutive queries of some samples.
 
         Args:
-            query: [head, step, dim].
-            row: the sample's row in the batch.
+            query: [sample, head, step, dim].
+            rows: the samples' rows in the batch.
             position: position of the first query, padding included.
-            padding: number of padding tokens before the sample's prompt.
+            paddings: number of padding tokens before each sample's prompt.
 
         Returns:
-            Weights [head, step, key], from the first token after the padding to the last query.
+            For each sample weights [head, step, key], from the first token after the padding to the last query.
         """
         assert self.keys is not None
         query = query.to(self.keys.device)  # the layer's own, where layers are on several
+        keys = self.keys[rows]
         if self.has_cross_attention:
-            scores = _scores(query, self.keys[row], self.scale)
+            scores = _scores(query, keys, self.scale)
             if self.mask is not None:
-                scores = _apply_mask(scores, self.mask[row, :, -1:])
-            return AttentionRows(scores.softmax(-1), has_cross_attention=True)
-        keys = self.keys[row]
+                scores = _apply_mask(scores, self.mask[rows, :, -1:])
+            return [AttentionRows(weights, has_cross_attention=True) for weights in scores.softmax(-1)]
         if self.new_keys:
-            keys = torch.cat([keys, *(new[row] for new in self.new_keys)], 1)
-        steps = query.shape[1]
-        first, end = max(self.first, padding), position + steps
-        scores = _scores(query, keys[:, first - self.first : end - self.first], self.scale)
-        self._add_biases(scores, row, position, first)
+            keys = torch.cat([keys, *(new[rows] for new in self.new_keys)], 2)
+        steps = query.shape[2]
+        first, end = max(self.first, min(paddings)), position + steps
+        scores = _scores(query, keys[:, :, first - self.first : end - self.first], self.scale)
+        self._add_biases(scores, rows, position, first)
         causal = torch.full((steps, steps), float("-inf"), device=query.device).triu_(1)
-        scores[:, :, -steps:] += causal  # every query sees the keys before the first query
+        scores[..., -steps:] += causal  # every query sees the keys before the first query
         if self.window is not None:
             query_positions = torch.arange(position, end, device=query.device)[:, None]
             key_positions = torch.arange(first, end, device=query.device)
             scores.masked_fill_(key_positions <= query_positions - self.window, float("-inf"))
-        weights = scores.softmax(-1)
-        return AttentionRows(F.pad(weights, (first - padding, 0)) if first > padding else weights)
+        for sample, padding in zip(scores, paddings, strict=True):
+            if padding > first:
+                sample[..., : padding - first] = float("-inf")
+        skips = [padding - first for padding in paddings]  # negative where a sliding cache forgot keys
+        return [
+            AttentionRows(weights[..., skip:] if skip >= 0 else F.pad(weights, (-skip, 0)))
+            for weights, skip in zip(scores.softmax(-1), skips, strict=True)
+        ]
 
-    def _add_biases(self, scores: Tensor, row: int, position: int, first: int) -> None:
-        """Add each step's bias to scores [head, step, key], whose keys begin at position `first`."""
-        for step, bias in enumerate(self.biases[: scores.shape[1]]):
+    def _add_biases(self, scores: Tensor, rows: slice, position: int, first: int) -> None:
+        """Add each step's bias to scores [sample, head, step, key], whose keys begin at position `first`."""
+        for step, bias in enumerate(self.biases[: scores.shape[2]]):
             if bias is not None:
-                values = bias[row, :, 0]  # [head, key]; its last key is the query's own
+                values = bias[rows, :, 0]  # [sample, head, key]; its last key is the query's own
                 end = position + step + 1 - first
-                values = values[:, max(values.shape[1] - end, 0) :]
-                scores[:, step, end - values.shape[1] : end] += values
+                values = values[..., max(values.shape[-1] - end, 0) :]
+                scores[:, :, step, end - values.shape[-1] : end] += values
 
     def start_block(self) -> None:
         """Forget the finished block, and the keys that later queries cannot see."""
@@ -152,10 +160,10 @@ def attention_received(call: AttentionCall) -> Tensor:
 
 
 def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Return scaled products [head, query, key]. Consecutive query heads share a key head."""
-    heads, queries, dim = query.shape
-    scores = (query.float() * scale).reshape(len(key), -1, dim) @ key.float().transpose(1, 2)
-    return scores.reshape(heads, queries, -1)
+    """Return scaled products [..., head, query, key]. Consecutive query heads share a key head."""
+    *samples, heads, queries, dim = query.shape
+    grouped = (query.float() * scale).reshape(*samples, key.shape[-3], -1, dim)
+    return (grouped @ key.float().transpose(-1, -2)).reshape(*samples, heads, queries, -1)
 
 
 def _apply_mask(scores: Tensor, mask: Tensor) -> Tensor:

@@ -30,6 +30,13 @@ class AttentionRows(NamedTuple):
     weights: Tensor
     has_cross_attention: bool = False
 
+    def cut(self, count: int, steps: int) -> AttentionRows:
+        """Return the first `count` of `steps` queries, without the keys after the last of them."""
+        if count == steps:
+            return self
+        keys = None if self.has_cross_attention else count - steps
+        return self._replace(weights=self.weights[:, :count, :keys])
+
 
 class UnobservedChange(InputError):
     """Something changes the residual stream where no observer sees it. No trace of the run would be right."""
@@ -87,47 +94,15 @@ class SampleRecorder:
         Args:
             rows_of_layer: returns a layer's rows [head, step, key], or None for a layer that did not run.
         """
-        keys = len(self.prompt.ids) + self.n_steps - 1
-        generated = torch.zeros(keys - len(self.membership), len(Group) + 1, device=self.device)
-        generated[:, Group.GENERATED] = 1
-        membership = torch.cat([self.membership, generated])
-        masses: list[Tensor] = []
-        visuals: dict[str, Tensor] = {}  # filled in place: stacking takes twice the memory
-        for index, layer in enumerate(self.layers):
-            rows = rows_of_layer(layer)
-            mass, visual = self._reduce(rows, membership, steps)
-            masses.append(mass.to(self.device))
-            self._fill_visual(visuals, index, visual)
-            if "attention/row" in self.spec.stored and rows is not None and not rows.has_cross_attention:
-                shape = (self.n_steps, len(self.layers), len(self.heads), keys)
-                selection = (slice(self.n_steps - steps, self.n_steps), index, slice(None), slice(0, keys))
-                weights = self._select_heads(rows.weights).transpose(0, 1)
-                self.writer.write_part("attention/row", weights, selection, shape)
-        mass = torch.stack(masses, 1).permute(2, 1, 0, 3)  # [step, layer, head, group + leading]
-        self.write("attention/mass", mass[..., :-1])
-        self.write("attention/leading", mass[..., -1])
-        for name, values in visuals.items():
-            self.write(name, values)
+        block = AttentionBlock(self, steps)
+        for layer in self.layers:
+            block.add(rows_of_layer(layer))
+        block.write()
 
-    def _fill_visual(self, visuals: dict[str, Tensor], index: int, visual: Tensor) -> None:
-        """Copy a layer's weights on visual tokens, from `_reduce`, to the blocks [step, layer, ...]."""
-        by_name = {"attention/visual": visual.mean(0) if visual.ndim == 3 else visual}
-        if visual.ndim == 3:
-            by_name["attention/visual_head"] = visual.transpose(0, 1)
-        for name, values in by_name.items():
-            if name not in self.spec.stored:
-                continue
-            if name not in visuals:
-                # rounded here, since attention weights never overflow float16
-                dtype = torch.float16 if self.writer.is_float16(name) else values.dtype
-                shape = len(values), len(self.layers), *values.shape[1:]
-                visuals[name] = values.new_empty(shape, dtype=dtype, device=self.device)
-            visuals[name][:, index] = values
-
-    def _select_heads(self, weights: Tensor) -> Tensor:
+    def select_heads(self, weights: Tensor) -> Tensor:
         return weights if self.records_all_heads else weights[self.heads]
 
-    def _reduce(self, rows: AttentionRows | None, membership: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    def reduce(self, rows: AttentionRows | None, membership: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """Return a layer's mass [head, step, group + leading] and its weights on visual tokens.
 
         The latter are [head, step, visual] if the capture needs them by head, and else their mean over heads
@@ -139,7 +114,7 @@ class SampleRecorder:
             mass = torch.full((len(self.heads), steps, n_groups), torch.nan, device=self.device)
             visual = torch.full((len(self.heads), steps, self.n_visual), torch.nan, device=self.device)
             return mass, visual if by_head else visual[0]
-        weights = self._select_heads(rows.weights)
+        weights = self.select_heads(rows.weights)
         if rows.has_cross_attention:
             mass = torch.zeros(*weights.shape[:2], n_groups, device=self.device)
             mass[..., Group.VISUAL] = weights.sum(-1)
@@ -259,19 +234,74 @@ class SampleRecorder:
             rows: the block's rows, on all keys of the prompt.
         """
         index, queries = self.layers.index(layer), rows.weights.shape[1]
-        mass, visual = self._reduce(rows, self.membership, queries)
+        mass, visual = self.reduce(rows, self.membership, queries)
         by_name: dict[str, Tensor] = {"mass": mass[..., :-1].transpose(0, 1)}
         if visual.ndim == 3:
             by_name |= {"visual_head": visual.transpose(0, 1), "visual": visual.mean(0)}
         else:
             by_name["visual"] = visual
         if not rows.has_cross_attention:
-            by_name["row"] = self._select_heads(rows.weights).transpose(0, 1)
+            by_name["row"] = self.select_heads(rows.weights).transpose(0, 1)
         for name, values in by_name.items():
             if f"prompt/attention_{name}" in self.spec.stored:
                 shape = (len(self.prompt.ids), len(self.layers), *values.shape[1:])
                 selection = (slice(first, first + queries), index, *(slice(0, n) for n in values.shape[1:]))
                 self.writer.write_part(f"prompt/attention_{name}", values, selection, shape)
+
+
+class AttentionBlock:
+    """The attention of the last `steps` queries of a sample, which is added a layer at a time.
+
+    Args:
+        steps: number of the queries, which the recorder counts already.
+    """
+
+    def __init__(self, recorder: SampleRecorder, steps: int):
+        self.recorder, self.steps = recorder, steps
+        self.keys = len(recorder.prompt.ids) + recorder.n_steps - 1
+        known = recorder.membership
+        generated = torch.zeros(self.keys - len(known), known.shape[1], device=recorder.device)
+        generated[:, Group.GENERATED] = 1
+        self.membership = torch.cat([known, generated])  # [key, group + leading]
+        self.masses: list[Tensor] = []
+        self.visuals: dict[str, Tensor] = {}  # filled in place: stacking takes twice the memory
+
+    def add(self, rows: AttentionRows | None) -> None:
+        """Add the rows [head, step, key] of the next layer, or None if it did not run."""
+        recorder, index = self.recorder, len(self.masses)
+        mass, visual = recorder.reduce(rows, self.membership, self.steps)
+        self.masses.append(mass.to(recorder.device))
+        self._fill_visual(index, visual)
+        if "attention/row" in recorder.spec.stored and rows is not None and not rows.has_cross_attention:
+            shape = (recorder.n_steps, len(recorder.layers), len(recorder.heads), self.keys)
+            steps = slice(recorder.n_steps - self.steps, recorder.n_steps)
+            weights = recorder.select_heads(rows.weights).transpose(0, 1)
+            selection = (steps, index, slice(None), slice(0, self.keys))
+            recorder.writer.write_part("attention/row", weights, selection, shape)
+
+    def _fill_visual(self, index: int, visual: Tensor) -> None:
+        """Copy a layer's weights on visual tokens, from `reduce`, to the blocks."""
+        recorder = self.recorder
+        by_name = {"attention/visual": visual.mean(0) if visual.ndim == 3 else visual}
+        if visual.ndim == 3:
+            by_name["attention/visual_head"] = visual.transpose(0, 1)
+        for name, values in by_name.items():
+            if name not in recorder.spec.stored:
+                continue
+            if name not in self.visuals:
+                # rounded here, since attention weights never overflow float16
+                dtype = torch.float16 if recorder.writer.is_float16(name) else values.dtype
+                shape = len(values), len(recorder.layers), *values.shape[1:]
+                self.visuals[name] = values.new_empty(shape, dtype=dtype, device=recorder.device)
+            self.visuals[name][:, index] = values
+
+    def write(self) -> None:
+        """Write the block, once all layers are added."""
+        mass = torch.stack(self.masses, 1).permute(2, 1, 0, 3)  # [step, layer, head, group + leading]
+        self.recorder.write("attention/mass", mass[..., :-1])
+        self.recorder.write("attention/leading", mass[..., -1])
+        for name, values in self.visuals.items():
+            self.recorder.write(name, values)
 
 
 def _to_slices(positions: np.ndarray) -> list[slice]:

@@ -26,8 +26,11 @@ from mmprobe.models.hooks import find_hooked_module, observe, observe_stream
 from mmprobe.models.shared_prefix import SharedStart
 from mmprobe.traces.attention_rows import LayerKeys, prompt_rows
 from mmprobe.traces.capture import CaptureSpec
-from mmprobe.traces.recorder import AttentionRows, SampleRecorder
+from mmprobe.traces.recorder import AttentionBlock, AttentionRows, SampleRecorder
 from mmprobe.traces.vision import record_vision, write_patch_positions
+
+Name = str | tuple[str, torch.Size]  # of what is recorded; queries have one name a shape
+ROWS_BYTES = 2**21  # of rows that are computed together; larger ones would leave the processor's cache
 
 
 def record(
@@ -126,6 +129,9 @@ class BatchRecorder(StoppingCriteria):
         for_steps = self.spec.wants("residual/", "update/")
         for_prompt = f"prompt/residual_{name}" in self.spec.stored
 
+        if for_steps and not for_prompt:
+            return partial(self.buffer.add, name, layer)
+
         def add_residual(values: Tensor) -> None:
             if for_prompt and self.ids is None:
                 for row, recorder in enumerate(self.recorders):
@@ -150,7 +156,7 @@ class BatchRecorder(StoppingCriteria):
             if for_steps:
                 query = call.query.transpose(1, 2)
                 # one name a shape, since queries of different shapes cannot be joined in one tensor
-                self.buffer.add(f"query {tuple(query.shape[2:])}", layer, query)
+                self.buffer.add(("query", query.shape[2:]), layer, query)
                 keys.add(call)
 
         return add_attention
@@ -171,7 +177,7 @@ class BatchRecorder(StoppingCriteria):
         queries = {
             layer: values[:, :, index]
             for name, (layers, values) in by_name.items()
-            if name.startswith("query")
+            if name[0] == "query"
             for index, layer in enumerate(layers)
         }
         residuals = {
@@ -185,8 +191,6 @@ class BatchRecorder(StoppingCriteria):
             if not count:
                 continue
             recorder.write_steps(token_ids[row, :count], logits[row, :count])
-            if self.spec.wants("attention/"):
-                recorder.write_attention(partial(self._rows, queries, row, count), count)
             if residuals:
                 recorder.write_residuals({name: values[row, :count] for name, values in residuals.items()})
             if gates is not None:
@@ -195,18 +199,44 @@ class BatchRecorder(StoppingCriteria):
                 end = first - 1 + count
                 states = self.normed[0][row, recorder.prompt.padding : end]
                 recorder.write_tam(states, token_ids[row, :count])
+        if self.spec.wants("attention/"):
+            self._write_attention(queries, counts)
         self.logits.clear()
         for keys in self.keys.values():
             keys.start_block()
         self.n_steps += steps
 
-    def _rows(self, queries: dict[int, Tensor], row: int, count: int, layer: int) -> AttentionRows | None:
-        """Return a layer's attention of one sample's queries, or None if the layer did not run."""
-        if layer not in queries:
-            return None
-        query = queries[layer][row, :count].transpose(0, 1)
+    def _write_attention(self, queries: dict[int, Tensor], counts: list[int]) -> None:
+        """Pass on the attention of the block's queries, a few samples at a time.
+
+        Args:
+            queries: by layer, [batch, step, head, dim]; some layers may not have run.
+            counts: how many of the steps belong to each answer.
+        """
+        steps = max(counts)
+        sample_bytes = 4 * self.model.n_heads * steps * (self.prompt_length + self.n_steps + steps)
+        size = ROWS_BYTES // max(sample_bytes, 1) or 1
+        for first in range(0, len(counts), size):
+            rows = slice(first, first + size)
+            blocks = {
+                index: AttentionBlock(recorder, count)
+                for index, (recorder, count) in enumerate(
+                    zip(self.recorders[rows], counts[rows], strict=True)
+                )
+                if count
+            }
+            for layer in self.layers if blocks else ():
+                weights = self._rows(layer, queries[layer][rows, :steps], rows) if layer in queries else None
+                for index, block in blocks.items():
+                    block.add(weights[index].cut(block.steps, steps) if weights else None)
+            for block in blocks.values():
+                block.write()
+
+    def _rows(self, layer: int, query: Tensor, rows: slice) -> list[AttentionRows]:
+        """Return a layer's attention of the queries [sample, step, head, dim] of some rows of the batch."""
         position = self.prompt_length + self.n_steps - 1
-        return self.keys[layer].compute_rows(query, row, position, self.recorders[row].prompt.padding)
+        paddings = [recorder.prompt.padding for recorder in self.recorders[rows]]
+        return self.keys[layer].compute_rows(query.transpose(1, 2), rows, position, paddings)
 
     def _count_steps(self, token_ids: Tensor) -> list[int]:
         """Return how many of the block's steps belong to each answer.
@@ -248,28 +278,32 @@ class ForwardPassBuffer:
 
     def __init__(self, copies: bool, device: torch.device | None = None) -> None:
         self.copies, self.device = copies, device
-        self.current: dict[str, dict[int, Tensor]] = defaultdict(dict)  # of the present pass, by layer
-        self.passes: dict[str, list[Tensor]] = defaultdict(list)  # each [batch, 1, layer, ...]
-        self.layers: dict[str, list[int]] = {}  # layers that ran
+        self.current: dict[Name, dict[int, Tensor]] = defaultdict(dict)  # of the present pass, by layer
+        self.passes: dict[Name, list[Tensor]] = defaultdict(list)  # each [layer, batch, 1, ...]
+        self.layers: dict[Name, list[int]] = {}  # layers that ran
 
-    def add(self, name: str, layer: int, values: Tensor) -> None:
+    def add(self, name: Name, layer: int, values: Tensor) -> None:
         """Add a layer's values [batch, position, ...] of the present pass."""
-        last = _last_position(values)
-        last = last.clone() if self.copies else last
-        self.current[name][layer] = last if self.device is None else last.to(self.device)
+        # calls of Python functions are most of what small models pay for recording, so there are few here
+        if values.size(1) != 1:
+            values = values[:, -1:].clone()  # does not keep the prompt alive
+        elif self.copies:
+            values = values.clone()
+        self.current[name][layer] = values if self.device is None else values.to(self.device)
 
     def end_pass(self) -> None:
         """End a forward pass."""
         for name, by_layer in self.current.items():
             self.layers[name] = list(by_layer)
-            self.passes[name].append(torch.stack(list(by_layer.values()), 2))
+            self.passes[name].append(torch.stack(list(by_layer.values())))
         self.current.clear()
 
-    def take(self, steps: int) -> dict[str, tuple[list[int], Tensor]]:
+    def take(self, steps: int) -> dict[Name, tuple[list[int], Tensor]]:
         """Empty the buffer; return, by name, the layers and their values [batch, step, layer, ...]."""
         by_name = {}
         for name in list(self.passes):
-            by_name[name] = self.layers[name], torch.cat(self.passes.pop(name)[:steps], 1)
+            values = torch.stack(self.passes.pop(name)[:steps])  # [step, layer, batch, 1, ...]
+            by_name[name] = self.layers[name], values[:, :, :, 0].movedim(2, 0)
         return by_name
 
 
