@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_models import load_tiny_model
+from PIL import ImageOps
 
 import mmprobe as mp
 from mmprobe.interventions import generate_batch, load_method
 from mmprobe.interventions.base import Method, MethodContext, MethodState
+from mmprobe.interventions.prompt_method import PromptMethod
+from mmprobe.interventions.visual import with_images
 from mmprobe.models import Model
 from mmprobe.models.hooks import wrap_forward
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
@@ -152,9 +155,8 @@ def test_shared_prefixes_give_the_answers_of_whole_prompts(family, name, image_p
 
 def test_noise_of_another_seed_or_step_is_read_anew(image_paths):
     """One store serves several calls, so what is kept of noisy images must not serve other noise."""
-    model, samples = load("qwen2_5_vl"), make_samples(image_paths)[:3]
+    model, samples = load("qwen2_5_vl"), make_samples(image_paths)[1:3]
     prefixes = PrefixStore(model, repeated_keys(samples), keeps_states=False)
-    samples = [sample for sample in samples if sample.images == samples[0].images][:2]
     for seed, noise_step in ((0, 500), (1, 500), (0, 900), (0, 500)):
         settings = {"seed": seed, "max_new_tokens": 3}
         method = [load_method("vcd", noise_step=noise_step, alpha=5, beta=0), LogprobRecorder()]
@@ -163,6 +165,30 @@ def test_noise_of_another_seed_or_step_is_read_anew(image_paths):
             (whole,) = generate_batch(model, [sample], method, **settings)
             logprobs, numbers = (one.diagnostics["recorder"]["logprobs"] for one in (shared, whole))
             np.testing.assert_allclose(logprobs, numbers, atol=1e-5, rtol=1e-5)
+
+
+@dataclass(frozen=True)
+class Inverted(PromptMethod):
+    """Asks about the inverted images, which have as many tokens, and then about the images."""
+
+    name: ClassVar[str] = "inverted"
+    shares_prefix: ClassVar[bool] = True
+
+    def answer(self, model, chats, ask, seed, max_new_tokens):
+        inverted = ask([with_images(chat, [ImageOps.invert(each) for each in chat.images]) for chat in chats])
+        later = ask(chats[1:])
+        return [*inverted, *later]
+
+
+def test_images_that_a_method_made_do_not_share(image_paths):
+    model, samples = load("qwen2_5_vl"), make_samples(image_paths)[:4]
+    prefixes = PrefixStore(model, repeated_keys(samples), keeps_states=False)
+    generate_batch(model, samples, max_new_tokens=1, prefixes=prefixes)
+    methods = [Inverted(), LogprobRecorder()]
+    shared = generate_batch(model, samples, methods, max_new_tokens=3, prefixes=prefixes)
+    for each, expected in zip(shared, generate_batch(model, samples, methods, max_new_tokens=3), strict=True):
+        logprobs, numbers = (one.diagnostics["recorder"]["logprobs"] for one in (each, expected))
+        np.testing.assert_allclose(logprobs, numbers, atol=1e-5, rtol=1e-5)
 
 
 @dataclass(frozen=True)
