@@ -38,8 +38,6 @@ MAX_SEPARATE = 2**12  # tensors kept before they are joined: joining costs time,
 class Sage(Method):
     """More attention to visual tokens, weaker FFN updates in conflict, and contrast with occluded images.
 
-    The three stages:
-
     - See (equations 3 and 4): the softmax weights of visual tokens are multiplied by 1 + alpha_t and
       renormalised. This is the same as adding log(1 + alpha_t) to their scores. In shallow layers, alpha_t is
       alpha. In deep layers, it is alpha f(decay) with decay = max(0, 1 - a_t / a_ref). a_t is the layer's
