@@ -60,6 +60,7 @@ CONTENDERS = (
     Contender("zoom-refine", "zoom-refine", {}),
     Contender("self-refine", "self-refine", {}),
     Contender("self-consistency", "self-consistency", {}),
+    Contender("chi", "chi", {}),
     Contender("opera", "opera", {}),
 )
 SEED = 1_950_000  # of the pairs; nothing was trained on them
