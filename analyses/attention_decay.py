@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import COSINE, FRACTION, QUANTITY, Range
 from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
 from mmprobe.cache import Run, Trace
@@ -79,13 +79,14 @@ def attention_decay(run: Run) -> xr.Dataset:
         raise InputError(f"{run.path}: holds no finished samples")
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
     visual = {(label, form): StepMean() for label in LABELS for form in FORMS}
-    labels, rows, samples, left_out = [], [], [], []
+    groups = ImageGroups()
+    labels, rows, left_out = [], [], []
     for name, trace in run.stream("attention_decay"):
         arrays = _measure_sample(trace)
         if arrays is None:
             left_out.append(name)
             continue
-        samples.append(trace.sample)
+        groups.add(trace.sample)
         labels.append(run.faithful(name))
         for kind, mean in means.items():
             mean.add(arrays[kind])
@@ -94,24 +95,24 @@ def attention_decay(run: Run) -> xr.Dataset:
                 if not np.isnan(arrays[f"visual{form}"]).all():
                     visual[label, form].add(arrays[f"visual{form}"])
         rows.append(_summarise_sample(arrays))
-    if not samples:
+    if not rows:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in attention/mass")
-    out = _average_steps(means, run[samples[0].id].attention_mass)
+    out = _average_steps(means, run[groups.ids[0]].attention_mass)
     steps, layers = out.sizes["step"], out.sizes["layer"]
     out["n"] = ("step", means["mass"].reached(steps))
     out["n_by_label"] = (("label", "step"), np.array([visual[label, ""].reached(steps) for label in LABELS]))
     for form in FORMS:
         by_label = [visual[label, form].mean(steps, (layers,)).T for label in LABELS]
         out[f"visual{form}_by_label"] = (("label", "layer", "step"), np.array(by_label))
-    out.coords["sample"] = [sample.id for sample in samples]
-    sets = image_groups(samples)
+    out.coords["sample"] = groups.ids
+    sets = groups.number()
     for kind in rows[0]:
         out[f"{kind}_of_sample"] = (("sample", "layer"), np.array([row[kind] for row in rows]))
     _add_sample_means(out, label_masks(labels), sets)
     out.attrs = {
         "analysis": "attention_decay",
         "run": str(run.path),
-        "samples": len(samples),
+        "samples": len(rows),
         "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "left_out": ", ".join(left_out),

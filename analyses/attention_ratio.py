@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import FRACTION, LENGTH, mean_interval
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
 from mmprobe.analyses.statistics import (
@@ -74,7 +74,8 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    rows, samples, left_out = [], [], []
+    groups = ImageGroups()
+    rows, left_out = [], []
     n_without_regions = 0
     for name, trace in run.stream("attention_ratio"):
         patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []
@@ -84,17 +85,17 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         row = _measure_sample(trace, draws, seed)
         if all(np.isfinite(values).all() for values in row.values()):
             rows.append(row)
-            samples.append(trace.sample)
+            groups.add(trace.sample)
         else:
             left_out.append(name)
     if not rows:
         raise NotApplicable(f"{run.path}: no sample has `regions` on its images and finite values")
-    names = [sample.id for sample in samples]
+    names = groups.ids
     first = run[names[0]]
     out = xr.Dataset(
         coords={"sample": names, "layer": first.attention_visual["layer"].values, "label": list(LABELS)}
     )
-    sets = image_groups(samples)
+    sets = groups.number()
     note = _add_ratios(out, rows, label_masks([run.faithful(name) for name in names]), minimum, sets)
     _add_sinks(out, rows, sets)
     if "head_ratio" in rows[0]:

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import COSINE, FRACTION
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
 from mmprobe.analyses.statistics import (
@@ -96,7 +96,8 @@ def attention_vs_activation(
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    names, labels, samples, rows, left_out = [], [], [], [], []
+    groups = ImageGroups()
+    names, labels, rows, left_out = [], [], [], []
     n_imageless = 0
     for name, trace in run.stream("attention_vs_activation"):
         if not trace.images.sizes.get("image", 0):
@@ -111,12 +112,12 @@ def attention_vs_activation(
             continue
         names.append(name)
         labels.append(run.faithful(name))
-        samples.append(trace.sample)
+        groups.add(trace.sample)
         rows.append(_measure_sample(trace, attention, activation, top, draws, seed))
     if not rows:
         raise NotApplicable(f"{run.path}: no sample has images and finite values")
     out = _join_steps(names, rows)
-    sets = image_groups(samples)
+    sets = groups.number()
     note = _add_means(out, rows, labels, minimum, sets)
     out.attrs = {
         "analysis": "attention_vs_activation",

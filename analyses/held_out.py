@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -11,7 +11,7 @@ from mmprobe.errors import NotApplicable
 from mmprobe.samples import Sample
 
 
-def image_groups(samples: Sequence[Sample]) -> np.ndarray:
+def image_groups(samples: Iterable[Sample]) -> np.ndarray:
     """Return the number of each sample's group, int [sample].
 
     Samples that share an image or a `pair_id` are in one group. If a shares an image with b, and b with c,
@@ -23,22 +23,53 @@ def image_groups(samples: Sequence[Sample]) -> np.ndarray:
         >>> image_groups(pairs).tolist()
         [0, 1, 0]
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    groups = ImageGroups()
+    for sample in samples:
+        groups.add(sample)
+    return groups.number()
 
-    shared: dict[tuple[str, str], int] = {}
-    edges = [(number, number) for number in range(len(samples))]
-    for number, sample in enumerate(samples):
+
+class ImageGroups:
+    """The groups of `image_groups`, of samples that come one at a time. It keeps what they share, not the samples.
+
+    Attributes:
+        ids: of the samples, in order.
+
+    Example:
+        >>> groups = ImageGroups()
+        >>> for name, pair in zip("abc", "xyx"):
+        ...     groups.add(Sample(id=name, question="?", pair_id=pair))
+        >>> groups.number().tolist(), groups.number([0, 2]).tolist()
+        ([0, 1, 0], [0, 0])
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self._keys: list[list[int]] = []
+        self._number_of: dict[tuple[str, str], int] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Add the next sample."""
         keys = {("image", str(image)) for image in sample.images}
         if not keys and "image" in sample.metadata:
             keys = {("image", f"{sample.metadata.get('subtask')}/{sample.metadata['image']}")}
         keys.add(("sample", str(sample.metadata.get("with_picture", sample.id))))
         keys |= {("pair", sample.pair_id)} if sample.pair_id is not None else set()
-        edges += [(number, len(samples) + shared.setdefault(key, len(shared))) for key in keys]
-    size = len(samples) + len(shared)
-    graph = coo_array((np.ones(len(edges)), tuple(np.array(edges).T)), shape=(size, size))
-    _, component = connected_components(graph, directed=False)
-    return np.unique(component[: len(samples)], return_inverse=True)[1]
+        self.ids.append(sample.id)
+        self._keys.append([self._number_of.setdefault(key, len(self._number_of)) for key in keys])
+
+    def number(self, kept: Sequence[int] | None = None) -> np.ndarray:
+        """Return the number of each sample's group, int [sample]; of the samples at these places alone."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        keys = self._keys if kept is None else [self._keys[place] for place in kept]
+        samples = np.repeat(np.arange(len(keys)), [len(own) for own in keys])
+        shared = len(keys) + np.array([key for own in keys for key in own], int)
+        size = len(keys) + len(self._number_of)
+        graph = coo_array((np.ones(len(samples)), (samples, shared)), shape=(size, size))
+        _, component = connected_components(graph, directed=False)
+        return np.unique(component[: len(keys)], return_inverse=True)[1]
 
 
 def assign_folds(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int, where: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import sums_interval
 from mmprobe.analyses.named_things import Things, find_mentions, read_things
 from mmprobe.analyses.regions import find_patches, mask_patches
@@ -70,7 +70,8 @@ def localisation(
         >>> localisation(run).f1_iou.sel(map="tam").item()          # doctest: +SKIP
         0.42
     """
-    samples, rows, left_out = [], [], []
+    groups = ImageGroups()
+    rows, left_out = [], []
     for name, trace in run.stream("localisation"):
         patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []
         if not patches:
@@ -83,11 +84,11 @@ def localisation(
             left_out.append(name)
             continue
         if row is not None:
-            samples.append(trace.sample)
+            groups.add(trace.sample)
             rows.append(row)
-    if not samples:
+    if not rows:
         raise NotApplicable(f"{run.path}: no answer names an object in its sample's `regions`")
-    return _make_dataset(run, samples, rows, left_out, seed)
+    return _make_dataset(run, groups, rows, left_out, seed)
 
 
 def otsu_threshold(values: np.ndarray, bins: int = 256) -> float:
@@ -155,28 +156,28 @@ def _measure_sample(trace: Trace, nouns: Things, function_words: frozenset[str])
 
 
 def _make_dataset(
-    run: Run, samples: Sequence[Sample], rows: Sequence[_Row], left_out: list[str], seed: int
+    run: Run, groups: ImageGroups, rows: Sequence[_Row], left_out: list[str], seed: int
 ) -> xr.Dataset:
     """Return the means of Obj-IoU and Func-IoU, with intervals."""
     object_ious = np.array([row.object_ious for row in rows])
     function_ious = np.array([row.function_ious for row in rows])
-    out = xr.Dataset(coords={"sample": [sample.id for sample in samples], "map": list(MAPS)})
+    out = xr.Dataset(coords={"sample": groups.ids, "map": list(MAPS)})
     out["obj_iou_sample"] = (("sample", "map"), object_ious)
     out["func_iou_sample"] = (("sample", "map"), function_ious)
     known = np.isfinite(function_ious)
     terms = np.stack([object_ious, np.where(known, function_ious, 0), known, np.ones(known.shape)], axis=-1)
-    sets = image_groups(samples)
+    sets = groups.number()
     low, high = sums_interval(_score, terms, sets, (0.0, 1.0), seed)
     for suffix, values in (("", _score(terms.sum(0))), ("_low", low), ("_high", high)):
         for index, name in enumerate(("obj_iou", "func_iou", "f1_iou")):
             out[name + suffix] = ("map", values[:, index])
-    out["n_obj"] = ((), len(samples))
+    out["n_obj"] = ((), len(rows))
     out["n_own"] = ((), sum(row.own for row in rows))
     out["n_func"] = ((), int(known.all(1).sum()))
     out.attrs = {
         "analysis": "localisation",
         "run": str(run.path),
-        "samples": len(samples),
+        "samples": len(rows),
         "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "left_out": ", ".join(left_out),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import FRACTION
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -85,7 +85,8 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
     layers = run[run.ids[0]].array("ffn/gate_sum")["layer"].values
-    rows, names, labels, samples, left_out = [], [], [], [], []
+    groups = ImageGroups()
+    rows, names, labels, left_out = [], [], [], []
     n_active: dict[bool, np.ndarray] = {}  # samples [layer, neuron] with the neuron active, by `faithful`
     for name, trace in run.stream("neuron_activation"):
         faithful = run.faithful(name)
@@ -97,7 +98,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         rows.append({rule: neurons.mean(1) for rule, neurons in active.items()})
         names.append(name)
         labels.append(faithful)
-        samples.append(trace.sample)
+        groups.add(trace.sample)
         if faithful is not None:
             n_active[faithful] = n_active.get(faithful, 0) + active["sum"]
     if not rows:
@@ -107,7 +108,7 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     out["n_faithful"] = ((), int(masks["faithful"].sum()))
     out["n_unfaithful"] = ((), int(masks["unfaithful"].sum()))
-    sets = image_groups(samples)
+    sets = groups.number()
     note = _add_ratios(out, rows, masks, minimum, sets)
     if not note:
         faithful_share = n_active[True] / int(out["n_faithful"])

@@ -11,8 +11,8 @@ import xarray as xr
 
 from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
 from mmprobe.analyses.held_out import (
+    ImageGroups,
     assign_folds,
-    image_groups,
     shuffle_within_folds,
     skip_checks,
     weighted_auc,
@@ -98,13 +98,14 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     faithful = {name: run.faithful(name) for name in sorted(run.ids)}
     labels = {name: int(not label) for name, label in faithful.items() if label is not None}
     _check_classes(run, list(labels.values()), max(minimum, folds))
-    rows, samples, missing = [], [], set()
+    groups = ImageGroups()
+    rows, missing = [], set()
     partners = _find_partners(run)
     for name, trace in run.stream("predict_unfaithful", labels):
         series = read_series(trace, run[partners[name]] if name in partners else None)
         missing |= {name for name, feature in FEATURES.items() if feature.series not in series}
         rows.append(compute_features(series))
-        samples.append(trace.sample)
+        groups.add(trace.sample)
     values = np.array([row[-1] for row in rows])
     usable = np.isfinite(values).any(0) & [feature not in missing for feature in FEATURES]
     finite = np.isfinite(values[:, usable]).all(1)
@@ -113,25 +114,25 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     unfaithful = np.array([labels[name] for name in names], int)
     _check_classes(run, unfaithful, max(minimum, folds), left_out)
     kept = np.flatnonzero(finite)
-    groups = image_groups([samples[index] for index in kept])
+    sets = groups.number(kept.tolist())
     features = [feature for feature, is_usable in zip(FEATURES, usable, strict=True) if is_usable]
     out = xr.Dataset(coords={"sample": names, "feature": features})
     out["unfaithful"] = ("sample", unfaithful)
-    out["fold"] = ("sample", assign_folds(unfaithful, groups, folds, seed, str(run.path)))
-    out["pictures"] = ("sample", groups)
+    out["fold"] = ("sample", assign_folds(unfaithful, sets, folds, seed, str(run.path)))
+    out["pictures"] = ("sample", sets)
     out["value"] = (("sample", "feature"), values[np.ix_(kept, usable)])
     _add_auc(out, seed)
     _add_features(out)
     _add_by_step(out, [rows[index] for index in kept], usable)
     out["n"] = ((), len(names))
-    out["n_pictures"] = ((), len(np.unique(groups)))
+    out["n_pictures"] = ((), len(np.unique(sets)))
     out["n_unfaithful"] = ((), int(unfaithful.sum()))
     out["n_faithful"] = ((), int((1 - unfaithful).sum()))
     out.attrs = {
         "analysis": "predict_unfaithful",
         "run": str(run.path),
         "samples": len(names),
-        "sets": len(np.unique(groups)),
+        "sets": len(np.unique(sets)),
         "model": run.config["model"]["name"],
         "folds": folds,
         "seed": seed,

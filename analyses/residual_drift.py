@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import COSINE
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -87,7 +87,8 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
     path = f"residual/{stream}"
     layers = run[run.ids[0]].array(path)["layer"].values
     pairs, unpaired = _find_pairs(run)
-    rows, names, labels, both_answers, samples, left_out = [], [], [], [], [], []
+    groups = ImageGroups()
+    rows, names, labels, both_answers, left_out = [], [], [], [], []
     for pair, ids in tqdm(pairs.items(), desc="residual_drift", unit="pair", disable=None):
         with ExitStack() as stack:
             traces = [stack.enter_context(run[name].keep_open()) for name in ids]
@@ -99,7 +100,8 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
             names.append(pair)
             labels.append(_pair_faithful([run.faithful(name) for name in ids]))
             both_answers.append(answers)
-            samples += [trace.sample for trace in traces]
+            for trace in traces:
+                groups.add(trace.sample)
     if not rows:
         raise NotApplicable(f"{run.path}: every pair has values that are not finite in {path}")
     cosine, aligned = (np.array([row[index] for row in rows]) for index in (0, 1))
@@ -107,7 +109,7 @@ def residual_drift(run: Run, stream: str = "post", minimum: int = MINIMUM) -> xr
         {"n_steps": ("pair", [row[2] for row in rows])},
         coords={"pair": names, "layer": layers, "faithful": list(LABELS)},
     )
-    sets = image_groups(samples)[::2]
+    sets = groups.number()[::2]
     note = _add_cosines(out, cosine, aligned, labels, minimum, sets)
     note_contradictory = _add_contradictions(out, both_answers, minimum, sets)
     out.attrs = {

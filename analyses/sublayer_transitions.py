@@ -10,7 +10,7 @@ import xarray as xr
 
 from mmprobe.analyses.attention_decay import StepMean
 from mmprobe.analyses.equivalence import p_equivalent
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import COSINE, LENGTH
 from mmprobe.analyses.statistics import (
     LABELS,
@@ -76,7 +76,8 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
         raise InputError(f"{run.path}: holds no finished samples")
     layers = run[run.ids[0]].array("update/kl")["layer"].values
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
-    rows, norms, samples, labels, left_out = [], [], [], [], []
+    groups = ImageGroups()
+    rows, norms, labels, left_out = [], [], [], []
     for name, trace in run.stream("sublayer_transitions"):
         updates = np.array([trace.array(f"update/{measure}").values for measure in MEASURES], float)
         sample_norms = _measure_norms(trace)
@@ -85,7 +86,7 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
             continue
         rows.append(updates.mean(1))
         norms.append(sample_norms)
-        samples.append(trace.sample)
+        groups.add(trace.sample)
         labels.append(run.faithful(name))
         for label, mask in label_masks(labels[-1:]).items():
             for measure, values in zip(MEASURES, updates, strict=True) if mask.item() else ():
@@ -93,8 +94,8 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
     if not rows:
         raise NotApplicable(f"{run.path}: every sample has values that are not finite in update/")
     masks = label_masks(labels)
-    out = _average_steps(by_step, [sample.id for sample in samples], layers)
-    sets = image_groups(samples)
+    out = _average_steps(by_step, groups.ids, layers)
+    sets = groups.number()
     note = _add_sample_means(out, np.array(rows), masks, minimum, sets)
     _add_equivalence(out, masks, minimum, margin, sets)
     if all(len(sample_norms) for sample_norms in norms):

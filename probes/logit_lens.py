@@ -9,7 +9,8 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
+from mmprobe.analyses.intervals import FRACTION, LENGTH, QUANTITY
 from mmprobe.analyses.statistics import (
     LABELS,
     MINIMUM,
@@ -23,9 +24,9 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.teacher_forcing import cast_to_float32, check_model
-from mmprobe.samples import Sample
 
-MEASURES = ("logprob", "entropy", "first_share")
+RANGES = {"logprob": QUANTITY, "entropy": LENGTH, "first_share": FRACTION}
+MEASURES = tuple(RANGES)
 Lens = Callable[[Tensor], Tensor]
 
 
@@ -106,7 +107,7 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
     rows: list[np.ndarray] = []
     names: list[str] = []
     labels: list[bool | None] = []
-    samples: list[Sample] = []
+    groups = ImageGroups()
     left_out: list[str] = []
     for name, trace in run.stream("logit_lens"):
         residual = trace.array("residual/post")
@@ -119,12 +120,12 @@ def logit_lens_run(model: Model, run: Run, minimum: int = MINIMUM) -> xr.Dataset
         rows.append(values.mean(0))
         names.append(name)
         labels.append(run.faithful(name))
-        samples.append(trace.sample)
+        groups.add(trace.sample)
     if not rows:
         raise NotApplicable(f"{run.path}: every sample has non-finite values in residual/post")
     coords = {"sample": names, "layer": residual["layer"].values}
     out = xr.Dataset(coords=coords | {"label": list(LABELS), "measure": list(MEASURES)})
-    sets = image_groups(samples)
+    sets = groups.number()
     note = _add_means(out, np.array(rows), label_masks(labels), minimum, sets)
     out.attrs = {
         "analysis": "logit_lens",
@@ -266,7 +267,11 @@ def _add_means(
     """Add means and differences of values [sample, measure, layer]; return why labels are not compared."""
     for index, name in enumerate(MEASURES):
         out[name] = (("sample", "layer"), values[:, index])
-        out.update(means_by_label(f"{name}_by_label", values[:, index], masks, ("label", "layer"), sets))
+        out.update(
+            means_by_label(
+                f"{name}_by_label", values[:, index], masks, ("label", "layer"), sets, RANGES[name]
+            )
+        )
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
     out["n_faithful"] = ((), int(out["n_label"][1]))
     out["n_unfaithful"] = ((), int(out["n_label"][2]))
