@@ -1,0 +1,91 @@
+"""Where the extra time of traced generation goes, in CPU time, for the model that pays most.
+
+python perf/overhead_profile.py        # on two CPU cores: a minute
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from overhead import methods
+from toys import parser, samples, toy
+
+from mmprobe.traces import batch, writer_thread
+from mmprobe.traces.engines.native import BatchRecorder, ForwardPassBuffer
+from mmprobe.traces.recorder import SampleRecorder
+
+HEADER = """\
+| 28 layers, 100 tokens | default, batch 1 | default, batch 8 | full, batch 8 |
+|---|---|---|---|"""
+COLUMNS = (("default", 1), ("default", 8), ("full", 8))
+PARTS: dict[str, list[tuple[Any, str]]] = {
+    "attention: rows, sums by group": [(BatchRecorder, "_write_attention")],
+    "residual stream, logits, gates, TAM": [
+        (SampleRecorder, name) for name in ("write_steps", "write_residuals", "write_gates", "write_tam")
+    ],
+    "joining layers and steps": [(ForwardPassBuffer, "end_pass"), (ForwardPassBuffer, "take")],
+    "opening files": [(batch.BatchTracer, "_open_writer")],
+    "writer thread: data sets, finished files": [(writer_thread, "_make_call")],
+}
+REST = "the rest: listeners during each pass"
+
+
+def timed(function: Callable[..., Any], spent: dict[str, float], part: str) -> Callable[..., Any]:
+    """Return a function that adds its thread's CPU time to a part."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return function(*args, **options)
+        finally:
+            spent[part] += time.thread_time() - began
+
+    return call
+
+
+def profile(name: str, capture: str, size: int, new: int, rounds: int) -> dict[str, float]:
+    """Return the CPU time of each part of the extra, as a part of plain generation's: medians of rounds."""
+    shares: dict[str, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = samples(Path(folder), size)
+        ways = methods(toy(name), chosen, size, new, Path(folder), peers=False)
+        for round_ in range(-1, rounds):  # the first warms up
+            spent: dict[str, float] = defaultdict(float)
+            began = time.process_time()
+            ways["plain sdpa"]()
+            plain = time.process_time() - began
+            with ExitStack() as stack:
+                for part, functions in PARTS.items():
+                    for owner, function in functions:
+                        patched = timed(getattr(owner, function), spent, part)
+                        stack.enter_context(patch.object(owner, function, patched))
+                began = time.process_time()
+                ways[capture]()
+                traced = time.process_time() - began
+            if round_ >= 0:
+                rest = traced - plain - sum(spent.values())
+                for part, seconds in (*spent.items(), (REST, rest), ("together", traced)):
+                    shares[part].append(seconds / plain)
+    return {part: statistics.median(values) for part, values in shares.items()}
+
+
+def table(quick: bool = False) -> str:
+    name, new, rounds = ("tiny-spd", 4, 1) if quick else ("28 layers", 100, 9)
+    columns = [profile(name, capture, size, new, rounds) for capture, size in COLUMNS]
+    rows = [HEADER]
+    for part in (*PARTS, REST, "together"):
+        rows.append(f"| {part} | " + " | ".join(f"{column[part]:.2f}" for column in columns) + " |")
+    print(*rows, sep="\n", flush=True)
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    table(parser(__doc__).parse_args().quick)
