@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Hashable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +40,12 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
     folder, name = Path(folder), dataset.attrs["analysis"]
     contents: dict[str, bytes | memoryview] = {
         "nc": dataset.to_netcdf(engine="h5netcdf"),  # in memory: HDF5 can crash where a disk is full
-        "csv": _make_table(dataset).to_csv(index=False, lineterminator="\r\n").encode(),
+        "csv": _write_csv(dataset),
     }
-    as_json = dataset.to_dict()
-    if is_graph(dataset):
-        graph = build_graph(dataset)
-        as_json |= to_node_link(graph)
+    graph = build_graph(dataset) if is_graph(dataset) else None
+    if graph is not None:
         contents["graphml"] = write_graphml(graph)
-    contents["json"] = (json.dumps(_replace_nan(as_json), allow_nan=False) + "\n").encode()
+    contents["json"] = _write_json(dataset, {} if graph is None else to_node_link(graph))
     files = {folder / f"{name}.{suffix}": content for suffix, content in contents.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,25 +81,39 @@ def read_export(run: Run, name: str) -> xr.Dataset | None:
     return dataset if dataset.attrs.get("analysis") == name and known else None
 
 
-def _make_table(dataset: xr.Dataset) -> pd.DataFrame:
-    """Return a table with one row for each number: variable, coordinates, value."""
-    tables = []
-    for variable, array in dataset.data_vars.items():
-        table = (
-            array.to_dataframe(name="value").reset_index()
-            if array.dims
-            else pd.DataFrame({"value": [array.item()]})
-        )
-        tables.append(table.assign(variable=str(variable)))
-    joined = pd.concat(tables, ignore_index=True)
-    coordinates = [name for name in joined.columns if name not in ("variable", "value")]
-    for name in coordinates:  # a column with gaps holds floats: layer 3 would be written as 3.0
-        if pd.api.types.is_float_dtype(joined[name]) and (joined[name].dropna() % 1 == 0).all():
-            joined[name] = joined[name].astype("Int64")
-    for name in joined.columns:
-        if not pd.api.types.is_numeric_dtype(joined[name]):
-            joined[name] = joined[name].map(_quote_formula)
-    return joined[["variable", *coordinates, "value"]]
+def _write_csv(dataset: xr.Dataset) -> memoryview:
+    """Return a table with one row for each number: variable, coordinates, value. One variable is in memory at a time."""
+    names = dict.fromkeys(str(name) for array in dataset.data_vars.values() for name in _columns(array))
+    content = BytesIO()
+    for place, (variable, array) in enumerate(dataset.data_vars.items()):
+        rows = array.to_dataframe(name="value").reset_index() if array.dims else [{"value": array.item()}]
+        table = pd.DataFrame(rows).assign(variable=str(variable))
+        for name in table.columns:
+            if not pd.api.types.is_numeric_dtype(table[name]):
+                table[name] = table[name].map(_quote_formula)
+        table = table.reindex(columns=["variable", *names, "value"])
+        table.to_csv(content, mode="wb", index=False, header=not place, lineterminator="\r\n")
+    return content.getbuffer()
+
+
+def _columns(array: xr.DataArray) -> list[Hashable]:
+    """Return the columns of a variable's coordinates."""
+    return [*array.dims, *(name for name in array.coords if name not in array.dims)] if array.dims else []
+
+
+def _write_json(dataset: xr.Dataset, graph: Mapping[str, Any]) -> bytes:
+    """Return xarray's dictionary of a data set and the keys of a graph. One variable is in memory at a time."""
+    rest = {**dataset.drop_vars(dataset.data_vars).to_dict(), "data_vars": {}, **graph}
+    variables = (
+        f"{json.dumps(str(name))}: {_dump(array.variable.to_dict())}"
+        for name, array in dataset.data_vars.items()
+    )
+    head, empty, tail = _dump(rest).partition('"data_vars": {}')
+    return f"{head}{empty[:-1]}{', '.join(variables)}}}{tail}\n".encode()
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(_replace_nan(value), allow_nan=False)
 
 
 def _quote_formula(cell: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,32 @@ def test_no_cell_of_text_is_a_formula(tmp_path: Path) -> None:
     assert [row["word"] for row in rows] == words * 2
     assert [float(row["value"]) for row in rows[: len(TEXTS)]] == list(dataset["mass"].values)
     assert [row["value"] for row in rows[len(TEXTS) :]] == words
+
+
+def test_variables_of_other_dimensions_stand_in_one_table(tmp_path: Path) -> None:
+    dataset = xr.Dataset(
+        {
+            "n": ((), 3),
+            "share": (("sample", "layer"), [[0.25, np.nan], [1.0, 0.5]]),
+            "count": ("layer", [7, 8]),
+        },
+        {"sample": ["a", "b"], "layer": [1, 4], "depth": ("layer", [0.5, 2.0])},
+        {"analysis": "made_up", "note": 'a "data_vars": {} in a text'},
+    )
+    _, table, text = export(dataset, tmp_path)
+    assert table.read_text(encoding="utf-8").splitlines() == [
+        "variable,sample,layer,depth,value",
+        "n,,,,3",
+        "share,a,1,0.5,0.25",
+        "share,a,4,2.0,",
+        "share,b,1,0.5,1.0",
+        "share,b,4,2.0,0.5",
+        "count,,1,0.5,7",
+        "count,,4,2.0,8",
+    ]
+    expected = dataset.to_dict()
+    expected["data_vars"]["share"]["data"][0][1] = None
+    assert json.loads(text.read_text(encoding="utf-8")) == json.loads(json.dumps(expected))
 
 
 def test_two_exports_of_one_analysis_exclude_each_other(tmp_path: Path) -> None:
