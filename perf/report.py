@@ -134,10 +134,11 @@ and doing nothing with them. Bootstraps and permutations take the same time for 
     "scale": Section(
         "Runs of many traces",
         """\
-Processor time and peak memory of commands on runs of copies of default traces of tiny-spd, each command in a process of its own,
-with the modules that it loads. "packs" are files of a thousand traces, as `trace --pack-every 1000` writes them. The first growth
-is the time for a trace of the largest run against that of the smallest, the second is that of the peak memory. The goals are for
-these two. `make perf` leaves this section out, since it takes 6 GB of disk and over an hour:
+Processor time and peak memory of commands on runs of copies of default traces of tiny-spd, a thousand in a file as `trace
+--pack-every 1000` writes them. Each command has a process of its own, and its numbers include the modules that it loads. The first
+growth is the time for a trace of the largest run against that of the smallest, the second is that of the peak memory. The goals are
+for these two. What an analysis returns, and the tables that it writes, hold numbers of each sample. `make perf` leaves this section
+out, since it takes long:
 `python perf/report.py --write --only scale`.""",
         lambda options: scale.table(options.quick),
     ),

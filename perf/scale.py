@@ -1,4 +1,4 @@
-"""Processor time and peak memory of commands that read runs of 5,000 to 20,000 traces, and of opening 100,000.
+"""Processor time and peak memory of commands that read runs of 5,000 and 20,000 traces, and of opening 100,000.
 
 python perf/scale.py
 """
@@ -20,8 +20,8 @@ import h5py
 
 import mmprobe as mp
 
-COLUMNS = "| command | traces in | {sizes} | growth of a trace's time | peak MB | growth | goals |"
-SIZES, QUICK_SIZES = (5_000, 10_000, 20_000), (20, 40)
+COLUMNS = "| command | {sizes} | growth of a trace's time | peak MB | growth | goals |"
+SIZES, QUICK_SIZES = (5_000, 20_000), (20, 40)
 IN_A_PACK = 1000
 OPENED = 100_000
 COMMANDS = {
@@ -72,30 +72,28 @@ def write_config(run: mp.Run, folder: Path, names: list[str]) -> None:
     (folder / "run.json").write_text(json.dumps(config))
 
 
-def make_runs(run: mp.Run, root: Path, sizes: tuple[int, ...]) -> dict[tuple[str, int], Path]:
-    """Return runs of copies by form and size. The smaller ones are links to files of the largest."""
+def make_runs(run: mp.Run, root: Path, sizes: tuple[int, ...]) -> dict[int, Path]:
+    """Return runs of copies by size, in packs. The smaller ones are links to files of the largest."""
     from mmprobe.traces.scale.packing import Packer
 
     together = min(IN_A_PACK, sizes[0])
     names = [f"c{number:06}" for number in range(sizes[-1])]
-    whole, packed = root / "whole", root / "packed"
-    for folder in (whole, packed):
-        (folder / "samples").mkdir(parents=True)
-        write_config(run, folder, names)
-    for number, name in enumerate(names):
-        copy_trace(run, run.ids[number % len(run)], whole / "samples" / f"{name}.h5")
-        os.link(whole / "samples" / f"{name}.h5", packed / "samples" / f"{name}.h5")
-    Packer(packed, together).finish()
+    whole = root / "whole"
+    (whole / "samples").mkdir(parents=True)
+    write_config(run, whole, names)
+    packer = Packer(whole, together)
+    for start in range(0, len(names), together):
+        for number, name in enumerate(names[start : start + together], start):
+            copy_trace(run, run.ids[number % len(run)], whole / "samples" / f"{name}.h5")
+        packer.finish()
     folders = {}
     for size in sizes:
-        files = {"files": (whole, [f"samples/{name}.h5" for name in names[:size]])}
-        files["packs"] = (packed, [f"packs/{number + 1:06}.h5" for number in range(size // together)])
-        for form, (source, paths) in files.items():
-            folder = folders[form, size] = root / f"{form}-{size}"
-            for path in paths:
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                os.link(source / path, folder / path)
-            write_config(run, folder, names[:size])
+        folder = folders[size] = root / f"run-{size}"
+        (folder / "packs").mkdir(parents=True)
+        for number in range(size // together):
+            name = f"packs/{number + 1:06}.h5"
+            os.link(whole / name, folder / name)
+        write_config(run, folder, names[:size])
     return folders
 
 
@@ -134,24 +132,22 @@ def measure(name: str, folder: Path) -> Cost:
     return Cost(*json.loads(output.splitlines()[-1]))
 
 
-def format_row(name: str, form: str, costs: dict[int, Cost]) -> str:
+def format_row(name: str, costs: dict[int, Cost]) -> str:
     """Return a row: the costs, and how those of the most traces compare with those of the fewest."""
     few, many = costs[min(costs)], costs[max(costs)]
     per_trace = (many.seconds / max(costs)) / (few.seconds / min(costs))
     seconds = " | ".join(f"{cost.seconds:.2f}" for cost in costs.values())
     peaks = ", ".join(f"{cost.megabytes:.0f}" for cost in costs.values())
     growth = f"{many.megabytes / few.megabytes:.2f}"
-    return f"| {name} | {form} | {seconds} | {per_trace:.2f} | {peaks} | {growth} | 1.10, 1.15 |"
+    return f"| {name} | {seconds} | {per_trace:.2f} | {peaks} | {growth} | 1.10, 1.15 |"
 
 
-def measure_runs(folders: dict[tuple[str, int], Path], sizes: tuple[int, ...]) -> list[str]:
+def measure_runs(folders: dict[int, Path]) -> list[str]:
     """Return the rows of all commands."""
     rows = []
     for name in COMMANDS:
-        for form in ("files", "packs"):
-            costs = {size: measure(name, folders[form, size]) for size in sizes}
-            rows.append(format_row(name, form, costs))
-            print(rows[-1], flush=True)
+        rows.append(format_row(name, {size: measure(name, folder) for size, folder in folders.items()}))
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -163,7 +159,7 @@ def table(quick: bool = False) -> str:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         run = trace_pairs(root, 2 if quick else 6)
-        rows = measure_runs(make_runs(run, root, sizes), sizes)
+        rows = measure_runs(make_runs(run, root, sizes))
         cost = measure("open_run", make_names(run, root, opened))
     sentence = (
         f"`open_run` of {opened:,} traces in files of their own took {cost.seconds:.2f} s and "
