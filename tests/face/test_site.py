@@ -56,7 +56,7 @@ def test_notebooks_are_stored_without_outputs(notebook):
     )
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda file: file.stem)
 def test_notebooks_run(notebook, tmp_path, monkeypatch):
     """Run the code on fewer samples."""

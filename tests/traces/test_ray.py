@@ -42,7 +42,7 @@ def start(cluster: RayCluster, out: Path, *command: object) -> subprocess.Popen:
     return subprocess.Popen(list(map(str, words)), env=cluster.environment, cwd=out.parent, **pipes)
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_a_run_with_a_killed_worker_is_that_of_one_process(cluster, tiny_spd, tmp_path):
     data = make_pairs(tmp_path / "pairs", n=8, seed=5)
     whole = mp.trace(tiny_spd, data, tmp_path / "whole", max_new_tokens=12)

@@ -18,7 +18,7 @@ SIZE = 16_000_000
 FREE = [0, 4096, 100_000, 1_400_000, 1_600_000, 1_800_000, 1_900_000]
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_a_run_on_a_full_disk_loses_nothing_and_goes_on(random_qwen, image_paths, tmp_path):
     samples = [
         Sample(id=f"s{index}", images=image_paths[:1], question="What is there?") for index in range(6)

@@ -91,7 +91,7 @@ def test_means_have_intervals_over_sets_of_images_and_skip_gaps():
     assert out["loss_low"][1][0, 0] == out["loss_high"][1][0, 0] == 0
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_components_over_samples(random_qwen, noise, tmp_path):
     ds = patch_components_run(random_qwen, noise[:3], "attention", finished=tmp_path / "exact")
     for sample, other in zip(noise[:3], [*noise[1:3], noise[0]], strict=True):
@@ -143,7 +143,7 @@ def test_memory_is_flat_in_the_number_of_pairs(random_qwen, noise, monkeypatch, 
     assert len(sizes) == 4 and max(sizes[1:]) - min(sizes[1:]) < 1000
 
 
-@pytest.mark.stress
+@pytest.mark.slow
 def test_the_command_goes_on(tiny_spd, noise, tmp_path, monkeypatch):
     """The first call is cut off at the second answer. The next one measures the second answer alone."""
     mp.trace(tiny_spd, noise[:2], tmp_path / "run", max_new_tokens=4)
