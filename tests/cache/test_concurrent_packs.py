@@ -22,7 +22,7 @@ def run(make_run) -> Path:
     return make_run(names=tuple(f"s{index}" for index in range(10)))
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_two_calls_that_pack_into_one_file_leave_one_sound_file(run, tmp_path):
     rng = np.random.default_rng(4)
     for pair in range(PAIRS):
@@ -36,7 +36,7 @@ def test_two_calls_that_pack_into_one_file_leave_one_sound_file(run, tmp_path):
         assert verify(out) == [] and open_run(out).ids == open_run(run).ids
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_pack_that_is_killed_leaves_no_file_of_its_name_and_can_be_repeated(run, tmp_path):
     rng, killed = np.random.default_rng(5), 0
     out = tmp_path / "packs" / "run.h5"

@@ -24,7 +24,7 @@ def test_the_tables_are_current(monkeypatch):
     assert fill(page) == page, "run scripts/write_scale_doc.py"
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell")
 def test_the_script_for_slurm_makes_one_run_of_an_array(tmp_path):
     data, out = make_pairs(tmp_path / "pairs", n=2, seed=5), tmp_path / "run"

@@ -44,7 +44,7 @@ def undisturbed(random_qwen, samples, tmp_path_factory) -> mp.Run:
     return trace(random_qwen, samples, tmp_path_factory.mktemp("undisturbed") / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr("mmprobe.lock._WAIT_SECONDS", 0.02)  # these runs are shorter than the usual wait
     rng = np.random.default_rng(3)
@@ -69,7 +69,7 @@ def test_two_processes_never_spoil_a_run(random_qwen, samples, undisturbed, tmp_
     assert n_refused > PAIRS / 2, "the processes hardly ever ran at the same time"
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_run_can_be_read_while_it_is_written(random_qwen, samples, tmp_path, monkeypatch):
     original, lengths = batch_module.build_batch, []
 

@@ -50,7 +50,7 @@ def start_process(target, *arguments) -> multiprocessing.process.BaseProcess:
     return process
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_run_killed_thirty_times_equals_an_undisturbed_run(random_qwen, samples, undisturbed, tmp_path):
     out, rng = tmp_path / "run", np.random.default_rng(5)
 

@@ -69,7 +69,7 @@ def test_arrays_are_predicted_to_the_byte(family, image_paths, tmp_path, capture
     assert data_bytes(model, spec, mean_prompt_size(model, [sample]), 7) == written
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_memory_is_predicted_within_a_fifth(tmp_path):
     """One process does both, since each has to load torch."""
     command = [sys.executable, "-P", "-c", MEMORY, str(tmp_path / "run")]

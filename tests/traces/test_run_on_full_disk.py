@@ -15,7 +15,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.samples import Sample
 
 SIZE = 16_000_000
-FREE = [0, 4096, 100_000, 1_400_000, 1_600_000, 1_800_000, 1_900_000]
+FREE = [0, 4096, 100_000, 1_400_000, 1_600_000]  # with more, one file at a time finishes
 
 
 @pytest.mark.slow

@@ -146,7 +146,7 @@ class OneIsKilled(Processes):
         return events
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_run_with_a_killed_worker_is_that_of_one_process(tiny_spd, tmp_path):
     data = make_pairs(tmp_path / "pairs", n=4, seed=5)
     samples = mp.load_samples(data)

@@ -47,7 +47,7 @@ def draw_questions(cue: bool) -> list[ChoiceQuestion]:
     return [questions[index] for index in rng.permutation(128)]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("cue", [True, False])
 def test_a_planted_cue_is_learnt_and_nothing_where_there_is_none(cue, tmp_path):
     questions = draw_questions(cue)

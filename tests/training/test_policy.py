@@ -123,7 +123,7 @@ def test_equal_rewards_move_nothing_and_vision_never_moves(policy_folder, count_
     assert any("layers.2.mlp" in name for name in changed) and not any("visual" in name for name in changed)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_killed_training_resumes_to_the_same_weights(policy_folder, count_samples, tmp_path, monkeypatch):
     settings = replace(SMALL, stages=2, curriculum=True, lower=-1.0, temperature=1.3)
     monkeypatch.setattr(

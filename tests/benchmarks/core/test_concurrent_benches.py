@@ -60,7 +60,7 @@ def run_command(*arguments: object) -> None:
     raise InputError(finished.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_two_benches_write_every_answer_once(tiny_spd, undisturbed, tmp_path):
     rng = np.random.default_rng(7)
     for pair in range(PAIRS):
@@ -76,7 +76,7 @@ def test_two_benches_write_every_answer_once(tiny_spd, undisturbed, tmp_path):
         evaluate("spd-faith", tiny_spd, out, **options | {"resume": True})
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_traced_bench_that_is_killed_equals_an_undisturbed_one(tiny_spd, undisturbed, tmp_path):
     rng, killed, attempt, kept = np.random.default_rng(8), 0, 0, {}
     began = time.perf_counter()

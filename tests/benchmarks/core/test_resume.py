@@ -88,7 +88,7 @@ def read_kept(out: Path) -> tuple[set[str], int]:
     return {json.loads(line)["id"] for line in lines}, n_replies
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_killed_runs_ask_and_judge_nothing_twice(tmp_path):
     out, log, rng = tmp_path / "out", tmp_path / "log", random.Random(0)
     n_calls_at_kills = [
