@@ -96,8 +96,9 @@ def without_waiting(stderr: str) -> list[str]:
 
 
 def read_files(out: Path) -> dict[str, list[str]]:
-    """Return the lines of all files in a result folder."""
-    return {path.name: path.read_text().splitlines() for path in out.iterdir()}
+    """Return the lines of all files in a result folder. Workers add answers as they finish them."""
+    files = {path.name: path.read_text().splitlines() for path in out.iterdir()}
+    return files | {"responses.jsonl": sorted(files["responses.jsonl"])}
 
 
 @pytest.mark.stress
