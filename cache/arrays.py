@@ -61,5 +61,10 @@ def empty_array(root: TraceGroup, dims: tuple[str, ...]) -> xr.DataArray:
 
 @lru_cache(64)  # most traces of a run have the same coordinates, which take longer to make than to read
 def _make_array(coordinates: tuple[tuple[str, tuple[Any, ...]], ...]) -> xr.DataArray:
-    arrays = {dim: np.array(values, str if dim == "group" else np.int32) for dim, values in coordinates}
+    arrays = {dim: label_array(dim, values) for dim, values in coordinates}
     return xr.DataArray(np.zeros([len(values) for values in arrays.values()]), arrays)
+
+
+def label_array(dim: str, labels: tuple[Any, ...]) -> np.ndarray:
+    """Return the coordinate of a dimension from its labels."""
+    return np.array(labels, str if dim == "group" else np.int32)

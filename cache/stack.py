@@ -17,8 +17,9 @@ from xarray.core.indexing import (
     explicit_indexing_adapter,
 )
 
-from mmprobe.cache.arrays import LABELLED
+from mmprobe.cache.arrays import LABELLED, label_array
 from mmprobe.cache.packs.packed_file import PackedFile, open_packed
+from mmprobe.cache.schema import VARIABLES
 
 if TYPE_CHECKING:
     from mmprobe.cache.run import Run
@@ -48,21 +49,20 @@ def stack_traces(run: Run, path: str) -> xr.DataArray:
     for row, name in enumerate(run.ids):
         rows_of.setdefault(run.pack_of(name), []).append(row)
     parts = [_read_part(run, pack, rows, path) for pack, rows in rows_of.items()]
-    shapes = dict(pair for part in parts for pair in zip(part.rows, part.shapes, strict=True))
-    first = run[0].array(path)
-    coords = {
-        dim: coord
-        for dim, coord in first.coords.items()
-        if all(part.coordinates.get(str(dim)) == tuple(coord.values.tolist()) for part in parts)
-    }
-    stacked = xr.DataArray(_join(parts), coords, ("sample", *first.dims), first.name, first.attrs)
-    stacked = stacked.assign_coords(sample=run.ids)
-    if "step" in first.dims:
-        axis = first.dims.index("step")
+    variable = VARIABLES[path]
+    coords: dict[str, Any] = {"sample": np.array(run.ids)}
+    for dim in variable.dims:
+        labels = {part.coordinates.get(dim) for part in parts}
+        if len(labels) == 1 and (same := labels.pop()) is not None:
+            coords[dim] = label_array(dim, same)
+    if "step" in variable.dims:
+        shapes = dict(pair for part in parts for pair in zip(part.rows, part.shapes, strict=True))
+        axis = variable.dims.index("step")
         texts = _StepTokens(run, [shapes[row][axis] for row in range(len(run))])
         lazy: Any = MemoryCachedArray(LazilyIndexedArray(texts))
-        stacked = stacked.assign_coords(step_token=xr.Variable(("sample", "step"), lazy))
-    return stacked
+        coords["step_token"] = xr.Variable(("sample", "step"), lazy)
+    attributes = {"long_name": variable.long_name, "units": variable.units}
+    return xr.DataArray(_join(parts), coords, ("sample", *variable.dims), path.rpartition("/")[2], attributes)
 
 
 def _read_part(run: Run, pack: Path | None, rows: list[int], path: str) -> _Part:

@@ -76,6 +76,8 @@ class BatchTracer:
                     log.warning("out of memory with %d samples at a time; going on with %d", size, max_size)
                 else:
                     max_size = 1
+                    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                    log.warning("a batch of %d samples failed (%s); tracing them one by one", size, reason)
             if torch.cuda.is_available() and max_size < size:
                 torch.cuda.empty_cache()
 

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from lora_product import multiply_once
 from packing import answer_loss, pack, run_decoder
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from recipes import Recipe
@@ -109,6 +110,7 @@ def add_adapter(hf: Any, recipe: Recipe, seed: int) -> PeftModel:
         alpha_pattern={module: 2 * rank for module, rank in recipe.ranks.items()},
     )
     organism = get_peft_model(hf, config)
+    multiply_once(organism)
     if recipe.prepare is not None:
         recipe.prepare(organism)
     return organism

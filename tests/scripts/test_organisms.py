@@ -117,6 +117,36 @@ def test_decoy_heads_put_out_nothing(tiny_spd):
         assert 0 < float((attention.o_proj.weight - before)[:, others].abs().max()) < 0.5
 
 
+@pytest.mark.parametrize(
+    "way", ["kept", "decoy"]
+)  # one with larger ranks, one whose adapter is not 0 at first
+def test_lora_layers_that_multiply_once_learn_what_pefts_learn(way, encoder, monkeypatch):
+    recipe = causes.looks_unused.ways(0)[way]
+    batch = packing.pack(recipe.rows(np.random.default_rng(3), 6), encoder)
+    results = []
+    for multiply in (plant.multiply_once, lambda organism: None):
+        monkeypatch.setattr(plant, "multiply_once", multiply)
+        organism = plant.add_adapter(mp.load_model("tiny-spd", device="cpu").hf, recipe, 5)
+        noise = torch.Generator().manual_seed(6)
+        for name, weight in organism.named_parameters():
+            if "lora_B" in name:
+                weight.data += 0.01 * torch.randn(weight.shape, generator=noise)
+        hf = organism.get_base_model()
+        with organism.disable_adapter(), torch.no_grad():
+            plain = packing.run_decoder(hf, batch).last_hidden_state
+        states = packing.run_decoder(hf, batch).last_hidden_state
+        packing.answer_loss(hf, batch, states).backward()
+        gradients = {
+            name: weight.grad for name, weight in organism.named_parameters() if weight.requires_grad
+        }
+        results.append({"plain": plain, "states": states.detach(), **gradients})
+    own, peft = results
+    assert own.keys() == peft.keys() and sum("lora_B" in name for name in own) > 20
+    assert torch.equal(own["plain"], peft["plain"]) and (own["states"] - own["plain"]).abs().max() > 0.1
+    for name, value in own.items():
+        assert (value - peft[name]).abs().max() <= 1e-4 * peft[name].abs().max(), name
+
+
 @pytest.mark.slow
 def test_the_same_seed_plants_the_same_adapter(tmp_path, monkeypatch):
     monkeypatch.setattr(plant, "check_organism", lambda plan, folder: {})

@@ -213,6 +213,24 @@ def test_a_batch_is_halved_when_memory_runs_out(random_qwen, samples, tmp_path, 
     monkeypatch.setattr(random_qwen.hf, "forward", forward)
 
 
+def test_a_batch_that_fails_is_traced_one_by_one_with_a_warning(
+    random_qwen, samples, tmp_path, monkeypatch, caplog
+):
+    forward = random_qwen.hf.forward
+
+    def alone(*arguments, **options):
+        if len(options["input_ids"]) > 1:
+            raise ValueError("one row at most\nmore about it")
+        return forward(*arguments, **options)
+
+    alone.__signature__ = __import__("inspect").signature(forward)
+    monkeypatch.setattr(random_qwen.hf, "forward", alone)
+    run = mp.trace(random_qwen, samples[:3], tmp_path / "run", max_new_tokens=3, batch_size=3)
+    assert len(run) == 3 and not run.failures
+    expected = "a batch of 3 samples failed (ValueError: one row at most); tracing them one by one"
+    assert [record.message for record in caplog.records] == [expected]
+
+
 def test_a_disk_error_leaves_no_partial_file(random_qwen, samples, tmp_path, monkeypatch):
     def raise_full(writer, attributes):
         raise OSError(28, "No space left on device", str(writer.path))
