@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from itertools import groupby
 from pathlib import Path
 
 import h5py
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.cache.checksums import checksums_match, open_checked
-from mmprobe.cache.packs.packed_file import INDEX, open_packed
+from mmprobe.cache.checksums import checksums_match
+from mmprobe.cache.packs.packed_file import INDEX, PackedFile, open_packed
 from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
@@ -21,8 +23,8 @@ def verify(path: str | Path) -> list[str]:
     """Read every byte of a run's traces and return the problems, one line each.
 
     It compares the checksums of each file, checks it against the trace format, and then reads every data set.
-    The model, capture and settings of `run.json` must be those that the traces were made with. Attention rows must sum to 1, a trace must belong to its sample, and each sample must have a trace or be
-    listed as a failure.
+    The model, capture and settings of `run.json` must be those that the traces were made with. Attention rows must sum to 1, a trace must
+    belong to its sample, and each sample must have a trace or be listed as a failure.
 
     Raises:
         InputError: `path` is not a run.
@@ -45,11 +47,14 @@ def verify(path: str | Path) -> list[str]:
                 ]
             except InputError as error:
                 problems.append(str(error))
-    for name in tqdm(run.ids, desc="verify", unit="trace", disable=None):
-        try:
-            problems += [f"{name}: {problem}" for problem in check_trace(run[name], run_hash)]
-        except InputError as error:
-            problems.append(f"{name}: {error}")
+    names = tqdm(run.ids, desc="verify", unit="trace", disable=None)
+    for pack, together in groupby(names, run.pack_of):
+        with open_packed(pack) if pack is not None else nullcontext() as opened:
+            for name in together:
+                try:
+                    problems += [f"{name}: {problem}" for problem in check_trace(run[name], run_hash, opened)]
+                except InputError as error:
+                    problems.append(f"{name}: {error}")
     return problems
 
 
@@ -75,11 +80,12 @@ def check_checksums(path: Path) -> None:
         )
 
 
-def check_trace(trace: Trace, run_hash: str) -> list[str]:
+def check_trace(trace: Trace, run_hash: str, opened: PackedFile | None = None) -> list[str]:
     """Return the problems of one trace.
 
     Args:
         run_hash: `hash_config` of the run that it must belong to.
+        opened: the packed file that the trace is in, where it is open already.
 
     Raises:
         InputError: the trace cannot be read.
@@ -87,22 +93,20 @@ def check_trace(trace: Trace, run_hash: str) -> list[str]:
     if trace.group == "/":
         check_checksums(trace.file)
     problems = []
-    trace.check()
-    if trace.run_hash not in (None, run_hash):
-        problems.append("was traced with another model, capture or settings than run.json says")
-    with open_checked(trace.file) if trace.group != "/" else h5py.File(trace.file, "r") as file:
-        root = file[trace.group]
+    with trace.keep_open(opened):
+        trace.check()
+        if trace.run_hash not in (None, run_hash):
+            problems.append("was traced with another model, capture or settings than run.json says")
         for name in trace.captured:
             try:
-                values = root[name][...]
-            except (OSError, RuntimeError) as error:
-                if "plugin" in str(error):
-                    raise trace.damage_error(error) from None
-                problems.append(f"{name}: damaged ({str(error).splitlines()[0]})")
+                values = trace.array(name).values
+            except InputError as error:
+                problems.append(f"{name}: {error}")
                 continue
             if name in ("attention/mass", "prompt/attention_mass") and values.size:
                 ran = ~np.isnan(values).all((0, 2, 3))  # cross-attention layers do not run without images
                 deviation = np.abs(values[:, ran].sum(-1) - 1).max(initial=0)
                 if not deviation <= MASS_TOLERANCE:
                     problems.append(f"{name}: rows should sum to 1 but are off by up to {deviation:.2g}")
+    trace.close()
     return problems

@@ -72,10 +72,6 @@ class MethodState:
 
     contrast_path: ContrastPath | None = None  # None until the method has created it
 
-    def uses_contrast_path(self) -> bool:
-        """Return whether the method will create a contrast path."""
-        return False
-
     def attention_layers(self) -> Sequence[int]:
         """Return the layers whose attention the method reads or biases."""
         return ()
@@ -137,12 +133,14 @@ class Method:
         needs_images: whether every prompt must have an image.
         needs_visual_tokens: whether the prompt must contain visual tokens, which models with cross-attention
             lack.
+        n_prefixes: how many beginnings of prompts are kept for each set of images that several questions share.
     """
 
     name: ClassVar[str] = ""
     reference: ClassVar[str] = ""
     needs_images: ClassVar[bool] = False
     needs_visual_tokens: ClassVar[bool] = False
+    n_prefixes: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -158,6 +156,11 @@ class Method:
 
         Then prompts with the same images can go on from what was read once of their common beginning.
         """
+        return False
+
+    @property
+    def has_contrast_path(self) -> bool:
+        """Whether the state creates a contrast path, which has keys and values of its own."""
         return False
 
     @property
@@ -268,7 +271,9 @@ def intervene(
             _install_hooks(model, method, state, stack)
             if method.needs_final_states and start is not None and start.states is not None:
                 state.receive_final_states(start.states)
-        contrasting = [state for _, state in states if state.uses_contrast_path()]
+        contrasting = [
+            state for method, (_, state) in zip(active, states, strict=True) if method.has_contrast_path
+        ]
         if contrasting:
             # one contrast path shares the forward passes of the answer; any other needs passes of its own
             first = contrasting[0]

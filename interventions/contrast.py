@@ -28,9 +28,6 @@ class ContrastState(MethodState):
         self.create_path, self.combine = create_path, combine
         self.changed: list[Tensor] = []  # bool [batch] for each step: the most likely token became another
 
-    def uses_contrast_path(self) -> bool:
-        return True
-
     def change_logits(self, generated: Tensor, logits: Tensor) -> Tensor:
         if self.contrast_path is None:
             self.contrast_path = self.create_path()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from paired import in_turn
 from toys import LONG_SIDE, parser, samples, toy
 
 import mmprobe as mp
+from mmprobe.benchmarks import evaluate
+from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.interventions import generate_batch, load_method
-from mmprobe.models import Model
+from mmprobe.models import Group, Model
 from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 
@@ -33,6 +36,7 @@ QUESTIONS = [
 ]
 GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 GOALS = {"answers, shared": "0.35", "default, shared": "0.35"}
+BENCH_SIDE = 784  # pixels
 
 
 def methods(model: Model, chosen: list[Sample], new: int, folder: Path) -> dict[str, Callable[[], Any]]:
@@ -84,11 +88,34 @@ def measure(name: str, model: Model, new: int, rounds: int) -> list[str]:
     return rows
 
 
+def measure_bench(name: str, model: Model, n_pairs: int, new: int, rounds: int) -> list[str]:
+    """Return rows for `bench spd-faith --trace` on drawn pairs, with whole prompts and with shared beginnings."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, out = make_pairs(Path(folder) / "pairs", n_pairs, 1_800_000), Path(folder) / "bench"
+
+        def bench(shared_prefix: bool) -> None:
+            options = {"max_new_tokens": new, "shared_prefix": shared_prefix}
+            evaluate("spd-faith", model, out, data=data, trace=True, overwrite=True, **options)
+
+        ways = {"bench --trace, whole": partial(bench, False), "bench --trace, shared": partial(bench, True)}
+        times = in_turn(ways, rounds)
+        traces = mp.open_run(out / "run")
+        prompt = int((traces[0].array("tokens/group") != Group.GENERATED).sum())
+    rows = [
+        f"| {name} | {prompt} | {len(traces)} | {new} | {way} | {paired} | {'0.50' if 'shared' in way else ''} |"
+        for way, paired in times.items()
+    ]
+    print(*rows, sep="\n", flush=True)
+    return rows
+
+
 def table(device: str = "cpu", quick: bool = False, rounds: int = 3) -> str:
     print(HEADER)
     rows = [HEADER, *measure("tiny-spd", toy("tiny-spd", device), 4 if quick else 16, 1 if quick else rounds)]
     if not quick:
         rows += measure("12 layers", toy("12 layers", device, LONG_SIDE), 16, rounds)
+        for new in (16, 64):
+            rows += measure_bench("12 layers", toy("12 layers", device, BENCH_SIDE), 4, new, rounds)
     return "\n".join(rows)
 
 

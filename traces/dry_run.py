@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mmprobe.errors import InputError
+from mmprobe.interventions.base import Method
 from mmprobe.models import Model
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
@@ -25,6 +26,7 @@ def dry_run(
     n_samples: int,
     max_new_tokens: int,
     batch_size: int = 1,
+    methods: Sequence[Method] = (),
 ) -> Plan:
     """Predict the needs of a run of `n_samples` samples by tracing a few of them.
 
@@ -33,6 +35,7 @@ def dry_run(
     Args:
         samples: the samples to trace.
         n_samples: number of samples of the planned run.
+        methods: how the answers will be made; none for plainly.
 
     Raises:
         InputError: one of the samples fails.
@@ -47,6 +50,7 @@ def dry_run(
             "capture": spec,
             "max_new_tokens": max_new_tokens,
             "batch_size": batch_size,
+            "method": methods or "plain",
         }
         trace(model, samples[:batch_size], Path(folder) / "warm-up", **options)
         start = time.perf_counter()
@@ -68,6 +72,12 @@ def dry_run(
         seconds=n_samples * seconds,
         assumed=f"measured on {len(samples)} samples, with answers of {mean_length:.0f} tokens",
         prefixes=plan(
-            model, spec, n_samples, max_new_tokens, batch_size, mean_prompt_size(model, samples)
+            model,
+            spec,
+            n_samples,
+            max_new_tokens,
+            batch_size,
+            mean_prompt_size(model, samples),
+            methods=methods,
         ).prefixes,
     )

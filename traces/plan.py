@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mmprobe.cache.schema import BLOCK_STEPS, GROUP_NAMES, VARIABLES
+from mmprobe.interventions.base import Method
 from mmprobe.interventions.registry import whole_prompt_methods
 from mmprobe.models import Group, Model
 from mmprobe.models.shared_prefix import MAX_BYTES, prefix_bytes
@@ -65,6 +66,7 @@ def plan(
     batch_size: int = 1,
     prompt: PromptSize | None = None,
     on_gpu: bool = False,
+    methods: Sequence[Method] = (),
 ) -> Plan:
     """Predict the needs of a run from shapes alone.
 
@@ -73,6 +75,7 @@ def plan(
         n_samples: number of samples.
         prompt: sizes of a typical prompt.
         on_gpu: whether the model will run on a GPU.
+        methods: how the answers will be made; none for plainly.
 
     Example:
         >>> from mmprobe.models import load_model
@@ -83,8 +86,11 @@ def plan(
     prompt = prompt or PromptSize()
     trace_bytes = data_bytes(model, spec, prompt, max_new_tokens) + _FILE_BYTES
     weights = sum(weight.nbytes for weight in model.hf.parameters())
-    kept, prefixes = _plan_prefixes(model, spec, n_samples, prompt)
-    working = batch_size * _working_bytes(model, spec, prompt, max_new_tokens) + kept
+    active = [method for method in methods if not method.neutral]
+    kept, prefixes = _plan_prefixes(model, spec, n_samples, prompt, active)
+    paths = sum(method.has_contrast_path for method in active)
+    contrast = paths * prefix_bytes(model, prompt.tokens + max_new_tokens, keeps_states=False)
+    working = batch_size * (_working_bytes(model, spec, prompt, max_new_tokens) + contrast) + kept
     loaded = sum(
         weight.nbytes for weight in model.hf.parameters() if weight.device.type == "cpu"
     )  # part of the process's peak already
@@ -105,12 +111,18 @@ def plan(
     )
 
 
-def _plan_prefixes(model: Model, spec: CaptureSpec, n_samples: int, prompt: PromptSize) -> tuple[int, str]:
+def _plan_prefixes(
+    model: Model, spec: CaptureSpec, n_samples: int, prompt: PromptSize, methods: Sequence[Method]
+) -> tuple[int, str]:
     """Return the bytes of what is kept of prompts with the same images, and how they come about."""
-    if reason := why_whole_prompts(model, spec):
+    if reason := why_whole_prompts(model, spec, methods=methods):
         return 0, f"prompts are read whole: {reason}"
-    prefix_size = prefix_bytes(model, prompt.tokens, spec.wants("tam/"))
-    kept = min(MAX_BYTES, n_samples // 2 * prefix_size)
+    keeps_states = spec.wants("tam/") or any(method.needs_final_states for method in methods)
+    prefix_size = prefix_bytes(model, prompt.tokens, keeps_states)
+    of_images = prefix_size + sum(
+        (method.n_prefixes - 1) * prefix_bytes(model, prompt.tokens, keeps_states=False) for method in methods
+    )
+    kept = min(MAX_BYTES, n_samples // 2 * of_images)
     if prefix_size > MAX_BYTES:
         return (
             0,
@@ -118,8 +130,8 @@ def _plan_prefixes(model: Model, spec: CaptureSpec, n_samples: int, prompt: Prom
         )
     return (
         kept,
-        f"{prefix_size / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most; "
-        f"whole prompts under {', '.join(whole_prompt_methods())}",
+        f"{of_images / 1e6:.1f} MB for each set of images with several questions, {kept / 1e6:.1f} MB at most"
+        + ("" if methods else f"; whole prompts under {', '.join(whole_prompt_methods())}"),
     )
 
 

@@ -69,6 +69,7 @@ class Agla(Method):
     needs_images: ClassVar[bool] = True
     needs_visual_tokens: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True
+    has_contrast_path: ClassVar[bool] = True
 
     alpha: float = number(2.0, 0, 10)
     beta: float = number(0.5, 0, 1)

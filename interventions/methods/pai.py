@@ -53,6 +53,10 @@ class Pai(Method):
     def neutral(self) -> bool:
         return self.alpha == 0 and self.gamma == 1
 
+    @property
+    def has_contrast_path(self) -> bool:
+        return self.gamma > 1
+
     def create_state(self, context: MethodContext) -> MethodState:
         return _PaiState(self, context)
 

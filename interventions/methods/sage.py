@@ -128,6 +128,10 @@ class Sage(Method):
         return not self.prompt
 
     @property
+    def has_contrast_path(self) -> bool:
+        return self.generates
+
+    @property
     def needs_final_states(self) -> bool:
         return self.generates
 
@@ -266,9 +270,6 @@ class _SageState(MethodState):
         low = int(position)
         high = min(low + 1, last)
         return torch.lerp(self.sorted_conflicts[:, low], self.sorted_conflicts[:, high], position - low)
-
-    def uses_contrast_path(self) -> bool:
-        return self.method.generates
 
     def receive_final_states(self, states: Tensor) -> None:
         if self.prompt_states is None:

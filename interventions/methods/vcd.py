@@ -41,6 +41,8 @@ class Vcd(Method):
     )
     needs_images: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True
+    has_contrast_path: ClassVar[bool] = True
+    n_prefixes: ClassVar[int] = 2  # that of the noisy images, too
 
     alpha: float = number(1.0, 0, 10)
     beta: float = number(0.1, 0, 1)

@@ -187,6 +187,8 @@ def plan(
     data: Annotated[Path | None, typer.Option(help="Samples that give the lengths of the prompts.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 256,
     capture: Capture = "default",
+    method: MethodName = "plain",
+    settings: Settings = None,
     batch_size: BatchSize = 1,
     probe: Annotated[
         bool, typer.Option("--probe", help="Trace a few samples of --data, to measure time and lengths.")
@@ -209,6 +211,7 @@ def plan(
     Examples:
       mmprobe plan --model tiny-spd --samples 1000 --max-new-tokens 64
       mmprobe plan --model qwen2.5-vl-7b --data mine.jsonl --capture full --probe
+      mmprobe plan --model qwen2.5-vl-7b --samples 1000 --method vcd
       mmprobe plan --model qwen2.5-vl-72b --samples 1000 --devices 80GB,80GB
     """
     if samples is None and data is None:
@@ -217,9 +220,12 @@ def plan(
         raise InputError("plan: --probe needs --data, samples to try")
     if probe and devices is not None:
         raise InputError("plan: --devices predicts from shapes; leave --probe out")
+    from mmprobe.interventions.parameters import parse_settings
+    from mmprobe.interventions.registry import load_methods
     from mmprobe.models.aliases import locate
     from mmprobe.samples import load_samples
 
+    methods = load_methods(method, **parse_settings(settings or []))
     locate(model)
     known = load_samples(data) if data else []
 
@@ -239,7 +245,7 @@ def plan(
         loaded = load_model(model, device=device, dtype=dtype, revision=revision)
         wanted = max(_N_TRIED, 2 * batch_size)
         tried = known[:: max(len(known) // wanted, 1)][:wanted]
-        made = dry_run(loaded, spec, tried, count, max_new_tokens, batch_size)
+        made = dry_run(loaded, spec, tried, count, max_new_tokens, batch_size, methods)
     else:
         # on the GPUs that are to come, the dtype is the checkpoint's, as on any device but the CPU
         loaded = load_shapes(model, device="meta" if memories else device, dtype=dtype, revision=revision)
@@ -248,7 +254,7 @@ def plan(
             bool(memories) or device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
         )
         spec = resolve_capture(spec, loaded, batch_size=batch_size)
-        made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu)
+        made = plan_run(loaded, spec, count, max_new_tokens, batch_size, prompt, on_gpu, methods)
     seconds = "not known without --probe" if made.seconds is None else f"{made.seconds:.0f} s"
     text = (
         f"disk    {_size(made.disk)}\nhost    {_size(made.host)}\ndevice  {_size(made.device)}\n"

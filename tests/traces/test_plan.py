@@ -11,7 +11,10 @@ from helpers.slow import first_fast
 from helpers.tiny_models import load_tiny_model
 
 import mmprobe as mp
+from mmprobe.interventions import Method, generate_batch, load_method
+from mmprobe.interventions.contrast_path import ContrastPath
 from mmprobe.models import load_shapes
+from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.dry_run import dry_run
@@ -24,7 +27,10 @@ ROWS = mp.CaptureSpec(
 MEMORY = """
 import resource, sys
 import mmprobe as mp
+from mmprobe.interventions import Method, generate_batch, load_method
+from mmprobe.interventions.contrast_path import ContrastPath
 from mmprobe.models import load_shapes
+from mmprobe.models.shared_prefix import PrefixStore, repeated_keys
 from mmprobe.samples import Sample
 from mmprobe.traces import load_capture
 from mmprobe.traces.plan import PromptSize, plan
@@ -76,6 +82,40 @@ def test_memory_is_predicted_within_a_fifth(tmp_path):
     done = subprocess.run(command, capture_output=True, check=True)
     planned, measured = map(int, done.stdout.split())
     assert planned == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["plain", "vcd", "icd", "sage"])
+def test_what_methods_keep_is_predicted(tiny_spd, image_paths, monkeypatch, name):
+    """Two questions about each of two pairs of images, answered together: prefixes, and caches of second paths."""
+    samples = [
+        Sample(id=f"{pair}-{len(question)}", images=image_paths[pair : pair + 2], question=question)
+        for question in ("Are the two pictures the same?", "Compare the two pictures.")
+        for pair in (0, 1)
+    ]
+    paths: list[ContrastPath] = []
+    create = ContrastPath.__init__
+    monkeypatch.setattr(
+        ContrastPath, "__init__", lambda path, *args: paths.append(path) or create(path, *args)
+    )
+    method, new, size = load_method(name), 12, 2
+    store = PrefixStore(tiny_spd, repeated_keys(samples), method.needs_final_states)
+    for first in (0, size):
+        batch = samples[first : first + size]
+        generate_batch(tiny_spd, batch, method, max_new_tokens=new, prefixes=store)
+
+    prompt, spec = mean_prompt_size(tiny_spd, samples), load_capture(mp.CaptureSpec(datasets=["update/kl"]))
+
+    def predict(n_samples: int, methods: list[Method]) -> int:
+        return plan(tiny_spd, spec, n_samples, new, size, prompt, methods=methods).host
+
+    base = predict(1, [])
+    kept = predict(len(samples), [method]) - predict(1, [method])
+    assert kept == pytest.approx(sum(each.nbytes for each in store.prefixes.values()), rel=0.4)
+    assert len(store.prefixes) == 2 * method.n_prefixes and bool(paths) == method.has_contrast_path
+    caches = [sum(layer.keys.nbytes + layer.values.nbytes for layer in path.cache.layers) for path in paths]
+    assert predict(1, [method]) - base == pytest.approx(
+        max(caches, default=0), rel=0.3
+    )  # ICD adds an instruction
 
 
 @pytest.mark.slow
