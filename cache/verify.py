@@ -93,20 +93,21 @@ def check_trace(trace: Trace, run_hash: str, opened: PackedFile | None = None) -
     if trace.group == "/":
         check_checksums(trace.file)
     problems = []
-    with trace.keep_open(opened):
+    with trace.keep_open(opened), trace._open() as root:
         trace.check()
         if trace.run_hash not in (None, run_hash):
             problems.append("was traced with another model, capture or settings than run.json says")
         for name in trace.captured:
             try:
-                values = trace.array(name).values
-            except InputError as error:
-                problems.append(f"{name}: {error}")
+                values = root.read(name)
+            except (OSError, RuntimeError) as error:
+                if "plugin" in str(error):
+                    raise trace.damage_error(error) from None
+                problems.append(f"{name}: damaged ({str(error).splitlines()[0]})")
                 continue
             if name in ("attention/mass", "prompt/attention_mass") and values.size:
                 ran = ~np.isnan(values).all((0, 2, 3))  # cross-attention layers do not run without images
                 deviation = np.abs(values[:, ran].sum(-1) - 1).max(initial=0)
                 if not deviation <= MASS_TOLERANCE:
                     problems.append(f"{name}: rows should sum to 1 but are off by up to {deviation:.2g}")
-    trace.close()
     return problems

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5s
+from h5py import h5d, h5g, h5s
 
 from mmprobe.cache.check import list_names, open_group, open_hard_link
 from mmprobe.cache.checksums import CheckedFile, open_with_pages
@@ -226,24 +226,30 @@ class PackedFile:
     def contradictions(self) -> dict[str, str]:
         """Return the traces whose rows of the index differ from their data sets, and the first of these."""
         found: dict[str, str] = {}
-        for name in INDEXED:
-            for trace_id in self.names if self.table(name) is not None else ():
-                place = self.find(trace_id, name)
-                if place is not None and place != self._stored_place(trace_id, name):
-                    found.setdefault(trace_id, name)
+        indexed = [name for name in INDEXED if self.table(name) is not None]
+        samples = open_group(self.file.id, "samples")
+        for trace_id in self.names:
+            places = {name: place for name in indexed if (place := self.find(trace_id, name)) is not None}
+            stored = _stored_places(samples, trace_id, places)
+            wrong = [name for name, place in places.items() if stored.get(name) != place]
+            if wrong:
+                found[trace_id] = wrong[0]
         return found
 
-    def _stored_place(self, trace_id: str, name: str) -> tuple[Any, ...] | None:
-        """Return offset, shape and dtype of a data set as HDF5 has them; None for what is no data set of this file."""
-        parent = self.file.id
-        *groups, leaf = name.split("/")
-        try:
-            for group in ("samples", trace_id, *groups):
-                parent = open_group(parent, group)
-            data = open_hard_link(parent, leaf)
-            return data.get_offset(), data.shape, data.dtype
-        except (ValueError, TypeError):  # a link, a group, or a type that numpy lacks
-            return None
+
+def _stored_places(samples: h5g.GroupID, trace_id: str, names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Return offset, shape and dtype of a trace's data sets as HDF5 has them, without what is no data set of the file."""
+    places: dict[str, tuple[Any, ...]] = {}
+    with suppress(ValueError):  # a link, or no group
+        groups = {"": open_group(samples, trace_id)}
+        for name in names:
+            group, _, leaf = name.rpartition("/")
+            with suppress(ValueError, TypeError):  # a link, a group, or a type that numpy lacks
+                if group not in groups:
+                    groups[group] = open_group(groups[""], group)
+                data = open_hard_link(groups[group], leaf)
+                places[name] = data.get_offset(), data.shape, data.dtype
+    return places
 
 
 @contextmanager
