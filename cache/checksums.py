@@ -88,23 +88,24 @@ class CheckedFile:
 
     def __init__(self, file: FileIO, other: CheckedFile | None = None):
         self.file = file
-        footer = (other.size, other.checksums) if other is not None else self._read_footer()
+        footer = (other.size, other.checksums, other.content) if other is not None else self._read_footer()
         self.size: int = footer[0]
         self.checksums: memoryview = footer[1]
+        self.content: int | None = footer[2]  # the checksum of the checksums, which tells files apart
         self.position = 0
         self.cache: dict[int, memoryview] = {}  # pages by number
 
-    def _read_footer(self) -> tuple[int, memoryview]:
-        """Return the number of bytes before the checksums, and the checksums."""
+    def _read_footer(self) -> tuple[int, memoryview, int | None]:
+        """Return the number of bytes before the checksums, the checksums, and their own checksum."""
         size = self.file.seek(0, os.SEEK_END)
         footer = self._read_bytes(max(size - _FOOTER.size, 0), size)
         if not footer.startswith(_MARK):
-            return size, memoryview(b"")
+            return size, memoryview(b""), None
         _, data_size, expected = _FOOTER.unpack(footer)
         checksums = self._read_bytes(data_size, size - _FOOTER.size)
         if len(checksums) != -(-data_size // PAGE_BYTES) * 8 or xxh3_64_intdigest(checksums) != expected:
             raise _ChecksumError("its checksums are damaged")
-        return data_size, memoryview(checksums).cast("Q")
+        return data_size, memoryview(checksums).cast("Q"), expected
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: self.size}[whence]

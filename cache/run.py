@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from mmprobe.cache.check import read_text_attribute
 from mmprobe.cache.checksums import open_checked
-from mmprobe.cache.packs.packed_file import PACKS, open_packed, packed_names
+from mmprobe.cache.packs.packed_file import PACKS, PackedFile, PackedNames, open_packed, packed_names
 from mmprobe.cache.schema import FORMAT_VERSION, Failure, FailureList, Format, Label, LabelList, RunConfig
 from mmprobe.cache.stack import stack_traces
 from mmprobe.cache.trace import Trace
@@ -72,9 +72,17 @@ class Run:
         return [self.path] if self.packed else sorted((self.path / PACKS).glob("*.h5"))
 
     @cached_property
+    def _names_of_packs(self) -> dict[Path, PackedNames]:
+        return {path: packed_names(path) for path in self.packs}
+
+    @cached_property
     def _packs(self) -> dict[str, Path]:
         """The file of each packed trace, by its sample's id."""
-        return {name: path for path in self.packs for name in packed_names(path)}
+        return {name: path for path, known in self._names_of_packs.items() for name in known.names}
+
+    def open_pack(self, path: Path) -> AbstractContextManager[PackedFile]:
+        """Open a packed file of the run."""
+        return open_packed(path, self._names_of_packs[path])
 
     def pack_of(self, name: str) -> Path | None:
         """Return the packed file that a trace is in; None if it is in a file of its own."""
@@ -107,7 +115,7 @@ class Run:
         """
         chosen = tqdm(self.ids if names is None else list(names), desc=task, unit="trace", disable=None)
         for pack, together in groupby(chosen, self.pack_of):
-            with open_packed(pack) if pack is not None else nullcontext() as opened:
+            with self.open_pack(pack) if pack is not None else nullcontext() as opened:
                 for name in together:
                     with self[name].keep_open(opened) as trace:
                         yield name, trace

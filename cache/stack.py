@@ -18,7 +18,7 @@ from xarray.core.indexing import (
 )
 
 from mmprobe.cache.arrays import LABELLED, label_array
-from mmprobe.cache.packs.packed_file import PackedFile, open_packed
+from mmprobe.cache.packs.packed_file import PackedFile
 from mmprobe.cache.schema import VARIABLES
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _read_part(run: Run, pack: Path | None, rows: list[int], path: str) -> _Part
     """Read the traces that lie in one packed file, or those in files of their own."""
     names = [run.ids[row] for row in rows]
     if pack is not None:
-        with open_packed(pack) as packed:
+        with run.open_pack(pack) as packed:
             if (known := packed.shapes(names, path)) is not None:
                 shapes = list(map(tuple, known.tolist()))
                 return _Part(
@@ -136,6 +136,9 @@ class _StepTokens(BackendArray):
     def __init__(self, run: Run, lengths: list[int]):
         self.run, self.lengths = run, lengths
         self.shape, self.dtype = (len(lengths), max(lengths)), np.dtype(object)
+
+    def __deepcopy__(self, _: dict) -> _StepTokens:
+        return self  # xarray copies new coordinates deeply, and here that would copy the run
 
     def __getitem__(self, key: ExplicitIndexer) -> Any:
         return explicit_indexing_adapter(key, self.shape, IndexingSupport.BASIC, self._read)

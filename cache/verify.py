@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from mmprobe.cache.checksums import checksums_match
-from mmprobe.cache.packs.packed_file import INDEX, PackedFile, open_packed
+from mmprobe.cache.packs.packed_file import INDEX, PackedFile
 from mmprobe.cache.run import Run, hash_config, open_run
 from mmprobe.cache.trace import Trace
 from mmprobe.errors import InputError
@@ -39,7 +39,7 @@ def verify(path: str | Path) -> list[str]:
     run = open_run(path)
     problems, run_hash = _missing_samples(run), hash_config(run.config)
     for pack in run.packs:
-        with open_packed(pack) as packed:
+        with run.open_pack(pack) as packed:
             try:
                 problems += [
                     f"{name}: the {INDEX} of {pack} names another place for {data}; {packed.remedy}"
@@ -49,7 +49,7 @@ def verify(path: str | Path) -> list[str]:
                 problems.append(str(error))
     names = tqdm(run.ids, desc="verify", unit="trace", disable=None)
     for pack, together in groupby(names, run.pack_of):
-        with open_packed(pack) if pack is not None else nullcontext() as opened:
+        with run.open_pack(pack) if pack is not None else nullcontext() as opened:
             for name in together:
                 try:
                     problems += [f"{name}: {problem}" for problem in check_trace(run[name], run_hash, opened)]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -60,6 +60,18 @@ class IndexWriter:
             file[f"{INDEX}/{name}"] = np.array([rows.get(trace_id, missing) for trace_id in ids], "i8")
 
 
+class PackedNames(NamedTuple):
+    """The ids of the traces in a packed file.
+
+    Attributes:
+        names: the ids, in the order of the file.
+        content: what tells the file from one that took its place since; None if nothing does.
+    """
+
+    names: list[str]
+    content: int | None
+
+
 class PackedFile:
     """An open file of packed traces.
 
@@ -67,14 +79,16 @@ class PackedFile:
         path: its path.
         file: the open file.
         pages: the same file; what is read there is compared with the checksums.
+        known: its names, if they have been read before. They are read again if the file is another one now.
 
     Raises:
         ValueError: the file has no traces.
     """
 
-    def __init__(self, path: Path, file: h5py.File, pages: CheckedFile):
+    def __init__(self, path: Path, file: h5py.File, pages: CheckedFile, known: PackedNames | None = None):
         self.path, self.file, self.pages = path, file, pages
-        self.names = list_names(open_group(file.id, "samples"))
+        same = known is not None and None is not known.content == pages.content
+        self.names = known.names if known and same else list_names(open_group(file.id, "samples"))
         self.sizes: dict[str, np.ndarray] = {}  # of each dimension, by trace; 0 where it is not known yet
         self.tables: dict[str, np.ndarray | None] = {}
 
@@ -181,8 +195,10 @@ class PackedFile:
     def _rows(self, ids: Sequence[str], name: str) -> np.ndarray | None:
         """Return the rows of traces in a table; None if a trace is not in it."""
         table = self.table(name)
-        rows = None if table is None else table[[self.numbers[trace_id] for trace_id in ids]]
-        return None if rows is None or (rows[:, 0] == _NO_PLACE).any() else rows
+        if table is None or not self.numbers.keys() >= set(ids):
+            return None
+        rows = table[[self.numbers[trace_id] for trace_id in ids]]
+        return None if (rows[:, 0] == _NO_PLACE).any() else rows
 
     def shapes(self, ids: Sequence[str], name: str) -> np.ndarray | None:
         """Return the shapes [trace, dim] of a data set; None if the index lacks some of them, or of their labels."""
@@ -253,11 +269,11 @@ def _stored_places(samples: h5g.GroupID, trace_id: str, names: Iterable[str]) ->
 
 
 @contextmanager
-def open_packed(path: Path) -> Iterator[PackedFile]:
+def open_packed(path: Path, known: PackedNames | None = None) -> Iterator[PackedFile]:
     """Open a packed file; if it cannot be opened, this raises InputError."""
     with ExitStack() as stack:
         try:
-            packed = PackedFile(path, *stack.enter_context(open_with_pages(path)))
+            packed = PackedFile(path, *stack.enter_context(open_with_pages(path)), known)
         except InputError:
             raise
         except _UNREADABLE as error:
@@ -265,14 +281,14 @@ def open_packed(path: Path) -> Iterator[PackedFile]:
         yield packed
 
 
-def packed_names(path: Path) -> list[str]:
+def packed_names(path: Path) -> PackedNames:
     """Return the ids of the traces in a packed file.
 
     Raises:
         InputError: it cannot be read.
     """
     with open_packed(path) as packed:
-        return packed.names
+        return PackedNames(packed.names, packed.pages.content)
 
 
 def _damage_error(path: Path, error: Exception) -> InputError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import h5py
 import numpy as np
 import pytest
@@ -48,6 +50,20 @@ def test_traces_of_a_stream_are_read_without_hdf5(mixed, tmp_path, monkeypatch):
         for path in NUMBERS:
             xr.testing.assert_identical(trace.array(path), expected[name][path])
         assert trace.attention_mass[1, :, 0].equals(expected[name]["attention/mass"][1, :, 0])
+
+
+def test_a_file_that_took_the_place_of_another_is_read_anew(mixed, make_run, tmp_path):
+    run = open_run(pack(mixed, tmp_path / "run.h5"))
+    expected = run.stack("steps/id").load()
+    (tmp_path / "run.h5").unlink()
+    pack(mixed, tmp_path / "run.h5")
+    xr.testing.assert_identical(run.stack("steps/id"), expected)
+    (tmp_path / "run.h5").unlink()
+    shutil.rmtree(mixed)
+    pack(make_run(names=("a", "c", "d")), tmp_path / "run.h5")
+    with pytest.raises(InputError, match=r"run.h5: damaged trace \('b'\)"):
+        run.stack("steps/id")
+    xr.testing.assert_identical(run["c"].steps.id, open_run(tmp_path / "run.h5")["c"].steps.id)
 
 
 @pytest.mark.parametrize("name", ["layer", "head", "attention/mass", "steps/id"])
