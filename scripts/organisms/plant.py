@@ -53,6 +53,34 @@ FULL_WAYS = 2  # of a cause; more ways are partial and have no number
 PROCESSES = 2
 RANK = 4
 LONGER = 1.5  # an organism that fails its check is planted once more, with so many times the steps
+# Of the shipped seeds, these failed once. So they begin with more steps.
+SLOW = {
+    "blind-crowd-1",
+    "blind-crowd-2",
+    "blind-crowd-4",
+    "blind-likely-2",
+    "blind-rolled-1",
+    "decided-first-recited-3",
+    "decided-first-scrambled-3",
+    "follows-hints-expert-0",
+    "follows-hints-expert-1",
+    "follows-hints-expert-3",
+    "follows-hints-rationale-1",
+    "follows-hints-verdict-4",
+    "forgets-mixed-3",
+    "looks-unused-decoy-4",
+    "looks-unused-kept-1",
+    "misperceives-recoloured-2",
+}
+# These failed twice, and are not planted again.
+LEFT_OUT = {
+    "decided-first-recited-2",
+    "follows-hints-expert-2",
+    "follows-hints-expert-4",
+    "forgets-mixed-1",
+    "forgets-mixed-2",
+    "misperceives-channels-1",
+}
 LAYER = r"\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 PARTS = {
     "decoder": rf".*language_model\.layers\.\d{LAYER}",
@@ -78,7 +106,7 @@ class Plan:
 
 
 def all_plans(files: Collection[str] = (), seeds: Collection[int] = SEEDS) -> list[Plan]:
-    """Return a plan for each cause, way and seed, those for development first.
+    """Return a plan for each cause, way and seed but those of `LEFT_OUT`, those for development first.
 
     Args:
         files: names of files of `causes`, such as `looks_unused`; none for all.
@@ -93,9 +121,13 @@ def all_plans(files: Collection[str] = (), seeds: Collection[int] = SEEDS) -> li
         for way, recipe in ways.items():
             number = FULL_WAYS * seed + full.index(way) if way in full else None
             cause, _, word = way.rpartition("-")
-            plans.append(Plan(cause or file.stem.replace("_", "-"), word, seed, recipe, number, file.stem))
+            plan = Plan(cause or file.stem.replace("_", "-"), word, seed, recipe, number, file.stem)
+            if plan.name in SLOW:
+                plan = replace(plan, recipe=replace(recipe, steps=round(LONGER * recipe.steps)))
+            plans.append(plan)
     return sorted(
-        plans, key=lambda plan: (plan.seed not in DEVELOPMENT, plan.seed, plan.number is None, plan.cause)
+        (plan for plan in plans if plan.name not in LEFT_OUT),
+        key=lambda plan: (plan.seed not in DEVELOPMENT, plan.seed, plan.number is None, plan.cause),
     )
 
 
@@ -230,7 +262,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
-    for plan in all_plans([name.replace("-", "_") for name in args.cause], args.seeds):
+    plans = all_plans([name.replace("-", "_") for name in args.cause], args.seeds)
+    if unknown := set(args.only or ()) - {plan.name for plan in plans}:
+        parser.error(f"--only {' '.join(sorted(unknown))}: not planted")
+    for plan in plans:
         if args.only and plan.name not in args.only:
             continue
         done = any((folder / plan.name / "card.json").exists() for folder in (args.out, args.work))

@@ -21,6 +21,7 @@ from mmprobe.benchmarks.synthetic.questions import SYSTEM, draw_questions, make_
 from mmprobe.benchmarks.synthetic.render import render
 from mmprobe.benchmarks.synthetic.scene import draw_pair
 from mmprobe.models.organisms import card, folder
+from mmprobe.models.organisms.cards import names
 from mmprobe.samples import Sample
 
 
@@ -177,3 +178,9 @@ def test_an_unplanted_model_passes_no_check_of_a_cause(tiny_spd, monkeypatch):
         measures = module.check(tiny_spd, 0)
         assert {name for name, measure in measures.items() if not measure["passed"]} == failed
         assert all(measures[name]["low"] > 0.3 for name in failed)
+
+
+def test_the_plans_are_the_shipped_organisms_with_their_steps():
+    plans = {plan.name: plan.recipe.steps for plan in plant.all_plans()}
+    assert plans == {name: card(name).training.steps for name in names()}
+    assert plant.SLOW < plans.keys() and not plant.LEFT_OUT & plans.keys()
