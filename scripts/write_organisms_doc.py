@@ -27,9 +27,9 @@ have no number: there the cause acts only where the rule says, so one knows for 
 chosen on them.
 
 `make organisms` plants them all, and goes on where it was stopped. An organism is shipped only if it passes its
-manipulation check; one that fails is planted once more, with half as many steps again. The check looks at answers
-to new drawn pairs and uses none of the tools under test (for `looks-unused`, it also looks at the attention
-weights). This page is made from the cards.
+manipulation check; one that fails is planted once more, with half as many steps again. A seed that needed these
+begins with them. The check looks at answers to new drawn pairs and uses none of the tools under test (for
+`looks-unused`, it also looks at the attention weights). This page is made from the cards.
 
 {count} organisms, {megabytes:.1f} MB in all; {minutes:.0f} minutes of training on one core. These failed their check twice, and
 do not ship: {failed}.

@@ -183,4 +183,4 @@ def test_an_unplanted_model_passes_no_check_of_a_cause(tiny_spd, monkeypatch):
 def test_the_plans_are_the_shipped_organisms_with_their_steps():
     plans = {plan.name: plan.recipe.steps for plan in plant.all_plans()}
     assert plans == {name: card(name).training.steps for name in names()}
-    assert plant.SLOW < plans.keys() and not plant.LEFT_OUT & plans.keys()
+    assert plans.keys() > plant.SLOW and not plant.LEFT_OUT & plans.keys()
