@@ -22,9 +22,9 @@ MASS_TOLERANCE = 1e-3
 def verify(path: str | Path) -> list[str]:
     """Read every byte of a run's traces and return the problems, one line each.
 
-    It compares the checksums of each file, checks it against the trace format, and then reads every data set.
-    The model, capture and settings of `run.json` must be those that the traces were made with. Attention rows must sum to 1, a trace must
-    belong to its sample, and each sample must have a trace or be listed as a failure.
+    It compares the checksums of each file, checks it against the trace format, and then reads every data set. The
+    model, capture and settings of `run.json` must be those that the traces were made with. Attention rows must sum
+    to 1, a trace must belong to its sample, and each sample must have a trace or be listed as a failure.
 
     Raises:
         InputError: `path` is not a run.
