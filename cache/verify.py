@@ -48,8 +48,8 @@ def verify(path: str | Path) -> list[str]:
             except InputError as error:
                 problems.append(str(error))
     names = tqdm(run.ids, desc="verify", unit="trace", disable=None)
-    for pack, together in groupby(names, run.pack_of):
-        with run.open_pack(pack) if pack is not None else nullcontext() as opened:
+    for place, together in groupby(names, run.pack_of):
+        with run.open_pack(place) if place is not None else nullcontext() as opened:
             for name in together:
                 try:
                     problems += [f"{name}: {problem}" for problem in check_trace(run[name], run_hash, opened)]
