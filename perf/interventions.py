@@ -13,10 +13,12 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from paired import in_turn
+from torch.utils._python_dispatch import TorchDispatchMode
 from toys import parser, samples, toy
 
 from mmprobe.benchmarks.core.cost import measure_cost
@@ -26,8 +28,8 @@ from mmprobe.models import Model
 from mmprobe.samples import Sample
 
 HEADER = """\
-| model | prompt | new | batch | method | s | ratio | middle half | rounds | goal | extra MB | a cache, MB |
-|---|---|---|---|---|---|---|---|---|---|---|---|"""
+| model | prompt | new | batch | method | s | ratio | middle half | rounds | goal | extra MB | a cache, MB | calls |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
 METHODS: dict[str, tuple[Method, float]] = {  # method, and goal of the ratio to plain
     "plain": (load_method("plain"), 1.0),
     "sage, see": (load_method("sage", analyze=False, generate=False), 1.15),
@@ -62,15 +64,37 @@ def measure(name: str, model: Model, batch: int, new: int, rounds: int) -> list[
         timings = in_turn({method: partial(answer, method) for method in METHODS}, rounds)
         prompt_length = len(model.prompt(batch_samples[0]).ids)
         cache = cache_mb(model, batch_samples, new)
+        calls = {method: count_calls(model, batch_samples, each) for method, (each, _) in METHODS.items()}
     rows = []
     for method, timing in timings.items():
         goal = f"{METHODS[method][1]:.2f}" if method not in ("plain", "agla") else ""
         extra = memory[method] - memory["plain"]
         rows.append(
-            f"| {name} | {prompt_length} | {new} | {batch} | {method} | {timing} | {goal} | {extra:.0f} | {cache:.1f} |"
+            f"| {name} | {prompt_length} | {new} | {batch} | {method} | {timing} | {goal} | {extra:.0f} | {cache:.1f} "
+            f"| {calls[method] / calls['plain']:.2f} |"
         )
     print(*rows, sep="\n", flush=True)
     return rows
+
+
+class CallCounter(TorchDispatchMode):
+    """Counts the calls of torch's functions, which do not depend on how busy the machine is."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+def count_calls(model: Model, batch_samples: list[Sample], method: Method) -> float:
+    """Return the number of calls for one more token of the answer."""
+    calls = []
+    for new in (4, 12):
+        with CallCounter() as counter:
+            generate_batch(model, batch_samples, method, max_new_tokens=new)
+        calls.append(counter.calls)
+    return (calls[1] - calls[0]) / 8
 
 
 def cache_mb(model: Model, batch_samples: list[Sample], new: int) -> float:
