@@ -16,6 +16,7 @@ from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import InputError, NotApplicable
 
 AUTHORS_GROUPS = ("system", "visual", "user")
+SUMMARIES = ("share", "slope", "share_authors", "slope_authors", "system")  # of a sample
 FORMS = ("", "_authors")  # ends of the variables' names: the share of all attention, and the authors' form
 _VISUAL, _GENERATED = GROUP_NAMES.index("visual"), GROUP_NAMES.index("generated")
 
@@ -106,8 +107,8 @@ def attention_decay(run: Run) -> xr.Dataset:
         out[f"visual{form}_by_label"] = (("label", "layer", "step"), np.array(by_label))
     out.coords["sample"] = groups.ids
     sets = groups.number()
-    for kind in rows[0]:
-        out[f"{kind}_of_sample"] = (("sample", "layer"), np.array([row[kind] for row in rows]))
+    for place, kind in enumerate(SUMMARIES):
+        out[f"{kind}_of_sample"] = (("sample", "layer"), np.array([row[place] for row in rows]))
     _add_sample_means(out, label_masks(labels), sets)
     out.attrs = {
         "analysis": "attention_decay",
@@ -243,13 +244,13 @@ def slope_over_steps(values: np.ndarray) -> np.ndarray:
     return np.tensordot(step, values, 1) / (step**2).sum()
 
 
-def _summarise_sample(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return shares and slopes [layer] of a sample, by the beginning of their variable's name."""
-    summary = {}
+def _summarise_sample(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the `SUMMARIES` of a sample, [summary, layer]."""
+    rows = []
     for form in FORMS:
-        summary[f"share{form}"] = arrays[f"visual{form}"].mean(0)
-        summary[f"slope{form}"] = slope_over_steps(arrays[f"visual{form}"])
-    return summary | {"system": arrays["mass_authors"][..., AUTHORS_GROUPS.index("system")].mean(0)}
+        visual = arrays[f"visual{form}"]
+        rows += [visual.mean(0), slope_over_steps(visual)]
+    return np.stack([*rows, arrays["mass_authors"][..., AUTHORS_GROUPS.index("system")].mean(0)])
 
 
 def early_minus_later(values: np.ndarray) -> np.ndarray:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Hashable, Mapping
-from io import BytesIO
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from mmprobe.errors import InputError
 from mmprobe.lock import lock_file
 from mmprobe.whole_files import write_whole, writing_error
 
+_NUMBERS = 10_000  # that are text at a time
 _FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # as in viz/assets/csv.js
 
 
@@ -38,7 +38,7 @@ def export(dataset: xr.Dataset, folder: str | Path) -> list[Path]:
         >>> export(attention_decay(run), "results")                 # doctest: +SKIP
     """
     folder, name = Path(folder), dataset.attrs["analysis"]
-    contents: dict[str, bytes | memoryview] = {
+    contents: dict[str, bytes | memoryview | Iterable[bytes]] = {
         "nc": dataset.to_netcdf(engine="h5netcdf"),  # in memory: HDF5 can crash where a disk is full
         "csv": _write_csv(dataset),
     }
@@ -81,19 +81,30 @@ def read_export(run: Run, name: str) -> xr.Dataset | None:
     return dataset if dataset.attrs.get("analysis") == name and known else None
 
 
-def _write_csv(dataset: xr.Dataset) -> memoryview:
-    """Return a table with one row for each number: variable, coordinates, value. One variable is in memory at a time."""
+def _write_csv(dataset: xr.Dataset) -> Iterator[bytes]:
+    """Return the parts of a table with one row for each number: variable, coordinates, value."""
     names = dict.fromkeys(str(name) for array in dataset.data_vars.values() for name in _columns(array))
-    content = BytesIO()
-    for place, (variable, array) in enumerate(dataset.data_vars.items()):
-        rows = array.to_dataframe(name="value").reset_index() if array.dims else [{"value": array.item()}]
-        table = pd.DataFrame(rows).assign(variable=str(variable))
-        for name in table.columns:
-            if not pd.api.types.is_numeric_dtype(table[name]):
-                table[name] = table[name].map(_quote_formula)
-        table = table.reindex(columns=["variable", *names, "value"])
-        table.to_csv(content, mode="wb", index=False, header=not place, lineterminator="\r\n")
-    return content.getbuffer()
+    columns = ["variable", *names, "value"]
+    yield pd.DataFrame(columns=columns).to_csv(index=False, lineterminator="\r\n").encode()
+    for variable, array in dataset.data_vars.items():
+        for part in _split(array):
+            rows = part.to_dataframe(name="value").reset_index() if part.dims else [{"value": part.item()}]
+            table = pd.DataFrame(rows).assign(variable=str(variable))
+            for name in table.columns:
+                if not pd.api.types.is_numeric_dtype(table[name]):
+                    table[name] = table[name].map(_quote_formula)
+            table = table.reindex(columns=columns)
+            yield table.to_csv(index=False, header=False, lineterminator="\r\n").encode()
+
+
+def _split(array: xr.DataArray) -> Iterator[xr.DataArray]:
+    """Return the parts of an array along its first dimension, each of some `_NUMBERS`."""
+    if not array.dims:
+        yield array
+        return
+    length = max(1, _NUMBERS * len(array) // max(1, array.size))
+    for start in range(0, len(array), length):
+        yield array[start : start + length]
 
 
 def _columns(array: xr.DataArray) -> list[Hashable]:
@@ -101,15 +112,29 @@ def _columns(array: xr.DataArray) -> list[Hashable]:
     return [*array.dims, *(name for name in array.coords if name not in array.dims)] if array.dims else []
 
 
-def _write_json(dataset: xr.Dataset, graph: Mapping[str, Any]) -> bytes:
-    """Return xarray's dictionary of a data set and the keys of a graph. One variable is in memory at a time."""
+def _write_json(dataset: xr.Dataset, graph: Mapping[str, Any]) -> Iterator[bytes]:
+    """Return the parts of xarray's dictionary of a data set, with the keys of a graph."""
     rest = {**dataset.drop_vars(dataset.data_vars).to_dict(), "data_vars": {}, **graph}
-    variables = (
-        f"{json.dumps(str(name))}: {_dump(array.variable.to_dict())}"
-        for name, array in dataset.data_vars.items()
-    )
     head, empty, tail = _dump(rest).partition('"data_vars": {}')
-    return f"{head}{empty[:-1]}{', '.join(variables)}}}{tail}\n".encode()
+    yield f"{head}{empty[:-1]}".encode()
+    for place, (name, array) in enumerate(dataset.data_vars.items()):
+        about = array.variable.to_dict(data=False)
+        head = _dump({key: about[key] for key in ("dims", "attrs")}).removesuffix("}")
+        yield f'{", " if place else ""}{json.dumps(str(name))}: {head}, "data": '.encode()
+        yield from _dump_values(array)
+        yield b"}"
+    yield f"}}{tail}\n".encode()
+
+
+def _dump_values(array: xr.DataArray) -> Iterator[bytes]:
+    """Return the parts of a list of lists of an array's values, or of its only value."""
+    if not array.dims:
+        yield _dump(array.item()).encode()
+        return
+    yield b"["
+    for place, part in enumerate(_split(array)):
+        yield f"{', ' if place else ''}{_dump(part.values.tolist())[1:-1]}".encode()
+    yield b"]"
 
 
 def _dump(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +13,11 @@ from mmprobe.errors import InputError
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def write_whole(contents: Mapping[Path, bytes | memoryview]) -> None:
+def write_whole(contents: Mapping[Path, bytes | memoryview | Iterable[bytes]]) -> None:
     """Write files. They get their names when all of them are on the disk, so earlier files stay whole until then.
+
+    Args:
+        contents: of each file, as one piece or as pieces that follow each other.
 
     Raises:
         InputError: a file cannot be written.
@@ -28,7 +31,7 @@ def write_whole(contents: Mapping[Path, bytes | memoryview]) -> None:
         for file, content in contents.items():
             try:
                 with open(parts[file], "wb") as part:
-                    part.write(content)
+                    part.writelines([content] if isinstance(content, bytes | memoryview) else content)
                     part.flush()
                     os.fsync(part.fileno())
             except OSError as error:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from helpers.command_line import assert_fails, run_in_process
@@ -58,6 +59,30 @@ def test_variables_of_other_dimensions_stand_in_one_table(tmp_path: Path) -> Non
     expected = dataset.to_dict()
     expected["data_vars"]["share"]["data"][0][1] = None
     assert json.loads(text.read_text(encoding="utf-8")) == json.loads(json.dumps(expected))
+
+
+def test_large_variables_are_whole(tmp_path: Path) -> None:
+    """Text is made of some 10,000 numbers at a time, along the first dimension, whose length is no multiple of that."""
+    values = np.random.default_rng(0).normal(size=(3001, 4, 3))
+    values[2499:2503, 1] = np.nan
+    dataset = xr.Dataset(
+        {
+            "slope": (("sample", "layer", "group"), values),
+            "wide": (("layer", "sample"), np.arange(12004).reshape(4, 3001)),
+            "nothing": (("sample", "empty"), np.zeros((3001, 0))),
+        },
+        {"sample": [f"s{number}" for number in range(3001)], "layer": range(4)},
+        {"analysis": "made_up"},
+    )
+    _, table, text = export(dataset, tmp_path)
+    rows = pd.read_csv(table, float_precision="round_trip")
+    slopes = rows[rows.variable == "slope"]
+    assert slopes["sample"].tolist() == np.repeat(dataset["sample"].values, 12).tolist()
+    np.testing.assert_array_equal(slopes["value"], values.ravel())
+    assert rows[rows.variable == "wide"]["value"].tolist() == list(range(12004))
+    read = xr.Dataset.from_dict(json.loads(text.read_text(encoding="utf-8")))
+    xr.testing.assert_equal(read.drop_vars("nothing").astype(float), dataset.drop_vars("nothing"))
+    assert read["nothing"].shape == (3001, 0)
 
 
 def test_two_exports_of_one_analysis_exclude_each_other(tmp_path: Path) -> None:
