@@ -87,8 +87,10 @@ class PackedFile:
 
     def __init__(self, path: Path, file: h5py.File, pages: CheckedFile, known: PackedNames | None = None):
         self.path, self.file, self.pages = path, file, pages
-        same = known is not None and None is not known.content == pages.content
-        self.names = known.names if known and same else list_names(open_group(file.id, "samples"))
+        if known is not None and known.content is not None and known.content == pages.content:
+            self.names = known.names
+        else:
+            self.names = list_names(open_group(file.id, "samples"))
         self.sizes: dict[str, np.ndarray] = {}  # of each dimension, by trace; 0 where it is not known yet
         self.tables: dict[str, np.ndarray | None] = {}
 

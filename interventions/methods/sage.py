@@ -243,8 +243,7 @@ class _SageState(MethodState):
         if post.shape[1] > 1 and not self.method.prompt:
             pre, mid, changed = pre[:, -1:], mid[:, -1:], post[:, -1:]
         ffn_update = changed - mid
-        log_p = (mid - pre).log_softmax(-1, dtype=torch.float32)
-        log_q = ffn_update.log_softmax(-1, dtype=torch.float32)
+        log_p, log_q = (update.log_softmax(-1, dtype=torch.float32) for update in (mid - pre, ffn_update))
         conflict = log_p.exp().mul_(log_p - log_q).sum(-1, keepdim=True)  # half the time of torch's kl_div
         self.step_conflicts.append(conflict)
         suppressed = torch.add(mid, ffn_update, alpha=self.method.beta)
