@@ -18,7 +18,7 @@ from mmprobe.errors import InputError
 from mmprobe.lock import lock_file
 from mmprobe.whole_files import write_whole, writing_error
 
-_NUMBERS = 10_000  # that are text at a time
+_NUMBERS = 10_000  # numbers that become text at a time
 _FORMULA = re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # as in viz/assets/csv.js
 
 
@@ -114,20 +114,20 @@ def _columns(array: xr.DataArray) -> list[Hashable]:
 
 def _write_json(dataset: xr.Dataset, graph: Mapping[str, Any]) -> Iterator[bytes]:
     """Return the parts of xarray's dictionary of a data set, with the keys of a graph."""
-    rest = {**dataset.drop_vars(dataset.data_vars).to_dict(), "data_vars": {}, **graph}
-    head, empty, tail = _dump(rest).partition('"data_vars": {}')
-    yield f"{head}{empty[:-1]}".encode()
+    rest = {**dataset.drop_vars(dataset.data_vars).to_dict(), **graph}
+    del rest["data_vars"]
+    yield f'{_dump(rest).removesuffix("}")}, "data_vars": {{'.encode()
     for place, (name, array) in enumerate(dataset.data_vars.items()):
         about = array.variable.to_dict(data=False)
         head = _dump({key: about[key] for key in ("dims", "attrs")}).removesuffix("}")
         yield f'{", " if place else ""}{json.dumps(str(name))}: {head}, "data": '.encode()
         yield from _dump_values(array)
         yield b"}"
-    yield f"}}{tail}\n".encode()
+    yield b"}}\n"
 
 
 def _dump_values(array: xr.DataArray) -> Iterator[bytes]:
-    """Return the parts of a list of lists of an array's values, or of its only value."""
+    """Return the parts of an array's values as nested lists; a single value has one part."""
     if not array.dims:
         yield _dump(array.item()).encode()
         return

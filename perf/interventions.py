@@ -89,12 +89,12 @@ class CallCounter(TorchDispatchMode):
 
 def count_calls(model: Model, batch_samples: list[Sample], method: Method) -> float:
     """Return the number of calls for one more token of the answer."""
-    calls = []
-    for new in (4, 12):
+    calls = {}
+    for new in (few := 4, many := 12):
         with CallCounter() as counter:
             generate_batch(model, batch_samples, method, max_new_tokens=new)
-        calls.append(counter.calls)
-    return (calls[1] - calls[0]) / 8
+        calls[new] = counter.calls
+    return (calls[many] - calls[few]) / (many - few)
 
 
 def cache_mb(model: Model, batch_samples: list[Sample], new: int) -> float:

@@ -118,10 +118,10 @@ Longer answers gain less, since each token of an answer is still a pass of its o
         """\
 Answers of a fixed length with each decoding-time method, against plain `generate` of the same prompts with two images, in turn
 in one process as above. The memory is the peak beyond plain answers, the least of all rounds. A second path needs one more
-key-value cache; its size stands beside the memory. The last column counts calls of torch's functions for one more token of the
-answer, also against plain. A kernel of so small a model takes about as long as its call does. So SAGE's first two stages, which
-read and change what each layer computes, miss their goal for single samples: their time follows their calls. Larger models and
-batches pay less.""",
+key-value cache; its size stands beside the memory. The last column counts the calls of torch's functions for one more
+token of the answer, also against plain. In models as small as tiny-spd, a kernel takes about as long as its call. SAGE's first
+two stages read and change what each layer computes. They add many calls, and so miss their goal for tiny-spd and for single
+samples. Larger models and batches pay less.""",
         lambda options: interventions.table(options.device, options.quick),
     ),
     "judging": Section(

@@ -1,7 +1,8 @@
 """LoRA layers that multiply once: with the sum of the weight and the adapter, in place of each for itself.
 
 PEFT multiplies with the weight, with both parts of the adapter, scales and adds. On a CPU, the products of rank 4 take
-longer than that of the weight. The results are equal up to rounding, and training takes four fifths of the time.
+longer than that of the weight. The results are equal up to rounding, and training takes about four fifths of the
+time.
 """
 
 from __future__ import annotations

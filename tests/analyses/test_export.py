@@ -75,7 +75,7 @@ def test_large_variables_are_whole(tmp_path: Path) -> None:
         {"analysis": "made_up"},
     )
     _, table, text = export(dataset, tmp_path)
-    rows = pd.read_csv(table, float_precision="round_trip")
+    rows = pd.read_csv(table, float_precision="round_trip", low_memory=False)
     slopes = rows[rows.variable == "slope"]
     assert slopes["sample"].tolist() == np.repeat(dataset["sample"].values, 12).tolist()
     np.testing.assert_array_equal(slopes["value"], values.ravel())
