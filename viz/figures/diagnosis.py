@@ -42,6 +42,7 @@ def panels(ds: xr.Dataset) -> list[Panel]:
             "Causes",
             figure,
             f"The score of each cause in {ds.attrs['samples']} answers of {escape_text(ds.attrs['model'])}, with 95 % "
-            "intervals over sets of images. Coloured bars are named. A cause without a bar was not tested.",
+            "intervals over sets of images. Coloured bars are named. A score of 0 has no bar. A cause that was not tested "
+            "has no interval either.",
         )
     ]
