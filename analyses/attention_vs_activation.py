@@ -42,6 +42,7 @@ def attention_vs_activation(
     draws: int = DRAWS,
     seed: int = 0,
     minimum: int = MINIMUM,
+    by_step: bool = True,
 ) -> xr.Dataset:
     """Return the overlap of each step's attention map and token activation map, and of both with the regions.
 
@@ -56,6 +57,7 @@ def attention_vs_activation(
         draws: random places of the regions, each of its size on its view; the default 200 is our choice.
         seed: of the draws.
         minimum: samples that each group of a comparison needs; the default 5 is our choice.
+        by_step: whether to return the variables by sample and step, which take 96 bytes a step.
 
     Returns:
         A data set with dimensions `sample`, `step`, `measure`, `label`. These variables are by sample and
@@ -71,8 +73,9 @@ def attention_vs_activation(
         - pointing_attention, pointing_activation: 1 if the largest cell lies on a region, else 0. If several
           cells are largest, it is the share of them on a region. random_pointing_…: the same on random places
 
-        These variables are of each measure's mean over an answer's steps:
+        These variables are of each measure's mean over an answer's steps, without those that are NaN:
 
+        - iou_of_sample, rank_correlation_of_sample, … of all measures (sample)
         - mean (measure, label), with _low, _high; n (measure, label)
         - difference (measure): unfaithful minus faithful, with _low, _high, effect, p, p_holm over measures
           (`compare_groups`). They are NaN if a group is too small, and attrs["note"] says so.
@@ -97,7 +100,8 @@ def attention_vs_activation(
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
     groups = ImageGroups()
-    names, labels, rows, left_out = [], [], [], []
+    names, labels, means, left_out = [], [], [], []
+    steps: list[np.ndarray] = []
     n_imageless = 0
     for name, trace in run.stream("attention_vs_activation"):
         if not trace.images.sizes.get("image", 0):
@@ -113,12 +117,16 @@ def attention_vs_activation(
         names.append(name)
         labels.append(run.faithful(name))
         groups.add(trace.sample)
-        rows.append(_measure_sample(trace, attention, activation, top, draws, seed))
-    if not rows:
+        measures = _measure_sample(trace, attention, activation, top, draws, seed)
+        means.append([_mean(measures[measure]) for measure in MEASURES])
+        if by_step:
+            steps.append(np.array([measures[measure] for measure in MEASURES]))
+    if not means:
         raise NotApplicable(f"{run.path}: no sample has images and finite values")
-    out = _join_steps(names, rows)
+    out = _join_steps(steps) if by_step else xr.Dataset()
+    out = out.assign_coords(sample=names, measure=list(MEASURES), label=list(LABELS))
     sets = groups.number()
-    note = _add_means(out, rows, labels, minimum, sets)
+    note = _add_means(out, np.array(means), labels, minimum, sets)
     out.attrs = {
         "analysis": "attention_vs_activation",
         "run": str(run.path),
@@ -259,37 +267,32 @@ def rank_correlation(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     return correlation
 
 
-def _join_steps(names: list[str], rows: list[dict[str, np.ndarray]]) -> xr.Dataset:
-    """Return the measures of all samples (sample, step), NaN beyond an answer's end."""
-    steps = max(len(row["iou"]) for row in rows)
-    out = xr.Dataset(
-        coords={
-            "sample": names,
-            "step": np.arange(steps),
-            "measure": list(MEASURES),
-            "label": list(LABELS),
-        }
-    )
-    for measure in MEASURES:
-        values = np.full((len(rows), steps), np.nan)
-        for number, row in enumerate(rows):
-            values[number, : len(row[measure])] = row[measure]
-        out[measure] = (("sample", "step"), values)
-    return out
+def _join_steps(steps: list[np.ndarray]) -> xr.Dataset:
+    """Return the measures (sample, step) of all samples' [measure, step], NaN beyond an answer's end."""
+    longest = max(values.shape[1] for values in steps)
+    joined = np.full((len(MEASURES), len(steps), longest), np.nan)
+    for number, values in enumerate(steps):
+        joined[:, number, : values.shape[1]] = values
+    variables = {name: (("sample", "step"), joined[place]) for place, name in enumerate(MEASURES)}
+    return xr.Dataset(variables, {"step": np.arange(longest)})
 
 
 def _add_means(
     out: xr.Dataset,
-    rows: list[dict[str, np.ndarray]],
+    of_samples: np.ndarray,
     labels: list[bool | None],
     minimum: int,
     sets: np.ndarray,
 ) -> str:
-    """Add the means by label and the differences of each measure; return the note of the comparison."""
+    """Add the means by sample and by label, and the differences; return the note of the comparison.
+
+    Args:
+        of_samples: means over steps [sample, measure].
+    """
     columns: dict[str, list[np.ndarray]] = {}
     counts, notes = [], []
-    for measure in MEASURES:
-        means = np.array([_mean(row[measure]) for row in rows])
+    for measure, means in zip(MEASURES, of_samples.T, strict=True):
+        out[f"{measure}_of_sample"] = ("sample", means)
         known = np.isfinite(means)
         masks = {label: mask & known for label, mask in label_masks(labels).items()}
         counts.append([int(mask.sum()) for mask in masks.values()])

@@ -5,6 +5,8 @@ SPD-Faith Bench (arXiv:2602.07833), section 4.1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -18,14 +20,13 @@ from mmprobe.analyses.attention_vs_activation import (
     read_maps,
     top_iou,
 )
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import mean_interval
 from mmprobe.analyses.named_things import find_mentions, read_things
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
 from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import Sample
 
 MODES = ("perceptual_blindness", "dissociation", "grounded", "undecided")
 FAILURES = MODES[:2]
@@ -44,7 +45,7 @@ EVIDENCE = (
 class _Claim(NamedTuple):
     """A thing that an answer names, with the evidence in the order of `EVIDENCE`."""
 
-    sample: Sample
+    sample: str
     thing: str
     n_tokens: int
     evidence: np.ndarray
@@ -128,6 +129,7 @@ def failure_modes(
     if all(labels.values()):
         raise NotApplicable(f"{run.path}: no sample is labelled unfaithful, in labels.jsonl or `faithful`")
     by_label: dict[bool, list[_Claim]] = {True: [], False: []}
+    groups = ImageGroups()
     left_out = []
     n_without_regions = n_without_claims = 0
     for name, trace in run.stream("failure_modes", labels):
@@ -139,6 +141,8 @@ def failure_modes(
             left_out.append(name)
             continue
         by_label[labels[name]] += claims or []
+        if claims:
+            groups.add(trace.sample)
         if not labels[name]:
             n_without_regions += claims is None
             n_without_claims += claims == []
@@ -147,14 +151,14 @@ def failure_modes(
             f"{run.path}: no unfaithful answer names a thing with `regions` and finite values; "
             "things are named in `metadata.differences`"
         )
-    out = _make_dataset(by_label, alpha)
+    out = _make_dataset(by_label, groups, alpha)
     out["n_without_regions"] = ((), n_without_regions)
     out["n_without_claims"] = ((), n_without_claims)
     out.attrs = {
         "analysis": "failure_modes",
         "run": str(run.path),
         "samples": int(out["n_unfaithful"]),
-        "sets": len(np.unique(image_groups([claim.sample for claim in by_label[False]]))),
+        "sets": len(np.unique(_number_sets(groups, by_label[False]))),
         "model": run.config["model"]["name"],
         "alpha": alpha,
         "layers": "all" if layers is None else ", ".join(map(str, layers)),
@@ -191,7 +195,7 @@ def _measure_claims(
             for number in _test_mass(_mean(mask_share(claim_map, masks)))
         ]
         values += [float(_mean(top_iou(first, second, top))), float(_mean(rank_correlation(first, second)))]
-        claims.append(_Claim(trace.sample, name, len(steps), np.array(values)))
+        claims.append(_Claim(trace.sample.id, name, len(steps), np.array(values)))
     return claims
 
 
@@ -221,12 +225,18 @@ def classify_mode(evidence: np.ndarray, alpha: float) -> str:
     return "undecided" if activation_on else "perceptual_blindness"
 
 
-def _make_dataset(by_label: dict[bool, list[_Claim]], alpha: float) -> xr.Dataset:
+def _number_sets(groups: ImageGroups, claims: Iterable[_Claim]) -> np.ndarray:
+    """Return the set of images of each claim, int [claim]."""
+    places = {name: place for place, name in enumerate(groups.ids)}
+    return groups.number([places[claim.sample] for claim in claims])
+
+
+def _make_dataset(by_label: dict[bool, list[_Claim]], groups: ImageGroups, alpha: float) -> xr.Dataset:
     """Return the modes of the claims of faithful (True) and unfaithful (False) answers, and their shares."""
     claims = by_label[False]
-    names = [f"{claim.sample.id}:{claim.thing}" for claim in claims]
+    names = [f"{claim.sample}:{claim.thing}" for claim in claims]
     out = xr.Dataset(coords={"claim": names, "name": list(EVIDENCE), "kind": list(MODES)})
-    out.coords["sample"] = ("claim", [claim.sample.id for claim in claims])
+    out.coords["sample"] = ("claim", [claim.sample for claim in claims])
     out.coords["thing"] = ("claim", [claim.thing for claim in claims])
     modes = {
         label: [classify_mode(claim.evidence, alpha) for claim in members]
@@ -235,7 +245,7 @@ def _make_dataset(by_label: dict[bool, list[_Claim]], alpha: float) -> xr.Datase
     out["mode"] = ("claim", modes[False])
     out["n_tokens"] = ("claim", [claim.n_tokens for claim in claims])
     out["evidence"] = (("claim", "name"), np.array([claim.evidence for claim in claims]))
-    numbers = image_groups([claim.sample for members in by_label.values() for claim in members])
+    numbers = _number_sets(groups, chain.from_iterable(by_label.values()))
     sets = dict(zip(by_label, np.split(numbers, [len(by_label[True])]), strict=True))
     for suffix, faithful in (("", False), ("_faithful", True)):
         has_mode = np.array([[mode == kind for kind in MODES] for mode in modes[faithful]], float)
@@ -245,7 +255,7 @@ def _make_dataset(by_label: dict[bool, list[_Claim]], alpha: float) -> xr.Datase
     _add_share(out, "false_alarm_rate", has_mode[:, : len(FAILURES)].any(1).astype(float), (), sets[True])
     for label, faithful in (("unfaithful", False), ("faithful", True)):
         out[f"n_claims_{label}"] = ((), len(by_label[faithful]))
-        out[f"n_{label}"] = ((), len({claim.sample.id for claim in by_label[faithful]}))
+        out[f"n_{label}"] = ((), len({claim.sample for claim in by_label[faithful]}))
     return out
 
 

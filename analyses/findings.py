@@ -160,7 +160,7 @@ def _test_overlap(answers: RunAnswers, ds: xr.Dataset) -> Iterator[Finding]:
             "Attention and token activation agree less in unfaithful answers",
             "D.1, figure 14",
             measure,
-            ds[name].mean("step").values,
+            ds[f"{name}_of_sample"].values,
             answers.faithful(ds["sample"]),
             -1,
             answers.sets(ds["sample"]),

@@ -17,7 +17,7 @@ error under a fifth of the sample's, so that draws of equal sets do not make the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -28,7 +28,10 @@ CONFIDENCE = 0.95
 SMALLEST_ERROR = 0.2  # of a draw, in standard errors of the sample; our choice
 UNEQUAL_SIZES = 0.6  # how much the effective number of groups counts beside their number; our choice
 _TAIL = (1 - CONFIDENCE) / 2
-_COLUMNS = 512  # statistics in memory at a time
+# What is in memory at a time, so that it does not grow with the number of samples:
+_COLUMNS = 512  # statistics
+_WEIGHTS = 2_000_000  # numbers of weights of samples or of groups
+_KEPT = 1000  # most groups whose draws are kept for the next statistic
 
 Interval = tuple[np.ndarray, np.ndarray]
 Range = tuple[float | None, float | None]
@@ -178,7 +181,7 @@ def statistic_interval(
     value = np.asarray(statistic(np.ones((1, n))), float)[..., 0]
     left = [
         np.moveaxis(np.asarray(statistic((number != block[:, None]).astype(float)), float), -1, 0)
-        for block in np.array_split(np.arange(count), max(1, count // 100))
+        for block in np.array_split(np.arange(count), max(1, count // 100, count * n // _WEIGHTS))
     ]
     return jackknife_interval(value, np.concatenate(left), range, _freedom(np.bincount(number)), seed)
 
@@ -233,8 +236,9 @@ def percentile_interval(
     """
     number = _number_groups(groups, n)
     k = int(number.max(initial=-1)) + 1
-    times = _draw_groups(k, seed) if k > 1 else np.ones((1, k))
-    blocks = np.array_split(times, max(1, len(times) // 100))
+    draws = _draw_groups(k, seed) if k > 1 else [np.ones((1, k))]
+    rows = max(1, min(100, _WEIGHTS // max(n, 1)))
+    blocks = (times[start : start + rows] for times in draws for start in range(0, len(times), rows))
     values = np.concatenate([statistic(block[:, number].astype(float)) for block in blocks], -1)
     if k < 2:
         return np.full(values.shape[:-1], np.nan), np.full(values.shape[:-1], np.nan)
@@ -328,22 +332,31 @@ def _student_quantiles(pulls: np.ndarray, seed: int) -> Interval:
     k = len(pulls)
     single = pulls.T.astype(np.float32)
     squared = single**2
-    t = np.empty((pulls.shape[1], RESAMPLES), np.float32)
-    for start in np.arange(0, RESAMPLES, 500):
-        times = _draw_groups(k, seed)[start : start + 500].T.astype(np.float32)
+    t = []
+    for drawn in _draw_groups(k, seed):
+        times = drawn.T.astype(np.float32)
         mean = single @ times / k
-        spread = np.sqrt(np.maximum(squared @ times / k - mean**2, SMALLEST_ERROR**2))
-        t[:, start : start + 500] = mean / spread
-    ends = np.quantile(t, [_TAIL, 1 - _TAIL], axis=1).astype(float) * np.sqrt(k - 1)
+        t.append(mean / np.sqrt(np.maximum(squared @ times / k - mean**2, SMALLEST_ERROR**2)))
+    ends = np.quantile(np.concatenate(t, 1), [_TAIL, 1 - _TAIL], axis=1).astype(float) * np.sqrt(k - 1)
     return ends[0], ends[1]
 
 
+def _draw_groups(count: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield how often each group is drawn with replacement, uint16 [resample, group], some resamples at a time."""
+    yield from _keep_draws(count, seed) if count <= _KEPT else _draw_anew(count, seed)
+
+
 @lru_cache(maxsize=4)
-def _draw_groups(count: int, seed: int) -> np.ndarray:
-    """Draw groups with replacement and return how often each is drawn, int [resample, group]."""
+def _keep_draws(count: int, seed: int) -> tuple[np.ndarray, ...]:
+    return tuple(_draw_anew(count, seed))
+
+
+def _draw_anew(count: int, seed: int) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(seed)
-    drawn = np.empty((RESAMPLES, count), np.uint16)
-    for row in drawn:
-        row[:] = np.bincount(rng.integers(count, size=count), minlength=count)
-    drawn.flags.writeable = False
-    return drawn
+    together = max(1, min(500, _WEIGHTS // count))
+    for start in range(0, RESAMPLES, together):
+        drawn = np.empty((min(together, RESAMPLES - start), count), np.uint16)
+        for row in drawn:
+            row[:] = np.bincount(rng.integers(count, size=count), minlength=count)
+        drawn.flags.writeable = False
+        yield drawn

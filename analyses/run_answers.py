@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.cache import Run
 
 
@@ -18,13 +18,16 @@ class RunAnswers:
     """
 
     def __init__(self, run: Run) -> None:
-        self.run = run
-        samples = [run.sample(name) for name in run.ids]
-        numbers = image_groups(samples).tolist() if samples else []
+        groups, pairs = ImageGroups(), []
+        self.label_of_sample: dict[str, bool | None] = {}
+        for name in run.ids:
+            sample = run.sample(name)
+            groups.add(sample)
+            pairs.append(sample.pair_id)
+            self.label_of_sample[name] = run.faithful(name)
+        numbers = groups.number().tolist() if pairs else []
         self.set_of_sample = dict(zip(run.ids, numbers, strict=True))
-        self.set_of_pair = {
-            sample.pair_id: number for sample, number in zip(samples, numbers, strict=True) if sample.pair_id
-        }
+        self.set_of_pair = {pair: number for pair, number in zip(pairs, numbers, strict=True) if pair}
 
     def sets(self, names: xr.DataArray) -> np.ndarray:
         """Return the number of the set of images of each sample, int [sample]."""
@@ -33,4 +36,4 @@ class RunAnswers:
     def faithful(self, names: xr.DataArray) -> np.ndarray:
         """Return 1 for faithful, 0 for unfaithful and NaN for unlabelled samples, [sample]."""
         numbers = {True: 1.0, False: 0.0, None: np.nan}
-        return np.array([numbers[self.run.faithful(str(name))] for name in names.values])
+        return np.array([numbers[self.label_of_sample[str(name)]] for name in names.values])

@@ -18,7 +18,8 @@ from mmprobe.errors import InputError
 PERMUTATIONS = 9999
 MINIMUM = 5  # samples that each group of a comparison needs; our choice
 LABELS = ("all", "faithful", "unfaithful")
-_BLOCK = 100  # permutations in memory at a time
+_BLOCK = 100  # permutations in memory at a time,
+_LABELS = 500_000  # or fewer of many samples, so that they are no more labels than these
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,9 @@ def _permutation_p(
     observed = np.abs(np.tensordot(weights, centred, 1)) - 1e-10 * scale  # rounding must not break a tie
     rng = np.random.default_rng(seed)
     larger = np.zeros(centred.shape[1:], int)
-    for start in range(0, permutations, _BLOCK):
-        drawn = shuffle_in_sets(weights, sets, min(_BLOCK, permutations - start), rng)
+    block = max(1, min(_BLOCK, _LABELS // len(weights)))
+    for start in range(0, permutations, block):
+        drawn = shuffle_in_sets(weights, sets, min(block, permutations - start), rng)
         larger += (np.abs(np.tensordot(drawn, centred, 1)) >= observed).sum(0)
     return (larger + 1) / (permutations + 1)
 

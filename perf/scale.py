@@ -54,16 +54,32 @@ def trace_pairs(folder: Path, n_pairs: int) -> mp.Run:
     return mp.trace(model, samples, folder / "traced", max_new_tokens=64, batch_size=8)
 
 
-def copy_trace(run: mp.Run, source: str, copy: Path) -> None:
-    """Copy a trace under another name, with checksums of its own."""
+def copy_trace(run: mp.Run, source: str, copy: Path, images: Path) -> None:
+    """Copy a trace under another name, with checksums and images of its own.
+
+    Args:
+        images: a folder for links to the images. Traces with the same folder are about the same images.
+    """
     from mmprobe.cache.checksums import append_checksums
 
+    sample = run.sample(source)
+    links = [images / f"{image.parent.name}-{image.name}" for image in sample.images]
+    for link, image in zip(links, sample.images, strict=True):
+        link.exists() or os.link(image, link)
+    pair = sample.pair_id and f"{sample.pair_id}-{images.name}"
+    sample = sample.model_copy(update={"id": copy.stem, "images": links, "pair_id": pair})
     shutil.copyfile(run.path / "samples" / f"{source}.h5", copy)
     with h5py.File(copy, "r+") as file:  # this cuts off the checksums
         file.attrs["id"] = copy.stem
-        file.attrs["sample"] = run.sample(source).model_copy(update={"id": copy.stem}).model_dump_json()
+        file.attrs["sample"] = sample.model_dump_json()
     with open(copy, "r+b") as file:
         append_checksums(file)
+
+
+def write_labels(folder: Path, names: list[str]) -> None:
+    """Write made-up labels, so that the analyses of labels have work to do."""
+    lines = [json.dumps({"id": name, "faithful": number % 5 > 1}) for number, name in enumerate(names)]
+    (folder / "labels.jsonl").write_text("\n".join(lines))
 
 
 def write_config(run: mp.Run, folder: Path, names: list[str]) -> None:
@@ -84,7 +100,9 @@ def make_runs(run: mp.Run, root: Path, sizes: tuple[int, ...]) -> dict[int, Path
     packer = Packer(whole, together)
     for start in range(0, len(names), together):
         for number, name in enumerate(names[start : start + together], start):
-            copy_trace(run, run.ids[number % len(run)], whole / "samples" / f"{name}.h5")
+            images = root / "images" / str(number // len(run))
+            images.mkdir(parents=True, exist_ok=True)
+            copy_trace(run, run.ids[number % len(run)], whole / "samples" / f"{name}.h5", images)
         packer.finish()
     folders = {}
     for size in sizes:
@@ -94,6 +112,7 @@ def make_runs(run: mp.Run, root: Path, sizes: tuple[int, ...]) -> dict[int, Path
             name = f"packs/{number + 1:06}.h5"
             os.link(whole / name, folder / name)
         write_config(run, folder, names[:size])
+        write_labels(folder, names[:size])
     return folders
 
 

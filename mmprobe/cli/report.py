@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,7 +86,7 @@ def _read(
     path: Path, model: str | None
 ) -> tuple[Run | None, list[xr.Dataset], xr.Dataset | None, Results | None]:
     """Return the run of a path with its analyses and findings, and the results; None for what there is not."""
-    from mmprobe.analyses import analyze_all
+    from mmprobe.analyses import analyze_all, attention_vs_activation
     from mmprobe.analyses import findings as find_findings
     from mmprobe.analyses.export import read_export
     from mmprobe.cache import open_run
@@ -96,7 +97,10 @@ def _read(
     if folder is None:
         return None, [], None, results
     run = open_run(folder)
-    datasets, notes = analyze_all(run, load_functions(model))
+    functions = load_functions(model)
+    # No figure shows single steps of single samples, and of 20,000 samples they take 250 MB.
+    functions["attention_vs_activation"] = partial(attention_vs_activation, by_step=False)
+    datasets, notes = analyze_all(run, functions)
     for note in notes:
         warn(note)
     interventions = read_export(run, "claim_interventions")

@@ -8,7 +8,7 @@ from helpers.planted import SIDE, peak, planted_run
 from scipy.stats import spearmanr
 
 from mmprobe.analyses import attention_vs_activation
-from mmprobe.analyses.attention_vs_activation import mask_share, rank_correlation, top_cells
+from mmprobe.analyses.attention_vs_activation import MEASURES, mask_share, rank_correlation, top_cells
 from mmprobe.analyses.regions import Patch, find_patches, mask_patches, random_masks
 from mmprobe.errors import InputError, NotCaptured
 
@@ -111,6 +111,44 @@ def test_labels_are_compared_and_bad_samples_are_named(tmp_path):
     assert pointing["n"].values.tolist() == [15, 8, 7]
     few = attention_vs_activation(planted_run(tmp_path / "few", samples[:3]))
     assert np.isnan(few.difference).all() and "not compared" in few.attrs["note"]
+
+
+def test_means_of_samples_are_those_of_their_steps(tmp_path):
+    rng = np.random.default_rng(3)
+
+    def plant(steps: int, cell: tuple[int, int] | None) -> dict:
+        attention, raw = rng.random((2, steps, SIDE * SIDE))
+        raw[0] = 0  # an activation map without a number
+        return {"attention": attention, "raw": raw, "cell": cell, "faithful": bool(steps % 2)}
+
+    cells = [(0, 0), (2, 1), None, (3, 3)]
+    run = planted_run(tmp_path / "r", [plant(3 + number % 5, cells[number % 4]) for number in range(12)])
+    ds = attention_vs_activation(run)
+    assert ds.sizes["step"] == 7
+    for measure in MEASURES:
+        of_sample = ds[f"{measure}_of_sample"]
+        np.testing.assert_allclose(of_sample, ds[measure].mean("step"), rtol=1e-14)
+        mean = of_sample.mean().item()
+        assert ds["mean"].sel(measure=measure, label="all").item() == pytest.approx(mean, rel=1e-14)
+    assert np.isnan(ds.region_mass_attention_of_sample).sum() == 3  # those without a region
+    assert np.isnan(ds.iou.sel(step=0)).all() and not np.isnan(ds.iou_of_sample).any()
+
+
+def test_without_steps_all_else_is_the_same(tmp_path):
+    rng = np.random.default_rng(4)
+    samples = [
+        {
+            "attention": rng.random((2 + number % 3, SIDE * SIDE)),
+            "raw": rng.random((2 + number % 3, SIDE * SIDE)),
+            "cell": (number % 4, 0),
+            "faithful": number < 7,
+        }
+        for number in range(14)
+    ]
+    run = planted_run(tmp_path / "r", samples)
+    whole, means = attention_vs_activation(run), attention_vs_activation(run, by_step=False)
+    assert set(whole) - set(means) == set(MEASURES) and "step" not in means.dims
+    assert means.identical(whole.drop_vars([*MEASURES, "step"]))
 
 
 def test_bad_arguments_are_refused(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from mmprobe.analyses import intervals
 from mmprobe.analyses.held_out import weighted_auc
 from mmprobe.analyses.intervals import (
     QUANTITY,
@@ -264,6 +265,29 @@ def test_ranks_are_percentiles_over_draws_of_sets():
     pairs = np.repeat(np.arange(6), 2)
     again = percentile_interval(lambda w: stats.rankdata(-(twice @ w.T), axis=0), pairs, 12)
     np.testing.assert_array_equal(again, (low, high))
+
+
+def test_blocks_of_draws_do_not_change_an_interval(monkeypatch):
+    """Of many groups, few draws at a time are in memory, and none is kept."""
+    rng = np.random.default_rng(5)
+    values, groups, positive = rng.exponential(size=(90, 3)), rng.integers(0, 40, 90), rng.random(90) < 0.4
+
+    def compute() -> list:
+        return [
+            mean_interval(values, groups),
+            percentile_interval(
+                lambda w: np.array([np.average(values[:, 0], weights=row) for row in w]), groups, 90
+            ),
+            statistic_interval(lambda w: weighted_auc(values[:, 1], positive, w), groups, 90, (0, 1)),
+        ]
+
+    whole = compute()
+    monkeypatch.setattr(intervals, "_WEIGHTS", 700)
+    monkeypatch.setattr(intervals, "_KEPT", 20)
+    blocks = [len(block) for block in intervals._draw_groups(40, 0)]
+    assert set(blocks[:-1]) == {17} and sum(blocks) == intervals.RESAMPLES
+    for once, again in zip(whole, compute(), strict=True):
+        np.testing.assert_allclose(again, once, rtol=1e-6)  # float32 sums of other widths
 
 
 def test_intervals_are_made_in_one_place():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from mmprobe.analyses import statistics
 from mmprobe.analyses.statistics import compare_groups, hedges_g, holm, shuffle_in_sets
 
 warnings.simplefilter("error")
@@ -110,6 +111,20 @@ def test_pairs_of_opposite_labels_are_tested_as_pairs():
     comparison = compare_groups(values, first, ~first, sets=np.repeat(np.arange(7), 2))
     assert float(comparison.p) == pytest.approx(exact, abs=0.01)
     assert float(compare_groups(values, first, ~first).p) > 0.5, "between pairs the values differ far more"
+
+
+def test_few_shuffles_at_a_time_give_the_same_p(monkeypatch):
+    """Of many samples, few shuffles at a time are in memory. Sets of two: other shuffles, the same p but for chance."""
+    rng = np.random.default_rng(6)
+    values, first = rng.normal(size=(60, 2)), rng.random(60) < 0.5
+    values[first] += 0.4
+    alone, pairs = (compare_groups(values, first, ~first, sets=sets).p for sets in (None, np.arange(60) // 2))
+    monkeypatch.setattr(statistics, "_LABELS", 420)
+    again, of_pairs = (
+        compare_groups(values, first, ~first, sets=sets).p for sets in (None, np.arange(60) // 2)
+    )
+    assert again.tolist() == alone.tolist()
+    np.testing.assert_allclose(of_pairs, pairs, atol=4 * np.sqrt(0.25 / 9999))
 
 
 def test_shuffles_keep_sets_of_a_size_together():

@@ -122,7 +122,7 @@ def test_unknown_entries_are_kept(tmp_path: Path) -> None:
 
 def test_internals_are_means_of_finite_values() -> None:
     values = xr.DataArray(
-        [[0.5, np.nan], [np.nan, np.nan]], dims=("sample", "step"), coords={"sample": ["a", "b"]}
+        [[0.5, np.nan], [np.nan, np.nan]], dims=("sample", "layer"), coords={"sample": ["a", "b"]}
     )
     modes = xr.DataArray(
         ["perceptual_blindness", "grounded", "grounded"],
@@ -130,10 +130,10 @@ def test_internals_are_means_of_finite_values() -> None:
         coords={"sample": ("claim", ["b", "b", "c"])},
     )
     datasets = [
-        xr.Dataset({"iou": values}, attrs={"analysis": "attention_vs_activation"}),
+        xr.Dataset({"share_of_sample": values}, attrs={"analysis": "attention_decay"}),
         xr.Dataset({"mode": modes}, attrs={"analysis": "failure_modes", "false_alarms": "False alarms: 3%."}),
     ]
-    overlap, mode = internal_columns(datasets)
-    assert (overlap.name, overlap.values) == ("Overlap", {"a": 0.5, "b": None})
+    share, mode = internal_columns(datasets)
+    assert (share.name, share.values) == ("Visual share", {"a": 0.5, "b": None})
     assert mode.values == {"b": "perceptual blindness, grounded", "c": "grounded"}
     assert mode.about.endswith("False alarms: 3%.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from markupsafe import Markup
 
-from mmprobe.analyses.held_out import image_groups
+from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
@@ -80,27 +80,24 @@ def list_labelled(
     run_labels: Mapping[str, bool | None],
     results: Results | None,
     labels: Sequence[bool | None],
-) -> list[Labelled]:
-    """Return the labelled answers of the results, or those of a run without results.
+) -> Iterator[Labelled]:
+    """Yield the labelled answers of the results, or those of a run without results.
 
     Args:
         run_labels: by sample of the run.
         labels: of the results' answers.
     """
-    traced = {name: run.sample(name) for name in run_labels} if run is not None else {}
     if results is None:
-        return [
-            Labelled(label, str(traced[name].metadata.get("type", "")), traced[name])
-            for name, label in run_labels.items()
-            if label is not None
-        ]
-    return [
-        Labelled(
-            label, answer.kind, traced.get(answer.id) or _stand_in(number, results.folder, answer.images)
-        )
-        for number, (answer, label) in enumerate(zip(results.answers, labels, strict=True))
-        if label is not None
-    ]
+        for name, label in run_labels.items():
+            if run is not None and label is not None:
+                sample = run.sample(name)
+                yield Labelled(label, str(sample.metadata.get("type", "")), sample)
+        return
+    for number, (answer, label) in enumerate(zip(results.answers, labels, strict=True)):
+        if label is not None:
+            traced = run is not None and answer.id in run_labels
+            sample = run.sample(answer.id) if traced else _stand_in(number, results.folder, answer.images)
+            yield Labelled(label, answer.kind, sample)
 
 
 def _stand_in(number: int, folder: Path, images: Sequence[str]) -> Sample:
@@ -108,8 +105,8 @@ def _stand_in(number: int, folder: Path, images: Sequence[str]) -> Sample:
     return Sample(id=f"answer-{number}", images=paths, question="?")
 
 
-def faithful_share(answers: Sequence[Labelled]) -> dict[str, Any] | None:
-    """Return the share of faithful answers with its interval, for all and by type of question.
+def faithful_share(answers: Iterable[Labelled]) -> dict[str, Any] | None:
+    """Return the share of faithful answers with its interval, for all and by type of question; None without any.
 
     Example:
         >>> sample = Sample(id="a", question="?")
@@ -117,11 +114,14 @@ def faithful_share(answers: Sequence[Labelled]) -> dict[str, Any] | None:
         >>> share["right"], share["n"], share["percent"]
         (1, 2, '50%')
     """
-    if not answers:
+    sets, labels, kinds = ImageGroups(), [], []
+    for answer in answers:
+        sets.add(answer.sample)
+        labels.append(answer.faithful)
+        kinds.append(answer.kind)
+    if not labels:
         return None
-    groups = image_groups([answer.sample for answer in answers])
-    values = np.array([answer.faithful for answer in answers], float)
-    kinds = [answer.kind for answer in answers]
+    groups, values = sets.number(), np.array(labels, float)
     whole = _share_row("all", values, groups)
     rows = [whole]
     if 1 < len(set(kinds)) <= _MAX_KINDS:

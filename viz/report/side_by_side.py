@@ -53,7 +53,7 @@ def write_side_by_side(sides: tuple[Side, Side], out: Path) -> Path:
     common = [name for name in first.run.ids if name in second.run]
     if not common:
         raise InputError(f"{first.run.path} and {second.run.path}: have no sample in common")
-    groups = image_groups([first.run.sample(name) for name in common])
+    groups = image_groups(first.run.sample(name) for name in common)
     rows = [_compare(name, values, common, groups) for name, values in _quantities(sides).items()]
     overview = render(
         "side_by_side.html",

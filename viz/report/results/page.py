@@ -33,19 +33,19 @@ _INTERNALS = (
     ),
     (
         "attention_vs_activation",
-        "region_mass_attention",
+        "region_mass_attention_of_sample",
         "Attention on regions",
         "share of the attention on visual tokens that falls on the sample's regions, mean over steps",
     ),
     (
         "attention_vs_activation",
-        "region_mass_activation",
+        "region_mass_activation_of_sample",
         "Activation on regions",
         "share of the token activation maps that falls on the sample's regions, mean over steps",
     ),
     (
         "attention_vs_activation",
-        "iou",
+        "iou_of_sample",
         "Overlap",
         "intersection over union of the top cells of attention and token activation, mean over steps",
     ),
