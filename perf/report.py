@@ -140,10 +140,11 @@ and doing nothing with them. Bootstraps and permutations take the same time for 
         "Runs of many traces",
         """\
 Processor time and peak memory of commands on runs of copies of default traces of tiny-spd, a thousand in a file as `trace
---pack-every 1000` writes them. Each command has a process of its own, and its numbers include the modules that it loads. The first
-growth is the time for a trace of the largest run against that of the smallest, the second is that of the peak memory. The goals are
-for these two. What an analysis returns, and the tables that it writes, hold numbers of each sample. `make perf` leaves this section
-out, since it takes long:
+--pack-every 1000` writes them. Three answers share a pair of images. Each command has a process of its own, and its numbers
+include the modules that it loads. The first growth is the time for a trace of the largest run against that of the smallest, the
+second is that of the peak memory. The goals are for these two. What an analysis returns, and the tables that it writes, hold numbers
+of each sample. Labels, here made-up ones, give two more analyses work, and all of them permutations. `make perf` leaves this
+section out, since it takes long:
 `python perf/report.py --write --only scale`.""",
         lambda options: scale.table(options.quick),
     ),

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from helpers.planted import SIDE, planted_run
 
+from mmprobe.analyses import attention_vs_activation
 from mmprobe.errors import InputError
 from mmprobe.viz.report.results.files import MAX_LENGTH, find_results, list_answers, read_results
 from mmprobe.viz.report.results.page import internal_columns
@@ -137,3 +139,15 @@ def test_internals_are_means_of_finite_values() -> None:
     assert (share.name, share.values) == ("Visual share", {"a": 0.5, "b": None})
     assert mode.values == {"b": "perceptual blindness, grounded", "c": "grounded"}
     assert mode.about.endswith("False alarms: 3%.")
+
+
+def test_maps_without_steps_fill_all_their_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    attention, raw = rng.random((2, 3, SIDE * SIDE))
+    traces = [{"attention": attention, "raw": raw, "cell": cell} for cell in ((0, 0), None)]
+    ds = attention_vs_activation(planted_run(tmp_path / "r", traces), by_step=False)
+    columns = {column.name: column.values for column in internal_columns([ds])}
+    assert list(columns) == ["Attention on regions", "Activation on regions", "Overlap"]
+    share = (attention[:, 0] / attention.sum(1)).mean()
+    assert columns["Attention on regions"] == {"s000": pytest.approx(share, rel=2e-3), "s001": None}
+    assert columns["Overlap"]["s001"] is not None
