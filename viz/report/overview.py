@@ -95,8 +95,10 @@ def list_labelled(
         return
     for number, (answer, label) in enumerate(zip(results.answers, labels, strict=True)):
         if label is not None:
-            traced = run is not None and answer.id in run_labels
-            sample = run.sample(answer.id) if traced else _stand_in(number, results.folder, answer.images)
+            if run is not None and answer.id in run_labels:
+                sample = run.sample(answer.id)
+            else:
+                sample = _stand_in(number, results.folder, answer.images)
             yield Labelled(label, answer.kind, sample)
 
 
