@@ -17,21 +17,18 @@ error under a fifth of the sample's, so that draws of equal sets do not make the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
-RESAMPLES = 2000
+from mmprobe.analyses.draws import WEIGHTS, draw_groups
+
 CONFIDENCE = 0.95
 SMALLEST_ERROR = 0.2  # of a draw, in standard errors of the sample; our choice
 UNEQUAL_SIZES = 0.6  # how much the effective number of groups counts beside their number; our choice
 _TAIL = (1 - CONFIDENCE) / 2
-# What is in memory at a time, so that it does not grow with the number of samples:
-_COLUMNS = 512  # statistics
-_WEIGHTS = 2_000_000  # numbers of weights of samples or of groups
-_KEPT = 1000  # most groups whose draws are kept for the next statistic
+_COLUMNS = 512  # statistics in memory at a time
 
 Interval = tuple[np.ndarray, np.ndarray]
 Range = tuple[float | None, float | None]
@@ -181,7 +178,7 @@ def statistic_interval(
     value = np.asarray(statistic(np.ones((1, n))), float)[..., 0]
     left = [
         np.moveaxis(np.asarray(statistic((number != block[:, None]).astype(float)), float), -1, 0)
-        for block in np.array_split(np.arange(count), max(1, count // 100, count * n // _WEIGHTS))
+        for block in np.array_split(np.arange(count), max(1, count // 100, count * n // WEIGHTS))
     ]
     return jackknife_interval(value, np.concatenate(left), range, _freedom(np.bincount(number)), seed)
 
@@ -236,8 +233,8 @@ def percentile_interval(
     """
     number = _number_groups(groups, n)
     k = int(number.max(initial=-1)) + 1
-    draws = _draw_groups(k, seed) if k > 1 else [np.ones((1, k))]
-    rows = max(1, min(100, _WEIGHTS // max(n, 1)))
+    draws = draw_groups(k, seed) if k > 1 else [np.ones((1, k))]
+    rows = max(1, min(100, WEIGHTS // max(n, 1)))
     blocks = (times[start : start + rows] for times in draws for start in range(0, len(times), rows))
     values = np.concatenate([statistic(block[:, number].astype(float)) for block in blocks], -1)
     if k < 2:
@@ -333,30 +330,9 @@ def _student_quantiles(pulls: np.ndarray, seed: int) -> Interval:
     single = pulls.T.astype(np.float32)
     squared = single**2
     t = []
-    for drawn in _draw_groups(k, seed):
+    for drawn in draw_groups(k, seed):
         times = drawn.T.astype(np.float32)
         mean = single @ times / k
         t.append(mean / np.sqrt(np.maximum(squared @ times / k - mean**2, SMALLEST_ERROR**2)))
     ends = np.quantile(np.concatenate(t, 1), [_TAIL, 1 - _TAIL], axis=1).astype(float) * np.sqrt(k - 1)
     return ends[0], ends[1]
-
-
-def _draw_groups(count: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield how often each group is drawn with replacement, uint16 [resample, group], some resamples at a time."""
-    yield from _keep_draws(count, seed) if count <= _KEPT else _draw_anew(count, seed)
-
-
-@lru_cache(maxsize=4)
-def _keep_draws(count: int, seed: int) -> tuple[np.ndarray, ...]:
-    return tuple(_draw_anew(count, seed))
-
-
-def _draw_anew(count: int, seed: int) -> Iterator[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    together = max(1, min(500, _WEIGHTS // count))
-    for start in range(0, RESAMPLES, together):
-        drawn = np.empty((min(together, RESAMPLES - start), count), np.uint16)
-        for row in drawn:
-            row[:] = np.bincount(rng.integers(count, size=count), minlength=count)
-        drawn.flags.writeable = False
-        yield drawn

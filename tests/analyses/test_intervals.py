@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from mmprobe.analyses import intervals
+from mmprobe.analyses import draws, intervals
 from mmprobe.analyses.held_out import weighted_auc
 from mmprobe.analyses.intervals import (
     QUANTITY,
@@ -282,10 +282,11 @@ def test_blocks_of_draws_do_not_change_an_interval(monkeypatch):
         ]
 
     whole = compute()
-    monkeypatch.setattr(intervals, "_WEIGHTS", 700)
-    monkeypatch.setattr(intervals, "_KEPT", 20)
-    blocks = [len(block) for block in intervals._draw_groups(40, 0)]
-    assert set(blocks[:-1]) == {17} and sum(blocks) == intervals.RESAMPLES
+    monkeypatch.setattr(intervals, "WEIGHTS", 700)
+    monkeypatch.setattr(draws, "WEIGHTS", 700)
+    monkeypatch.setattr(draws, "_KEPT", 20)
+    blocks = [len(block) for block in draws.draw_groups(40, 0)]
+    assert set(blocks[:-1]) == {17} and sum(blocks) == draws.RESAMPLES
     for once, again in zip(whole, compute(), strict=True):
         np.testing.assert_allclose(again, once, rtol=1e-6)  # float32 sums of other widths
 
