@@ -134,6 +134,7 @@ class Method:
         needs_visual_tokens: whether the prompt must contain visual tokens, which models with cross-attention
             lack.
         n_prefixes: how many beginnings of prompts are kept for each set of images that several questions share.
+        asks_again: whether one answer takes several prompts with the images of the sample.
     """
 
     name: ClassVar[str] = ""
@@ -141,6 +142,7 @@ class Method:
     needs_images: ClassVar[bool] = False
     needs_visual_tokens: ClassVar[bool] = False
     n_prefixes: ClassVar[int] = 1
+    asks_again: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_parameters(self)

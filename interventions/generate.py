@@ -82,16 +82,26 @@ def generate(
         >>> answer.text                                                    # doctest: +SKIP
         'No. There is a red circle in the second picture only.'
     """
-    return generate_batch(
+    methods = load_methods(method, **parameters)
+    (answer,) = generate_batch(
         model,
         [sample],
-        method,
+        methods,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         seed=seed,
         repetition_penalty=repetition_penalty,
-        **parameters,
-    )[0]
+        prefixes=_store_prefix(model, sample, methods),
+    )
+    return answer
+
+
+def _store_prefix(model: Model, sample: Sample, methods: Sequence[Method]) -> PrefixStore | None:
+    """Return a store for the beginning of a sample's prompts where a method asks about its images again."""
+    if not sample.images or not any(each.asks_again and not each.neutral for each in methods):
+        return None
+    keeps_states = any(each.needs_final_states for each in methods)
+    return PrefixStore(model, frozenset([prefix_key(sample)]), keeps_states)
 
 
 def generate_batch(

@@ -42,6 +42,7 @@ class Chi(PromptMethod):
     name: ClassVar[str] = "chi"
     reference: ClassVar[str] = "MIRAGE (arXiv:2505.24238), section 5.4: collaborative hint inference of Logos"
     shares_prefix: ClassVar[bool] = True
+    asks_again: ClassVar[bool] = True
 
     hints: str = choice("both", ("none", "topic", "question", "both"))
     topics: str = text("algebra, arithmetic, geometry, logical, scientific, spatial, statistical")

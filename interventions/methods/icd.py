@@ -36,6 +36,7 @@ class Icd(Method):
     )
     needs_images: ClassVar[bool] = True
     shares_prefix: ClassVar[bool] = True
+    asks_again: ClassVar[bool] = True
     has_contrast_path: ClassVar[bool] = True
 
     alpha: float = number(1.0, 0, 10)

@@ -35,6 +35,7 @@ class SelfConsistency(PromptMethod):
         "Wang et al., 2022, Self-consistency improves chain of thought reasoning in language models"
     )
     shares_prefix: ClassVar[bool] = True
+    asks_again: ClassVar[bool] = True
 
     answers: int = integer(5, 1, 100)
     sampling_temperature: float = number(0.7, 0, 10)

@@ -37,6 +37,7 @@ class SelfRefine(PromptMethod):
     name: ClassVar[str] = "self-refine"
     reference: ClassVar[str] = "Madaan et al., 2023, Self-refine: iterative refinement with self-feedback"
     shares_prefix: ClassVar[bool] = True
+    asks_again: ClassVar[bool] = True
 
     rounds: int = integer(1, 0, 10)
     criticise: str = text("What is wrong or missing in this answer?")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -107,21 +109,28 @@ def make_methods(case: Case, model: Model, folder: Path) -> list[Method]:
     return [load_method(name, **given, **file.get(name, {})) for name, given in case.methods.items()]
 
 
-def answer(
-    model: Model, samples: list[Sample], methods: list[Method], size: int, shared: bool
-) -> tuple[list[Any], int]:
-    """Return the answers, and how often images were encoded."""
+@contextmanager
+def vision_passes_of(model: Model) -> Iterator[list[None]]:
+    """Yield a list with one element for each vision pass within the block."""
     calls: list[None] = []
-    keeps_states = any(method.needs_final_states for method in methods)
-    prefixes = PrefixStore(model, repeated_keys(samples), keeps_states) if shared else None
     assert model.family.vision is not None
     first_layer = next(iter(model.family.vision.layers(model.hf)))
 
     def count(forward):
         return lambda *args, **options: calls.append(None) or forward(*args, **options)
 
-    answers = []
     with wrap_forward(first_layer, count):
+        yield calls
+
+
+def answer(
+    model: Model, samples: list[Sample], methods: list[Method], size: int, shared: bool
+) -> tuple[list[Any], int]:
+    """Return the answers, and how often images were encoded."""
+    keeps_states = any(method.needs_final_states for method in methods)
+    prefixes = PrefixStore(model, repeated_keys(samples), keeps_states) if shared else None
+    answers = []
+    with vision_passes_of(model) as calls:
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
             answers += generate_batch(
@@ -161,6 +170,30 @@ def test_shared_prefixes_give_the_answers_of_whole_prompts(family, name, image_p
             assert_close(each, expected)
         if size == 1:
             assert vision_passes == CASES[name].vision_passes
+
+
+@pytest.mark.parametrize(
+    ("name", "vision_passes"),
+    {
+        "icd": 1,
+        "self-consistency": 1,
+        "self-refine": 1,
+        "chi": 1,
+        "vcd": 2,
+        "zoom-refine": 2,
+        "sage+icd": 2,
+    }.items(),
+)
+def test_one_answer_reads_its_images_once(name, vision_passes, image_paths, tmp_path):
+    """`generate` has one sample, whose images some methods ask about again; VCD and zoom-refine show other images."""
+    model, sample = load("qwen2_5_vl"), make_samples(image_paths)[4]
+    methods = [*make_methods(CASES[name], model, tmp_path), LogprobRecorder()]
+    with vision_passes_of(model) as calls:
+        shared = mp.generate(model, sample, methods, max_new_tokens=4)
+    (whole,) = generate_batch(model, [sample], methods, max_new_tokens=4)
+    assert shared.token_ids == whole.token_ids
+    assert_close(shared, whole)
+    assert len(calls) == vision_passes
 
 
 def test_noise_of_another_seed_or_step_is_read_anew(image_paths):
