@@ -1,4 +1,4 @@
-"""Sets of images, and cross-validation for classifiers of labels: folds over images, AUC."""
+"""Sets of images, and cross-validation for classifiers of labels: folds over images."""
 
 from __future__ import annotations
 
@@ -131,33 +131,6 @@ def shuffle_within_folds(
         drawn = members[np.lexsort((rng.random(len(members)), place))]
         shuffled[members[np.argsort(groups[members], kind="stable")]] = labels[drawn]
     return shuffled
-
-
-def weighted_auc(score: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return the area under the ROC curve for several weightings of the samples; ties count half.
-
-    Args:
-        score: [sample].
-        positive: bool [sample].
-        weights: [resample, sample], how often each sample counts; None for one resample of all samples once.
-
-    Returns:
-        [resample]; NaN where a class has no weight.
-
-    Example:
-        >>> weighted_auc(np.array([1, 2, 2, 3]), np.array([False, True, False, True])).tolist()
-        [0.875]
-    """
-    weights = np.ones((1, len(score))) if weights is None else weights
-    order = np.argsort(score, kind="stable")
-    starts = np.flatnonzero(np.diff(score[order], prepend=-np.inf) > 0)
-    above, below = (
-        np.add.reduceat(np.where(mask, weights, 0)[:, order], starts, axis=1, dtype=float)
-        for mask in (positive, ~positive)
-    )
-    with np.errstate(invalid="ignore"):
-        won = (above * (below.cumsum(1) - below / 2)).sum(1)
-        return won / (above.sum(1) * below.sum(1))
 
 
 def skip_checks() -> AbstractContextManager[None]:

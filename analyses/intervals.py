@@ -75,7 +75,9 @@ def mean_interval(
         sums, mean = sums[:, ~binary], values[:, ~binary].mean(0)
         others = (len(values) - sizes)[:, None]
         pulls = (sums - sizes[:, None] * mean) * (len(sizes) - 1) / others
-        low[~binary], high[~binary] = _studentised(mean, pulls, range or QUANTITY, _freedom(sizes), seed)
+        low[~binary], high[~binary] = _studentised(
+            mean, pulls, range or QUANTITY, degrees_of_freedom(sizes), seed
+        )
     return low.reshape(shape), high.reshape(shape)
 
 
@@ -149,7 +151,7 @@ def sums_interval(
     with np.errstate(invalid="ignore", divide="ignore"):
         total = sums.sum(0)
         value, without = np.asarray(combine(total), float), np.asarray(combine(total - sums), float)
-    return jackknife_interval(value, without, range, _freedom(sizes), seed)
+    return jackknife_interval(value, without, range, degrees_of_freedom(sizes), seed)
 
 
 def statistic_interval(
@@ -159,7 +161,10 @@ def statistic_interval(
     range: Range = (None, None),
     seed: int = 0,
 ) -> Interval:
-    """Return the interval [...] of any smooth statistic of weighted samples, such as an AUC.
+    """Return the interval [...] of any smooth statistic of weighted samples, such as the weights of a fit.
+
+    It computes the statistic for all samples but one group, for each group: use another function where
+    there are many.
 
     Args:
         statistic: from weights [row, sample] to values [..., row].
@@ -180,7 +185,9 @@ def statistic_interval(
         np.moveaxis(np.asarray(statistic((number != block[:, None]).astype(float)), float), -1, 0)
         for block in np.array_split(np.arange(count), max(1, count // 100, count * n // WEIGHTS))
     ]
-    return jackknife_interval(value, np.concatenate(left), range, _freedom(np.bincount(number)), seed)
+    return jackknife_interval(
+        value, np.concatenate(left), range, degrees_of_freedom(np.bincount(number)), seed
+    )
 
 
 def jackknife_interval(
@@ -274,6 +281,20 @@ def unseen_interval(value: np.ndarray, groups: int, range: Range) -> Interval:
     return value - unseen * (value - smallest), value + unseen * (largest - value)
 
 
+def degrees_of_freedom(sizes: np.ndarray) -> float:
+    """Return the degrees of freedom of a standard error over groups of these sizes [group], 1 or more.
+
+    It lies between groups - 1 and their effective number - 1, n^2 / (sum of squared sizes) - 1. Both are the
+    same for equal sizes.
+
+    Example:
+        >>> degrees_of_freedom(np.array([2, 2, 2]))
+        2.0
+    """
+    effective = float(sizes.sum()) ** 2 / max(float(sizes @ sizes), 1.0)
+    return max(1.0, (1 - UNEQUAL_SIZES) * len(sizes) + UNEQUAL_SIZES * effective - 1)
+
+
 def sum_groups(values: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
     """Return the sum of values [sample, ...] in each group, [group, ...]; the values themselves for None."""
     if groups is None or not len(values):
@@ -281,16 +302,6 @@ def sum_groups(values: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
     order = np.argsort(groups, kind="stable")
     starts = np.flatnonzero(np.diff(np.asarray(groups)[order], prepend=-1))
     return np.asarray(np.add.reduceat(values[order], starts, axis=0))
-
-
-def _freedom(sizes: np.ndarray) -> float:
-    """Return the degrees of freedom of a standard error over groups of these sizes, 1 or more.
-
-    It lies between groups - 1 and their effective number - 1, n^2 / (sum of squared sizes) - 1. Both are the
-    same for equal sizes.
-    """
-    effective = float(sizes.sum()) ** 2 / max(float(sizes @ sizes), 1.0)
-    return max(1.0, (1 - UNEQUAL_SIZES) * len(sizes) + UNEQUAL_SIZES * effective - 1)
 
 
 def _number_groups(groups: np.ndarray | None, n: int) -> np.ndarray:

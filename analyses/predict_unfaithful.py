@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
+from mmprobe.analyses.auc import auc_interval, weighted_auc
 from mmprobe.analyses.held_out import (
     ImageGroups,
     assign_folds,
     shuffle_within_folds,
     skip_checks,
-    weighted_auc,
 )
 from mmprobe.analyses.intervals import central_range, statistic_interval
 from mmprobe.cache import Run
@@ -225,8 +224,7 @@ def _make_auc(
         scores: [sample] each; a single one if `dims` is empty.
     """
     auc = [weighted_auc(score, labels == 1).item() for score in scores]
-    measures = [partial(weighted_auc, score, labels == 1) for score in scores]
-    ends = np.array([statistic_interval(measure, groups, len(labels), (0.0, 1.0)) for measure in measures])
+    ends = np.array([auc_interval(score, labels == 1, groups) for score in scores])
     values = {"": np.array(auc), "_low": ends[:, 0], "_high": ends[:, 1]}
     return {name + end: (dims, array if dims else array[0]) for end, array in values.items()}
 

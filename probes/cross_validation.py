@@ -8,13 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import (
-    assign_folds,
-    image_groups,
-    skip_checks,
-    weighted_auc,
-)
-from mmprobe.analyses.intervals import statistic_interval
+from mmprobe.analyses.auc import auc_without_groups, weighted_auc
+from mmprobe.analyses.held_out import assign_folds, image_groups, skip_checks
+from mmprobe.analyses.intervals import degrees_of_freedom, jackknife_interval
 from mmprobe.samples import Sample
 
 PENALTY_C = 0.01  # C of the logistic regression; small, as there are more dimensions than samples; our choice
@@ -132,12 +128,33 @@ def compute_measures(
 
 def measures_with_interval(probabilities: np.ndarray, split: Split) -> np.ndarray:
     """Return `MEASURES` with their intervals, [value-low-high, measure]."""
+    number = np.unique(split.groups, return_inverse=True)[1]
+    values = compute_measures(probabilities, split.truth)[:, 0]
+    without = measures_without_groups(probabilities, split.truth, number)
+    freedom = degrees_of_freedom(np.bincount(number))
+    return np.stack([values, *jackknife_interval(values, without, (0.0, 1.0), freedom)])
 
-    def measure(weights: np.ndarray) -> np.ndarray:
-        return compute_measures(probabilities, split.truth, weights)
 
-    ends = statistic_interval(measure, split.groups, len(split.truth), (0.0, 1.0))
-    return np.stack([compute_measures(probabilities, split.truth)[:, 0], *ends])
+def measures_without_groups(probabilities: np.ndarray, truth: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return `MEASURES` without each group of samples, [group, measure]; NaN without a class.
+
+    Args:
+        probabilities: [sample, class].
+        groups: int [sample], from 0 without gaps.
+    """
+
+    def count(chosen: np.ndarray) -> np.ndarray:
+        return np.asarray(chosen.sum() - np.bincount(groups, chosen))
+
+    correct = probabilities.argmax(1) == truth
+    classes = [truth == number for number in range(probabilities.shape[1])]
+    with np.errstate(invalid="ignore"):
+        recalls = [count(correct & members) / count(members) for members in classes]
+    aucs = [
+        auc_without_groups(score, members, groups)
+        for score, members in zip(probabilities.T, classes, strict=True)
+    ]
+    return np.stack([count(correct) / count(truth >= 0), np.mean(recalls, 0), np.mean(aucs, 0)], -1)
 
 
 def add_measures(out: xr.Dataset, scores: np.ndarray, chance: np.ndarray) -> None:

@@ -1,29 +1,17 @@
-"""Folds, resamples and AUC: groups stay together, and AUC agrees with scikit-learn."""
+"""Folds and shuffles: groups stay together."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from mmprobe.analyses.held_out import (
     assign_folds,
     image_groups,
     shuffle_within_folds,
-    weighted_auc,
 )
 from mmprobe.errors import NotApplicable
 from mmprobe.samples import Sample
-
-
-def share_of_pairs_won(score: np.ndarray, unfaithful: np.ndarray) -> float:
-    """Return the AUC by its definition: the share of (unfaithful, faithful) pairs in the right order."""
-    won = [
-        1.0 if high > low else 0.5 if high == low else 0.0
-        for high in score[unfaithful == 1]
-        for low in score[unfaithful == 0]
-    ]
-    return sum(won) / len(won)
 
 
 def test_a_class_over_the_same_images_is_refused():
@@ -59,18 +47,6 @@ def test_samples_without_image_files_are_grouped_by_what_names_the_image():
     ]
     samples += [Sample(id="q--absent", question="?", metadata={"with_picture": "q"})]
     assert image_groups(samples).tolist() == [0, 1, 0, 2, 3, 2]
-
-
-def test_weighted_auc_is_that_of_repeated_samples():
-    rng = np.random.default_rng(4)
-    score, positive = rng.integers(0, 6, 30), rng.random(30) < 0.4
-    counts = rng.integers(0, 4, (20, 30))
-    expected = [roc_auc_score(np.repeat(positive, n), np.repeat(score, n)) for n in counts]
-    np.testing.assert_allclose(weighted_auc(score, positive, counts), expected)
-    assert weighted_auc(score, positive).item() == pytest.approx(
-        share_of_pairs_won(score, positive.astype(int))
-    )
-    assert np.isnan(weighted_auc(score, positive, np.where(positive, 0, 1)[None]).item())
 
 
 def test_shuffles_keep_folds_and_blocks():

@@ -14,7 +14,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from mmprobe.analyses import draws, intervals
-from mmprobe.analyses.held_out import weighted_auc
+from mmprobe.analyses.auc import weighted_auc
 from mmprobe.analyses.intervals import (
     QUANTITY,
     SMALLEST_ERROR,

@@ -179,6 +179,16 @@ def test_measures_of_several_classes_equal_those_of_scikit_learn():
     )
 
 
+def test_measures_without_groups_are_those_of_the_other_samples():
+    rng = np.random.default_rng(2)
+    probabilities, truth = rng.random((60, 3)).round(1) + 0.1, rng.integers(0, 3, 60)
+    groups = np.unique(rng.integers(0, 9, 60) ** 2, return_inverse=True)[1]
+    others = (groups != np.arange(groups.max() + 1)[:, None]).astype(float)
+    expected = cross_validation.compute_measures(probabilities, truth, others).T
+    without = cross_validation.measures_without_groups(probabilities, truth, groups)
+    np.testing.assert_allclose(without, expected, rtol=1e-12)
+
+
 @pytest.mark.slow
 def test_images_that_reveal_the_label_do_not_help(tmp_path):
     """Four samples of an image have the same label and nearly the same vector."""
