@@ -1,7 +1,5 @@
 """Processor time and peak memory of commands that read runs of 5,000 and 20,000 traces, and of opening 100,000.
 
-A report of labelled traces takes twice as long for each, so it is measured on runs of 1,000 and 4,000.
-
 python perf/scale.py
 """
 
@@ -24,7 +22,6 @@ import mmprobe as mp
 
 COLUMNS = "| command | {sizes} | growth of a trace's time | peak MB | growth | goals |"
 SIZES, QUICK_SIZES = (5_000, 20_000), (20, 40)
-LABELLED_SIZES = (1_000, 4_000)
 IN_A_PACK = 1000
 OPENED = 100_000
 COMMANDS = {
@@ -101,16 +98,16 @@ def make_runs(run: mp.Run, root: Path, sizes: tuple[int, ...]) -> dict[int, Path
             images.mkdir(parents=True, exist_ok=True)
             copy_trace(run, run.ids[number % len(run)], whole / "samples" / f"{name}.h5", images)
         packer.finish()
-    return {size: link_run(run, root, f"run-{size}", names[:size], together) for size in sizes}
+    return {size: link_run(run, root, names[:size], together) for size in sizes}
 
 
-def link_run(run: mp.Run, root: Path, name: str, names: list[str], together: int) -> Path:
+def link_run(run: mp.Run, root: Path, names: list[str], together: int) -> Path:
     """Return a run of the first traces of the largest run, by links to its files.
 
     Args:
         together: traces in a file.
     """
-    folder = root / name
+    folder = root / f"run-{len(names)}"
     (folder / "packs").mkdir(parents=True)
     for number in range(len(names) // together):
         pack = f"packs/{number + 1:06}.h5"
@@ -119,12 +116,16 @@ def link_run(run: mp.Run, root: Path, name: str, names: list[str], together: int
     return folder
 
 
-def label_run(run: mp.Run, root: Path, names: list[str], together: int) -> Path:
-    """Return a run of the first traces with made-up labels, so that all analyses have work to do."""
-    folder = link_run(run, root, f"labelled-{len(names)}", names, together)
+def label_run(folder: Path) -> Path:
+    """Return a run with the same traces and made-up labels, which give more analyses work to do."""
+    copy = folder.with_name(f"labelled-{folder.name}")
+    shutil.copytree(
+        folder, copy, copy_function=os.link, ignore=shutil.ignore_patterns("analyses", "report.html")
+    )
+    names = mp.open_run(copy).ids
     lines = [json.dumps({"id": name, "faithful": number % 5 > 1}) for number, name in enumerate(names)]
-    (folder / "labels.jsonl").write_text("\n".join(lines))
-    return folder
+    (copy / "labels.jsonl").write_text("\n".join(lines))
+    return copy
 
 
 def make_names(run: mp.Run, root: Path, size: int) -> Path:
@@ -162,28 +163,14 @@ def measure(name: str, folder: Path) -> Cost:
     return Cost(*json.loads(output.splitlines()[-1]))
 
 
-def compare_costs(costs: dict[int, Cost]) -> tuple[float, float]:
-    """Return how the time for a trace and the peak of the most traces compare with those of the fewest."""
-    few, many = min(costs), max(costs)
-    seconds = (costs[many].seconds / many) / (costs[few].seconds / few)
-    return seconds, costs[many].megabytes / costs[few].megabytes
-
-
 def format_row(name: str, costs: dict[int, Cost]) -> str:
     """Return a row: the costs, and how those of the most traces compare with those of the fewest."""
-    per_trace, growth = compare_costs(costs)
+    few, many = min(costs), max(costs)
+    per_trace = (costs[many].seconds / many) / (costs[few].seconds / few)
+    growth = costs[many].megabytes / costs[few].megabytes
     seconds = " | ".join(f"{cost.seconds:.2f}" for cost in costs.values())
     peaks = ", ".join(f"{cost.megabytes:.0f}" for cost in costs.values())
     return f"| {name} | {seconds} | {per_trace:.2f} | {peaks} | {growth:.2f} | 1.10, 1.15 |"
-
-
-def format_labelled(costs: dict[int, Cost]) -> str:
-    """Return the sentence on reports of labelled traces."""
-    per_trace, growth = compare_costs(costs)
-    sizes = " and ".join(f"{size:,}" for size in costs)
-    seconds = " and ".join(f"{cost.seconds:.0f}" for cost in costs.values())
-    peaks = " and ".join(f"{cost.megabytes:.0f}" for cost in costs.values())
-    return f"`report` of {sizes} labelled traces: {seconds} s, growth {per_trace:.2f}; {peaks} MB, growth {growth:.2f}."
 
 
 def format_opening(opened: int, cost: Cost) -> str:
@@ -194,19 +181,15 @@ def format_opening(opened: int, cost: Cost) -> str:
     )
 
 
-def measure_runs(folders: dict[int, Path]) -> list[str]:
-    """Return the rows of all commands."""
-    rows = []
-    for name in COMMANDS:
-        rows.append(format_row(name, {size: measure(name, folder) for size, folder in folders.items()}))
-        print(rows[-1], flush=True)
-    return rows
+def measure_row(title: str, name: str, folders: dict[int, Path]) -> str:
+    """Return a command's row."""
+    row = format_row(title, {size: measure(name, folder) for size, folder in folders.items()})
+    print(row, flush=True)
+    return row
 
 
 def table(quick: bool = False) -> str:
-    sizes, labelled, opened = (
-        (SIZES, LABELLED_SIZES, OPENED) if not quick else (QUICK_SIZES, QUICK_SIZES, 100)
-    )
+    sizes, opened = (QUICK_SIZES, 100) if quick else (SIZES, OPENED)
     columns = COLUMNS.format(sizes=" | ".join(f"{size:,}, s" for size in sizes))
     header = f"{columns}\n{'|---' * (columns.count('|') - 1)}|"
     print(header)
@@ -214,13 +197,12 @@ def table(quick: bool = False) -> str:
         root = Path(name)
         run = trace_pairs(root, 2 if quick else 6)
         folders = make_runs(run, root, sizes)
-        rows = measure_runs(folders)
-        names, together = mp.open_run(folders[max(sizes)]).ids, min(IN_A_PACK, sizes[0])
-        costs = {size: measure("report", label_run(run, root, names[:size], together)) for size in labelled}
-        opening = measure("open_run", make_names(run, root, opened))
-    sentences = f"{format_labelled(costs)} {format_opening(opened, opening)}"
-    print(f"\n{sentences}", flush=True)
-    return "\n".join([header, *rows, "", sentences])
+        rows = [measure_row(name, name, folders) for name in COMMANDS]
+        labelled = {size: label_run(folder) for size, folder in folders.items()}
+        rows.append(measure_row("report of labelled traces", "report", labelled))
+        sentence = format_opening(opened, measure("open_run", make_names(run, root, opened)))
+    print(f"\n{sentence}", flush=True)
+    return "\n".join([header, *rows, "", sentence])
 
 
 if __name__ == "__main__":
