@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.columns import Columns
 from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import COSINE, FRACTION, QUANTITY, Range
 from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
@@ -81,7 +82,8 @@ def attention_decay(run: Run) -> xr.Dataset:
     means = {name: StepMean() for name in ("mass", "mass_per_token", "mass_authors")}
     visual = {(label, form): StepMean() for label in LABELS for form in FORMS}
     groups = ImageGroups()
-    labels, rows, left_out = [], [], []
+    labels, left_out = [], []
+    rows = Columns()
     for name, trace in run.stream("attention_decay"):
         arrays = _measure_sample(trace)
         if arrays is None:
@@ -107,8 +109,8 @@ def attention_decay(run: Run) -> xr.Dataset:
         out[f"visual{form}_by_label"] = (("label", "layer", "step"), np.array(by_label))
     out.coords["sample"] = groups.ids
     sets = groups.number()
-    for place, kind in enumerate(SUMMARIES):
-        out[f"{kind}_of_sample"] = (("sample", "layer"), np.array([row[place] for row in rows]))
+    for kind in SUMMARIES:
+        out[f"{kind}_of_sample"] = (("sample", "layer"), rows[kind])
     _add_sample_means(out, label_masks(labels), sets)
     out.attrs = {
         "analysis": "attention_decay",
@@ -244,13 +246,11 @@ def slope_over_steps(values: np.ndarray) -> np.ndarray:
     return np.tensordot(step, values, 1) / (step**2).sum()
 
 
-def _summarise_sample(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the `SUMMARIES` of a sample, [summary, layer]."""
-    rows = []
-    for form in FORMS:
-        visual = arrays[f"visual{form}"]
-        rows += [visual.mean(0), slope_over_steps(visual)]
-    return np.stack([*rows, arrays["mass_authors"][..., AUTHORS_GROUPS.index("system")].mean(0)])
+def _summarise_sample(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the `SUMMARIES` of a sample, [layer] each."""
+    means = {f"share{form}": arrays[f"visual{form}"].mean(0) for form in FORMS}
+    slopes = {f"slope{form}": slope_over_steps(arrays[f"visual{form}"]) for form in FORMS}
+    return means | slopes | {"system": arrays["mass_authors"][..., AUTHORS_GROUPS.index("system")].mean(0)}
 
 
 def early_minus_later(values: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
+from mmprobe.analyses.columns import Columns
 from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import FRACTION, LENGTH, mean_interval
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
@@ -75,7 +76,8 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
     groups = ImageGroups()
-    rows, left_out = [], []
+    rows = Columns()
+    left_out = []
     n_without_regions = 0
     for name, trace in run.stream("attention_ratio"):
         patches = find_patches(trace) if trace.images.sizes.get("image", 0) else []
@@ -98,9 +100,9 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
     sets = groups.number()
     note = _add_ratios(out, rows, label_masks([run.faithful(name) for name in names]), minimum, sets)
     _add_sinks(out, rows, sets)
-    if "head_ratio" in rows[0]:
+    if "head_ratio" in rows:
         out["head"] = ("head", first.attention_visual_head["head"].values)
-        _add_heads(out, np.array([row["head_ratio"] for row in rows]), sets)
+        _add_heads(out, rows["head_ratio"], sets)
     out.attrs = {
         "analysis": "attention_ratio",
         "run": str(run.path),
@@ -167,13 +169,13 @@ def _border(grid: tuple[int, int]) -> np.ndarray:
 
 def _add_ratios(
     out: xr.Dataset,
-    rows: list[dict[str, np.ndarray]],
+    rows: Columns,
     masks: dict[str, np.ndarray],
     minimum: int,
     sets: np.ndarray,
 ) -> str:
     """Add the ratios and their comparison; return the note of the comparison."""
-    ratio, random = (np.array([row[name] for row in rows]) for name in ("ratio", "ratio_random"))
+    ratio, random = rows["ratio"], rows["ratio_random"]
     out["ratio"] = (("sample", "layer"), ratio)
     out["ratio_random"] = (("sample", "layer"), random)
     out["n_label"] = ("label", [int(mask.sum()) for mask in masks.values()])
@@ -186,15 +188,15 @@ def _add_ratios(
     return note
 
 
-def _add_sinks(out: xr.Dataset, rows: list[dict[str, np.ndarray]], sets: np.ndarray) -> None:
+def _add_sinks(out: xr.Dataset, rows: Columns, sets: np.ndarray) -> None:
     """Add the shares of attention on border cells and before the first image."""
     for name in ("border_share", "leading_share"):
-        if name in rows[0]:
-            values = np.array([row[name] for row in rows])
+        if name in rows:
+            values = rows[name]
             low, high = mean_interval(values, sets, FRACTION)
             for suffix, array in (("", values.mean(0)), ("_low", low), ("_high", high)):
                 out[name + suffix] = ("layer", array)
-    out["border_area"] = ((), float(np.mean([row["border_area"] for row in rows])))
+    out["border_area"] = ((), float(rows["border_area"].mean()))
 
 
 def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:

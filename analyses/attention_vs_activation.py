@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
+from mmprobe.analyses.columns import Columns
 from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import COSINE, FRACTION
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
@@ -100,7 +101,8 @@ def attention_vs_activation(
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
     groups = ImageGroups()
-    names, labels, means, left_out = [], [], [], []
+    names, labels, left_out = [], [], []
+    rows = Columns()
     steps: list[np.ndarray] = []
     n_imageless = 0
     for name, trace in run.stream("attention_vs_activation"):
@@ -118,15 +120,15 @@ def attention_vs_activation(
         labels.append(run.faithful(name))
         groups.add(trace.sample)
         measures = _measure_sample(trace, attention, activation, top, draws, seed)
-        means.append([_mean(measures[measure]) for measure in MEASURES])
+        rows.append({"means": [_mean(measures[measure]) for measure in MEASURES]})
         if by_step:
             steps.append(np.array([measures[measure] for measure in MEASURES]))
-    if not means:
+    if not rows:
         raise NotApplicable(f"{run.path}: no sample has images and finite values")
     out = _join_steps(steps) if by_step else xr.Dataset()
     out = out.assign_coords(sample=names, measure=list(MEASURES), label=list(LABELS))
     sets = groups.number()
-    note = _add_means(out, np.array(means), labels, minimum, sets)
+    note = _add_means(out, rows["means"], labels, minimum, sets)
     out.attrs = {
         "analysis": "attention_vs_activation",
         "run": str(run.path),

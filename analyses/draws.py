@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 RESAMPLES = 2000
-WEIGHTS = 2_000_000  # of groups or samples in memory at a time
+WEIGHTS = 500_000  # of groups or samples in memory at a time
 _TOGETHER = 500  # most resamples at a time
 _KEPT = 1000  # most groups whose draws are kept for the next statistic
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
@@ -45,31 +46,46 @@ class ImageGroups:
 
     def __init__(self) -> None:
         self.ids: list[str] = []
-        self._keys: list[list[int]] = []
-        self._number_of: dict[tuple[str, str], int] = {}
+        self._number_of: dict[str, int] = {}  # of each key: of what samples may share
+        self._keys = array("q")  # of all samples, one behind the other
+        self._ends = array("q")  # of each sample's keys
 
     def add(self, sample: Sample) -> None:
         """Add the next sample."""
-        keys = {("image", str(image)) for image in sample.images}
+        keys = [f"image {image}" for image in sample.images]
         if not keys and "image" in sample.metadata:
-            keys = {("image", f"{sample.metadata.get('subtask')}/{sample.metadata['image']}")}
-        keys.add(("sample", str(sample.metadata.get("with_picture", sample.id))))
-        keys |= {("pair", sample.pair_id)} if sample.pair_id is not None else set()
+            keys = [f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"]
+        if "with_picture" in sample.metadata:
+            keys.append(f"sample {sample.metadata['with_picture']}")
+        if sample.pair_id is not None:
+            keys.append(f"pair {sample.pair_id}")
         self.ids.append(sample.id)
-        self._keys.append([self._number_of.setdefault(key, len(self._number_of)) for key in keys])
+        self._keys.extend(self._number_of.setdefault(key, len(self._number_of)) for key in keys)
+        self._ends.append(len(self._keys))
 
     def number(self, kept: Sequence[int] | None = None) -> np.ndarray:
         """Return the number of each sample's group, int [sample]; of the samples at these places alone."""
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        keys = self._keys if kept is None else [self._keys[place] for place in kept]
-        samples = np.repeat(np.arange(len(keys)), [len(own) for own in keys])
-        shared = len(keys) + np.array([key for own in keys for key in own], int)
-        size = len(keys) + len(self._number_of)
-        graph = coo_array((np.ones(len(samples)), (samples, shared)), shape=(size, size))
+        row_of = {
+            place: row
+            for row, place in enumerate(dict.fromkeys(range(len(self.ids)) if kept is None else kept))
+        }
+        places = np.array(list(row_of), int)
+        ends, all_keys = np.array(self._ends, int), np.array(self._keys, int)
+        counts = np.diff(ends, prepend=0)[places]
+        samples = np.repeat(np.arange(len(places)), counts)
+        keys = all_keys[np.arange(counts.sum()) + np.repeat(ends[places] - counts.cumsum(), counts)]
+        # a question without its images names the one that has them
+        own = [self._number_of.get(f"sample {self.ids[place]}", -1) for place in places]
+        named = np.flatnonzero(np.array(own, int) >= 0)
+        samples, keys = np.append(samples, named), np.append(keys, np.array(own, int)[named])
+        size = len(places) + len(self._number_of)
+        graph = coo_array((np.ones(len(keys)), (samples, len(places) + keys)), shape=(size, size))
         _, component = connected_components(graph, directed=False)
-        return np.unique(component[: len(keys)], return_inverse=True)[1]
+        numbers = np.unique(component[: len(places)], return_inverse=True)[1]
+        return numbers if kept is None else numbers[[row_of[place] for place in kept]]
 
 
 def assign_folds(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int, where: str) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from mmprobe.analyses.columns import Columns
 from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import FRACTION
 from mmprobe.analyses.statistics import (
@@ -86,7 +87,8 @@ def neuron_activation(run: Run, threshold: float = 0.5, top: int = 20, minimum: 
         raise InputError(f"{run.path}: holds no finished samples")
     layers = run[run.ids[0]].array("ffn/gate_sum")["layer"].values
     groups = ImageGroups()
-    rows, names, labels, left_out = [], [], [], []
+    rows = Columns()
+    names, labels, left_out = [], [], []
     n_active: dict[bool, np.ndarray] = {}  # samples [layer, neuron] with the neuron active, by `faithful`
     for name, trace in run.stream("neuron_activation"):
         faithful = run.faithful(name)
@@ -146,7 +148,7 @@ def _apply_other_rules(trace: Trace, gate_sum: np.ndarray, threshold: float) -> 
 
 def _add_ratios(
     out: xr.Dataset,
-    rows: list[dict[str, np.ndarray]],
+    rows: Columns,
     masks: dict[str, np.ndarray],
     minimum: int,
     sets: np.ndarray,
@@ -154,10 +156,10 @@ def _add_ratios(
     """Add the ratios of every rule that all samples have; return the note of the comparison."""
     note = ""
     for rule in RULES:
-        if not all(rule in row for row in rows):
+        if rule not in rows:
             continue
         suffix = "" if rule == "sum" else f"_{rule}"
-        note = _add_ratio(out, np.array([row[rule] for row in rows]), "layer", suffix, masks, minimum, sets)
+        note = _add_ratio(out, rows[rule], "layer", suffix, masks, minimum, sets)
     if out.sizes["layer"] >= len(THIRDS):
         out.coords["third"] = list(THIRDS)
         splits = np.array_split(out["ratio"].values, len(THIRDS), axis=1)

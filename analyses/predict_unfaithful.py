@@ -10,6 +10,7 @@ import xarray as xr
 
 from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
 from mmprobe.analyses.auc import auc_interval, weighted_auc
+from mmprobe.analyses.columns import Columns
 from mmprobe.analyses.held_out import (
     ImageGroups,
     assign_folds,
@@ -98,14 +99,18 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     labels = {name: int(not label) for name, label in faithful.items() if label is not None}
     _check_classes(run, list(labels.values()), max(minimum, folds))
     groups = ImageGroups()
-    rows, missing = [], set()
+    rows, lengths, missing = Columns(), [], set()
     partners = _find_partners(run)
     for name, trace in run.stream("predict_unfaithful", labels):
         series = read_series(trace, run[partners[name]] if name in partners else None)
         missing |= {name for name, feature in FEATURES.items() if feature.series not in series}
-        rows.append(compute_features(series))
+        features_by_end = compute_features(series)
+        lengths.append(len(features_by_end))
+        for row in features_by_end:
+            rows.append({"features": row})
         groups.add(trace.sample)
-    values = np.array([row[-1] for row in rows])
+    ends = np.cumsum(lengths)
+    values = rows["features"][ends - 1]
     usable = np.isfinite(values).any(0) & [feature not in missing for feature in FEATURES]
     finite = np.isfinite(values[:, usable]).all(1)
     names = [name for name, is_finite in zip(labels, finite, strict=True) if is_finite]
@@ -122,7 +127,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     out["value"] = (("sample", "feature"), values[np.ix_(kept, usable)])
     _add_auc(out, seed)
     _add_features(out)
-    _add_by_step(out, [rows[index] for index in kept], usable)
+    _add_by_step(out, rows["features"], ends[kept], np.array(lengths)[kept], usable)
     out["n"] = ((), len(names))
     out["n_pictures"] = ((), len(np.unique(sets)))
     out["n_unfaithful"] = ((), int(unfaithful.sum()))
@@ -249,21 +254,25 @@ def _add_features(out: xr.Dataset) -> None:
         out["weight" + end] = ("feature", array)
 
 
-def _add_by_step(out: xr.Dataset, rows: list[np.ndarray], usable: np.ndarray) -> None:
+def _add_by_step(
+    out: xr.Dataset, rows: np.ndarray, ends: np.ndarray, lengths: np.ndarray, usable: np.ndarray
+) -> None:
     """Add the AUC of the first steps alone.
 
     Args:
-        rows: the features of each sample, as `compute_features` returns them.
+        rows: what `compute_features` returns for each sample, one behind the other, [row, feature].
+        ends: behind the last row of each sample, int [sample].
+        lengths: number of the rows of each sample, int [sample].
         usable: bool [feature].
     """
-    n_ends = max(map(len, rows)) - 1
+    n_ends = int(lengths.max()) - 1
     labels, fold = out["unfaithful"].values, out["fold"].values
     usable_early = usable & [not feature.needs_end for feature in FEATURES.values()]
     scores = []
     for end in range(n_ends):
-        values = np.array([row[min(end, len(row) - 1)] for row in rows])
+        values = rows[ends - lengths + np.minimum(end, lengths - 1)]
         columns = usable_early & np.isfinite(values).all(0)
         scores.append(held_out_scores(values[:, columns], labels, fold))
     out.coords["upto"] = [2**end for end in range(n_ends)]
     out.update(_make_auc("auc_by_step", scores, labels, out["pictures"].values, ("upto",)))
-    out["n_by_step"] = ("upto", [sum(len(row) > end + 1 for row in rows) for end in range(n_ends)])
+    out["n_by_step"] = ("upto", [int((lengths > end + 1).sum()) for end in range(n_ends)])

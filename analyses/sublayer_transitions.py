@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.attention_decay import StepMean
+from mmprobe.analyses.columns import Columns
 from mmprobe.analyses.equivalence import p_equivalent
 from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.analyses.intervals import COSINE, LENGTH
@@ -77,15 +78,15 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
     layers = run[run.ids[0]].array("update/kl")["layer"].values
     by_step = {(label, name): StepMean() for label in LABELS for name in MEASURES}
     groups = ImageGroups()
-    rows, norms, labels, left_out = [], [], [], []
+    rows = Columns()
+    labels, left_out = [], []
     for name, trace in run.stream("sublayer_transitions"):
         updates = np.array([trace.array(f"update/{measure}").values for measure in MEASURES], float)
         sample_norms = _measure_norms(trace)
         if not updates.shape[1] or not (np.isfinite(updates).all() and np.isfinite(sample_norms).all()):
             left_out.append(name)
             continue
-        rows.append(updates.mean(1))
-        norms.append(sample_norms)
+        rows.append({"updates": updates.mean(1)} | ({"norms": sample_norms} if len(sample_norms) else {}))
         groups.add(trace.sample)
         labels.append(run.faithful(name))
         for label, mask in label_masks(labels[-1:]).items():
@@ -96,10 +97,10 @@ def sublayer_transitions(run: Run, minimum: int = MINIMUM, margin: float = MARGI
     masks = label_masks(labels)
     out = _average_steps(by_step, groups.ids, layers)
     sets = groups.number()
-    note = _add_sample_means(out, np.array(rows), masks, minimum, sets)
+    note = _add_sample_means(out, rows["updates"], masks, minimum, sets)
     _add_equivalence(out, masks, minimum, margin, sets)
-    if all(len(sample_norms) for sample_norms in norms):
-        _add_measures(out, NORMS, np.array(norms), masks, sets)
+    if "norms" in rows:
+        _add_measures(out, NORMS, rows["norms"], masks, sets)
     out.attrs = {
         "analysis": "sublayer_transitions",
         "run": str(run.path),

@@ -265,12 +265,15 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _read_labels(path: Path) -> list[Label]:
-    """Return the labels. Users write this file, so every line is checked."""
+def _read_labels(path: Path) -> dict[str, bool | None]:
+    """Return the labels by id. Users write this file, so every line is checked."""
     lines = regular_file(path).read_bytes().splitlines() if path.exists() else []
-    return [
-        _parse_label(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()
-    ]
+    labels = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            label = _parse_label(line, f"{path}, line {number}")
+            labels[label.id] = label.faithful
+    return labels
 
 
 def _parse_label(line: bytes, where: str) -> Label:
@@ -282,14 +285,14 @@ def _parse_label(line: bytes, where: str) -> Label:
         ) from None
 
 
-def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[Label]]:
+def _read_packed(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, bool | None]]:
     """Return the content of run.json, the failures and the labels of a packed run."""
     with open_checked(path) as file:
         run, failures, labels = (read_text_attribute(file.id, name) for name in ("run", "failures", "labels"))
     return (
         _parse_config(run, f"{path}, run"),
         parse_record(failures, FailureList, f"{path}, failures").model_dump(),
-        parse_record(labels, LabelList, f"{path}, labels").root,
+        {label.id: label.faithful for label in parse_record(labels, LabelList, f"{path}, labels").root},
     )
 
 
@@ -326,4 +329,4 @@ def open_run(path: str | Path) -> Run:
         raise InputError(f"{path}: no run here (run.json is missing){hint}") from None
     except (OSError, KeyError, RuntimeError, SystemError, ValueError) as error:
         raise InputError(f"{path}: not a readable run ({str(error).splitlines()[0]})") from None
-    return Run(path, config, failures, {label.id: label.faithful for label in labels})
+    return Run(path, config, failures, labels)
