@@ -46,7 +46,8 @@ class ImageGroups:
 
     def __init__(self) -> None:
         self.ids: list[str] = []
-        self._number_of: dict[str, int] = {}  # of each key: of what samples may share
+        self._names: list[str] = []  # ids; of a question without its images, that of the one with them
+        self._number_of: dict[str, int] = {}  # of each key: of an image or a pair
         self._keys = array("q")  # of all samples, one behind the other
         self._ends = array("q")  # of each sample's keys
 
@@ -55,11 +56,10 @@ class ImageGroups:
         keys = [f"image {image}" for image in sample.images]
         if not keys and "image" in sample.metadata:
             keys = [f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"]
-        if "with_picture" in sample.metadata:
-            keys.append(f"sample {sample.metadata['with_picture']}")
         if sample.pair_id is not None:
             keys.append(f"pair {sample.pair_id}")
         self.ids.append(sample.id)
+        self._names.append(str(sample.metadata.get("with_picture", sample.id)))
         self._keys.extend(self._number_of.setdefault(key, len(self._number_of)) for key in keys)
         self._ends.append(len(self._keys))
 
@@ -68,24 +68,19 @@ class ImageGroups:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        row_of = {
-            place: row
-            for row, place in enumerate(dict.fromkeys(range(len(self.ids)) if kept is None else kept))
-        }
-        places = np.array(list(row_of), int)
+        places = np.arange(len(self.ids)) if kept is None else np.array(kept, int)
         ends, all_keys = np.array(self._ends, int), np.array(self._keys, int)
         counts = np.diff(ends, prepend=0)[places]
         samples = np.repeat(np.arange(len(places)), counts)
         keys = all_keys[np.arange(counts.sum()) + np.repeat(ends[places] - counts.cumsum(), counts)]
-        # a question without its images names the one that has them
-        own = [self._number_of.get(f"sample {self.ids[place]}", -1) for place in places]
-        named = np.flatnonzero(np.array(own, int) >= 0)
-        samples, keys = np.append(samples, named), np.append(keys, np.array(own, int)[named])
-        size = len(places) + len(self._number_of)
+        number_of_name: dict[str, int] = {}
+        names = [number_of_name.setdefault(self._names[place], len(number_of_name)) for place in places]
+        samples = np.append(samples, np.arange(len(places)))
+        keys = np.append(keys, len(self._number_of) + np.array(names, int))
+        size = len(places) + len(self._number_of) + len(number_of_name)
         graph = coo_array((np.ones(len(keys)), (samples, len(places) + keys)), shape=(size, size))
         _, component = connected_components(graph, directed=False)
-        numbers = np.unique(component[: len(places)], return_inverse=True)[1]
-        return numbers if kept is None else numbers[[row_of[place] for place in kept]]
+        return np.unique(component[: len(places)], return_inverse=True)[1]
 
 
 def assign_folds(labels: np.ndarray, groups: np.ndarray, folds: int, seed: int, where: str) -> np.ndarray:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import numpy as np
 import pytest
 
 from mmprobe.analyses.held_out import (
+    ImageGroups,
     assign_folds,
     image_groups,
     shuffle_within_folds,
@@ -47,6 +51,48 @@ def test_samples_without_image_files_are_grouped_by_what_names_the_image():
     ]
     samples += [Sample(id="q--absent", question="?", metadata={"with_picture": "q"})]
     assert image_groups(samples).tolist() == [0, 1, 0, 2, 3, 2]
+
+
+def shared(sample: Sample) -> set[str]:
+    """Return what puts a sample into a group with others that have it."""
+    images = {f"image {path}" for path in sample.images}
+    if not images and "image" in sample.metadata:
+        images = {f"image {sample.metadata.get('subtask')}/{sample.metadata['image']}"}
+    pair = set() if sample.pair_id is None else {f"pair {sample.pair_id}"}
+    return images | pair | {f"sample {sample.metadata.get('with_picture', sample.id)}"}
+
+
+def merge_slowly(samples: list[Sample]) -> list[int]:
+    """Return the group of each sample, by merging the groups of two samples until no two share anything."""
+    groups = list(range(len(samples)))
+    for _ in samples:
+        for first, other in itertools.combinations(range(len(samples)), 2):
+            if shared(samples[first]) & shared(samples[other]):
+                old, new = max(groups[first], groups[other]), min(groups[first], groups[other])
+                groups = [new if group == old else group for group in groups]
+    return [sorted(set(groups)).index(group) for group in groups]
+
+
+def test_groups_are_those_of_a_slow_search():
+    """Of all samples, and of some, in any order and several times; some ids are those of several samples."""
+    rng = random.Random(0)
+    for _ in range(200):
+        ids = [f"s{number}" for number in range(rng.randint(1, 8))]
+        samples = []
+        for _ in range(9):
+            metadata = {"with_picture": rng.choice([*ids, "gone"])} if rng.random() < 0.2 else {}
+            metadata |= {"image": rng.choice("ab"), "subtask": rng.choice("uv")} if rng.random() < 0.2 else {}
+            images = [f"{rng.choice('pqrstuvw')}.png" for _ in range(rng.choice([0, 0, 1, 2]))]
+            pair = rng.choice([None, None, "a", "b"])
+            samples.append(
+                Sample(id=rng.choice(ids), question="?", images=images, pair_id=pair, metadata=metadata)
+            )
+        groups = ImageGroups()
+        for sample in samples:
+            groups.add(sample)
+        assert groups.number().tolist() == merge_slowly(samples)
+        kept = rng.choices(range(len(samples)), k=6)
+        assert groups.number(kept).tolist() == merge_slowly([samples[place] for place in kept])
 
 
 def test_shuffles_keep_folds_and_blocks():
