@@ -32,3 +32,12 @@ def test_a_row_of_another_shape_is_refused():
     columns.append({"a": np.zeros(3)})
     with pytest.raises(ValueError, match=r"a has shape \(1,\), and \(3,\) in the first row"):
         columns.append({"a": np.zeros(1)})
+
+
+def test_no_row_is_added_to_an_array_in_use():
+    columns = Columns()
+    columns.append({"a": np.zeros(3)})
+    first = columns["a"]
+    with pytest.raises(BufferError):
+        columns.append({"a": np.ones(3)})
+    assert first.tolist() == [[0, 0, 0]]
