@@ -21,7 +21,7 @@ PERF = Path(__file__).parent.parent.parent / "perf"
         ("memory", 1),
         ("disk", 4),
         ("analyses", 10),
-        ("scale", 4),
+        ("scale", 5),
         ("threads", 1),
         ("causes", 10),
     ],
