@@ -96,7 +96,8 @@ def test_components_over_samples(random_qwen, noise, tmp_path):
     ds = patch_components_run(random_qwen, noise[:3], "attention", finished=tmp_path / "exact")
     for sample, other in zip(noise[:3], [*noise[1:3], noise[0]], strict=True):
         expected = patch_components(random_qwen, sample, other, "attention")
-        np.testing.assert_allclose(ds.effect_by_sample.sel(sample=sample.id), expected.effect, atol=1e-6)
+        # differences of float32 log-probabilities of some tens, in other batches
+        np.testing.assert_allclose(ds.effect_by_sample.sel(sample=sample.id), expected.effect, atol=1e-5)
     values = ds.effect_by_sample.values[:, 1]
     np.testing.assert_allclose(ds.effect[1], values.mean())
     ends = mean_interval(values, image_groups(noise[:3]))

@@ -98,7 +98,8 @@ def test_passes_from_the_first_change_on_equal_whole_passes(name, pair, monkeypa
     whole, many = measure(model, pair)
     assert sum(few) < sum(many) and min(few) < 0.5 * min(many)
     for one, other in zip(reused, whole, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5 * max(1, np.nanmax(np.abs(other))))
+        # differences of float32 log-probabilities of some tens
+        np.testing.assert_allclose(one, other, atol=3e-5 * max(1, np.nanmax(np.abs(other))))
 
 
 def test_equal_prompts_give_exactly_0(random_qwen, pair):
