@@ -18,7 +18,7 @@ from mmprobe.benchmarks.core.benchmark import (
 )
 from mmprobe.benchmarks.core.load_data import add_truth, load_truth
 from mmprobe.benchmarks.core.results import Metric, group_by_images, write_results
-from mmprobe.benchmarks.judges.registry import LEXICAL, with_judge
+from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
 from mmprobe.lock import lock_folder

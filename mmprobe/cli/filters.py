@@ -70,7 +70,7 @@ def filter_by_votes(
     """
     from mmprobe.benchmarks.core.benchmark import find_benchmark
     from mmprobe.benchmarks.core.evaluate import load_truth
-    from mmprobe.benchmarks.judges.registry import open_judge
+    from mmprobe.benchmarks.judges.judge import open_judge
     from mmprobe.benchmarks.mmreason.voting.filtering import VOTES, filter_questions
 
     check_earlier(out, out / VOTES, "votes", resume, overwrite)
