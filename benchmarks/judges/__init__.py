@@ -9,6 +9,7 @@ from mmprobe.benchmarks.judges.judge import Item as Item
 from mmprobe.benchmarks.judges.judge import Judge as Judge
 from mmprobe.benchmarks.judges.judge import Judgement as Judgement
 from mmprobe.benchmarks.judges.judge import JudgeRequest as JudgeRequest
+from mmprobe.benchmarks.judges.judge import Labelled as Labelled
 from mmprobe.benchmarks.judges.judge import Unscored as Unscored
 from mmprobe.benchmarks.judges.judge import ask_by_name as ask_by_name
 from mmprobe.benchmarks.judges.judge import first_item as first_item

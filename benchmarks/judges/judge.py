@@ -28,6 +28,8 @@ MAX_ANSWER_CHARS = 20_000  # of an answer that a judge sees, ours; longer answer
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
+Labelled = list[tuple[Any, Hashable]] | None
+"""What a judge labelled, as far as another judge might label something else, and the labels; None if it failed."""
 Name = TypeVar("Name", bound=Hashable)
 Result = TypeVar("Result")
 
