@@ -32,7 +32,7 @@ def find_claims(run: Run, model: Model | None = None, **settings: Any) -> list[x
 
 def intervene(run: Run, model: Model, **settings: Any) -> xr.Dataset:
     """Return the data set of `claim_interventions`; answers about drawn images are checked."""
-    from mmprobe.benchmarks.synthetic.labels import check_sample
+    from mmprobe.benchmarks.synthetic.check import check_sample
     from mmprobe.probes import claim_interventions
 
     def check(text: str, sample: Sample) -> bool | None:

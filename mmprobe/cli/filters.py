@@ -71,7 +71,7 @@ def filter_by_votes(
     from mmprobe.benchmarks.core.benchmark import find_benchmark
     from mmprobe.benchmarks.core.evaluate import load_truth
     from mmprobe.benchmarks.judges.registry import open_judge
-    from mmprobe.benchmarks.mmreason.voting.filtering import VOTES, filter_questions
+    from mmprobe.benchmarks.mmreason.voting import VOTES, filter_questions
 
     check_earlier(out, out / VOTES, "votes", resume, overwrite)
     check_out(out, [data])
@@ -81,7 +81,7 @@ def filter_by_votes(
             (out / VOTES).unlink(missing_ok=True)
         truth = load_truth(find_benchmark("mmreason"), data, out / "data", limit=limit)
 
-        from mmprobe.benchmarks.mmreason.voting.voters import ask_voters, check_voters
+        from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
 
         check_voters(names)
         opened_judge = open_judge(judge, out / "judge.sqlite", retry_unscored)
@@ -151,7 +151,7 @@ def clean(
         --out results/cleaned
     """
     from mmprobe.benchmarks.core.results import write_results
-    from mmprobe.benchmarks.mirage_effect.b_clean.folders import clean_folders
+    from mmprobe.benchmarks.mirage_effect.b_clean import clean_folders
 
     check_out(out, [*results, *([text_only] if text_only is not None else [])])
     guesses: dict[str, Metric] = {}
