@@ -19,7 +19,7 @@ from mmprobe.benchmarks.core.benchmark import Benchmark, BenchmarkOptions, Score
 from mmprobe.benchmarks.core.jsonl import check_derived_ids
 from mmprobe.benchmarks.judges import Judge, Labelled
 from mmprobe.benchmarks.judges.agreement import labels_at
-from mmprobe.benchmarks.mirage.chains.corrections import corrected_prompts
+from mmprobe.benchmarks.mirage.corrections import corrected_prompts
 from mmprobe.benchmarks.mirage.data import MirageQuestion, Topic, load_questions, true_chain
 from mmprobe.benchmarks.mirage.hints import (
     add_hints,
