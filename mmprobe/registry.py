@@ -56,8 +56,8 @@ class Registry(Mapping[str, T]):
             raise unknown_name(self.kind, name, entries)
         entry = entries[name]
         if isinstance(entry, str):
-            return EntryPoint(name, entry, self.group).load()
-        return _load(entry) if isinstance(entry, EntryPoint) else entry
+            return load(entry)
+        return _load_entry(entry) if isinstance(entry, EntryPoint) else entry
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries()
@@ -87,34 +87,31 @@ class Registry(Mapping[str, T]):
             raise InputError(f"{self.kind} {name!r} is registered already; choose another name")
         self._registered[name] = thing
 
-    def working(self) -> Iterator[T]:
-        """Yield the things in order, to search among them; a warning in the log names each that cannot be imported.
+    def working(self) -> Iterator[tuple[str, T]]:
+        """Yield name and thing in order. A warning in the log names each that cannot be imported.
 
         Example:
-            >>> [family.name for family in FAMILIES.working()][:2]                   # doctest: +SKIP
+            >>> [name for name, _ in FAMILIES.working()][:2]                         # doctest: +SKIP
             ['qwen2_vl', 'qwen2_5_vl']
         """
         for name in self:
             try:
-                yield self[name]
+                thing = self[name]
             except InputError as error:
                 log.warning("%s", error)
+            else:
+                yield name, thing
 
     def about(self, name: str) -> str:
-        """Return one line about a thing: its `about`, or the first line of its docstring; empty if it has none.
+        """Return one line about a thing: its `about`, or the first line of its docstring, or of its module's.
 
         Example:
             >>> Registry("tool", "tools", {"exists": "os.path:exists"}).about("exists")
             'Test whether a path exists.  Returns False for broken symbolic links'
         """
         thing: Any = self[name]
-        if isinstance(getattr(thing, "about", None), str):
-            return thing.about
-        thing = thing.func if isinstance(thing, partial) else thing
-        if not (inspect.isroutine(thing) or inspect.isclass(thing) or inspect.ismodule(thing)):
-            return ""
-        line = (inspect.getdoc(thing) or "").partition("\n")[0].replace("`", "").removeprefix("Return ")
-        return line[:1].upper() + line[1:]
+        about = getattr(thing, "about", None)
+        return about if isinstance(about, str) else first_line(thing)
 
     def _entries(self) -> dict[str, T | str | EntryPoint]:
         """Return the things by name, each an object or the place to import it from."""
@@ -129,10 +126,37 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 
 
 @cache
-def _load(entry: EntryPoint) -> Any:
+def _load_entry(entry: EntryPoint) -> Any:
     try:
         return entry.load()
     except Exception as error:  # another package's code: anything can go wrong in it
         raise InputError(
             f"entry point {entry.value} of {entry.group}: cannot be imported ({error}); repair or uninstall its package"
         ) from None
+
+
+def load(place: str) -> Any:
+    """Import an object by its place, `module:attribute`, or a module.
+
+    Example:
+        >>> load("os.path:join")("a", "b")
+        'a/b'
+    """
+    return EntryPoint("", place, "").load()
+
+
+def first_line(thing: Any) -> str:
+    """Return the first line of the docstring of a function, class or module as a description.
+
+    A function without a docstring has its module's. Any other object has none of its own, so the line is empty.
+
+    Example:
+        >>> first_line(first_line)
+        'The first line of the docstring of a function, class or module as a description.'
+    """
+    thing = thing.func if isinstance(thing, partial) else thing
+    if not (inspect.isroutine(thing) or inspect.isclass(thing) or inspect.ismodule(thing)):
+        return ""
+    docstring = inspect.getdoc(thing) or inspect.getdoc(inspect.getmodule(thing)) or ""
+    line = docstring.partition("\n")[0].replace("`", "").removeprefix("Return ")
+    return line[:1].upper() + line[1:]

@@ -27,7 +27,8 @@ from .reasoning.chain_tests import chain_tests as chain_tests
 from .reasoning.chain_tests import prefill_chain as prefill_chain
 from .reasoning.early_verdict import early_verdict as early_verdict
 from .region_overlap import compare_with_regions as compare_with_regions
-from .registry import RUN_PROBES as RUN_PROBES
+from .registry import PROBES as PROBES
+from .registry import Probe as Probe
 from .registry import run_probes as run_probes
 from .steering.directions import concept_eraser as concept_eraser
 from .steering.directions import mean_difference as mean_difference

@@ -301,7 +301,7 @@ def compare(
     mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [
-        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.find_benchmark(name).headline
+        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
     ]
     shown = [metric for metric in headline if metric in ds["metric"].values]
     say({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
@@ -314,7 +314,7 @@ def _print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         n_unscored = sum(unscored.values())
         retry = "; call again to retry (bench with --resume)" if set(unscored) != {"disagreement"} else ""
         warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
-    headline = mmprobe.benchmarks.find_benchmark(evaluation.benchmark).headline
+    headline = mmprobe.benchmarks.BENCHMARKS[evaluation.benchmark].headline
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
     names = [each for name in (*headline, "unread", "truncated") for each in (name, f"{name}_change")]
     lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in names if name in metrics]

@@ -29,7 +29,7 @@ SHARED = {
     "samples",
     "lock",
     "notebook",
-    "plugins",
+    "registry",
     "whole_files",
 }  # every folder may import them
 
