@@ -14,7 +14,7 @@ from helpers.runs import write_run
 import mmprobe as mp
 from mmprobe import registry
 from mmprobe.benchmarks.core.benchmark import BENCHMARKS
-from mmprobe.cli.lists import KINDS
+from mmprobe.cli.list_ import KINDS
 from mmprobe.errors import InputError
 from mmprobe.models.families import FAMILIES, find_family
 from mmprobe.viz import figures
@@ -96,7 +96,7 @@ def test_everything_is_listed_with_a_line(kind):
 
 
 def test_a_terminal_gets_a_table(monkeypatch):
-    from mmprobe.cli.tables import show_table
+    from mmprobe.cli.options import show_table
 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))

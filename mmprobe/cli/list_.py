@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, say
-from mmprobe.cli.tables import show_table
+from mmprobe.cli.options import AsJson, say, show_table
 from mmprobe.registry import Registry, load
 
 Kind = Literal[
