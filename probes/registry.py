@@ -55,14 +55,12 @@ PROBES: Registry[Probe] = Registry(
         "attention_knockout": Probe(
             "mmprobe.probes.knockout.attention_knockout:attention_knockout_run", is_slow=True
         ),
-        "attention_routes": Probe("mmprobe.probes.knockout.routes_run:attention_routes_run", is_slow=True),
-        "component_patching": Probe(
-            "mmprobe.probes.components.component_runs:patch_components_run", is_slow=True
+        "attention_routes": Probe(
+            "mmprobe.probes.knockout.attention_routes:attention_routes_run", is_slow=True
         ),
-        "attribution_patching": Probe(
-            "mmprobe.probes.components.component_runs:attribution_patching_run", is_slow=True
-        ),
-        "circuit": Probe("mmprobe.probes.circuits.circuit_run:circuit_run", is_slow=True),
+        "component_patching": Probe("mmprobe.probes.components.run:patch_components_run", is_slow=True),
+        "attribution_patching": Probe("mmprobe.probes.components.run:attribution_patching_run", is_slow=True),
+        "circuit": Probe("mmprobe.probes.circuits.run:circuit_run", is_slow=True),
     },
 )
 """Probes that `mmprobe analyze` computes in addition to the analyses, by name."""
