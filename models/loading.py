@@ -20,6 +20,7 @@ from mmprobe.models.aliases import locate
 from mmprobe.models.chat import build_chat, list_control_tokens
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
+from mmprobe.models.fingerprint import fingerprint_checkpoint, fingerprint_memory
 from mmprobe.models.organisms import PREFIX, folder
 from mmprobe.models.organisms.adapter import merge_adapter
 from mmprobe.models.prompt import Batch, Prompt, build_batch
@@ -41,6 +42,7 @@ class Model:
         hf: the `transformers.PreTrainedModel`, such as a `Qwen2_5_VLForConditionalGeneration`.
         processor: its `transformers.ProcessorMixin`.
         family: the declaration of the model's family.
+        checkpoint: local folders or hub ids that the weights were loaded from; none for a model made in memory.
 
     Example:
         >>> model = load_model("tiny-spd")
@@ -54,6 +56,7 @@ class Model:
     hf: Any
     processor: Any
     family: Family
+    checkpoint: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers, {self.n_heads} heads"
@@ -79,6 +82,18 @@ class Model:
     def has_plain_logits(self) -> bool:
         """Whether the logits are the unembedding of the final norm's output, without a scale or a cap."""
         return has_plain_logits(self.hf, self.family)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """Hashes of weights, configuration, template and processor, by part (`mmprobe.models.fingerprint`).
+
+        Example:
+            >>> sorted(load_model("tiny-spd").fingerprint)
+            ['chat template', 'config', 'generation config', 'of', 'processor', 'tokenizer', 'weights']
+        """
+        if self.checkpoint:
+            return fingerprint_checkpoint(self.checkpoint, self.revision)
+        return fingerprint_memory(self.hf, self.processor)
 
     @property
     def has_cross_attention(self) -> bool:
@@ -220,7 +235,7 @@ def load_model(
             f"model {name!r}: does not fit into the memory of {torch_device}; choose a smaller model, "
             "dtype bfloat16, device cpu or a device map"
         ) from None
-    return Model(name, source, commit or revision, hf, processor, family)
+    return Model(name, source, commit or revision, hf, processor, family, _checkpoint(name, path))
 
 
 def wrap(hf: Any, processor: Any, name: str = "") -> Model:
@@ -271,7 +286,12 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
         hf.generation_config = transformers.GenerationConfig.from_pretrained(
             path, revision=revision or "main"
         )
-    return Model(name, source, revision, hf, processor, family)
+    return Model(name, source, revision, hf, processor, family, _checkpoint(name, path))
+
+
+def _checkpoint(name: str, path: str) -> tuple[str, ...]:
+    """Return what a model's weights are loaded from, given where `locate` found it."""
+    return (path, str(folder(name))) if name.startswith(PREFIX) else (path,)
 
 
 def _find_device(name: str) -> torch.device:
