@@ -231,6 +231,12 @@ class Trace:
             return root.text("run_hash")
 
     @property
+    def image_hash(self) -> str | None:
+        """`mmprobe.ledger.hash_images` of what the model saw; None without images and in older traces."""
+        with self._open() as root:
+            return root.text("image_hash")
+
+    @property
     def answer(self) -> str:
         """The generated text, without special tokens."""
         return self._text("answer")

@@ -50,8 +50,8 @@ class Ledger:
         settings: name of the file that holds the settings of the call.
         holds: what the folder holds, for messages, such as `a run`.
         differs: how it differs from the call, for messages, such as `was traced with another {name}`: `name` is
-            that of the first setting that differs, `names` those of all, and `old` and `new` are the first one's
-            values.
+            that of the first setting that differs, `words` the same with spaces, `names` those of all, and `old` and
+            `new` are the first one's values.
         remedy: what to do about it.
         offer: what the caller can do about an earlier call.
         mark: file that each earlier call leaves; by default that of the settings.
@@ -141,8 +141,9 @@ class Ledger:
         """
         if names := list_differences(earlier, settings):
             old, new = earlier.get(names[0]), settings[names[0]]
+            words = names[0].replace("_", " ")
             problem = self.differs.format(
-                name=names[0].replace("_", " "), names=", ".join(names), old=old, new=new
+                name=names[0], words=words, names=", ".join(names), old=old, new=new
             )
         elif change := find_change(earlier.get(FINGERPRINT), used):
             problem = f"{change} changed since the earlier call"

@@ -16,7 +16,7 @@ import torch
 import transformers
 
 from mmprobe.errors import InputError
-from mmprobe.models.aliases import locate
+from mmprobe.models.aliases import find_checkpoint, locate
 from mmprobe.models.chat import build_chat, list_control_tokens
 from mmprobe.models.devices import DeviceMap, check_device_map, check_places, find_device, has_weights
 from mmprobe.models.families import Family, find_family
@@ -235,7 +235,7 @@ def load_model(
             f"model {name!r}: does not fit into the memory of {torch_device}; choose a smaller model, "
             "dtype bfloat16, device cpu or a device map"
         ) from None
-    return Model(name, source, commit or revision, hf, processor, family, _checkpoint(name, path))
+    return Model(name, source, commit or revision, hf, processor, family, find_checkpoint(name))
 
 
 def wrap(hf: Any, processor: Any, name: str = "") -> Model:
@@ -286,12 +286,7 @@ def load_shapes(name: str, device: str = "auto", dtype: str = "auto", revision: 
         hf.generation_config = transformers.GenerationConfig.from_pretrained(
             path, revision=revision or "main"
         )
-    return Model(name, source, revision, hf, processor, family, _checkpoint(name, path))
-
-
-def _checkpoint(name: str, path: str) -> tuple[str, ...]:
-    """Return what a model's weights are loaded from, given where `locate` found it."""
-    return (path, str(folder(name))) if name.startswith(PREFIX) else (path,)
+    return Model(name, source, revision, hf, processor, family, find_checkpoint(name))
 
 
 def _find_device(name: str) -> torch.device:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mmprobe.errors import option
+
 log = logging.getLogger("mmprobe")
 
 
@@ -49,4 +51,6 @@ def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
         >>> stop_run(28, 440)
         KeyboardInterrupt('28 of 440 samples are finished; continue with resume=True')
     """
-    return KeyboardInterrupt(f"{n_finished} of {total} samples are finished; continue with resume=True")
+    return KeyboardInterrupt(
+        f"{n_finished} of {total} samples are finished; continue with {option('resume')}"
+    )

@@ -193,7 +193,7 @@ def _answer(
         "generation": describe_generation(model, settings.repetition_penalty),
         "judge": settings.judge if benchmark.score_with_judge is not None else LEXICAL,
     }
-    return run_benchmark(benchmark, truth, answerer, folder, about, resume=True)
+    return run_benchmark(benchmark, truth, answerer, folder, about, resume=True, model=model)
 
 
 def folder_name(name: str) -> str:

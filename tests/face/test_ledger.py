@@ -13,7 +13,7 @@ from mmprobe.samples import Sample
 
 
 def make_ledger(folder: Path, **options) -> Ledger:
-    differs, remedy = "was made with another {name} ({old}, not {new})", "choose another folder"
+    differs, remedy = "was made with another {words} ({old}, not {new})", "choose another folder"
     offer = f"use {option('resume')}"
     return Ledger(folder, "settings.json", "a thing", differs, remedy, offer, **options)
 
