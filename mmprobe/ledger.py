@@ -124,7 +124,7 @@ class Ledger:
                 earlier = read_record(file, JsonRecord).model_dump()
             except (OSError, InputError):
                 raise InputError(
-                    f"{self.folder}: what it holds cannot be read from {self.settings}; {self.remedy}"
+                    f"{self.folder}: does not say whose call left it ({self.settings} cannot be read); {self.remedy}"
                 ) from None
             self.check_same(earlier, settings, used)
             return

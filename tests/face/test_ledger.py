@@ -51,7 +51,9 @@ def test_messages_name_options_as_the_caller_gives_them(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 5000])
 def test_settings_that_cannot_be_read_are_one_line(tmp_path, text):
     (tmp_path / "settings.json").write_text(text)
-    with pytest.raises(InputError, match=r"cannot be read from settings.json; choose another folder$"):
+    with pytest.raises(
+        InputError, match=r"whose call left it \(settings.json cannot be read\); choose another folder$"
+    ):
         make_ledger(tmp_path).begin({})
 
 
