@@ -30,10 +30,10 @@ from mmprobe.analyses.export import analyses_folder, read_export
 from mmprobe.analyses.findings import CLAIMED, findings
 from mmprobe.analyses.run_answers import RunAnswers
 from mmprobe.analyses.verdicts import Finding, decide, mean_finding
-from mmprobe.benchmarks.synthetic.labels import label_run
+from mmprobe.benchmarks.synthetic.check import label_run
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache import Run
-from mmprobe.cli.claims import intervene
+from mmprobe.cli.analyze import intervene
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes import attribute, compare_with_regions, run_probes
