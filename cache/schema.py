@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import RootModel
 
-from mmprobe.json_files import JsonRecord, Text
+from mmprobe.files import JsonRecord, Text
 from mmprobe.samples import Id
 
 FORMAT_VERSION = 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mmprobe.errors import InputError, unknown_name
-from mmprobe.samples import regular_file
+from mmprobe.files import regular_file
 
 if TYPE_CHECKING:
     from mmprobe.interventions.base import Method

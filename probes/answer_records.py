@@ -15,10 +15,10 @@ from tqdm import tqdm
 from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.files import write_whole
 from mmprobe.models import Model
 from mmprobe.probes.teacher_forcing import check_model, force_answer
 from mmprobe.samples import Sample
-from mmprobe.whole_files import write_whole
 
 Arrays = dict[str, np.ndarray]
 

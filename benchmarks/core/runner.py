@@ -21,13 +21,12 @@ from mmprobe.benchmarks.core.benchmark import (
     sampling_of,
     truncated_share,
 )
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.core.records import add_truth, find_false_claims
 from mmprobe.benchmarks.core.results import group_by_images, write_results
 from mmprobe.benchmarks.scale.batches import GenerationSettings, answer_batches, batch_answerer
 from mmprobe.cache import open_run
 from mmprobe.errors import InputError
-from mmprobe.files import cut_torn_line
+from mmprobe.files import cut_torn_line, write_atomic
 from mmprobe.interventions import load_methods
 from mmprobe.interventions.base import Method
 from mmprobe.ledger import Ledger, fingerprint

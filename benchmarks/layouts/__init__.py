@@ -6,7 +6,6 @@ import json
 from itertools import islice
 from pathlib import Path
 
-from mmprobe.benchmarks.core.jsonl import validate_record
 from mmprobe.benchmarks.layouts.base import Layout
 from mmprobe.benchmarks.layouts.gqa import GQA
 from mmprobe.benchmarks.layouts.medxpertqa import MEDXPERTQA
@@ -16,6 +15,7 @@ from mmprobe.benchmarks.layouts.mmreason import MMREASON
 from mmprobe.benchmarks.layouts.vqa_rad import VQA_RAD, VQA_RAD_PARQUET
 from mmprobe.benchmarks.synthetic.pairs import staging_folder
 from mmprobe.errors import InputError
+from mmprobe.files import validate_record
 
 LAYOUTS = (GQA, MEDXPERTQA, MICROVQA, MMMU_PRO, MMREASON, VQA_RAD, VQA_RAD_PARQUET)
 NOTE = "published.json"  # beside the questions: what they were made of

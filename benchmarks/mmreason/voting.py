@@ -18,7 +18,6 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.benchmarks.core.api_models import api_answerer, is_api
-from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
 from mmprobe.benchmarks.core.results import Metric, mean_metric, metrics_by_group, write_results
 from mmprobe.benchmarks.core.runner import Answerer, local_answerer
 from mmprobe.benchmarks.judges import Judge
@@ -27,6 +26,7 @@ from mmprobe.benchmarks.mmreason.data import ReasonQuestion, is_correct
 from mmprobe.benchmarks.mmreason.labels import TEXT
 from mmprobe.benchmarks.mmreason.metrics import relevance_rate
 from mmprobe.errors import InputError
+from mmprobe.files import json_lines, write_atomic
 from mmprobe.models import Model, load_model
 from mmprobe.models.aliases import locate
 from mmprobe.samples import Sample

@@ -79,7 +79,7 @@ def compare(
     pairs, seed = choose_drawn(data, n, seed)
     devices = read_device_map(device_map)
     earlier = next(out.glob("*/*/responses.jsonl"), out / "responses.jsonl")
-    check_earlier(out, earlier, "a comparison", resume, overwrite)
+    check_earlier(earlier, "a comparison", resume, overwrite, TO_GO_ON, out)
     names = split_names(benchmarks)
     ds = mmprobe.benchmarks.compare(
         model,

@@ -27,7 +27,7 @@ from mmprobe.cli.options import (
     split_names,
 )
 from mmprobe.errors import unknown_name
-from mmprobe.lock import check_unlocked
+from mmprobe.ledger import check_unlocked
 
 
 def diagnose(

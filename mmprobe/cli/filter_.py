@@ -24,7 +24,7 @@ from mmprobe.cli.options import (
     say,
     split_names,
 )
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 
 
 def filter_by_votes(

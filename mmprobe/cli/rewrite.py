@@ -21,7 +21,7 @@ from mmprobe.cli.options import (
     warn,
 )
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.mirage.data import MirageQuestion
@@ -55,10 +55,10 @@ def rewrite(
       mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --out rewritten
       mmprobe rewrite --data questions.jsonl --model openai/gpt-4o --parts topics --limit 20 --out classified
     """
-    from mmprobe.benchmarks.core.jsonl import write_atomic
     from mmprobe.benchmarks.judges.model import ModelJudge
     from mmprobe.benchmarks.mirage.data import load_questions
     from mmprobe.benchmarks.mirage.rewrites import PARTS, rewrite_questions
+    from mmprobe.files import write_atomic
 
     names = split_names(parts)
     if unknown := [name for name in names if name not in PARTS]:

@@ -33,7 +33,7 @@ from mmprobe.cli.options import (
     say_run,
 )
 from mmprobe.errors import InputError
-from mmprobe.lock import check_unlocked
+from mmprobe.ledger import check_unlocked
 
 
 def trace(

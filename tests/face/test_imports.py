@@ -25,12 +25,11 @@ NEED_TORCH = {
 }
 SHARED = {
     "errors",
-    "json_files",
+    "files",
+    "ledger",
     "samples",
-    "lock",
     "notebook",
     "plugins",
-    "whole_files",
 }  # every folder may import them
 
 

@@ -200,4 +200,6 @@ def stop_run(n_finished: int, total: int) -> KeyboardInterrupt:
         >>> stop_run(28, 440)
         KeyboardInterrupt('28 of 440 samples are finished; continue with resume=True')
     """
-    return KeyboardInterrupt(f"{n_finished} of {total} samples are finished; continue with {option('resume')}")
+    return KeyboardInterrupt(
+        f"{n_finished} of {total} samples are finished; continue with {option('resume')}"
+    )
