@@ -9,6 +9,7 @@ import typer
 
 import mmprobe
 from mmprobe.cli.options import (
+    TO_GO_ON,
     AsJson,
     BatchSize,
     Device,
@@ -24,12 +25,12 @@ from mmprobe.cli.options import (
     RepetitionPenalty,
     Resume,
     SharedPrefix,
-    check_earlier,
     choose_drawn,
     read_device_map,
     say,
     split_names,
 )
+from mmprobe.ledger import check_earlier
 
 
 def compare(
