@@ -201,7 +201,7 @@ large models of the paper. This page shows that the analyses can support a claim
 
 What correlates with unfaithful answers need not be their cause. So each claim has two rows. The first says what correlates, over
 all answers. The second says what happens under the intervention that the claim implies, on {intervened} answers of each run; up
-to half of them are unfaithful, and means over the run count each answer by the number of answers that it stands for:
+to half of them are unfaithful, and means over the run count each answer by the number of answers that it represents:
 
 - attention to the images falls: the images are exchanged for unrelated ones, and each token loses log-probability. If later
   tokens depend less on the images, the loss falls over the steps
