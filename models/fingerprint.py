@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 import xxhash
@@ -30,6 +32,19 @@ PARTS = {  # of a checkpoint: the files of each
 SMALL = 1 << 24  # bytes of a file of weights that is read whole
 BLOCK = 1 << 14  # bytes that are read of each tensor of a larger file
 VALUES = 64  # that are read of each tensor in memory
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a `transformers.PreTrainedModel` was loaded from.
+
+    Attributes:
+        places: local folder, or id on the hub; that of an adapter after that of the model whose weights it changes.
+        hf: the model. Another one that takes its place was not loaded from there.
+    """
+
+    places: tuple[str, ...]
+    hf: ReferenceType[Any]
 
 
 def fingerprint_files(folders: Sequence[Path]) -> dict[str, str]:
@@ -57,7 +72,7 @@ def fingerprint_checkpoint(places: Sequence[str], revision: str | None = None) -
     """Return hashes of the parts of a checkpoint, as `fingerprint_files`.
 
     Args:
-        places: its local folder, or its id on the hub; that of an adapter after it.
+        places: as those of a `Checkpoint`.
         revision: commit on the hub. What was not downloaded is empty.
     """
     folders = []
