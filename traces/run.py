@@ -15,11 +15,11 @@ from tqdm import tqdm
 from mmprobe.cache import Run
 from mmprobe.cache.hdf5 import compression_filters
 from mmprobe.cache.run import hash_config
-from mmprobe.errors import InputError, unknown_name
+from mmprobe.errors import InputError, option, unknown_name
 from mmprobe.interventions.base import Method
 from mmprobe.interventions.prompt_method import PromptMethod
 from mmprobe.interventions.registry import load_methods
-from mmprobe.lock import lock_folder
+from mmprobe.ledger import lock_folder
 from mmprobe.models import Model, load_model
 from mmprobe.models.generation import (
     build_generation_kwargs,
@@ -31,7 +31,6 @@ from mmprobe.samples import Sample, load_samples
 from mmprobe.traces.batch import BatchTracer, form_batches
 from mmprobe.traces.capture import CaptureSpec, load_capture
 from mmprobe.traces.engines import load_engine, resolve_capture, why_whole_prompts
-from mmprobe.traces.interrupt import finish_batch_on_interrupt, stop_run
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.run_folder import (
     check_space,
@@ -41,7 +40,7 @@ from mmprobe.traces.run_folder import (
     run_config,
     sort_failures,
 )
-from mmprobe.traces.scale.crew import Workers
+from mmprobe.traces.scale.crew import Workers, finish_batch_on_interrupt, stop_run
 from mmprobe.traces.scale.packing import Packer
 from mmprobe.traces.scale.shards import FINISHED, Part, choose_part, finish_run, open_whole
 from mmprobe.traces.writer_thread import WriterThread
@@ -289,7 +288,7 @@ def _clean_up(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"{error.strerror or error}; finished samples are kept, continue with resume=True"
+        reason = f"{error.strerror or error}; finished samples are kept, continue with {option('resume')}"
         raise OSError(error.errno, reason, error.filename or str(out)) from None
     finally:
         remove_partial_files(out)

@@ -23,7 +23,8 @@ from anyio.lowlevel import RunVar
 
 from mmprobe.benchmarks.core.benchmark import Answer, Lengths, length_of, longest, sampling_of
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample, regular_file
+from mmprobe.files import regular_file
+from mmprobe.samples import Sample
 
 if TYPE_CHECKING:
     from mmprobe.benchmarks.core.runner import Answerer

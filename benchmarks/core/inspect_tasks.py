@@ -40,22 +40,21 @@ from inspect_ai.util import LimitExceededError
 
 from mmprobe.benchmarks.core.api_models import inspect_message, is_cut_off, messages_of
 from mmprobe.benchmarks.core.benchmark import (
-    NAMES,
+    BENCHMARKS,
     Answer,
     Benchmark,
     Truth,
     answer_lengths,
-    find_benchmark,
     longest,
     truncated_share,
 )
-from mmprobe.benchmarks.core.jsonl import write_atomic
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.benchmarks.core.runner import check_questions
 from mmprobe.benchmarks.judges.judge import LEXICAL, with_judge
 from mmprobe.benchmarks.synthetic import PAIRS, SEED
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_folder
+from mmprobe.files import write_atomic
+from mmprobe.ledger import FINGERPRINT, Ledger, lock_folder
 from mmprobe.samples import SAFE_ID, Sample
 
 _log = logging.getLogger(__name__)
@@ -70,12 +69,12 @@ def _register(name: str) -> Callable[..., Task]:
     return task(make)
 
 
-for _name in NAMES:
+for _name in BENCHMARKS:
     globals()[_name.replace("-", "_")] = _register(_name)
 
 
 def _make_task(name: str, data: str | None, n: int, seed: int, judge: str) -> Task:
-    benchmark, judging = with_judge(find_benchmark(name), judge)
+    benchmark, judging = with_judge(BENCHMARKS[name], judge)
     with tempfile.TemporaryDirectory() as folder:  # the images go into the messages
         truth = load_truth(benchmark, data, Path(folder), n, seed)
         check_questions(benchmark, truth)
@@ -286,8 +285,9 @@ def move_into_run(part: Path, run: Path) -> None:
     added = json.loads((part / "run.json").read_text(encoding="utf-8"))
     file = run / "run.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {**added, "order": []}
-    if {**config, "order": []} != {**added, "order": []}:
-        raise InputError(f"{run}: holds a run with other settings; choose another trace_to")
+    settings = {name: value for name, value in added.items() if name not in ("order", FINGERPRINT)}
+    ledger = Ledger(run, "run.json", "a run", "holds a run with other settings", "choose another trace_to")
+    ledger.check_same(config, settings, added.get(FINGERPRINT))
     (run / "samples").mkdir(parents=True, exist_ok=True)
     for name in added["order"]:
         (part / "samples" / f"{name}.h5").replace(run / "samples" / f"{name}.h5")

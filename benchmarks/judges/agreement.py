@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmprobe.benchmarks.core.benchmark import find_benchmark
-from mmprobe.benchmarks.core.jsonl import read_results, result_records
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS
 from mmprobe.benchmarks.core.results import Metric, count_metric
 from mmprobe.benchmarks.judges.judge import Labelled
 from mmprobe.errors import InputError
+from mmprobe.files import read_results, result_records
 
 Labels = Sequence[Hashable] | None
 """The labels of one record; None if they cannot be compared."""
@@ -51,7 +51,7 @@ def compare_result_folders(first: Path, second: Path) -> JudgeComparison:
             f"{second}: holds results of {second_benchmark}, {first} of {benchmark}; "
             "choose two folders of one benchmark"
         )
-    find_labels = find_benchmark(benchmark).find_labels
+    find_labels = BENCHMARKS[benchmark].find_labels
     if find_labels is None:
         raise InputError(f"{first}: {benchmark} is scored by rules, and no judge labels its answers")
     for record_id in {**first_records, **second_records}:

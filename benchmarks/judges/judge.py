@@ -7,20 +7,24 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from mmprobe.errors import InputError
+from mmprobe.registry import Registry
 
 if TYPE_CHECKING:  # benchmarks import the judges
     from mmprobe.benchmarks.core.benchmark import Benchmark, Scored, Truth
 
 LEXICAL = "lexical"
-JUDGES = {
-    "model": "mmprobe.benchmarks.judges.model:open_model_judge",
-    "ensemble": "mmprobe.benchmarks.judges.ensemble:open_ensemble_judge",
-}
+JUDGES: Registry[Callable[[Sequence[str], str | Path | None, bool], Judge]] = Registry(
+    "judge",
+    "judges",
+    {
+        "model": "mmprobe.benchmarks.judges.model:open_model_judge",
+        "ensemble": "mmprobe.benchmarks.judges.ensemble:open_ensemble_judge",
+    },
+)
 """The kinds of judges that ask models. A factory gets the models' names, the cache and `retry_unscored`."""
 
 Unscored = Literal["garbage", "refused", "timeout", "error", "disagreement"]
@@ -112,8 +116,7 @@ def open_judge(name: str, cache: str | Path | None = None, retry_unscored: bool 
         raise InputError(f"judge {name!r}: names a model twice")
     if kind == "ensemble" and len(models) < 2:
         raise InputError(f"judge {name!r}: an ensemble needs two models or more")
-    module, _, factory = JUDGES[kind].partition(":")
-    return getattr(import_module(module), factory)(models, cache, retry_unscored)
+    return JUDGES[kind](models, cache, retry_unscored)
 
 
 def with_judge(

@@ -10,8 +10,12 @@ import pytest
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
 from mmprobe.training.evaluation import collect_metrics, judge_response
-from mmprobe.training.logos import compute_advantages, follows_format, select_for_stage
-from mmprobe.training.rewards import reward_response
+from mmprobe.training.logos import (
+    compute_advantages,
+    follows_format,
+    reward_response,
+    select_for_stage,
+)
 
 OBJECTS = [["red star B2", "blue ring A1"], ["red star B2"]]
 CHANGES = [{"sentence": "The ring was removed."}]
