@@ -9,19 +9,15 @@ import numpy as np
 import xarray as xr
 from scipy.stats import rankdata
 
-from mmprobe.analyses.columns import Columns
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import FRACTION, LENGTH, mean_interval
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
-from mmprobe.analyses.statistics import (
-    LABELS,
-    MINIMUM,
-    compare_labels,
-    label_masks,
-    means_by_label,
-)
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.columns import Columns
+from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.intervals import FRACTION, LENGTH, mean_interval
+from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
+from mmprobe.stats.sets import Sets
 
 DRAWS = 100
 
@@ -56,7 +52,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         - leading_share (layer) with _low, _high: share of all attention on the tokens before the first image,
           mean over heads; only with `attention/leading`
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
         number. Samples with values that are not finite, or with no attention beside their regions, are left
         out: attrs["left_out"] names them and n_left_out counts them. n_without_regions counts the samples
         without regions.
@@ -75,7 +71,7 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         raise InputError(f"draws {draws}: must be 1 or more")
     if not len(run):
         raise InputError(f"{run.path}: holds no finished samples")
-    groups = ImageGroups()
+    groups = Sets()
     rows = Columns()
     left_out = []
     n_without_regions = 0
@@ -87,12 +83,12 @@ def attention_ratio(run: Run, draws: int = DRAWS, seed: int = 0, minimum: int = 
         row = _measure_sample(trace, draws, seed)
         if all(np.isfinite(values).all() for values in row.values()):
             rows.append(row)
-            groups.add(trace.sample)
+            groups.add(trace.sample.id, set_keys(trace.sample))
         else:
             left_out.append(name)
     if not rows:
         raise NotApplicable(f"{run.path}: no sample has `regions` on its images and finite values")
-    names = groups.ids
+    names = groups.names
     first = run[names[0]]
     out = xr.Dataset(
         coords={"sample": names, "layer": first.attention_visual["layer"].values, "label": list(LABELS)}
@@ -204,7 +200,7 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
 
     Args:
         ratio: [sample, layer, head].
-        groups: int [sample], as `image_groups` returns them.
+        groups: int [sample], as `image_sets` returns them.
     """
     low, high = mean_interval(ratio, groups, LENGTH)
     mean = ratio.mean(0)

@@ -20,13 +20,14 @@ from mmprobe.analyses.attention_vs_activation import (
     read_maps,
     top_iou,
 )
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.analyses.named_things import find_mentions, read_things
 from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
 from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.intervals import mean_interval
+from mmprobe.stats.sets import Sets
 
 MODES = ("perceptual_blindness", "dissociation", "grounded", "undecided")
 FAILURES = MODES[:2]
@@ -108,7 +109,7 @@ def failure_modes(
         - n_without_regions: unfaithful samples without regions of a named thing; n_without_claims: others
           whose answer names none of them
 
-        Intervals are 95 %, over sets of images (`analyses.intervals`); attrs["sets"] counts the sets of the
+        Intervals are 95 %, over sets of images (`stats.intervals`); attrs["sets"] counts the sets of the
         unfaithful answers. Samples with values that are not finite are left out: attrs["left_out"] names them
         and n_left_out counts them. attrs["false_alarms"] says the rate of false alarms in a sentence.
 
@@ -129,7 +130,7 @@ def failure_modes(
     if all(labels.values()):
         raise NotApplicable(f"{run.path}: no sample is labelled unfaithful, in labels.jsonl or `faithful`")
     by_label: dict[bool, list[_Claim]] = {True: [], False: []}
-    groups = ImageGroups()
+    groups = Sets()
     left_out = []
     n_without_regions = n_without_claims = 0
     for name, trace in run.stream("failure_modes", labels):
@@ -142,7 +143,7 @@ def failure_modes(
             continue
         by_label[labels[name]] += claims or []
         if claims:
-            groups.add(trace.sample)
+            groups.add(trace.sample.id, set_keys(trace.sample))
         if not labels[name]:
             n_without_regions += claims is None
             n_without_claims += claims == []
@@ -225,13 +226,13 @@ def classify_mode(evidence: np.ndarray, alpha: float) -> str:
     return "undecided" if activation_on else "perceptual_blindness"
 
 
-def _number_sets(groups: ImageGroups, claims: Iterable[_Claim]) -> np.ndarray:
+def _number_sets(groups: Sets, claims: Iterable[_Claim]) -> np.ndarray:
     """Return the set of images of each claim, int [claim]."""
-    places = {name: place for place, name in enumerate(groups.ids)}
+    places = {name: place for place, name in enumerate(groups.names)}
     return groups.number([places[claim.sample] for claim in claims])
 
 
-def _make_dataset(by_label: dict[bool, list[_Claim]], groups: ImageGroups, alpha: float) -> xr.Dataset:
+def _make_dataset(by_label: dict[bool, list[_Claim]], groups: Sets, alpha: float) -> xr.Dataset:
     """Return the modes of the claims of faithful (True) and unfaithful (False) answers, and their shares."""
     claims = by_label[False]
     names = [f"{claim.sample}:{claim.thing}" for claim in claims]

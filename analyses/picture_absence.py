@@ -13,12 +13,11 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run, Trace
 from mmprobe.cache.schema import BLOCK_STEPS
 from mmprobe.errors import InputError, NotApplicable
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.intervals import QUANTITY, mean_interval
 
 STREAM = "residual/post"
 MASS = "attention/mass"
@@ -68,7 +67,7 @@ def picture_absence(run: Run) -> xr.Dataset:
         - n: number of pairs
 
         Every mean over pairs has `_low` and `_high`: 95 % intervals over sets of images
-        (`analyses.intervals`), NaN for a single one; attrs["sets"] is their number. Pairs with values that
+        (`stats.intervals`), NaN for a single one; attrs["sets"] is their number. Pairs with values that
         are not finite are left out: attrs["left_out"] names them and n_left_out counts them.
         attrs["unpaired"] names the samples without images whose twin is not in the run; n_unpaired counts
         them.
@@ -105,7 +104,7 @@ def picture_absence(run: Run) -> xr.Dataset:
     if not answers:
         raise NotApplicable(f"{run.path}: every pair has values that are not finite in {STREAM}")
     out = xr.Dataset(coords={"pair": names, "picture": list(PICTURE), **coordinates})
-    sets = image_groups(samples)
+    sets = image_sets(samples)
     _add_states(out, np.array([[answer.states for answer in pair] for pair in answers]), sets)
     _add_entropy(out, np.array([[answer.entropy for answer in pair] for pair in answers]), sets)
     mass = [[answer.mass for answer in pair if answer.mass is not None] for pair in answers]

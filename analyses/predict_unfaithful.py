@@ -9,17 +9,14 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
-from mmprobe.analyses.auc import auc_interval, weighted_auc
-from mmprobe.analyses.columns import Columns
-from mmprobe.analyses.held_out import (
-    ImageGroups,
-    assign_folds,
-    shuffle_within_folds,
-    skip_checks,
-)
-from mmprobe.analyses.intervals import central_range, statistic_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
+from mmprobe.samples import set_keys
+from mmprobe.stats.auc import auc_interval, weighted_auc
+from mmprobe.stats.columns import Columns
+from mmprobe.stats.folds import assign_folds, shuffle_within_folds, skip_checks
+from mmprobe.stats.intervals import central_range, statistic_interval
+from mmprobe.stats.sets import Sets
 
 MINIMUM = 20  # samples that each class needs; our choice
 SHUFFLES = 100  # of the labels, for the chance level; our choice
@@ -76,7 +73,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         - score (sample): held-out score in log odds; unfaithful (sample): 0 or 1; fold (sample): number of
           the fold; pictures (sample): number of the set of images; value (sample, feature)
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`). Models are not fitted again,
+        Intervals are 95 % intervals over sets of images (`stats.intervals`). Models are not fitted again,
         except for the weights (200 times). The best of many features or steps looks better than it is.
         Labelled samples with a value that is not finite are left out (a slope needs two steps):
         attrs["left_out"] names them and n_left_out counts them. attrs["features_left_out"] names the features
@@ -98,7 +95,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
     faithful = {name: run.faithful(name) for name in sorted(run.ids)}
     labels = {name: int(not label) for name, label in faithful.items() if label is not None}
     _check_classes(run, list(labels.values()), max(minimum, folds))
-    groups = ImageGroups()
+    groups = Sets()
     rows, lengths, missing = Columns(), [], set()
     partners = _find_partners(run)
     for name, trace in run.stream("predict_unfaithful", labels):
@@ -108,7 +105,7 @@ def predict_unfaithful(run: Run, minimum: int = MINIMUM, folds: int = 5, seed: i
         lengths.append(len(features_by_end))
         for row in features_by_end:
             rows.append({"features": row})
-        groups.add(trace.sample)
+        groups.add(trace.sample.id, set_keys(trace.sample))
     ends = np.cumsum(lengths)
     values = rows["features"][ends - 1]
     usable = np.isfinite(values).any(0) & [feature not in missing for feature in FEATURES]

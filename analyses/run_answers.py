@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import ImageGroups
 from mmprobe.cache import Run
+from mmprobe.samples import set_keys
+from mmprobe.stats.sets import Sets
 
 
 class RunAnswers:
@@ -18,11 +19,11 @@ class RunAnswers:
     """
 
     def __init__(self, run: Run) -> None:
-        groups, pairs = ImageGroups(), []
+        groups, pairs = Sets(), []
         self.label_of_sample: dict[str, bool | None] = {}
         for name in run.ids:
             sample = run.sample(name)
-            groups.add(sample)
+            groups.add(name, set_keys(sample))
             pairs.append(sample.pair_id)
             self.label_of_sample[name] = run.faithful(name)
         numbers = groups.number().tolist() if pairs else []

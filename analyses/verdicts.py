@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.equivalence import difference_interval
-from mmprobe.analyses.intervals import Range, mean_interval, sums_interval
-from mmprobe.analyses.statistics import MINIMUM, compare_groups
+from mmprobe.stats.compare import MINIMUM, compare_groups
+from mmprobe.stats.equivalence import difference_interval
+from mmprobe.stats.intervals import Range, mean_interval, sums_interval
 
 NO_PAIRS = "no such pairs"
 

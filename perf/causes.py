@@ -27,7 +27,6 @@ from scipy.stats import spearmanr
 from toys import parser
 from transformer_lens.tools.analysis.attribution_patching import attribution_patch
 
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.models import Model, load_model
 from mmprobe.probes import (
@@ -40,6 +39,7 @@ from mmprobe.probes import (
 from mmprobe.probes.components.attribution_patching import estimate_pairs
 from mmprobe.probes.teacher_forcing import force_answer
 from mmprobe.samples import Sample, load_samples
+from mmprobe.stats.intervals import QUANTITY, mean_interval
 from mmprobe.traces.engines.transformer_lens import load_bridge
 
 CHOSEN_ON = 1_000_001  # on ten pairs of this seed, the default of 20 verified heads was chosen

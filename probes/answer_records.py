@@ -12,12 +12,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from tqdm import tqdm
 
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.models import Model
 from mmprobe.probes.teacher_forcing import check_model, force_answer
 from mmprobe.samples import Sample
+from mmprobe.stats.intervals import QUANTITY, mean_interval
 from mmprobe.whole_files import write_whole
 
 Arrays = dict[str, np.ndarray]

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.auc import auc_without_groups, weighted_auc
-from mmprobe.analyses.held_out import assign_folds, image_groups, skip_checks
-from mmprobe.analyses.intervals import degrees_of_freedom, jackknife_interval
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.auc import auc_without_groups, weighted_auc
+from mmprobe.stats.folds import assign_folds, skip_checks
+from mmprobe.stats.intervals import degrees_of_freedom, jackknife_interval
 
 PENALTY_C = 0.01  # C of the logistic regression; small, as there are more dimensions than samples; our choice
 MEASURES = ("accuracy", "balanced_accuracy", "auc")
@@ -49,7 +49,7 @@ def split_samples(
     """
     rows = np.array([row for row, label in enumerate(labels) if label in classes])
     truth = np.array([classes.index(labels[row]) for row in rows])
-    groups = image_groups([samples[row] for row in rows])
+    groups = image_sets([samples[row] for row in rows])
     fold = assign_folds(truth, groups, folds, seed, source)
     return Split(rows, truth, groups, fold)
 

@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups, shuffle_within_folds
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes.cross_validation import (
@@ -24,6 +23,8 @@ from mmprobe.probes.cross_validation import (
 )
 from mmprobe.probes.targets import Target, read_labels, select_classes, target_name
 from mmprobe.probes.vectors import REDUCTIONS, Vectors, read_vectors, step_reader, stream_path
+from mmprobe.samples import image_sets
+from mmprobe.stats.folds import shuffle_within_folds
 
 Stream = Literal["pre", "mid", "post"]
 MINIMUM = 20  # samples of each class; our choice
@@ -76,7 +77,7 @@ def linear_probe(
           residual stream for each class
         - n, n_pictures, n_class (class): numbers of samples, image sets, and samples of each class
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`). Models are not refitted.
+        Intervals are 95 % intervals over sets of images (`stats.intervals`). Models are not refitted.
         attrs["left_out"] names samples with non-finite values, and n_left_out counts them.
         attrs["classes_left_out"] names classes below the minimum.
 
@@ -206,7 +207,7 @@ def linear_probe_by_step(
     out["n_class"] = (("step", "class"), counts)
     out.attrs = _base_attrs(run, "linear_probe_by_step", target, stream, folds, seed) | {
         "samples": int(counts.sum(1).max()),
-        "sets": len(np.unique(image_groups([run.sample(name) for name in labels]))),
+        "sets": len(np.unique(image_sets([run.sample(name) for name in labels]))),
         "left_out": ", ".join(sorted(left_out)),
         "n_left_out": len(left_out),
     }

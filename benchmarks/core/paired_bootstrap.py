@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmprobe.analyses.intervals import jackknife_interval, sum_groups
 from mmprobe.benchmarks.core.results import Metric, Parts
+from mmprobe.stats.intervals import jackknife_interval, sum_groups
 
 
 class Difference(NamedTuple):

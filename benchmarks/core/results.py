@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval, sums_interval
 from mmprobe.benchmarks.core.jsonl import write_atomic
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.intervals import mean_interval, sums_interval
 
 Direction = Literal["higher", "lower", "neither"]
 """Which way a metric is better."""
@@ -52,7 +51,7 @@ class Metric:
         value: the number. None where it is undefined: nothing was scored, or it divides by zero.
         n: number of samples behind it.
         coverage: share of the samples that it rests on. None if there are no samples.
-        low, high: 95 % interval over sets of images (`mmprobe.analyses.intervals`). None for fewer than two.
+        low, high: 95 % interval over sets of images (`mmprobe.stats.intervals`). None for fewer than two.
         direction: which way is better.
         range: smallest and largest possible value. None where there is no bound.
         parts: the counts behind it, for comparisons. They are not written to files.
@@ -132,7 +131,7 @@ def group_by_images(metrics: Mapping[str, Metric], samples: Sequence[Sample]) ->
         1
     """
     groups: dict[str, int] = {}
-    for sample, number in zip(samples, image_groups(samples).tolist(), strict=True):
+    for sample, number in zip(samples, image_sets(samples).tolist(), strict=True):
         image = f"{sample.metadata.get('subtask')}/{sample.metadata.get('image')}"  # as MME counts
         names = (sample.id, sample.pair_id, image)
         groups |= {str(name): number for name in names if name is not None and str(name) not in groups}

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmprobe.analyses.intervals import sums_interval
-from mmprobe.analyses.statistics import PERMUTATIONS
 from mmprobe.benchmarks.core.results import Metric, count_metric, mean_metric, share
 from mmprobe.benchmarks.mirage_effect.labels import ImagelessLabels
+from mmprobe.stats.compare import PERMUTATIONS
+from mmprobe.stats.intervals import sums_interval
 
 NO_ANSWER = "no answer found"
 

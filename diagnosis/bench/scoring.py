@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from mmprobe.analyses.intervals import jackknife_interval
 from mmprobe.diagnosis.causes import CAUSES, IMPLIES
 from mmprobe.diagnosis.rules import CONTROL
+from mmprobe.stats.intervals import jackknife_interval
 
 DEVELOPMENT = "development"
 

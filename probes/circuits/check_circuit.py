@@ -9,8 +9,6 @@ import numpy as np
 import xarray as xr
 from scipy.stats import spearmanr
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import sums_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import Arrays
@@ -21,6 +19,8 @@ from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, NodePair
 from mmprobe.probes.circuits.node_pass import NodePass
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
+from mmprobe.samples import image_sets
+from mmprobe.stats.intervals import sums_interval
 
 EDGES = 48  # that are patched for each pair; our choice
 
@@ -108,7 +108,7 @@ def check_circuit(
         out[f"{kind}_score"], out[f"{kind}_effect"] = (("pair", dim), scored), (("pair", dim), exact)
         by_pair = np.array([spearmanr(a, b).statistic for a, b in zip(scored, exact, strict=True)])
         counts = np.column_stack([by_pair, np.ones(len(by_pair))])
-        low, high = sums_interval(_divide, counts, image_groups(clean), (-1.0, 1.0))
+        low, high = sums_interval(_divide, counts, image_sets(clean), (-1.0, 1.0))
         for end, value in (("", by_pair.mean()), ("_low", low), ("_high", high)):
             out[f"{kind}_agreement{end}"] = ((), value)
         out[f"{kind}_agreement_by_pair"] = ("pair", by_pair)

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import sums_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import Arrays
@@ -21,6 +19,8 @@ from mmprobe.probes.circuits.graph import Graph
 from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, NodePair
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
+from mmprobe.samples import image_sets
+from mmprobe.stats.intervals import sums_interval
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the edges, as in MIB
 RANKINGS = ("score", "magnitude", "random")
@@ -95,7 +95,7 @@ def evaluate_circuit(
     measured = measure_pairs(
         model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
     )
-    sums, groups = measured.stack("metrics"), image_groups(clean)
+    sums, groups = measured.stack("metrics"), image_sets(clean)
     if sums[:, -2].mean() == sums[:, -1].mean():
         raise InputError("clean and corrupt: the prompts have the same metric, so no edge matters")
     out = xr.Dataset(coords={"ranking": list(RANKINGS), "share": list(shares)})
@@ -161,7 +161,7 @@ def patch_edges(
             "destination": ("edge", [destination for _, destination in edges]),
         }
     )
-    for end, array in zip(("", "_low", "_high"), mean_effects(values, image_groups(clean)), strict=True):
+    for end, array in zip(("", "_low", "_high"), mean_effects(values, image_sets(clean)), strict=True):
         out[f"effect{end}"] = ("edge", array)
     out["effect_by_pair"] = (("edge", "pair"), values.T)
     out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "edge_patching"}

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import Arrays
@@ -20,6 +18,8 @@ from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, NodePair
 from mmprobe.probes.circuits.node_pass import NodePass
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
+from mmprobe.samples import image_sets
+from mmprobe.stats.intervals import QUANTITY, mean_interval
 
 
 def find_circuit(
@@ -103,7 +103,7 @@ def find_circuit(
         model, clean, corrupt, metric, answers, max_new_tokens, measure, settings, finished
     )
     graph = measured.graph
-    out = _summarise(graph, measured.stack("scores"), image_groups(clean))
+    out = _summarise(graph, measured.stack("scores"), image_sets(clean))
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in measured.stack("metrics").mean(0))
     out["total"] = out["metric_clean"] - out["metric_corrupt"]
     out.attrs = describe(model, measured, clean, corrupt) | {

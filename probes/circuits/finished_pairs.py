@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import Arrays, Record, RunAnswer, read_record, write_records
 from mmprobe.probes.circuits.graph import Graph
 from mmprobe.probes.circuits.node_pair import NodePair, check_pairs, read_node_pairs
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import Answer
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
 
 Samples = Sample | Sequence[Sample]
 
@@ -127,7 +126,7 @@ def describe(
         "samples": ", ".join(sample.id for sample in clean),
         "corrupt": ", ".join(sample.id for sample in corrupt),
         "n": len(clean),
-        "sets": len(np.unique(image_groups(clean))),
+        "sets": len(np.unique(image_sets(clean))),
         "n_edges": int(measured.graph.edges.sum()),
         "forward_passes": int(measured.stack("passes").sum()),
     }

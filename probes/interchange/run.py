@@ -85,7 +85,7 @@ def image_interchange_run(
           the whole images exchanged (causal localisation); 1 if all of it comes from the regions
         - effect_by_label (label), with _low, _high; n_label (label)
 
-        Intervals are 95 % intervals over sets of images (`analyses.intervals`); attrs["sets"] is their
+        Intervals are 95 % intervals over sets of images (`stats.intervals`); attrs["sets"] is their
         number. attrs["left_out"] names samples without an answer, without images, or without images of the
         first kind; n_left_out counts them.
 

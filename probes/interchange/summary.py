@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval, percentile_interval, sums_interval
-from mmprobe.analyses.statistics import LABELS, label_masks, means_by_label
 from mmprobe.models import Model
 from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.interchange.token_classes import CLASSES, classify_tokens
-from mmprobe.samples import Region, Sample
+from mmprobe.samples import Region, Sample, image_sets
+from mmprobe.stats.intervals import QUANTITY, mean_interval, percentile_interval, sums_interval
+from mmprobe.stats.labels import LABELS, label_masks, means_by_label
 
 UNUSED = 0.1  # nat a token; answers under it hardly depend on their images; our choice
 
@@ -55,7 +54,7 @@ def summarise_answers(model: Model, rows: Sequence[MeasuredAnswer], kinds: Seque
         "label": list(LABELS),
     }
     out = xr.Dataset({"effect_per_token": ("sample", per_token)}, coords=coords)
-    sets = image_groups([row.sample for row in rows])
+    sets = image_sets([row.sample for row in rows])
     low, high = mean_interval(per_token, sets, QUANTITY)
     out.attrs["sets"] = len(np.unique(sets))
     out["mean"], out["median"] = ((), per_token.mean()), ((), np.median(per_token))

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
 from mmprobe.cache import Run
 from mmprobe.errors import NotApplicable
 from mmprobe.models import Model
@@ -26,7 +25,7 @@ from mmprobe.probes.interchange.counterfactual_images import CounterfactualImage
 from mmprobe.probes.knockout.attention_routes import attention_routes, name_window
 from mmprobe.probes.knockout.token_pairs import STEPS, check_family, list_windows
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
 
 _DIMS = ("from", "to", "window")
 
@@ -62,7 +61,7 @@ def attention_routes_run(
 
         - effect_per_token (sample, from, to, window): mean over the answer's tokens
         - effect (from, to, window): mean of it over samples, with effect_low and effect_high, 95 % intervals
-          over sets of images (`analyses.intervals`); n_effect, the number of samples
+          over sets of images (`stats.intervals`); n_effect, the number of samples
         - first_layer, last_layer (window)
 
         attrs: sets, the number of sets of images; left_out, samples without an answer, images or tokens.
@@ -151,7 +150,7 @@ def _build_dataset(
             if pair != "logprob":
                 source, query = pair.split(" -> ")
                 values[row, names[0].index(source), names[1].index(query)] = array
-    sets = image_groups([record.answer.sample for record in records])
+    sets = image_sets([record.answer.sample for record in records])
     out = xr.Dataset(
         {"effect_per_token": (("sample", *_DIMS), values)} | mean_over_samples("effect", _DIMS, values, sets),
         coords={

@@ -9,13 +9,12 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.interventions import generate_batch
 from mmprobe.models import Model
 from mmprobe.models.shared_prefix import PrefixStore, prefix_key
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.intervals import mean_interval
 
 CONCLUSION = "Therefore:"
 ReadVerdict = Callable[[str], Hashable | None]
@@ -211,7 +210,7 @@ def _collect(
     verdicts: dict[str, dict[int, Hashable | None]],
     borrowed: bool,
 ) -> xr.Dataset:
-    groups = image_groups(samples)
+    groups = image_sets(samples)
     changed = np.full((len(verdicts), len(samples)), np.nan)
     texts = np.full(changed.shape, "", dtype=object)
     for row, by_number in enumerate(verdicts.values()):

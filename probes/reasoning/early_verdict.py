@@ -8,7 +8,6 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import shuffle_within_folds
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.probes.cross_validation import (
@@ -21,6 +20,7 @@ from mmprobe.probes.cross_validation import (
 from mmprobe.probes.reasoning.chain_tests import CONCLUSION, split_chain
 from mmprobe.probes.targets import select_classes
 from mmprobe.samples import Sample
+from mmprobe.stats.folds import shuffle_within_folds
 
 MINIMUM = 20  # answers of each verdict; our choice
 SHUFFLES = 20  # of the verdicts, for the chance level; our choice

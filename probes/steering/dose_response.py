@@ -11,12 +11,11 @@ import numpy as np
 import xarray as xr
 from tqdm import tqdm
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, Range, mean_interval
 from mmprobe.errors import InputError
 from mmprobe.interventions import generate_batch
 from mmprobe.models import Model
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.intervals import QUANTITY, Range, mean_interval
 
 SCALES = (-2.0, -1.0, 0.0, 1.0, 2.0)
 Measure = Callable[[str], float]
@@ -69,7 +68,7 @@ def dose_response(
     """
     if not (samples and directions and scales):
         raise InputError("dose_response: give samples, directions and scales")
-    groups = image_groups(samples)
+    groups = image_sets(samples)
     progress = tqdm(
         total=len(samples) * (1 + len(directions) * len(scales)),
         desc="dose_response",

@@ -23,15 +23,14 @@ from transformer_lens.tools.analysis.interchange import (
     random_basis,
 )
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 from mmprobe.models.devices import find_device
 from mmprobe.models.hooks import replace
 from mmprobe.models.prompt import build_batch
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.intervals import mean_interval
 
 CONTROLS = ("learned", "random subspace", "arbitrary labels", "random initialisation")
 HELD_OUT = 0.5
@@ -232,7 +231,7 @@ def _split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[np.ndarray, np.ndarr
         Sample(id=str(number), question="?", images=[*base.images, *source.images])
         for number, (base, source, _) in enumerate(pairs)
     ]
-    groups = image_groups(joined) if joined else np.zeros(0, int)
+    groups = image_sets(joined) if joined else np.zeros(0, int)
     order = np.random.default_rng(seed).permutation(len(np.unique(groups)))
     in_train = np.isin(groups, order[: round(len(order) * (1 - HELD_OUT))])
     if not in_train.any() or in_train.all():

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from recipes import Row, draw_any_pair, scenes_of
 
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.benchmarks.synthetic.check import check_answer
 from mmprobe.benchmarks.synthetic.questions import SYSTEM, Question, describe_edit, draw_question
 from mmprobe.benchmarks.synthetic.render import render
@@ -22,6 +21,7 @@ from mmprobe.models import Model
 from mmprobe.models.chat import Chat
 from mmprobe.models.generation import build_generation_kwargs
 from mmprobe.models.prompt import build_batch
+from mmprobe.stats.intervals import mean_interval
 
 HELD_OUT_SEED = 10**6  # training draws from seeds below
 BATCH = 32

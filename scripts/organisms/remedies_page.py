@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.models.organisms import card
+from mmprobe.stats.intervals import mean_interval
 
 sys.path.append(str(Path(__file__).parent.parent))
 FIGURE = Path(__file__).parent.parent.parent / "docs" / "interventions" / "remedies.png"

@@ -13,9 +13,9 @@ from helpers.browser import heat_maps
 from playwright.sync_api import Page
 
 from mmprobe.analyses.export import analyses_folder, export, read_export
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
+from mmprobe.stats.intervals import mean_interval
 from mmprobe.viz.report import write_report
 from mmprobe.viz.report.causes import cause_data, dependence_line
 from mmprobe.viz.report.overview import faithful_share, findings_table, list_labelled

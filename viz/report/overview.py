@@ -13,11 +13,11 @@ import numpy as np
 import xarray as xr
 from markupsafe import Markup
 
-from mmprobe.analyses.held_out import ImageGroups
-from mmprobe.analyses.intervals import mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, set_keys
+from mmprobe.stats.intervals import mean_interval
+from mmprobe.stats.sets import Sets
 from mmprobe.viz.report.elements import LABEL_NAMES, render
 from mmprobe.viz.report.results.files import Results
 
@@ -116,9 +116,9 @@ def faithful_share(answers: Iterable[Labelled]) -> dict[str, Any] | None:
         >>> share["right"], share["n"], share["percent"]
         (1, 2, '50%')
     """
-    sets, labels, kinds = ImageGroups(), [], []
+    sets, labels, kinds = Sets(), [], []
     for answer in answers:
-        sets.add(answer.sample)
+        sets.add(answer.sample.id, set_keys(answer.sample))
         labels.append(answer.faithful)
         kinds.append(answer.kind)
     if not labels:

@@ -11,10 +11,10 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
+from mmprobe.samples import image_sets
+from mmprobe.stats.intervals import QUANTITY, mean_interval
 from mmprobe.viz.panel import Panel
 from mmprobe.viz.report.analysis_pages import figure_values
 from mmprobe.viz.report.elements import Page, figure_block, render
@@ -53,7 +53,7 @@ def write_side_by_side(sides: tuple[Side, Side], out: Path) -> Path:
     common = [name for name in first.run.ids if name in second.run]
     if not common:
         raise InputError(f"{first.run.path} and {second.run.path}: have no sample in common")
-    groups = image_groups(first.run.sample(name) for name in common)
+    groups = image_sets(first.run.sample(name) for name in common)
     rows = [_compare(name, values, common, groups) for name, values in _quantities(sides).items()]
     overview = render(
         "side_by_side.html",

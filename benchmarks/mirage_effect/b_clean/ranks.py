@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 from scipy.stats import rankdata
 
-from mmprobe.analyses.intervals import percentile_interval
 from mmprobe.benchmarks.core.results import Direction, Metric, mean_metric
+from mmprobe.stats.intervals import percentile_interval
 
 
 def rank_changes(

@@ -11,7 +11,6 @@ import pytest
 import xarray as xr
 from typer.testing import CliRunner
 
-from mmprobe.analyses.intervals import jackknife_interval
 from mmprobe.benchmarks.core.benchmark import Benchmark, find_benchmark
 from mmprobe.benchmarks.core.compare import count_tokens, folder_name, make_contenders, make_dataset, markdown
 from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
@@ -20,6 +19,7 @@ from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cli import app
 from mmprobe.errors import InputError
 from mmprobe.samples import Sample
+from mmprobe.stats.intervals import jackknife_interval
 from mmprobe.viz.figures.method_comparison import panels
 
 

@@ -7,10 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from mmprobe.analyses.held_out import image_groups
 from mmprobe.benchmarks.core.benchmark import NAMES, find_benchmark
 from mmprobe.benchmarks.core.results import group_by_images, mean_metric, with_groups, with_ids
 from mmprobe.cli import app
+from mmprobe.samples import image_sets
 
 
 def test_intervals_draw_whole_sets_of_images(tmp_path):
@@ -40,7 +40,7 @@ def test_every_id_of_a_metric_is_in_a_set_of_images(name, tmp_path):
     answers |= {sample.id: "No." for sample in follow_up}
     metrics, _ = benchmark.score_answers(truth, answers)
     grouped = group_by_images(metrics, [*samples, *follow_up])
-    n_sets = int(image_groups([*samples, *follow_up]).max()) + 1
+    n_sets = int(image_sets([*samples, *follow_up]).max()) + 1
     for metric, value in grouped.items():
         if value.parts is not None and value.parts.groups is not None:
             assert value.parts.groups.max() < n_sets, metric

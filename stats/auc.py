@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmprobe.analyses.intervals import Interval, degrees_of_freedom, jackknife_interval
+from mmprobe.stats.intervals import Interval, degrees_of_freedom, jackknife_interval
 
 
 def weighted_auc(score: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:

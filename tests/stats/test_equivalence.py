@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from mmprobe.analyses.equivalence import difference_interval, p_equivalent
+from mmprobe.stats.equivalence import difference_interval, p_equivalent
 
 
 def draw(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

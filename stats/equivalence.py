@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import t
 
-from mmprobe.analyses.intervals import CONFIDENCE
-from mmprobe.analyses.statistics import MINIMUM
+from mmprobe.stats.compare import MINIMUM
+from mmprobe.stats.intervals import CONFIDENCE
 
 
 def p_equivalent(

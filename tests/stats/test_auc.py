@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from mmprobe.analyses.auc import auc_interval, auc_without_groups, weighted_auc
-from mmprobe.analyses.intervals import statistic_interval
+from mmprobe.stats.auc import auc_interval, auc_without_groups, weighted_auc
+from mmprobe.stats.intervals import statistic_interval
 
 
 def share_of_pairs_won(score: np.ndarray, unfaithful: np.ndarray) -> float:

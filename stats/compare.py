@@ -1,23 +1,20 @@
-"""Comparisons of groups of samples, and means by label, shared by the analyses.
+"""Comparisons of two groups of samples: difference, effect size, permutation test, and Holm's rule for many tests.
 
-Intervals are those of `intervals`. Questions about the same images are one set (`held_out.image_groups`):
-sets are drawn whole, and labels are shuffled in sets.
+Intervals are those of `intervals`. Questions about the same images are one set (`sets.number_sets`): sets are
+drawn whole, and labels are shuffled in sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from mmprobe.analyses.intervals import Range, jackknife_interval, mean_interval, sum_groups
 from mmprobe.errors import InputError
+from mmprobe.stats.intervals import jackknife_interval, sum_groups
 
 PERMUTATIONS = 9999
 MINIMUM = 5  # samples that each group of a comparison needs; our choice
-LABELS = ("all", "faithful", "unfaithful")
 _BLOCK = 100  # permutations in memory at a time,
 _LABELS = 500_000  # or fewer of many samples, so that they are no more labels than these
 
@@ -203,95 +200,3 @@ def holm(p: np.ndarray) -> np.ndarray:
     adjusted = np.empty_like(p)
     np.put_along_axis(adjusted, order, np.minimum(stepped, 1), -1)
     return adjusted
-
-
-def label_masks(faithful: Sequence[bool | None]) -> dict[str, np.ndarray]:
-    """Return a mask bool [sample] of the samples with each label: all, faithful, unfaithful.
-
-    A sample without a label (None) is only in `all`.
-
-    Example:
-        >>> [int(mask.sum()) for mask in label_masks([True, None, False, False]).values()]
-        [4, 1, 2]
-    """
-    masks = [
-        [True] * len(faithful),
-        [label is True for label in faithful],
-        [label is False for label in faithful],
-    ]
-    return {name: np.array(mask, bool) for name, mask in zip(LABELS, masks, strict=True)}
-
-
-def means_by_label(
-    name: str,
-    values: np.ndarray,
-    masks: Mapping[str, np.ndarray],
-    dims: tuple[str, ...],
-    sets: np.ndarray | None,
-    range: Range,
-) -> dict[str, Any]:
-    """Return the mean of each label's samples as `name`, and its interval as `name_low` and `name_high`.
-
-    Args:
-        values: [sample, ...], without NaN.
-        masks: as `label_masks` returns them.
-        dims: of the variables; the first is the label's.
-        sets: int [sample], the set of images of each sample. None: each sample is its own.
-        range: smallest and largest possible value, as in `mean_interval`.
-
-    Example:
-        >>> masks = label_masks([True, False])
-        >>> variables = means_by_label("x", np.array([[1.0], [3.0]]), masks, ("label", "layer"), None, (None, None))
-        >>> variables["x"][1].tolist()
-        [[2.0], [1.0], [3.0]]
-    """
-    groups = [values[mask] for mask in masks.values()]
-    unknown = np.full(values.shape[1:], np.nan)
-    intervals = [
-        mean_interval(group, None if sets is None else sets[mask], range)
-        for group, mask in zip(groups, masks.values(), strict=True)
-    ]
-    return {
-        name: (dims, np.array([group.mean(0) if len(group) else unknown for group in groups])),
-        f"{name}_low": (dims, np.array([low for low, _ in intervals])),
-        f"{name}_high": (dims, np.array([high for _, high in intervals])),
-    }
-
-
-def compare_labels(
-    values: np.ndarray,
-    masks: Mapping[str, np.ndarray],
-    dims: tuple[str, ...],
-    minimum: int = MINIMUM,
-    suffix: str = "",
-    sets: np.ndarray | None = None,
-) -> tuple[dict[str, Any], str]:
-    """Compare unfaithful with faithful samples (unfaithful minus faithful) by `compare_groups`.
-
-    Args:
-        values: [sample, ...], finite.
-        masks: as `label_masks` returns them.
-        dims: of the variables, which are the dimensions of `values` without the sample.
-        suffix: end of the names `difference`, `effect`, `p` and `p_holm`.
-        sets: int [sample], the set of images of each sample. None: each sample is its own.
-
-    Returns:
-        The variables `difference`, `difference_low`, `difference_high`, `effect`, `p` and `p_holm`, and the
-        note.
-
-    Example:
-        >>> masks = label_masks([True, False, None])
-        >>> compare_labels(np.zeros((3, 2)), masks, ("layer",))[1]
-        '1 unfaithful and 1 faithful: not compared, 5 of each are needed'
-    """
-    names = ("unfaithful", "faithful")
-    comparison = compare_groups(values, masks["unfaithful"], masks["faithful"], minimum, names, sets)
-    variables = {
-        f"difference{suffix}": comparison.difference,
-        f"difference{suffix}_low": comparison.low,
-        f"difference{suffix}_high": comparison.high,
-        f"effect{suffix}": comparison.effect,
-        f"p{suffix}": comparison.p,
-        f"p_holm{suffix}": comparison.p_holm,
-    }
-    return {name: (dims, array) for name, array in variables.items()}, comparison.note

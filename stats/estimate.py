@@ -1,0 +1,151 @@
+"""A value with its 95 % interval: the one form of every number that is counted over samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from mmprobe.stats.intervals import Range, mean_interval, sums_interval
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Estimate(Generic[Value]):
+    """A number, or an array of numbers, with its 95 % interval over sets of images.
+
+    Attributes:
+        value: a float or an array [...]; NaN (None in a `Metric`) where it is undefined.
+        low, high: the ends of the interval, of the same shape; NaN or None where there is none.
+        n: number of samples that it rests on.
+        sets: number of sets of images that they are about; None where nobody counted them.
+
+    Example:
+        >>> print(Estimate(0.5, 0.25, 0.75, n=12, sets=6))
+        0.500 [0.250, 0.750]
+        >>> f"{Estimate(0.5, 0.25, 0.75):.0%}"
+        '50% [25%, 75%]'
+    """
+
+    value: Value
+    low: Value
+    high: Value
+    n: int = 0
+    sets: int | None = None
+
+    def __str__(self) -> str:
+        """Format the value with its interval, with three digits after the point."""
+        return format(self, ".3f")
+
+    def __format__(self, spec: str) -> str:
+        """Format the number, then its interval in brackets where there is one; all three by the same format."""
+        if not _is_finite(self.value):
+            return "undefined"
+        spec = spec or ".3f"
+        interval = f" [{self.low:{spec}}, {self.high:{spec}}]" if _is_finite(self.low) else ""
+        return f"{self.value:{spec}}{interval}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return value, low, high, n and sets for JSON, with None for what is undefined.
+
+        Example:
+            >>> Estimate(0.5, float("nan"), float("nan"), n=1).to_json()
+            {'value': 0.5, 'low': None, 'high': None, 'n': 1, 'sets': None}
+        """
+        ends = {name: _to_json(getattr(self, name)) for name in ("value", "low", "high")}
+        return {**ends, "n": self.n, "sets": self.sets}
+
+    def variables(
+        self, name: str, dims: str | Sequence[str] = (), attrs: Mapping[str, Any] | None = None
+    ) -> dict[str, tuple[Any, ...]]:
+        """Return `name`, `name_low` and `name_high`, as `xarray.Dataset.assign` takes them.
+
+        Example:
+            >>> sorted(Estimate(0.5, 0.25, 0.75).variables("share"))
+            ['share', 'share_high', 'share_low']
+        """
+        about = () if attrs is None else (dict(attrs),)
+        return {
+            name: (dims, self.value, *about),
+            f"{name}_low": (dims, self.low, *about),
+            f"{name}_high": (dims, self.high, *about),
+        }
+
+
+def read_estimate(dataset: xr.Dataset, name: str) -> Estimate[Any]:
+    """Return a variable of a data set with its interval, as `Estimate.variables` names them.
+
+    Arrays have the dimensions of the variable; a variable without dimensions gives plain numbers.
+
+    Example:
+        >>> import xarray as xr
+        >>> dataset = xr.Dataset(Estimate(0.5, 0.25, 0.75).variables("share"))
+        >>> print(read_estimate(dataset, "share"))
+        0.500 [0.250, 0.750]
+    """
+    arrays = [dataset[f"{name}{end}"] for end in ("", "_low", "_high")]
+    return Estimate(*(array.values if array.dims else array.item() for array in arrays))
+
+
+def estimate_mean(
+    values: np.ndarray, sets: np.ndarray | None, range: Range | None = None, seed: int = 0
+) -> Estimate[Any]:
+    """Return the mean of values [sample, ...] over samples; NaN without samples. See `mean_interval`.
+
+    Example:
+        >>> print(estimate_mean(np.array([1.0, 1.0, 1.0]), None))
+        1.000 [0.439, 1.000]
+    """
+    values = np.asarray(values, float)
+    low, high = mean_interval(values, sets, range, seed)
+    mean = values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
+    return _estimate(mean, low, high, len(values), sets)
+
+
+def estimate_from_sums(
+    combine: Callable[[np.ndarray], np.ndarray],
+    counts: np.ndarray,
+    sets: np.ndarray | None,
+    range: Range = (None, None),
+    seed: int = 0,
+) -> Estimate[Any]:
+    """Return a statistic that is computed from sums over samples, such as F1. See `sums_interval`.
+
+    Example:
+        >>> counts = np.array([[1.0, 2.0], [3.0, 3.0], [1.0, 4.0]])
+        >>> round(estimate_from_sums(lambda sums: sums[..., 0] / sums[..., 1], counts, None).value, 3)
+        0.556
+    """
+    counts = np.asarray(counts, float)
+    low, high = sums_interval(combine, counts, sets, range, seed)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = np.asarray(combine(counts.sum(0)), float)
+    return _estimate(value, low, high, len(counts), sets)
+
+
+def _estimate(
+    value: np.ndarray, low: np.ndarray, high: np.ndarray, n: int, sets: np.ndarray | None
+) -> Estimate[Any]:
+    """Return an estimate of arrays, or of floats where they have no dimensions."""
+    count = n if sets is None else len(np.unique(sets))
+    numbers = (each if np.ndim(each) else float(each) for each in (value, low, high))
+    return Estimate(*numbers, n, count)
+
+
+def _is_finite(number: Any) -> bool:
+    return number is not None and bool(np.isfinite(number).all())
+
+
+def _to_json(number: Any) -> Any:
+    if isinstance(number, np.ndarray):
+        return [_to_json(part) for part in number.tolist()]
+    if isinstance(number, list):
+        return [_to_json(part) for part in number]
+    return number if number is not None and math.isfinite(number) else None
