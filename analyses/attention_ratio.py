@@ -15,7 +15,8 @@ from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
 from mmprobe.stats.columns import Columns
 from mmprobe.stats.compare import MINIMUM
-from mmprobe.stats.intervals import FRACTION, LENGTH, mean_interval
+from mmprobe.stats.estimate import Estimate, estimate_mean
+from mmprobe.stats.intervals import FRACTION, LENGTH
 from mmprobe.stats.labels import LABELS, compare_labels, label_masks, means_by_label
 from mmprobe.stats.sets import Sets
 
@@ -188,10 +189,7 @@ def _add_sinks(out: xr.Dataset, rows: Columns, sets: np.ndarray) -> None:
     """Add the shares of attention on border cells and before the first image."""
     for name in ("border_share", "leading_share"):
         if name in rows:
-            values = rows[name]
-            low, high = mean_interval(values, sets, FRACTION)
-            for suffix, array in (("", values.mean(0)), ("_low", low), ("_high", high)):
-                out[name + suffix] = ("layer", array)
+            out.update(estimate_mean(rows[name], sets, FRACTION).variables(name, "layer"))
     out["border_area"] = ((), float(rows["border_area"].mean()))
 
 
@@ -202,19 +200,18 @@ def _add_heads(out: xr.Dataset, ratio: np.ndarray, groups: np.ndarray) -> None:
         ratio: [sample, layer, head].
         groups: int [sample], as `image_sets` returns them.
     """
-    low, high = mean_interval(ratio, groups, LENGTH)
-    mean = ratio.mean(0)
-    for suffix, values in (("", mean), ("_low", low), ("_high", high)):
-        out[f"head_ratio{suffix}"] = (("layer", "head"), values)
-    order = np.argsort(-mean.ravel(), kind="stable")
-    layer, head = np.unravel_index(order, mean.shape)
+    mean = estimate_mean(ratio, groups, LENGTH)
+    out.update(mean.variables("head_ratio", ("layer", "head")))
+    order = np.argsort(-mean.value.ravel(), kind="stable")
+    layer, head = np.unravel_index(order, mean.value.shape)
     out["rank"] = ("rank", np.arange(len(order)) + 1)
     out["head_layer"] = ("rank", out["layer"].values[layer])
     out["head_number"] = ("rank", out["head"].values[head])
     correlations = correlate_halves(ratio.reshape(len(ratio), -1), groups)
-    out["head_stability"] = ((), float(np.mean(correlations)) if correlations else np.nan)
-    out["head_stability_low"] = ((), min(correlations, default=np.nan))
-    out["head_stability_high"] = ((), max(correlations, default=np.nan))
+    stability: Estimate[float] = Estimate(np.nan, np.nan, np.nan)
+    if correlations:
+        stability = Estimate(float(np.mean(correlations)), min(correlations), max(correlations))
+    out.update(stability.variables("head_stability"))
 
 
 def correlate_halves(ratio: np.ndarray, groups: np.ndarray, halvings: int = 20) -> list[float]:

@@ -26,7 +26,7 @@ from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
-from mmprobe.stats.intervals import mean_interval
+from mmprobe.stats.estimate import estimate_mean, read_estimate
 from mmprobe.stats.sets import Sets
 
 MODES = ("perceptual_blindness", "dissociation", "grounded", "undecided")
@@ -251,9 +251,10 @@ def _make_dataset(by_label: dict[bool, list[_Claim]], groups: Sets, alpha: float
     for suffix, faithful in (("", False), ("_faithful", True)):
         has_mode = np.array([[mode == kind for kind in MODES] for mode in modes[faithful]], float)
         has_mode = has_mode.reshape(-1, len(MODES))
-        _add_share(out, f"share{suffix}", has_mode, ("kind",), sets[faithful])
+        out.update(estimate_mean(has_mode, sets[faithful]).variables(f"share{suffix}", "kind"))
         out[f"count{suffix}"] = ("kind", has_mode.sum(0).astype(int))
-    _add_share(out, "false_alarm_rate", has_mode[:, : len(FAILURES)].any(1).astype(float), (), sets[True])
+    called = has_mode[:, : len(FAILURES)].any(1)
+    out.update(estimate_mean(called, sets[True]).variables("false_alarm_rate"))
     for label, faithful in (("unfaithful", False), ("faithful", True)):
         out[f"n_claims_{label}"] = ((), len(by_label[faithful]))
         out[f"n_{label}"] = ((), len({claim.sample for claim in by_label[faithful]}))
@@ -271,22 +272,11 @@ def describe_false_alarms(ds: xr.Dataset) -> str:
     n_claims, n_samples = int(ds["n_claims_faithful"]), int(ds["n_faithful"])
     if not n_claims:
         return "False alarms: unknown, since no faithful answer names a thing with regions."
-    rate, low, high = (float(ds[f"false_alarm_rate{end}"]) for end in ("", "_low", "_high"))
-    interval = "" if np.isnan(low) else f" [{low:.0%}, {high:.0%}]"
+    rate = read_estimate(ds, "false_alarm_rate")
     return (
-        f"False alarms: {rate:.0%}{interval} of the {n_claims} claims of {n_samples} faithful answers are called blind "
+        f"False alarms: {rate:.0%} of the {n_claims} claims of {n_samples} faithful answers are called blind "
         "or dissociated."
     )
-
-
-def _add_share(
-    out: xr.Dataset, name: str, values: np.ndarray, dims: tuple[str, ...], sets: np.ndarray
-) -> None:
-    """Add the mean over claims of values [claim, ...], with its interval."""
-    low, high = mean_interval(values, sets)
-    share = values.mean(0) if len(values) else np.full(values.shape[1:], np.nan)
-    for suffix, array in (("", share), ("_low", low), ("_high", high)):
-        out[name + suffix] = (dims, array)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

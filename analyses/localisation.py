@@ -17,7 +17,7 @@ from mmprobe.analyses.token_activation import activation_maps, read_logits, visu
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import Sample, set_keys
-from mmprobe.stats.intervals import sums_interval
+from mmprobe.stats.estimate import estimate_from_sums
 from mmprobe.stats.sets import Sets
 
 FUNCTION_WORDS = frozenset(
@@ -165,8 +165,8 @@ def _make_dataset(run: Run, groups: Sets, rows: Sequence[_Row], left_out: list[s
     known = np.isfinite(function_ious)
     terms = np.stack([object_ious, np.where(known, function_ious, 0), known, np.ones(known.shape)], axis=-1)
     sets = groups.number()
-    low, high = sums_interval(_score, terms, sets, (0.0, 1.0), seed)
-    for suffix, values in (("", _score(terms.sum(0))), ("_low", low), ("_high", high)):
+    scores = estimate_from_sums(_score, terms, sets, (0.0, 1.0), seed)
+    for suffix, (_, values) in scores.variables("").items():
         for index, name in enumerate(("obj_iou", "func_iou", "f1_iou")):
             out[name + suffix] = ("map", values[:, index])
     out["n_obj"] = ((), len(rows))

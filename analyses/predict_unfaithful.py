@@ -12,8 +12,9 @@ from mmprobe.analyses.answer_features import FEATURES, compute_features, read_se
 from mmprobe.cache import Run
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.samples import set_keys
-from mmprobe.stats.auc import auc_interval, weighted_auc
+from mmprobe.stats.auc import estimate_auc, weighted_auc
 from mmprobe.stats.columns import Columns
+from mmprobe.stats.estimate import Estimate, stack_estimates
 from mmprobe.stats.folds import assign_folds, shuffle_within_folds, skip_checks
 from mmprobe.stats.intervals import central_range, statistic_interval
 from mmprobe.stats.sets import Sets
@@ -172,17 +173,16 @@ def _add_auc(out: xr.Dataset, seed: int) -> None:
     """Add the held-out scores, their AUC, and the AUC of shuffled labels."""
     values, labels, groups, fold = (out[name].values for name in ("value", "unfaithful", "pictures", "fold"))
     out["score"] = ("sample", held_out_scores(values, labels, fold))
-    out.update(_make_auc("auc", [out["score"].values], labels, groups, ()))
+    auc = estimate_auc(out["score"].values, labels == 1, groups)
+    out.update(auc.variables("auc"))
     rng = np.random.default_rng(seed)
     chance = []
     for _ in range(SHUFFLES):
         shuffled = shuffle_within_folds(labels, groups, fold, rng)
         chance.append(weighted_auc(held_out_scores(values, shuffled, fold), shuffled == 1).item())
-    low, high = central_range(np.array(chance))
-    out["auc_shuffled"] = ((), np.mean(chance))
-    out["auc_shuffled_low"] = ((), low)
-    out["auc_shuffled_high"] = ((), high)
-    out["p"] = ((), (np.sum(np.array(chance) >= out["auc"].item()) + 1) / (SHUFFLES + 1))
+    by_chance = Estimate(np.mean(chance), *central_range(np.array(chance)))
+    out.update(by_chance.variables("auc_shuffled"))
+    out["p"] = ((), (np.sum(np.array(chance) >= auc.value) + 1) / (SHUFFLES + 1))
 
 
 def _make_model() -> Any:
@@ -213,28 +213,11 @@ def held_out_scores(values: np.ndarray, labels: np.ndarray, fold: np.ndarray) ->
     return scores
 
 
-def _make_auc(
-    name: str,
-    scores: Sequence[np.ndarray],
-    labels: np.ndarray,
-    groups: np.ndarray,
-    dims: tuple[str, ...],
-) -> dict[str, Any]:
-    """Return the variables `name`, `name_low`, `name_high`: the AUC of each score, with its interval.
-
-    Args:
-        scores: [sample] each; a single one if `dims` is empty.
-    """
-    auc = [weighted_auc(score, labels == 1).item() for score in scores]
-    ends = np.array([auc_interval(score, labels == 1, groups) for score in scores])
-    values = {"": np.array(auc), "_low": ends[:, 0], "_high": ends[:, 1]}
-    return {name + end: (dims, array if dims else array[0]) for end, array in values.items()}
-
-
 def _add_features(out: xr.Dataset) -> None:
     """Add the AUC of each feature alone, and the weights of the fit on all samples."""
     values, labels, groups = (out[name].values for name in ("value", "unfaithful", "pictures"))
-    out.update(_make_auc("auc_feature", list(values.T), labels, groups, ("feature",)))
+    alone = [estimate_auc(feature, labels == 1, groups) for feature in values.T]
+    out.update(stack_estimates(alone).variables("auc_feature", "feature"))
 
     def fit(weights: np.ndarray) -> np.ndarray:
         """Return the model's weights [feature, row] on the samples of each row [row, sample]."""
@@ -246,9 +229,8 @@ def _add_features(out: xr.Dataset) -> None:
         return fitted
 
     ends = statistic_interval(fit, groups % REFITS, len(labels))
-    weight = fit(np.ones((1, len(labels))))[:, 0]
-    for end, array in zip(("", "_low", "_high"), (weight, *ends), strict=True):
-        out["weight" + end] = ("feature", array)
+    weight = Estimate(fit(np.ones((1, len(labels))))[:, 0], *ends)
+    out.update(weight.variables("weight", "feature"))
 
 
 def _add_by_step(
@@ -271,5 +253,6 @@ def _add_by_step(
         columns = usable_early & np.isfinite(values).all(0)
         scores.append(held_out_scores(values[:, columns], labels, fold))
     out.coords["upto"] = [2**end for end in range(n_ends)]
-    out.update(_make_auc("auc_by_step", scores, labels, out["pictures"].values, ("upto",)))
+    early = [estimate_auc(score, labels == 1, out["pictures"].values) for score in scores]
+    out.update(stack_estimates(early).variables("auc_by_step", "upto"))
     out["n_by_step"] = ("upto", [int((lengths > end + 1).sum()) for end in range(n_ends)])

@@ -185,15 +185,7 @@ def _add_contradictions(
     out.update(means_by_label("cosine_by_consistency", values, masks, ("consistency", "layer"), sets, COSINE))
     names = (CONSISTENCY[1], CONSISTENCY[0])
     comparison = compare_groups(values, masks[names[0]], masks[names[1]], minimum, names, sets)
-    for name, array in (
-        ("difference_contradictory", comparison.difference),
-        ("difference_contradictory_low", comparison.low),
-        ("difference_contradictory_high", comparison.high),
-        ("effect_contradictory", comparison.effect),
-        ("p_contradictory", comparison.p),
-        ("p_holm_contradictory", comparison.p_holm),
-    ):
-        out[name] = ("layer", array)
+    out.update(comparison.all_variables("_contradictory", "layer"))
     return comparison.note
 
 

@@ -24,6 +24,7 @@ from mmprobe.probes.cross_validation import (
 from mmprobe.probes.targets import Target, read_labels, select_classes, target_name
 from mmprobe.probes.vectors import REDUCTIONS, Vectors, read_vectors, step_reader, stream_path
 from mmprobe.samples import image_sets
+from mmprobe.stats.estimate import Estimate
 from mmprobe.stats.folds import shuffle_within_folds
 
 Stream = Literal["pre", "mid", "post"]
@@ -114,7 +115,7 @@ def linear_probe(
             [compute_measures(p, truth)[:, 0] for p, truth in zip(by_shuffle, shuffles, strict=True)]
         )
     out = xr.Dataset(coords={"layer": data.layers, "class": [str(name) for name in classes]})
-    add_measures(out, np.array(scores), np.array(chance))
+    add_measures(out, scores, np.array(chance))
     out["coef"] = (("layer", "class", "hidden"), np.array(weights))
     counts = np.bincount(split.truth)
     out["n_class"] = ("class", counts)
@@ -195,14 +196,14 @@ def linear_probe_by_step(
             continue
         for layer in range(len(selected)):
             (probabilities,) = predict_held_out(data.vectors[split.rows, layer], [split.truth], split.fold)
-            auc[:, layer, number] = measures_with_interval(probabilities, split)[:, MEASURES.index("auc")]
+            own = measures_with_interval(probabilities, split)[MEASURES.index("auc")]
+            auc[:, layer, number] = own.value, own.low, own.high
     if error and np.isnan(auc).all():
         raise error
     out = xr.Dataset(
         coords={"layer": selected, "step": list(steps), "class": [str(name) for name in classes]}
     )
-    for end, values in zip(("", "_low", "_high"), auc, strict=True):
-        out["auc" + end] = (("layer", "step"), values)
+    out.update(Estimate(*auc).variables("auc", ("layer", "step")))
     out["n"] = ("step", counts.sum(1))
     out["n_class"] = (("step", "class"), counts)
     out.attrs = _base_attrs(run, "linear_probe_by_step", target, stream, folds, seed) | {

@@ -24,7 +24,7 @@ class Estimate(Generic[Value]):
     Attributes:
         value: a float or an array [...]; NaN (None in a `Metric`) where it is undefined.
         low, high: the ends of the interval, of the same shape; NaN or None where there is none.
-        n: number of samples that it rests on.
+        n: number of samples that it rests on; an int array [...] where the values differ in it.
         sets: number of sets of images that they are about; None where nobody counted them.
 
     Example:
@@ -37,7 +37,7 @@ class Estimate(Generic[Value]):
     value: Value
     low: Value
     high: Value
-    n: int = 0
+    n: Any = 0
     sets: int | None = None
 
     def __str__(self) -> str:
@@ -51,6 +51,16 @@ class Estimate(Generic[Value]):
         spec = spec or ".3f"
         interval = f" [{self.low:{spec}}, {self.high:{spec}}]" if _is_finite(self.low) else ""
         return f"{self.value:{spec}}{interval}"
+
+    def __getitem__(self, index: Any) -> Estimate[Any]:
+        """Return some of the numbers of an estimate of arrays.
+
+        Example:
+            >>> Estimate(np.array([0.5, 0.1]), np.array([0.25, 0.0]), np.array([0.75, 0.3]))[0].low.item()
+            0.25
+        """
+        value, low, high = (np.asarray(each)[index] for each in (self.value, self.low, self.high))
+        return Estimate(value, low, high, self.n, self.sets)
 
     def to_json(self) -> dict[str, Any]:
         """Return value, low, high, n and sets for JSON, with None for what is undefined.
@@ -128,6 +138,43 @@ def estimate_from_sums(
     with np.errstate(invalid="ignore", divide="ignore"):
         value = np.asarray(combine(counts.sum(0)), float)
     return _estimate(value, low, high, len(counts), sets)
+
+
+def estimate_rows(rows: np.ndarray, sets: np.ndarray, range: Range | None = None) -> Estimate[np.ndarray]:
+    """Return the mean of each row of values [..., sample], without its NaN. See `mean_interval`.
+
+    Example:
+        >>> means = estimate_rows(np.array([[1.0, 2.0, np.nan], [1.0, 4.0, 7.0]]), np.arange(3))
+        >>> means.value.tolist(), means.n.tolist()
+        ([1.5, 4.0], [2, 3])
+    """
+    flat = rows.reshape(-1, rows.shape[-1])
+    means = [
+        estimate_mean(row[known], sets[known], range)
+        for row, known in zip(flat, np.isfinite(flat), strict=True)
+    ]
+    return stack_estimates(means, rows.shape[:-1])
+
+
+def stack_estimates(
+    estimates: Sequence[Estimate[Any]], shape: tuple[int, ...] | None = None
+) -> Estimate[np.ndarray]:
+    """Return estimates of one shape as one estimate [estimate, ...], with `n` of each.
+
+    Args:
+        shape: of the first dimensions, instead of one for all estimates.
+
+    Example:
+        >>> both = stack_estimates([Estimate(0.5, 0.25, 0.75, n=4), Estimate(0.1, 0.0, 0.3, n=5)])
+        >>> both.high.tolist(), both.n.tolist()
+        ([0.75, 0.3], [4, 5])
+    """
+    arrays = []
+    for name in ("value", "low", "high"):
+        array = np.array([getattr(estimate, name) for estimate in estimates], float)
+        arrays.append(array if shape is None else array.reshape(shape + array.shape[1:]))
+    n = np.array([estimate.n for estimate in estimates], int)
+    return Estimate(*arrays, n if shape is None else n.reshape(shape + n.shape[1:]))
 
 
 def _estimate(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from mmprobe.stats.compare import MINIMUM, compare_groups
-from mmprobe.stats.intervals import Range, mean_interval
+from mmprobe.stats.estimate import estimate_mean, stack_estimates
+from mmprobe.stats.intervals import Range
 
 LABELS = ("all", "faithful", "unfaithful")
 
@@ -53,17 +54,10 @@ def means_by_label(
         >>> variables["x"][1].tolist()
         [[2.0], [1.0], [3.0]]
     """
-    groups = [values[mask] for mask in masks.values()]
-    unknown = np.full(values.shape[1:], np.nan)
-    intervals = [
-        mean_interval(group, None if sets is None else sets[mask], range)
-        for group, mask in zip(groups, masks.values(), strict=True)
+    means = [
+        estimate_mean(values[mask], None if sets is None else sets[mask], range) for mask in masks.values()
     ]
-    return {
-        name: (dims, np.array([group.mean(0) if len(group) else unknown for group in groups])),
-        f"{name}_low": (dims, np.array([low for low, _ in intervals])),
-        f"{name}_high": (dims, np.array([high for _, high in intervals])),
-    }
+    return stack_estimates(means).variables(name, dims)
 
 
 def compare_labels(
@@ -94,12 +88,4 @@ def compare_labels(
     """
     names = ("unfaithful", "faithful")
     comparison = compare_groups(values, masks["unfaithful"], masks["faithful"], minimum, names, sets)
-    variables = {
-        f"difference{suffix}": comparison.difference,
-        f"difference{suffix}_low": comparison.low,
-        f"difference{suffix}_high": comparison.high,
-        f"effect{suffix}": comparison.effect,
-        f"p{suffix}": comparison.p,
-        f"p_holm{suffix}": comparison.p_holm,
-    }
-    return {name: (dims, array) for name, array in variables.items()}, comparison.note
+    return comparison.all_variables(suffix, dims), comparison.note

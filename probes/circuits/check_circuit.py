@@ -20,6 +20,7 @@ from mmprobe.probes.circuits.node_pass import NodePass
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
 from mmprobe.samples import image_sets
+from mmprobe.stats.estimate import Estimate
 from mmprobe.stats.intervals import sums_interval
 
 EDGES = 48  # that are patched for each pair; our choice
@@ -108,9 +109,8 @@ def check_circuit(
         out[f"{kind}_score"], out[f"{kind}_effect"] = (("pair", dim), scored), (("pair", dim), exact)
         by_pair = np.array([spearmanr(a, b).statistic for a, b in zip(scored, exact, strict=True)])
         counts = np.column_stack([by_pair, np.ones(len(by_pair))])
-        low, high = sums_interval(_divide, counts, image_sets(clean), (-1.0, 1.0))
-        for end, value in (("", by_pair.mean()), ("_low", low), ("_high", high)):
-            out[f"{kind}_agreement{end}"] = ((), value)
+        ends = sums_interval(_divide, counts, image_sets(clean), (-1.0, 1.0))
+        out.update(Estimate(by_pair.mean(), *ends).variables(f"{kind}_agreement"))
         out[f"{kind}_agreement_by_pair"] = ("pair", by_pair)
     out["edge_name"] = (("pair", "edge"), np.array(names))
     out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "circuit_check", "steps": steps}

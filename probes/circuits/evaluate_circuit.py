@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,14 +13,14 @@ import xarray as xr
 from mmprobe.errors import InputError
 from mmprobe.models import Model
 from mmprobe.probes.answer_records import Arrays
-from mmprobe.probes.circuits.find_circuit import mean_effects
 from mmprobe.probes.circuits.finished_pairs import Samples, describe, list_samples, measure_pairs
 from mmprobe.probes.circuits.graph import Graph
 from mmprobe.probes.circuits.node_pair import LOGIT_DIFFERENCE, NodePair
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
 from mmprobe.samples import image_sets
-from mmprobe.stats.intervals import sums_interval
+from mmprobe.stats.estimate import estimate_from_sums, estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the edges, as in MIB
 RANKINGS = ("score", "magnitude", "random")
@@ -100,9 +100,11 @@ def evaluate_circuit(
         raise InputError("clean and corrupt: the prompts have the same metric, so no edge matters")
     out = xr.Dataset(coords={"ranking": list(RANKINGS), "share": list(shares)})
     out["n_kept"] = ("share", _count_kept(shares, np.argwhere(measured.graph.edges)))
-    _add(out, "faithfulness", ("ranking", "share"), _faithfulness, sums, groups)
+    faithfulness = estimate_from_sums(_faithfulness, sums, groups)
+    out.update(faithfulness.variables("faithfulness", ("ranking", "share")))
     for name, ranking in (("cpr", 0), ("cmd", 1), ("cpr_random", 2), ("cmd_random", 2)):
-        _add(out, name, (), partial(_area, shares, ranking, name[:3] == "cmd"), sums, groups)
+        area = partial(_area, shares, ranking, name[:3] == "cmd")
+        out.update(estimate_from_sums(area, sums, groups).variables(name))
     out["metric_clean"], out["metric_corrupt"] = (((), value) for value in sums[:, -2:].mean(0))
     out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "circuit_faithfulness"}
     return out
@@ -161,8 +163,7 @@ def patch_edges(
             "destination": ("edge", [destination for _, destination in edges]),
         }
     )
-    for end, array in zip(("", "_low", "_high"), mean_effects(values, image_sets(clean)), strict=True):
-        out[f"effect{end}"] = ("edge", array)
+    out.update(estimate_mean(values, image_sets(clean), QUANTITY).variables("effect", "edge"))
     out["effect_by_pair"] = (("edge", "pair"), values.T)
     out.attrs = describe(model, measured, clean, corrupt) | {"analysis": "edge_patching"}
     return out
@@ -215,17 +216,3 @@ def _area(shares: Sequence[float], ranking: int, distance: bool, sums: np.ndarra
     """Return the area under the faithfulness of one ranking, or between 1 and it."""
     curve = _faithfulness(sums)[..., ranking, :]
     return np.asarray(np.trapezoid(np.abs(1 - curve) if distance else curve, shares, axis=-1))
-
-
-def _add(
-    out: xr.Dataset,
-    name: str,
-    dims: tuple[str, ...],
-    combine: Callable[[np.ndarray], np.ndarray],
-    sums: np.ndarray,
-    groups: np.ndarray,
-) -> None:
-    """Add a statistic of sums over pairs with its interval."""
-    low, high = sums_interval(combine, sums, groups)
-    for end, values in (("", combine(sums.sum(0))), ("_low", low), ("_high", high)):
-        out[name + end] = (dims, values)

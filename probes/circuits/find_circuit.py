@@ -19,7 +19,8 @@ from mmprobe.probes.circuits.node_pass import NodePass
 from mmprobe.probes.components.metrics import Metric
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, Answer
 from mmprobe.samples import image_sets
-from mmprobe.stats.intervals import QUANTITY, mean_interval
+from mmprobe.stats.estimate import estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 
 def find_circuit(
@@ -114,25 +115,17 @@ def find_circuit(
     return out
 
 
-def mean_effects(values: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the mean of effects [pair, ...] and its interval, without width where all pairs are equal."""
-    return values.mean(0), *mean_interval(values, groups, QUANTITY)
-
-
 def _summarise(graph: Graph, scores: np.ndarray, groups: np.ndarray) -> xr.Dataset:
     """Return means of scores [pair, source, destination] with intervals."""
     out = xr.Dataset(coords=_node_coordinates("source", graph.sources))
     out = out.assign_coords(_node_coordinates("destination", graph.destinations))
     edges = graph.edges
-    of_edges = mean_effects(scores[:, edges], groups)
-    of_nodes = mean_effects(scores.sum(2), groups)
-    for end, on_edges, on_nodes in zip(("", "_low", "_high"), of_edges, of_nodes, strict=True):
+    of_edges = estimate_mean(scores[:, edges], groups, QUANTITY).variables("score")
+    of_nodes = estimate_mean(scores.sum(2), groups, QUANTITY).variables("node_score", "source")
+    for name, (_, on_edges) in of_edges.items():
         matrix = np.full(edges.shape, np.nan)
         matrix[edges] = on_edges
-        out[f"score{end}"], out[f"node_score{end}"] = (
-            (("source", "destination"), matrix),
-            ("source", on_nodes),
-        )
+        out[name], out[f"node_{name}"] = (("source", "destination"), matrix), of_nodes[f"node_{name}"]
     return out
 
 

@@ -14,7 +14,7 @@ from mmprobe.interventions import generate_batch
 from mmprobe.models import Model
 from mmprobe.models.shared_prefix import PrefixStore, prefix_key
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.intervals import mean_interval
+from mmprobe.stats.estimate import estimate_rows
 
 CONCLUSION = "Therefore:"
 ReadVerdict = Callable[[str], Hashable | None]
@@ -221,12 +221,9 @@ def _collect(
     out = xr.Dataset(coords={"test": list(verdicts), "sample": [sample.id for sample in samples]})
     out["changed"] = (("test", "sample"), changed)
     out["verdict"] = (("test", "sample"), texts.astype(str))
-    read = np.isfinite(changed)
-    rows = [(values[mask], groups[mask]) for values, mask in zip(changed, read, strict=True)]
-    ends = np.array([[float(end) for end in mean_interval(values, number)] for values, number in rows])
-    out["share"] = ("test", np.array([values.mean() if len(values) else np.nan for values, _ in rows]))
-    out["low"], out["high"] = ("test", ends[:, 0]), ("test", ends[:, 1])
-    out["n"] = ("test", read.sum(1))
+    share = estimate_rows(changed, groups)
+    for name, numbers in {"share": share.value, "low": share.low, "high": share.high, "n": share.n}.items():
+        out[name] = ("test", numbers)
     out["answer"] = ("sample", np.array(answers, dtype=str))
     out.attrs = {
         "analysis": "chain_tests",

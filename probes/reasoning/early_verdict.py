@@ -20,6 +20,7 @@ from mmprobe.probes.cross_validation import (
 from mmprobe.probes.reasoning.chain_tests import CONCLUSION, split_chain
 from mmprobe.probes.targets import select_classes
 from mmprobe.samples import Sample
+from mmprobe.stats.estimate import Estimate, stack_estimates
 from mmprobe.stats.folds import shuffle_within_folds
 
 MINIMUM = 20  # answers of each verdict; our choice
@@ -95,14 +96,18 @@ def early_verdict(
         verdicts = ", ".join(map(str, classes))
         raise NotApplicable(f"{run.path}: there are the verdicts {verdicts}; the probe tells two apart")
     out = xr.Dataset(coords={"point": list(vectors), "layer": layers})
-    values = np.full((4, len(vectors), len(layers)), np.nan)
+    unknown = np.full(len(layers), np.nan)
+    aucs, shuffled = (
+        [Estimate(unknown, unknown, unknown)] * len(vectors),
+        np.full((len(vectors), len(layers)), np.nan),
+    )
     counts = []
     for row, by_name in enumerate(tqdm(vectors.values(), desc="early_verdict", unit="point", disable=None)):
         names = [name for name in by_name if labels[name] in classes]
         counts.append(len(names))
         if min(sum(labels[name] == label for name in names) for label in classes) >= minimum:
             stacked = np.array([by_name[name] for name in names])
-            values[:, row] = _read_layers(
+            aucs[row], shuffled[row] = _read_layers(
                 stacked,
                 [labels[name] for name in names],
                 [samples[name] for name in names],
@@ -111,8 +116,8 @@ def early_verdict(
                 seed,
                 str(run.path),
             )
-    for name, numbers in zip(("auc", "auc_low", "auc_high", "auc_shuffled"), values, strict=True):
-        out[name] = (("point", "layer"), numbers)
+    out.update(stack_estimates(aucs).variables("auc", ("point", "layer")))
+    out["auc_shuffled"] = (("point", "layer"), shuffled)
     out["n"] = ("point", np.array(counts))
     out.attrs = {
         "analysis": "early_verdict",
@@ -149,15 +154,16 @@ def _read_layers(
     folds: int,
     seed: int,
     where: str,
-) -> np.ndarray:
-    """Return the AUC, its low and high end, and its mean over shuffles, [4, layer]."""
+) -> tuple[Estimate[np.ndarray], np.ndarray]:
+    """Return the AUC [layer] with its interval, and its mean over shuffles [layer]."""
     split = split_samples(samples, labels, classes, folds, seed, where)
     rng = np.random.default_rng(seed)
     shuffles = [shuffle_within_folds(split.truth, split.groups, split.fold, rng) for _ in range(SHUFFLES)]
     auc = MEASURES.index("auc")
-    rows = []
+    measured, by_chance = [], []
     for layer in np.moveaxis(vectors, 1, 0):
         own, *shuffled = predict_held_out(layer, [split.truth, *shuffles], split.fold)
         chance = [compute_measures(p, truth)[auc, 0] for p, truth in zip(shuffled, shuffles, strict=True)]
-        rows.append([*measures_with_interval(own, split)[:, auc], np.mean(chance)])
-    return np.array(rows).T
+        measured.append(measures_with_interval(own, split)[auc])
+        by_chance.append(np.mean(chance))
+    return stack_estimates(measured), np.array(by_chance)

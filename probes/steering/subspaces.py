@@ -30,7 +30,7 @@ from mmprobe.models.devices import find_device
 from mmprobe.models.hooks import replace
 from mmprobe.models.prompt import build_batch
 from mmprobe.samples import Sample, image_sets
-from mmprobe.stats.intervals import mean_interval
+from mmprobe.stats.estimate import estimate_rows
 
 CONTROLS = ("learned", "random subspace", "arbitrary labels", "random initialisation")
 HELD_OUT = 0.5
@@ -132,11 +132,8 @@ def align_subspace(
     right["random subspace"] = task.choose(test, placebo, batch_size) == labels[test]
     unchanged = task.choose(test, torch.zeros_like(placebo), batch_size) == labels[test]
     matrix = np.array([right[name] for name in CONTROLS])
-    intervals = [mean_interval(row.astype(float), groups[test]) for row in matrix]
     out = xr.Dataset(coords={"control": list(CONTROLS), "pair": test})
-    out["accuracy"] = ("control", matrix.mean(1))
-    out["accuracy_low"] = ("control", np.array([float(low) for low, _ in intervals]))
-    out["accuracy_high"] = ("control", np.array([float(high) for _, high in intervals]))
+    out.update(estimate_rows(matrix, groups[test]).variables("accuracy", "control"))
     out["unchanged"] = ((), unchanged.mean())
     out["basis"] = (("hidden", "component"), bases["learned"].cpu().numpy())
     out["right"] = (("control", "pair"), matrix)
