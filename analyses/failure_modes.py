@@ -20,8 +20,7 @@ from mmprobe.analyses.attention_vs_activation import (
     read_maps,
     top_iou,
 )
-from mmprobe.analyses.named_things import find_mentions, read_things
-from mmprobe.analyses.regions import find_patches, mask_patches, random_masks
+from mmprobe.analyses.regions import find_mentions, find_patches, mask_patches, random_masks, read_things
 from mmprobe.analyses.token_activation import visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable

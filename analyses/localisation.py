@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from mmprobe.analyses.named_things import Things, find_mentions, read_things
-from mmprobe.analyses.regions import find_patches, mask_patches
+from mmprobe.analyses.regions import Things, find_mentions, find_patches, mask_patches, read_things
 from mmprobe.analyses.token_activation import activation_maps, read_logits, visual_positions
 from mmprobe.cache import Run, Trace
 from mmprobe.errors import InputError, NotApplicable

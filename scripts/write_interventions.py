@@ -33,7 +33,8 @@ from mmprobe.benchmarks.core.compare import SAGE_STAGES, Contender
 from mmprobe.interventions import load_method, method_names
 from mmprobe.models import Model
 from mmprobe.samples import image_sets
-from mmprobe.stats.intervals import QUANTITY, mean_interval
+from mmprobe.stats.estimate import estimate_mean
+from mmprobe.stats.intervals import QUANTITY
 
 PAGE = Path(__file__).parent.parent / "docs" / "interventions.md"
 BEGIN, END = (
@@ -120,9 +121,8 @@ def write_internals(model: Model, contenders: Sequence[Contender], folder: Path)
             if name != "plain":
                 differences = values - plain[measure]
                 known = np.isfinite(differences)
-                differences = differences[known]
-                low, high = mean_interval(differences, image_sets(samples)[known], QUANTITY)
-                text += f"<br>{write_difference(differences.mean(), low, high, 4)}"
+                difference = estimate_mean(differences[known], image_sets(samples)[known], QUANTITY)
+                text += f"<br>{write_difference(difference, 4)}"
             cells.append(text)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -62,15 +62,27 @@ class Estimate(Generic[Value]):
         value, low, high = (np.asarray(each)[index] for each in (self.value, self.low, self.high))
         return Estimate(value, low, high, self.n, self.sets)
 
+    @property
+    def sign(self) -> int:
+        """1 if the interval lies above 0, -1 if it lies below, 0 if it holds 0 or there is none.
+
+        Example:
+            >>> Estimate(0.5, 0.25, 0.75).sign, Estimate(-0.5, -1.0, 0.0).sign
+            (1, 0)
+        """
+        if not _is_finite(self.low) or not _is_finite(self.high):
+            return 0
+        return int(self.low > 0) - int(self.high < 0)
+
     def to_json(self) -> dict[str, Any]:
-        """Return value, low, high, n and sets for JSON, with None for what is undefined.
+        """Return value, low, high, n and, where they were counted, sets, for JSON; undefined numbers are None.
 
         Example:
             >>> Estimate(0.5, float("nan"), float("nan"), n=1).to_json()
-            {'value': 0.5, 'low': None, 'high': None, 'n': 1, 'sets': None}
+            {'value': 0.5, 'low': None, 'high': None, 'n': 1}
         """
         ends = {name: _to_json(getattr(self, name)) for name in ("value", "low", "high")}
-        return {**ends, "n": self.n, "sets": self.sets}
+        return {**ends, "n": _to_json(self.n)} | ({} if self.sets is None else {"sets": self.sets})
 
     def variables(
         self, name: str, dims: str | Sequence[str] = (), attrs: Mapping[str, Any] | None = None

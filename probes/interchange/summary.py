@@ -13,7 +13,7 @@ from mmprobe.models.prompt import decode_tokens
 from mmprobe.probes.interchange.token_classes import CLASSES, classify_tokens
 from mmprobe.samples import Region, Sample, image_sets
 from mmprobe.stats.estimate import Estimate, estimate_mean, estimate_rows
-from mmprobe.stats.intervals import QUANTITY, percentile_interval
+from mmprobe.stats.intervals import QUANTITY, percentile_interval, sums_interval
 from mmprobe.stats.labels import LABELS, label_masks, means_by_label
 
 UNUSED = 0.1  # nat a token; answers under it hardly depend on their images; our choice

@@ -17,8 +17,13 @@ from sklearn.metrics import roc_auc_score
 
 import mmprobe as mp
 from mmprobe.analyses import export
-from mmprobe.analyses.answer_features import FEATURES, compute_features, read_series
-from mmprobe.analyses.predict_unfaithful import held_out_scores, predict_unfaithful
+from mmprobe.analyses.predict_unfaithful import (
+    FEATURES,
+    compute_features,
+    held_out_scores,
+    predict_unfaithful,
+    read_series,
+)
 from mmprobe.benchmarks.synthetic.pairs import make_pairs
 from mmprobe.cache.schema import GROUP_NAMES
 from mmprobe.errors import NotApplicable

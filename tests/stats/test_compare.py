@@ -36,7 +36,7 @@ def test_permutation_p_is_near_the_exact_one():
     exact = np.mean(np.array(differences) >= observed - 1e-9)
     comparison = compare_groups(values, first, second)
     assert float(comparison.p) == pytest.approx(exact, abs=0.015)  # 3 standard errors of 9999 shuffles
-    assert float(comparison.difference) == pytest.approx(2.8)
+    assert float(comparison.value) == pytest.approx(2.8)
 
 
 def test_permutation_p_agrees_with_scipy():
@@ -48,7 +48,7 @@ def test_permutation_p_agrees_with_scipy():
 
 def test_groups_that_do_not_differ_have_p_1_and_no_effect_size():
     comparison = compare_groups(*groups([0.1] * 5, [0.1] * 7))
-    assert (float(comparison.difference), float(comparison.p)) == (pytest.approx(0), 1.0)
+    assert (float(comparison.value), float(comparison.p)) == (pytest.approx(0), 1.0)
     assert np.isnan(comparison.effect)
 
 

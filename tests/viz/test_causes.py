@@ -12,7 +12,7 @@ import xarray as xr
 from helpers.browser import heat_maps
 from playwright.sync_api import Page
 
-from mmprobe.analyses.export import analyses_folder, export, read_export
+from mmprobe.analyses.files import analyses_folder, export, read_export
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
 from mmprobe.stats.intervals import mean_interval

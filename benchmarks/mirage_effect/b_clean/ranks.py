@@ -61,7 +61,7 @@ def _rank_metric(
 ) -> Metric:
     value, low, high = row
     n = accuracy.n if value is not None else 0
-    return Metric(value, n, accuracy.coverage, low, high, direction, limits)
+    return Metric(value, low, high, n, coverage=accuracy.coverage, direction=direction, range=limits)
 
 
 def _with_intervals(compute: Callable[[np.ndarray], np.ndarray], n: int) -> list[list[float | None]]:

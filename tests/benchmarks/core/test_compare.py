@@ -133,7 +133,7 @@ def test_a_difference_needs_common_samples():
     twice = with_ids({"m": mean_metric([1.0, 0.0], "higher")}, "aa")["m"]
     for first, second in ((one, far), (one, None), (None, one), (one, nameless), (one, twice)):
         difference = paired_difference(first, second)
-        assert difference.n == 0 and np.isnan(difference[:3]).all()
+        assert difference.n == 0 and np.isnan([difference.value, difference.low, difference.high]).all()
     alone = with_ids({"m": mean_metric([1.0], "higher")}, "a")["m"]
     difference = paired_difference(one, alone)
     assert (difference.value, difference.n) == (0, 1) and np.isnan(difference.low)

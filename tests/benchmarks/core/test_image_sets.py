@@ -54,6 +54,6 @@ def test_the_unfaithful_share_of_pairs_has_the_width_of_pairs():
     sets = {name: number // 2 for number, name in enumerate(ids)}
     by_pair = mean_metric([float(not value) for value in faithful[::2]], "lower")
     grouped = with_groups(share, sets)["unfaithful"]
-    assert (grouped.value, grouped.n, grouped.n_groups) == (by_pair.value, 120, 60)
+    assert (grouped.value, grouped.n, grouped.sets) == (by_pair.value, 120, 60)
     assert (grouped.low, grouped.high) == (pytest.approx(by_pair.low), pytest.approx(by_pair.high))
     assert grouped.high - grouped.low > 1.3 * (share["unfaithful"].high - share["unfaithful"].low)
