@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from mmprobe.benchmarks.magic.benchmark import BENCHMARK
-from mmprobe.benchmarks.magic.boxes.numbering import number_regions
-from mmprobe.benchmarks.magic.boxes.regions import draw_regions, intersection
 from mmprobe.benchmarks.magic.data import load_questions
+from mmprobe.benchmarks.magic.numbering import number_regions
+from mmprobe.benchmarks.magic.regions import draw_regions, intersection
 from mmprobe.errors import InputError
 from mmprobe.samples import image_sets
 
