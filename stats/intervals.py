@@ -149,7 +149,7 @@ def sums_interval(
         True
     """
     counts = np.asarray(counts, float)
-    counted = (counts != 0).reshape(len(counts), -1).any(1)
+    counted = (counts != 0).any(tuple(np.arange(1, counts.ndim)))
     counts, groups = counts[counted], None if groups is None else np.asarray(groups)[counted]
     sums, sizes = sum_groups(counts, groups), sum_groups(np.ones(len(counts)), groups)
     with np.errstate(invalid="ignore", divide="ignore"):

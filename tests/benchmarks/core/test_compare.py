@@ -92,7 +92,7 @@ def test_every_metric_has_a_paired_difference(name, data):
             n_different += difference.value != 0
     assert n_different, "some metric differs between different answers"
     same = paired_difference(first[benchmark.headline[0]], first[benchmark.headline[0]])
-    assert same[:3] == (0, 0, 0)
+    assert (same.value, same.low, same.high) == (0, 0, 0)
 
 
 def compute_pope_metric(name: str, rows: list[dict[str, Any]]) -> float:
