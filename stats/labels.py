@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmprobe.stats.compare import MINIMUM, compare_groups
-from mmprobe.stats.estimate import estimate_mean, stack_estimates
+from mmprobe.stats.compare import MINIMUM, Comparison, compare_groups
+from mmprobe.stats.estimate import estimate_mean, read_estimate, stack_estimates
 from mmprobe.stats.intervals import Range
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 LABELS = ("all", "faithful", "unfaithful")
 
@@ -89,3 +92,21 @@ def compare_labels(
     names = ("unfaithful", "faithful")
     comparison = compare_groups(values, masks["unfaithful"], masks["faithful"], minimum, names, sets)
     return comparison.all_variables(suffix, dims), comparison.note
+
+
+def read_comparison(dataset: xr.Dataset, suffix: str = "") -> Comparison:
+    """Return the comparison that `compare_labels` made, from the variables of a data set.
+
+    Example:
+        >>> import xarray as xr
+        >>> masks = label_masks([True, False] * 5)
+        >>> variables, _ = compare_labels(np.arange(10.0), masks, ())
+        >>> dataset = xr.Dataset(variables | {"n_faithful": 5, "n_unfaithful": 5})
+        >>> read_comparison(dataset).value
+        1.0
+    """
+    difference = read_estimate(dataset, f"difference{suffix}")
+    tests = {name: dataset[f"{name}{suffix}"].values for name in ("effect", "p", "p_holm")}
+    first, second = (int(dataset[f"n_{label}"]) for label in ("unfaithful", "faithful"))
+    ends = {name: getattr(difference, name) for name in ("value", "low", "high")}
+    return Comparison(**ends, **tests, n=first + second, n_first=first, n_second=second)
