@@ -16,8 +16,8 @@ import xarray as xr
 
 from mmprobe.cache import Run
 from mmprobe.errors import InputError
-from mmprobe.lock import lock_file
-from mmprobe.whole_files import write_whole, writing_error
+from mmprobe.files import write_whole, writing_error
+from mmprobe.ledger import lock_file
 
 if TYPE_CHECKING:
     import networkx as nx

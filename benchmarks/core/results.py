@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mmprobe.benchmarks.core.jsonl import write_atomic
+from mmprobe.files import write_atomic
 from mmprobe.samples import Sample, image_sets
 from mmprobe.stats.estimate import Estimate
 from mmprobe.stats.intervals import mean_interval, sums_interval

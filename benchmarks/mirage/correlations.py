@@ -12,10 +12,10 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import pearsonr
 
-from mmprobe.benchmarks.core.jsonl import read_results, result_records
 from mmprobe.benchmarks.mirage.data import TOPICS
 from mmprobe.benchmarks.mirage.labels import KINDS
 from mmprobe.errors import InputError
+from mmprobe.files import read_results, result_records
 from mmprobe.stats.compare import PERMUTATIONS, holm
 from mmprobe.stats.intervals import CONFIDENCE
 
