@@ -13,8 +13,8 @@ import numpy as np
 import xarray as xr
 
 from mmprobe.diagnosis.battery.run import ANSWERS, MAX_NEW_TOKENS, MEASURES, run_battery
-from mmprobe.diagnosis.causes import load_thresholds
-from mmprobe.diagnosis.effects import Effect, measure_effects
+from mmprobe.diagnosis.causes import CAUSES, measure_causes
+from mmprobe.diagnosis.effects import Effect, Table, load_thresholds
 from mmprobe.diagnosis.rules import Named, find_verdict, name_causes
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.lock import lock_folder
@@ -64,7 +64,6 @@ class Diagnosis(NamedTuple):
 
     def to_dataset(self) -> xr.Dataset:
         """Return the scores [cause] with `low`, `high`, `n`, `named` and `threshold`, for the figure."""
-        named = load_thresholds().named
         out = xr.Dataset(coords={"cause": list(self.causes)})
         effects = [each.effect for each in self.causes.values()]
         for name in ("value", "low", "high", "n"):
@@ -72,7 +71,7 @@ class Diagnosis(NamedTuple):
                 "cause",
                 np.array([getattr(effect, name) for effect in effects], float),
             )
-        out["threshold"] = ("cause", [named[cause] for cause in self.causes])
+        out["threshold"] = ("cause", [CAUSES[cause].threshold for cause in self.causes])
         out["named"] = ("cause", [each.named is True for each in self.causes.values()])
         out["evidence"] = ("cause", ["\n".join(each.evidence) for each in self.causes.values()])
         out.attrs = {
@@ -139,22 +138,29 @@ def diagnose(
 
 def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sample]) -> Diagnosis:
     """Return the diagnosis from the records of `run_battery`."""
-    limits = load_thresholds()
-    measured = measure_effects(records, samples, limits)
-    causes = name_causes(measured, limits)
-    verdict, why = find_verdict(causes, measured.effects, limits)
-    answers = [
-        {
-            "id": record["id"],
-            "causes": [cause for cause in verdict if measured.answers[record["id"]].get(cause, 0) >= 0.5],
-            "scores": measured.answers[record["id"]],
-            "evidence": describe_answer(record),
-            "answer": record["answer"],
+    table = Table(records, samples, load_thresholds())
+    scores = measure_causes(table)
+    causes = name_causes(scores, table)
+    verdict, why = find_verdict(causes, table)
+    answers = []
+    for number, record in enumerate(records):
+        own = {
+            cause: round(score, 4)
+            for cause, each in scores.items()
+            if (score := each.answers[number]) is not None
         }
-        for record in records
-    ]
-    tests = [str(effect) for effect in [*measured.scores.values(), *measured.effects.values()]]
+        answers.append(
+            {
+                "id": record["id"],
+                "causes": [cause for cause in verdict if own.get(cause, 0) >= 0.5],
+                "scores": own,
+                "evidence": describe_answer(record),
+                "answer": record["answer"],
+            }
+        )
+    effects = [*(each.effect for each in scores.values()), *table.effects.values()]
     passes = sum(record["passes"] for record in records) / len(records)
+    tests = [str(effect) for effect in effects]
     return Diagnosis(model, causes, verdict, why, len(records), answers, tests, passes)
 
 

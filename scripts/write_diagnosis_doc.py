@@ -16,8 +16,9 @@ from mmprobe.benchmarks.core.jsonl import json_lines
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
 from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, read_rows, score_rows
-from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, Row, answers_auroc, score_tool
-from mmprobe.diagnosis.causes import ABOUT, CAUSES, IMPLIES, NEEDS, load_thresholds
+from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_auroc, score_tool
+from mmprobe.diagnosis.causes import CAUSES, find_implied
+from mmprobe.diagnosis.effects import load_thresholds
 from mmprobe.diagnosis.rules import CONTROL
 
 HELD_OUT = (3, 4)
@@ -140,14 +141,15 @@ its scores. A tool that needs labels, regions or pairs finds them in the samples
 
 def causes_table() -> str:
     """Return a table of the causes: what they are, how they are scored, the threshold and what the test needs."""
-    named = load_thresholds().named
     lines = ["| cause | what it is | score | named from | needs |", "|---|---|---|---|---|"]
-    for cause, about in CAUSES.items():
-        lines.append(f"| `{cause}` | {about} | {ABOUT[cause]} | {named[cause]:.0%} | {NEEDS[cause]} |")
+    lines += [
+        f"| `{name}` | {cause.about} | {cause.score} | {cause.threshold:.0%} | {cause.needs} |"
+        for name, cause in CAUSES.items()
+    ]
     return "\n".join(lines)
 
 
-def models_line(rows: list[Row]) -> str:
+def models_line(rows: list[ToolResult]) -> str:
     """Return how many models the scores are from, and of which causes."""
     parts = []
     for split in SPLITS:
@@ -176,7 +178,7 @@ def causes_auroc(scored: Scored, split: str) -> str:
     return "\n".join(lines)
 
 
-def seeds_table(rows: list[Row]) -> str:
+def seeds_table(rows: list[ToolResult]) -> str:
     """Return the scores of the diagnosis for each held-out seed alone."""
     own = [row for row in rows if row.tool == "diagnosis"]
     development = [row for row in own if row.split == DEVELOPMENT]
@@ -189,7 +191,7 @@ def seeds_table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def clean_test(rows: list[Row]) -> str:
+def clean_test(rows: list[ToolResult]) -> str:
     """Return in how many fresh models with another cause `decided-first` is named."""
     whole = [
         row for row in rows if row.tool == "diagnosis" and row.model.endswith(f"-{FRESH}") and not row.partial
@@ -200,13 +202,13 @@ def clean_test(rows: list[Row]) -> str:
     return f"it is named in {len(accused)} of {len(others)} models with another cause or none{which}"
 
 
-def misses_list(rows: list[Row]) -> str:
+def misses_list(rows: list[ToolResult]) -> str:
     """Return what the diagnosis says of each held-out model whose cause it does not name alone, and partial ones."""
     lines = []
     for row in sorted(rows, key=lambda row: row.model):
         if row.tool != "diagnosis" or row.split == DEVELOPMENT:
             continue
-        wanted, named = {row.cause, IMPLIES.get(row.cause)} - {None}, set(row.named or ())
+        wanted, named = {row.cause, find_implied(row.cause)} - {""}, set(row.named or ())
         if row.partial:
             lines.append(f"- `{row.model}` (partial): AUROC of answers {answers_auroc([row]):.2f}")
         elif named != wanted:

@@ -24,7 +24,7 @@ _CONCLUSION = re.compile(rf"(?:{'|'.join(CONCLUSIONS)})\b\W*", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
 
 
-class Answer(NamedTuple):
+class ParsedAnswer(NamedTuple):
     """A sample and what the model said.
 
     Attributes:
@@ -76,13 +76,13 @@ class Answer(NamedTuple):
         return [slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
 
 
-def make_answer(model: Model, sample: Sample, ids: Sequence[int]) -> Answer:
+def make_answer(model: Model, sample: Sample, ids: Sequence[int]) -> ParsedAnswer:
     """Return an answer from its token ids."""
     text = model.tokenizer.decode(list(ids), skip_special_tokens=True)
-    return Answer(sample, list(ids), text, decode_tokens(model, np.asarray(ids)))
+    return ParsedAnswer(sample, list(ids), text, decode_tokens(model, np.asarray(ids)))
 
 
-def answer_samples(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> list[Answer]:
+def answer_samples(model: Model, samples: Sequence[Sample], max_new_tokens: int) -> list[ParsedAnswer]:
     """Return the model's greedy answers, in one batch."""
     generated = generate_batch(model, samples, max_new_tokens=max_new_tokens)
     return [

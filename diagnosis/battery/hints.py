@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mmprobe.benchmarks.answers.yes_no import first_word
-from mmprobe.diagnosis.battery.answers import Answer
+from mmprobe.diagnosis.battery.answers import ParsedAnswer
 from mmprobe.diagnosis.battery.reading import read_answers
+from mmprobe.diagnosis.effects import OWN_HINT
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 
@@ -29,7 +30,6 @@ MOST_WORDS = 8  # of an answer that a hint can suggest as a whole; ours
 _OPPOSITE = {"yes": "no", "no": "yes"}
 _THERE_IS = re.compile(r"^(is|are) there (.+)\?$", re.IGNORECASE)
 _IS_SO = re.compile(r"^(is|are) (the (?:two )?\w+) (.+)\?$", re.IGNORECASE)
-OWN_HINT = "the question's own hint"
 
 
 class Choice(NamedTuple):
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
     words: tuple[str, str]
 
 
-def find_choice(model: Model, answer: Answer, others: Sequence[Answer]) -> Choice | None:
+def find_choice(model: Model, answer: ParsedAnswer, others: Sequence[ParsedAnswer]) -> Choice | None:
     """Return the model's answer and another one to a closed question; None if the question is open.
 
     Closed are answers that begin with yes or no, and those of up to eight words if there is another such answer to
@@ -138,7 +138,7 @@ def flip_suggestion(question: str, words: tuple[str, str]) -> tuple[str, str] | 
 
 
 def measure_hints(
-    model: Model, answers: Sequence[Answer], choices: Sequence[Choice | None], numbers: Sequence[int]
+    model: Model, answers: Sequence[ParsedAnswer], choices: Sequence[Choice | None], numbers: Sequence[int]
 ) -> list[list[dict[str, Any]]]:
     """Return for each answer and hint whether the answer is the suggested one, whichever is suggested.
 
@@ -175,7 +175,7 @@ def measure_hints(
 
 
 def _read_odds(
-    model: Model, rows: Sequence[tuple[Answer, Choice | None]], questions: Sequence[str]
+    model: Model, rows: Sequence[tuple[ParsedAnswer, Choice | None]], questions: Sequence[str]
 ) -> list[float]:
     """Return the log-odds of each own answer against the other one, after other questions about its images."""
     chats = [

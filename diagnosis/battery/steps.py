@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mmprobe.diagnosis.battery.answers import Answer
-from mmprobe.diagnosis.battery.reading import Reading, read_answers
+from mmprobe.diagnosis.battery.answers import ParsedAnswer
+from mmprobe.diagnosis.battery.reading import AnswerReading, read_answers
 from mmprobe.models import Model
 from mmprobe.models.chat import build_chat
 
@@ -55,9 +55,9 @@ def _shorten(steps: str) -> dict[str, str]:
 
 def measure_steps(
     model: Model,
-    answers: Sequence[Answer],
-    readings: Sequence[dict[str, Reading]],
-    donors: Sequence[Answer | None],
+    answers: Sequence[ParsedAnswer],
+    readings: Sequence[dict[str, AnswerReading]],
+    donors: Sequence[ParsedAnswer | None],
 ) -> list[dict[str, Any] | None]:
     """Return how each conclusion changes when its steps or its images are exchanged.
 
@@ -98,8 +98,8 @@ def measure_steps(
 
 def _read_chains(
     model: Model,
-    answers: Sequence[Answer],
-    readings: Sequence[dict[str, Reading]],
+    answers: Sequence[ParsedAnswer],
+    readings: Sequence[dict[str, AnswerReading]],
     chains: Sequence[_Chain],
     results: list[dict[str, Any] | None],
 ) -> None:

@@ -60,7 +60,7 @@ def _list_analyses() -> list[tuple[str, str]]:
 def _list_causes() -> list[tuple[str, str]]:
     from mmprobe.diagnosis.causes import CAUSES
 
-    return list(CAUSES.items())
+    return [(name, cause.about) for name, cause in CAUSES.items()]
 
 
 def _first_line(thing: object) -> str:

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmprobe.diagnosis.answer_scores import (
+from mmprobe.diagnosis.causes import (
+    CAUSES,
+    find_implied,
     find_usual_conclusion,
     score_decision,
     score_errors,
     score_following,
     score_forgetting,
 )
-from mmprobe.diagnosis.battery.hints import OWN_HINT
-from mmprobe.diagnosis.causes import CAUSES, IMPLIES, load_thresholds
 from mmprobe.diagnosis.diagnose import conclude
-from mmprobe.diagnosis.effects import Table
+from mmprobe.diagnosis.effects import OWN_HINT, Table, load_thresholds
 from mmprobe.samples import Sample
 
 LIMITS = load_thresholds()
@@ -102,7 +102,7 @@ def diagnose(records):
 @pytest.mark.parametrize("cause", PLANTED)
 def test_a_cause_is_named_and_no_other(cause):
     found = diagnose([record(number, **PLANTED[cause]) for number in range(SETS)])
-    expected = [name for name in CAUSES if name in (cause, IMPLIES.get(cause))]
+    expected = [name for name in CAUSES if name in (cause, find_implied(cause))]
     assert found.verdict == (expected or [cause]), found.why
     assert [name for name in CAUSES if found.causes[name].named] == expected
     assert set(found.causes) == set(CAUSES)
