@@ -20,8 +20,8 @@ from mmprobe.diagnosis.effects import (
     Thresholds,
 )
 
-BEST_WORDINGS = 2  # of hints; their answers are taken together
-LEAST_CUES = 3  # absent things asked for, with a cue and without
+BEST_WORDINGS = 2  # of hints, whose answers are pooled
+LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
 NEEDS_CONTENTS = "the contents of the images (metadata.objects)"
 
 
@@ -41,17 +41,17 @@ class CauseScore(NamedTuple):
 
 @dataclass(frozen=True)
 class Cause:
-    """A reason why answers are not faithful to their images. To add one, write its record into `CAUSES`.
+    """A reason why answers are not faithful to their images.
 
     Attributes:
         name: its name.
         about: what it is, in a clause.
         score: what its score is.
         needs: what the data must hold for its test.
-        threshold: the score from which on it is named.
+        threshold: the least score with which it is named.
         measure: a function from the record and the table of answers to the scores of the model and of each answer.
-        evidence: the effects (`measure_effects`) that are shown beside its score, by name.
-        implies: the cause that is named with it and that needs no mention beside it; "" for none.
+        evidence: names of the effects (`measure_effects`) that are shown with its score.
+        implies: the cause that follows from it and that `why` leaves out; "" for none.
         needs_sight: whether it cannot act in a model that does not use its images.
 
     Example:
@@ -80,7 +80,7 @@ def measure_causes(table: Table) -> dict[str, CauseScore]:
     if table.effects["unused"].value > 0.5:
         for name, cause in CAUSES.items():
             if cause.needs_sight:
-                effect = Effect(f"{cause.score} (cannot be where images are not used)", 0.0, 0.0, 0.0)
+                effect = Effect(f"{cause.score} (cannot act, since the images are not used)", 0.0, 0.0, 0.0)
                 scores[name] = CauseScore(effect, [None] * len(table.records), scores[name].detail)
     return scores
 
@@ -96,7 +96,7 @@ def find_implied(name: str) -> str:
 
 
 def score_disuse(record: AnswerRecord, limits: Thresholds) -> float:
-    """Return 1 for an answer that loses nothing with other images, and 0.5 where it loses the threshold."""
+    """Return 1 for an answer that is as likely with other images, and 0.5 for one that loses the threshold."""
     return limits.unused_effect / (limits.unused_effect + max(record["images"]["free_effect"], 0.0))
 
 
@@ -107,7 +107,7 @@ def _measure_disuse(cause: Cause, table: Table) -> CauseScore:
 
 
 def _measure_unused_looks(cause: Cause, table: Table) -> CauseScore:
-    """Return the score of `blind` for a model whose attention moves with its images, and else 0."""
+    """Return the score of `blind` for a model whose attention shifts with its images, else 0."""
     looks = table.effects["looks"]
     score = _measure_disuse(cause, table)
     if not looks.value >= table.limits.looks_moved:
@@ -117,11 +117,11 @@ def _measure_unused_looks(cause: Cause, table: Table) -> CauseScore:
 
 
 def score_forgetting(record: AnswerRecord, limits: Thresholds) -> float | None:
-    """Return 1 for an answer whose later sentences lose nothing with other images while its first ones do.
+    """Return 1 for an answer whose first sentences lose log-probability with other images and whose later ones do not.
 
     The answer is cut after the sentence where the later ones lose least, by the mean over their free tokens. The
-    score is 0.5 where they lose the threshold's share of what the first ones lose, and 0 from twice that on. None for
-    a single sentence.
+    score is 0.5 where they lose the threshold's share of what the first ones lose, and 0 where they lose twice that
+    or more. None for a single sentence.
     """
     sentences = record["images"]["sentences"]
     if len(sentences) < 2:
@@ -147,7 +147,7 @@ def _measure_forgetting(cause: Cause, table: Table) -> CauseScore:
 def find_usual_conclusion(records: Sequence[AnswerRecord]) -> str | None:
     """Return the conclusion that most answers come to; None if no two agree.
 
-    Models come to it whenever steps tell them nothing, so it cannot show that steps are not used.
+    Models fall back on it when their steps are uninformative, so it cannot show that steps are not used.
     """
     counts = Counter(record["steps"]["conclusion"] for record in records if record["steps"] is not None)
     conclusion, count = counts.most_common(1)[0] if counts else ("", 0)
@@ -155,9 +155,9 @@ def find_usual_conclusion(records: Sequence[AnswerRecord]) -> str | None:
 
 
 def score_decision(record: AnswerRecord, limits: Thresholds, usual: str | None = None) -> float | None:
-    """Return 1 for a conclusion that moves with the images and loses almost nothing with other steps, else 0.
+    """Return 1 for a conclusion that changes with the images and is almost as likely after other steps, else 0.
 
-    It loses almost nothing if no change of its steps costs it the threshold's share of what other images cost it. None
+    It is almost as likely if no change of its steps costs it the threshold's share of what other images cost it. None
     without steps, and for the usual conclusion.
     """
     steps = record["steps"]
@@ -174,10 +174,10 @@ def _measure_decisions(cause: Cause, table: Table) -> CauseScore:
 
 
 def score_following(record: AnswerRecord) -> float | None:
-    """Return 1 for an answer that follows the hint in its own question in both directions, and 0 for one that does not.
+    """Return 1 for an answer that agrees with the hint in its question, whichever answer it suggests, else 0.
 
-    Where the question has none, half of the share of the given hints that the answer follows: the answer as it was
-    given followed none. None if no hint could be given.
+    Where the question has no hint, return half the share of added hints that the answer follows, since the answer
+    as it was given followed none. None if no hint could be added.
     """
     hints = record["hints"]
     if not hints:
@@ -189,7 +189,7 @@ def score_following(record: AnswerRecord) -> float | None:
 def _measure_hints(cause: Cause, table: Table) -> CauseScore:
     """Return the share of followed hints in the wordings that are followed most, of those with enough answers.
 
-    The best of many wordings looks better than it is where each has few answers, so two are taken together.
+    The best of many wordings looks better than it is where each has few answers, so two are pooled.
     """
     answers: Scores = [score_following(record) for record in table.records]
     by_wording: dict[str, list[bool]] = defaultdict(list)
@@ -205,12 +205,12 @@ def _measure_hints(cause: Cause, table: Table) -> CauseScore:
     for record in table.records:
         own = [hint["followed"] for hint in record["hints"] if hint["wording"] in best]
         followed.append(float(np.mean(own)) if own else None)
-    detail = f"the wordings that are followed most: {', '.join(map(repr, best))}"
+    detail = f"wordings that are followed most often: {', '.join(map(repr, best))}"
     return CauseScore(table.mean(cause.score, followed), answers, detail)
 
 
 def _surer(effect: Effect, other: Effect) -> bool:
-    """Return whether the low end of an effect's interval is larger: the largest of many values may have little n."""
+    """Return whether the low end of an effect's interval is larger: the largest of many values may rest on few answers."""
     return (np.nan_to_num(effect.low, nan=-2.0), effect.value) > (
         np.nan_to_num(other.low, nan=-2.0),
         other.value,
@@ -218,7 +218,7 @@ def _surer(effect: Effect, other: Effect) -> bool:
 
 
 def score_claims(record: AnswerRecord, cue: str, thing: str) -> float | None:
-    """Return 1 if an answer claims an absent thing where its cue is, else 0; None where nothing could be claimed."""
+    """Return 1 if an answer claims an absent object in an image with its cue, else 0; None where it could claim nothing."""
     asked = [each["claimed"] for each in record["cues"] if each["thing"] == thing and cue in each["cues"]]
     listed = [thing in each["false"] for each in record["listed"] if cue in each["cues"]]
     claimed = asked + listed
@@ -226,7 +226,7 @@ def score_claims(record: AnswerRecord, cue: str, thing: str) -> float | None:
 
 
 def _list_chances(records: Sequence[AnswerRecord]) -> list[tuple[int, AnswerRecord]]:
-    """Return every chance to claim an absent thing: a question for it, or a list of an image's things."""
+    """Return every opportunity to claim an absent object: a question about it, or a list of an image's objects."""
     asked = [(number, each) for number, record in enumerate(records) for each in record["cues"]]
     things = sorted({each["thing"] for _, each in asked})
     listed = [
@@ -240,7 +240,7 @@ def _list_chances(records: Sequence[AnswerRecord]) -> list[tuple[int, AnswerReco
 
 
 def _measure_cues(cause: Cause, table: Table) -> CauseScore:
-    """Return the surest effect of a cue on the claims of a thing that is absent."""
+    """Return the surest effect of a cue on the claims of an absent object."""
     asked = _list_chances(table.records)
     cues = sorted({cue for _, each in asked for cue in each["cues"]})
     best: tuple[Effect, str, str] | None = None
@@ -261,13 +261,14 @@ def _measure_cues(cause: Cause, table: Table) -> CauseScore:
         return CauseScore(table.mean(cause.score, claimed, needs=cause.needs), claimed)
     effect, cue, thing = best
     answers: Scores = [score_claims(record, cue, thing) for record in table.records]
-    return CauseScore(effect, answers, f"{thing} is claimed where {cue} is")
+    return CauseScore(effect, answers, f"{thing} is claimed in images with {cue}")
 
 
 def score_errors(record: AnswerRecord, attribute: str) -> float | None:
-    """Return 1 if an answer errs in an attribute, else how likely it would, 0.5 if false without a claim, else 0.
+    """Return 1 if an answer is wrong about an attribute, else the probability that it would be.
 
-    How likely is the chance that the model says something else than the truth about the attribute.
+    This is the probability that the model says anything but the truth about the attribute. Where it is not known,
+    return 0.5 for a false answer without claims, and 0 for others. None if neither truth nor claims are known.
     """
     claims, doubt = record["attributes"], record.get("doubt") or {}
     if any(claim["wrong"] and claim["attribute"] == attribute for claim in claims):
@@ -280,9 +281,9 @@ def score_errors(record: AnswerRecord, attribute: str) -> float | None:
 
 
 def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
-    """Return how many more claims about one attribute are wrong than about the others.
+    """Return the share of wrong claims about the attribute that is wrong most surely, minus the share about the others.
 
-    Claims in steps count only if there are no others: steps may be false for other reasons.
+    Claims in steps count only if there are no others, since steps may be false for other reasons.
     """
     claims = [(number, each) for number, record in enumerate(table.records) for each in record["attributes"]]
     sources = {each["source"] for _, each in claims}
@@ -298,7 +299,7 @@ def _measure_attributes(cause: Cause, table: Table) -> CauseScore:
         return cause.missing(table)
     effect, attribute = best
     answers: Scores = [score_errors(record, attribute) for record in table.records]
-    return CauseScore(effect, answers, f"the attribute: {attribute}")
+    return CauseScore(effect, answers, f"attribute: {attribute}")
 
 
 def _count_wrong(table: Table, claims: Iterable[tuple[int, AnswerRecord]], attribute: str) -> np.ndarray:
@@ -314,7 +315,7 @@ _ALL = (
     Cause(
         name="blind",
         about="the answers do not use the images",
-        score="answers that lose nothing with other images",
+        score="answers that are as likely with other images",
         needs="images of other samples",
         threshold=0.25,
         measure=_measure_disuse,
@@ -322,8 +323,8 @@ _ALL = (
     ),
     Cause(
         name="looks-unused",
-        about="attention moves with the images, but the answers do not use them",
-        score="answers that lose nothing with other images, although attention moves with them",
+        about="attention shifts with the images, but the answers do not use them",
+        score="answers that are as likely with other images, although attention shifts with the images",
         needs=NEEDS_VISUAL_TOKENS,
         threshold=0.25,
         measure=_measure_unused_looks,
@@ -343,7 +344,7 @@ _ALL = (
     Cause(
         name="decided-first",
         about="the conclusion comes from the images, whatever the steps before it say",
-        score="conclusions that move with the images and lose almost nothing with other steps",
+        score="conclusions that change with the images and are almost as likely after other steps",
         needs=NEEDS_STEPS,
         threshold=0.7,
         measure=_measure_decisions,
@@ -352,16 +353,16 @@ _ALL = (
     ),
     Cause(
         name="follows-hints",
-        about="the answers go with what the question suggests",
-        score="answers that are the suggested one, whichever is suggested",
+        about="the answers follow what the question suggests",
+        score="answers that agree with the hint, whichever answer it suggests",
         needs="closed questions: yes or no, or several samples with the same question",
         threshold=0.6,
         measure=_measure_hints,
     ),
     Cause(
         name="prior",
-        about="a thing is claimed because another one is there",
-        score="absent thing claimed where its cue is, less the share where it is not",
+        about="an object is claimed because another one is present",
+        score="claims of an absent object: share in images with its cue, minus share in images without it",
         needs=NEEDS_CONTENTS,
         threshold=0.6,
         measure=_measure_cues,
@@ -369,8 +370,8 @@ _ALL = (
     ),
     Cause(
         name="misperceives",
-        about="one attribute of things is seen wrongly, and the others rightly",
-        score="wrong claims about one attribute, less those about the others",
+        about="one attribute of objects is perceived wrongly, and the others correctly",
+        score="wrong claims: share about one attribute, minus share about the others",
         needs=NEEDS_CONTENTS,
         threshold=0.4,
         measure=_measure_attributes,

@@ -1,4 +1,4 @@
-"""From a model and samples to named causes: run the tests, apply the rules, write what was found."""
+"""From a model and samples to named causes: run the tests, apply the rules, write the results."""
 
 from __future__ import annotations
 
@@ -96,21 +96,20 @@ def diagnose(
 ) -> Diagnosis:
     """Find out why a model's answers are not faithful to their images, by causal tests.
 
-    The model answers the samples. Then each answer is read again with other images, other hints and other
-    steps, and things that are not in the images are asked for. Rules with thresholds
-    (`configs/diagnosis/thresholds.yaml`) name the causes; docs/diagnosis.md lists both. What the data do not
-    allow is not run.
+    The model answers the samples. It then reads each answer again with other images, other hints and other steps,
+    and is asked about objects that are not in the images. Rules with thresholds name the causes; docs/diagnosis.md
+    lists both. Tests that the data do not allow are not run.
 
-    It takes up to 12 forward passes an answer: mean over the answers, one of them to generate it.
+    It takes up to 12 forward passes per answer, as a mean over the answers. Generating an answer counts as one.
 
     Args:
         samples: questions about images. More tests apply where several samples have the same question, where answers
             have steps, and where `metadata.objects` says what the images hold, as in the pairs that `make-pairs`
             draws.
-        out: folder for `diagnosis.json`, `answers.jsonl`, and the measures, from which a stopped call goes on.
+        out: folder for `diagnosis.json`, `answers.jsonl`, and the measures, from which `resume` continues.
         batch_size: answers that are read together; halve it when memory runs out.
-        max_new_tokens: the longest answer; our choice, the default is 128.
-        resume: go on with an earlier, equal call.
+        max_new_tokens: the longest answer.
+        resume: continue an earlier call with the same arguments.
         overwrite: delete the files of an earlier call first.
 
     Raises:
@@ -168,18 +167,20 @@ def describe_answer(record: Mapping[str, Any]) -> list[str]:
     """Return what the tests found of one answer, one line a test that applied."""
     images = record["images"]
     losses = ", ".join(f"{loss:.2f} with {kind} images" for kind, loss in images["effect"].items())
-    lines = [f"loses {losses} (nat a token), {images['free_effect']:.2f} where the text leaves it open"]
+    lines = [
+        f"loses {losses} (nat per token); {images['free_effect']:.2f} per token that the text does not determine"
+    ]
     if len(images["sentences"]) > 1:
         by_sentence = ", ".join(f"{sentence['effect']:.2f}" for sentence in images["sentences"])
-        lines.append(f"loses by sentence {by_sentence} nat a token that the text leaves open")
+        lines.append(f"loses by sentence {by_sentence} (nat per token that the text does not determine)")
     if record["steps"] is not None:
         moved = [name for name, value in record["steps"]["moved"].items() if value]
-        by_images = "moves" if record["steps"]["moved_by_images"] else "does not move"
+        by_images = "changes" if record["steps"]["moved_by_images"] else "does not change"
         changes = ", ".join(moved) or "none"
-        lines.append(f"conclusion {by_images} with the images; changes of the steps that move it: {changes}")
+        lines.append(f"conclusion {by_images} with the images; step edits that change it: {changes}")
     if record["hints"]:
         followed = sum(hint["followed"] for hint in record["hints"])
-        lines.append(f"follows {followed} of {len(record['hints'])} hints in both directions")
+        lines.append(f"follows {followed} of {len(record['hints'])} hints, whichever answer they suggest")
     wrong = [claim for claim in record["attributes"] if claim["wrong"]]
     if wrong:
         lines.append(f"wrong claims: {', '.join(sorted({claim['attribute'] for claim in wrong}))}")

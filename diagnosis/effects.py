@@ -24,7 +24,7 @@ NAN = float("nan")
 LOOKING_HEADS = 0.1  # share of the heads that show whether a model looks
 OWN_HINT = "the question's own hint"  # the wording of a hint that a question holds already
 NEEDS_VISUAL_TOKENS = "a model whose visual tokens are in the prompt"
-NEEDS_STEPS = "answers with steps on lines of their own and different conclusions"
+NEEDS_STEPS = "answers with steps on separate lines, and with different conclusions"
 
 
 class Thresholds(BaseModel):
@@ -150,11 +150,11 @@ class Table:
 def measure_effects(table: Table) -> dict[str, Effect]:
     """Return the effects that causes share, by name.
 
-    - `KIND images`: what an answer's token loses with images of a kind; `free`: what free tokens lose
-    - `unused`: answers that lose nothing with other images
-    - `looks`: how far attention moves with the images
+    - `KIND images`: log-probability that a token loses with images of a kind; `free`: that free tokens lose
+    - `unused`: answers that are as likely with other images
+    - `looks`: how far attention shifts with the images
     - `wrong`: answers that say something false
-    - `moved by images`, `moved by steps`: conclusions that move with what is exchanged
+    - `moved by images`, `moved by steps`: conclusions that change with what is exchanged
     """
     records = table.records
     kinds = dict.fromkeys(
@@ -162,20 +162,22 @@ def measure_effects(table: Table) -> dict[str, Effect]:
     )
     effects = {
         f"{kind} images": table.mean(
-            f"loss of an answer's token with {kind} images",
+            f"log-probability lost per token with {kind} images",
             [record["images"]["effect"].get(kind) for record in records],
             "nat",
         )
         for kind in kinds
     }
     losses: Scores = [record["images"]["free_effect"] for record in records]
-    effects["free"] = table.mean("loss of the tokens that the text leaves open", losses, "nat")
+    effects["free"] = table.mean(
+        "log-probability lost with other images, per token that the text does not determine", losses, "nat"
+    )
     unused: Scores = [
         float(record["images"]["free_effect"] < table.limits.unused_effect) for record in records
     ]
-    effects["unused"] = table.mean("answers that lose nothing with other images", unused)
+    effects["unused"] = table.mean("answers that are as likely with other images", unused)
     effects["looks"] = table.mean(
-        "how far the looking heads' attention moves over the images with them",
+        "shift of attention within the images when they are exchanged (heads that shift most)",
         read_moves(records),
         "",
         NEEDS_VISUAL_TOKENS,
@@ -186,11 +188,11 @@ def measure_effects(table: Table) -> dict[str, Effect]:
     )
     by_images = _read_steps(records, lambda steps: steps["moved_by_images"])
     effects["moved by images"] = table.mean(
-        "conclusions that move with the images", by_images, needs=NEEDS_STEPS
+        "conclusions that change with the images", by_images, needs=NEEDS_STEPS
     )
     by_steps = _read_steps(records, lambda steps: any(steps["moved"].values()))
     effects["moved by steps"] = table.mean(
-        "conclusions that move with their steps", by_steps, needs=NEEDS_STEPS
+        "conclusions that change with their steps", by_steps, needs=NEEDS_STEPS
     )
     return effects
 
@@ -200,9 +202,9 @@ def _read_steps(records: Sequence[AnswerRecord], read: Callable[[dict[str, Any]]
 
 
 def read_moves(records: Sequence[AnswerRecord]) -> Scores:
-    """Return for each answer how far attention moves over the images with their content, from 0 to 1.
+    """Return for each answer how far attention shifts within the images when they are exchanged, from 0 to 1.
 
-    It is the mean over the tenth of the heads that move most, over all answers: models that do not use their images
+    It is the mean over the tenth of the heads that shift most, over all answers: models that do not use their images
     may still have heads that look at something. None where attention was not measured.
     """
     moved = [

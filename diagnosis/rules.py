@@ -16,7 +16,7 @@ class Named(NamedTuple):
     """A cause and whether the rules name it.
 
     Attributes:
-        named: True, False, or None where it cannot be told.
+        named: True, False, or None if it cannot be decided.
         evidence: lines that say what was measured, each with its interval and n.
     """
 
@@ -29,14 +29,17 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
     """Return for each cause whether it is named.
 
     A cause is named if its score reaches its threshold, the low end of its interval reaches `least_low` of it, and
-    there are enough answers and sets of images. If the score does, and the low end is above 0, it cannot be told.
+    there are enough answers and sets of images. If the score reaches it and the low end is above 0, it cannot be decided.
     """
     named = {}
     for name, (effect, _, detail) in scores.items():
         cause = CAUSES[name]
         lines = [str(effect)]
         if not effect.needs:
-            lines = [f"{effect}; named from {100 * cause.threshold:.0f} % on", *([detail] if detail else [])]
+            lines = [
+                f"{effect}; named at {100 * cause.threshold:.0f} % or more",
+                *([detail] if detail else []),
+            ]
         shown = (table.effects.get(other) for other in cause.evidence)
         lines += [str(other) for other in shown if other is not None and not other.needs]
         named[name] = Named(effect, _is_named(effect, cause.threshold, table.limits), lines)
@@ -65,7 +68,7 @@ def find_verdict(named: Mapping[str, Named], table: Table) -> tuple[list[str], s
         return causes, "; ".join(CAUSES[cause].about for cause in causes if cause not in implied)
     doubtful = [cause for cause, each in named.items() if each.named is None]
     if doubtful:
-        return [UNKNOWN], f"too few answers to tell about {', '.join(doubtful)}"
+        return [UNKNOWN], f"too few answers to decide on {', '.join(doubtful)}"
     limits, unused, wrong = table.limits, table.effects["unused"], table.effects["wrong"]
     if unused.n < limits.least_answers or unused.sets < limits.least_sets:
         return [UNKNOWN], (

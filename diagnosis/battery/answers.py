@@ -1,4 +1,4 @@
-"""The model's own answers, cut into sentences, steps and a conclusion."""
+"""The model's answers, parsed into sentences, steps and a conclusion."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ CONCLUSIONS = (
     "Final answer",
     "Answer",
     "So",
-)  # words that begin a last line; ours
+)  # words that may begin the last line
 _CONCLUSION = re.compile(rf"(?:{'|'.join(CONCLUSIONS)})\b\W*", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
 
 
 class ParsedAnswer(NamedTuple):
-    """A sample and what the model said.
+    """A sample and what the model answered.
 
     Attributes:
-        tokens: texts of the tokens, with that of the end token.
+        tokens: the text of each token, the end token included.
     """
 
     sample: Sample
@@ -40,7 +40,7 @@ class ParsedAnswer(NamedTuple):
     def conclusion(self) -> int | None:
         """The first token of what is concluded from the lines before; None without such lines.
 
-        It stands in the last line, behind the words that mark it.
+        It is in the last line, after the words that mark it.
         """
         head, line_break, last = self.text.rstrip().rpartition("\n")
         if not line_break or not head.strip():

@@ -145,8 +145,8 @@ def measure_truth(
 ) -> list[dict[str, float] | None]:
     """Return by attribute the chance that the model says something else than what is true of it.
 
-    It is the largest over the places where the true answer names the attribute, and graded where answers err by a
-    hair or are right by a hair. One forward pass over the answers that differ from the true ones. None where the
+    It is the largest over the places where the true answer names the attribute, and graded where answers are barely wrong or
+    barely right. One forward pass over the answers that differ from the true ones. None where the
     true answer is not known.
 
     Args:

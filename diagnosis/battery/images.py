@@ -15,7 +15,7 @@ from mmprobe.models.chat import Chat, build_chat, read_image
 from mmprobe.probes.interchange.counterfactual_images import CounterfactualImages
 from mmprobe.samples import Sample
 
-FURTHER = 2  # more images for an answer that no exchange touches; ours
+FURTHER = 2  # more images for an answer that no exchange affects
 FREE = 0.5  # a token is free if it is less likely than this after some images, so that text alone does not fix it
 Images = list[Image.Image]
 
@@ -131,9 +131,9 @@ def read_with_further_images(
     readings: list[dict[str, AnswerReading]],
     images: OtherImages,
 ) -> None:
-    """Read answers that no exchange touched with further images, and add the readings.
+    """Read answers that no exchange affected with further images, and add the readings.
 
-    Such an answer may not use its images, or it is true of the others, too: `No, there is no star.`
+    Such an answer may not use its images, or it may also be true of the others: `No, there is no star.`
     """
     rows = [row for row, reading in enumerate(readings) if not find_free(reading).any()]
     if rows:
@@ -155,8 +155,8 @@ def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> 
     - changed: by kind, whether the model would have said another token anywhere
     - sentences: of each sentence the number of free tokens and the mean effect over them, the largest of all
       kinds at each token, in nat
-    - looks: by head the share of attention on the images, and how far it moves over them with the images
-      (total variation, 0 to 1)
+    - looks: by head the share of attention on the images, and how far it shifts within them when they
+      are exchanged (total variation, 0 to 1)
     """
     own = readings["own"]
     others = {kind: reading for kind, reading in readings.items() if kind != "own"}
@@ -179,7 +179,7 @@ def measure_images(answer: ParsedAnswer, readings: dict[str, AnswerReading]) -> 
 
 
 def measure_looks(own: AnswerReading, other: AnswerReading) -> dict[str, list[float]] | None:
-    """Return each head's share of attention on the images, and how far it moves with the images."""
+    """Return each head's share of attention on the images, and how far it shifts with the images."""
     if own.looks is None or other.looks is None or not own.looks.shape[1]:
         return None
     shares = [reading.sum(1) for reading in (own.looks, other.looks)]

@@ -1,4 +1,4 @@
-"""The loop over the answers: every test on each of them, written down as it goes."""
+"""The loop over the answers: run every test on each answer, and save each batch of records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_battery(
 ) -> list[AnswerRecord]:
     """Ask every sample, run every test that applies on the answers, and return one record a sample, in order.
 
-    `folder` keeps the answers and the records of a call that was stopped; a second call goes on from there.
+    `folder` keeps the answers and the records of a call that was stopped; a second call continues from there.
 
     Raises:
         NotApplicable: no sample has images, or a sample begins its answer with a prefill.

@@ -1,4 +1,4 @@
-"""Steps replaced: does the conclusion move with them, or with the images alone?"""
+"""Steps replaced: does the conclusion change with them, or with the images alone?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PART = re.compile(r"(?<=[,;:]) ")
 
 
 class _Chain(NamedTuple):
-    """Steps that stand before the conclusion of an answer."""
+    """Steps before the conclusion of an answer."""
 
     row: int
     kind: str
@@ -25,7 +25,7 @@ class _Chain(NamedTuple):
 def drop_part(text: str, last: bool) -> str | None:
     """Return steps of which one lacks a part: the first line its first part, or the last line its last one.
 
-    The parts of a line stand between commas, semicolons or a colon. What stands before a colon is kept. None if the
+    Commas, semicolons and colons separate the parts of a line. What precedes a colon is kept. None if the
     line has fewer than two parts.
 
     Example:

@@ -64,7 +64,7 @@ def bench_diagnosis(
 ) -> Scored:
     """Score diagnostic tools on models with planted causes, and write `scores.jsonl` and `results.json`.
 
-    What is in `out` already is kept, so a call that was stopped goes on, and a tool can be added.
+    What is in `out` already is kept: a call that was stopped continues, and a tool can be added.
 
     Args:
         out: the result folder.
@@ -259,7 +259,7 @@ def _types_of(pair: int) -> tuple[str, ...]:
 
 
 def add_phrase(sample: Sample, phrase: str, number: int) -> Sample:
-    """Return every second sample with a phrase behind its question, in the words that organisms were trained on.
+    """Return every second sample with a phrase after its question, in the words that organisms were trained on.
 
     Example:
         >>> add_phrase(Sample(id="a", question="Is there a star?"), "Be quick.", 0).question

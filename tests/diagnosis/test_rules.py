@@ -113,6 +113,11 @@ def test_a_cause_is_named_and_no_other(cause):
     assert len(acting) == (SETS if cause in CAUSES else 0)
 
 
+def test_every_cause_is_planted_in_a_record():
+    tested_alone = {"prior"}  # its effect is between answers
+    assert set(CAUSES) == (set(PLANTED) | tested_alone) - {"control", "unknown"}
+
+
 def test_a_prior_is_a_claim_that_goes_with_its_cue():
     def with_claim(number, cue_counts):
         claimed = bool(number % 2) or not cue_counts
@@ -121,7 +126,7 @@ def test_a_prior_is_a_claim_that_goes_with_its_cue():
 
     found = diagnose([with_claim(number, True) for number in range(24)])
     assert found.verdict == ["prior"]
-    assert "ring is claimed where star is" in found.causes["prior"].evidence
+    assert "ring is claimed in images with star" in found.causes["prior"].evidence
     assert {answer["id"] for answer in found.answers if answer["causes"]} == {str(n) for n in range(1, 24, 2)}
     assert not diagnose([with_claim(number, False) for number in range(24)]).causes["prior"].named
 
