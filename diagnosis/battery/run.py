@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mmprobe.benchmarks.core.jsonl import json_lines, write_atomic
-from mmprobe.benchmarks.synthetic.labels import check_sample
+from mmprobe.benchmarks.synthetic.check import check_sample
 from mmprobe.diagnosis.battery.answers import ParsedAnswer, answer_samples, make_answer
 from mmprobe.diagnosis.battery.attributes import measure_attributes, measure_truth
 from mmprobe.diagnosis.battery.cues import ask_cues, draw_questions, find_claims

@@ -28,7 +28,7 @@ from mmprobe.analyses import (
     residual_drift,
     sublayer_transitions,
 )
-from mmprobe.benchmarks.synthetic.labels import label_run
+from mmprobe.benchmarks.synthetic.check import label_run
 from mmprobe.cache import Run, open_run
 from mmprobe.diagnosis.battery.run import MAX_NEW_TOKENS
 from mmprobe.diagnosis.causes import CAUSES
