@@ -272,7 +272,9 @@ def main() -> None:
         if any(row.split == split for row in rows):
             parts += [scores_table(scored, split), causes_auroc(scored, split)]
     parts.append("## Held-out seeds apart\n\n" + seeds_table(rows))
-    parts.append("Held-out models that are not named correctly, and the partial ones:\n\n" + misses_list(rows))
+    parts.append(
+        "Held-out models that are not named correctly, and the partial ones:\n\n" + misses_list(rows)
+    )
     parts.append(
         WHY.format(decided_share=limits.decided_share, fresh=FRESH, clean_test=clean_test(rows)).rstrip()
     )
