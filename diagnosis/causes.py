@@ -19,6 +19,7 @@ from mmprobe.diagnosis.effects import (
     Table,
     Thresholds,
 )
+from mmprobe.registry import Registry
 
 BEST_WORDINGS = 2  # of hints, whose answers are pooled
 LEAST_CUES = 3  # questions about an absent object, in images with a cue and in images without it
@@ -92,7 +93,8 @@ def find_implied(name: str) -> str:
         >>> find_implied("looks-unused"), find_implied("control")
         ('blind', '')
     """
-    return CAUSES[name].implies if name in CAUSES else ""
+    cause = CAUSES.get(name)
+    return "" if cause is None else cause.implies
 
 
 def score_disuse(record: AnswerRecord, limits: Thresholds) -> float:
@@ -379,4 +381,5 @@ _ALL = (
         needs_sight=True,
     ),
 )
-CAUSES: dict[str, Cause] = {cause.name: cause for cause in _ALL}
+CAUSES: Registry[Cause] = Registry("cause", "causes", {cause.name: cause for cause in _ALL})
+"""Every cause by its name."""

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmprobe.benchmarks.core.benchmark import (
+    BENCHMARKS,
     Benchmark,
     Truth,
     answer_lengths,
-    find_benchmark,
     read_responses,
     truncated_share,
     with_options,
@@ -122,7 +122,7 @@ def evaluate(
     from mmprobe.benchmarks.core.perturbations import check_kind, paired_changes, perturb_answerer
 
     out = Path(out)
-    benchmark = with_options(find_benchmark(name), options)
+    benchmark = with_options(BENCHMARKS[name], options)
     behind_api = isinstance(model, str) and is_api(model)
     if behind_api and (trace or method != "plain"):
         raise InputError(f"model {model}: a model behind an API cannot be traced or changed")
@@ -243,7 +243,7 @@ def score(
         >>> score("pope", "coco_pope_random.json", "answers.jsonl", "results/pope").metrics["f1"]    # doctest: +SKIP
     """
     out = Path(out)
-    benchmark = with_options(find_benchmark(name), options)
+    benchmark = with_options(BENCHMARKS[name], options)
     with lock_folder(out, "scoring into it"):
         truth = load_truth(benchmark, data, out / "data")
         answers = (
@@ -323,7 +323,7 @@ def compare(
     from mmprobe.models.aliases import locate
 
     out = Path(out)
-    records = [find_benchmark(name) for name in benchmarks]
+    records = [BENCHMARKS[name] for name in benchmarks]
     if isinstance(model, str):
         locate(model)
     contenders = make_contenders(methods, ablate, sweep, perturbations)

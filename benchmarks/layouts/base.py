@@ -34,6 +34,11 @@ class Layout:
     matches: Callable[[Path], bool]
     read: Callable[[Path, Path], Lines]
 
+    @property
+    def about(self) -> str:
+        """One line about the layout."""
+        return f"As published; read by `bench {self.benchmark}`."
+
 
 def find_parquet(path: Path) -> list[Path]:
     """Return the parquet files of a path, of its folder or of `data/` in it. Of several splits, `test`."""

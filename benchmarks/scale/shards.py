@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mmprobe.benchmarks.core.benchmark import answer_lengths, find_benchmark, longest, with_options
+from mmprobe.benchmarks.core.benchmark import BENCHMARKS, answer_lengths, longest, with_options
 from mmprobe.benchmarks.core.load_data import load_truth
 from mmprobe.errors import InputError
 from mmprobe.lock import check_unlocked, lock_folder
@@ -74,7 +74,7 @@ def answer_shard(
     from mmprobe.traces.scale.shards import choose_part, finish_shard, merge_if_last
 
     out = Path(out)
-    benchmark = with_options(find_benchmark(name), options)
+    benchmark = with_options(BENCHMARKS[name], options)
     methods = load_methods(method, **parameters)
     locate(model)
     truth = load_truth(benchmark, data, out / "data", limit=limit)

@@ -25,7 +25,7 @@ from mmprobe.diagnosis.bench.scoring import (
     confusion,
     score_tool,
 )
-from mmprobe.diagnosis.bench.tools import Tool, ToolScores, load_tools
+from mmprobe.diagnosis.bench.tools import TOOLS, Tool, ToolScores
 from mmprobe.errors import InputError, NotApplicable
 from mmprobe.lock import lock_folder
 from mmprobe.models import Model, load_model
@@ -79,7 +79,8 @@ def bench_diagnosis(
     Example:
         >>> bench_diagnosis("results/tools", tools=["diagnosis", "chance"])      # doctest: +SKIP
     """
-    out, chosen, loaded = Path(out), list(names() if models is None else models), load_tools(tools)
+    out, chosen = Path(out), list(names() if models is None else models)
+    loaded = {name: TOOLS[name] for name in (TOOLS if tools is None else tools)}
     if not chosen:
         raise InputError(
             "bench diagnosis: no organisms ship with this copy; plant them with `make organisms`"

@@ -12,8 +12,7 @@ from __future__ import annotations
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from importlib.metadata import entry_points
+from functools import wraps
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,12 +32,11 @@ from mmprobe.cache import Run, open_run
 from mmprobe.diagnosis.battery.run import MAX_NEW_TOKENS
 from mmprobe.diagnosis.causes import CAUSES
 from mmprobe.diagnosis.diagnose import diagnose
-from mmprobe.errors import InputError, unknown_name
 from mmprobe.models import Model
+from mmprobe.registry import Registry
 from mmprobe.samples import Sample
 from mmprobe.traces import CaptureSpec, trace
 
-GROUP = "mmprobe.diagnosis_tools"
 CAPTURE = CaptureSpec(
     datasets=["attention/mass", "attention/leading", "attention/visual", "residual/post", "update/cos_mha",
               "update/cos_ffn", "update/kl", "ffn/gate_sum", "tam/logit", "tam/prompt"],
@@ -104,14 +102,20 @@ def read_run(model: Model, samples: Sequence[Sample]) -> Run:
     return _last[key][1]
 
 
-def suspect(read: Suspicion, model: Model, samples: Sequence[Sample]) -> ToolScores:
-    """Return the mean suspicion of the answers for every cause, and that of each answer."""
-    answers = {name: value for name, value in read(read_run(model, samples)).items() if np.isfinite(value)}
-    if not answers:
-        return ToolScores({}, passes=TRACED_PASSES)
-    mean = float(np.mean(list(answers.values())))
-    by_answer = {name: dict.fromkeys(CAUSES, value) for name, value in answers.items()}
-    return ToolScores(dict.fromkeys(CAUSES, mean), by_answer, passes=TRACED_PASSES)
+def reads_traces(suspect: Suspicion) -> Tool:
+    """Return the tool that suspects each cause by one number an answer, which it reads from the traces."""
+
+    @wraps(suspect)
+    def tool(model: Model, samples: Sequence[Sample]) -> ToolScores:
+        suspicions = suspect(read_run(model, samples)).items()
+        answers = {name: value for name, value in suspicions if np.isfinite(value)}
+        if not answers:
+            return ToolScores({}, passes=TRACED_PASSES)
+        mean = float(np.mean(list(answers.values())))
+        by_answer = {name: dict.fromkeys(CAUSES, value) for name, value in answers.items()}
+        return ToolScores(dict.fromkeys(CAUSES, mean), by_answer, passes=TRACED_PASSES)
+
+    return tool
 
 
 def _by_sample(values: xr.DataArray, sign: int) -> dict[str, float]:
@@ -128,8 +132,27 @@ def _deep(values: xr.DataArray) -> xr.DataArray:
     return values.isel(layer=slice(-max(1, round(values.sizes["layer"] / 3)), None))
 
 
-def _drift(run: Run) -> dict[str, float]:
-    """Return the drift of each pair's residual streams, for both of its answers."""
+@reads_traces
+def attention_share(run: Run) -> dict[str, float]:
+    """Suspect answers with little attention to the images."""
+    return _by_sample(attention_decay(run)["share_of_sample"], -1)
+
+
+@reads_traces
+def decay(run: Run) -> dict[str, float]:
+    """Suspect answers whose attention to the images falls over the steps."""
+    return _by_sample(attention_decay(run)["slope_of_sample"], -1)
+
+
+@reads_traces
+def authors_decay(run: Run) -> dict[str, float]:
+    """Suspect answers whose attention to the images falls over the steps, as the authors' code measures it."""
+    return _by_sample(attention_decay(run)["slope_authors_of_sample"], -1)
+
+
+@reads_traces
+def drift(run: Run) -> dict[str, float]:
+    """Suspect both answers of a pair whose residual streams drift apart."""
     cosine = _deep(residual_drift(run)["cosine"]).mean("layer").to_series()
     return {
         name: -float(cosine[pair])
@@ -138,8 +161,38 @@ def _drift(run: Run) -> dict[str, float]:
     }
 
 
-def _modes(model: Model, samples: Sequence[Sample]) -> ToolScores:
-    """Return the shares of the modes of false answers: blindness for blind, dissociation for the others."""
+@reads_traces
+def ffn_transitions(run: Run) -> dict[str, float]:
+    """Suspect answers in which the FFNs turn the residual stream."""
+    return _by_sample(_deep(sublayer_transitions(run)["cos_ffn"]), -1)
+
+
+@reads_traces
+def conflict(run: Run) -> dict[str, float]:
+    """Suspect answers in which attention and FFN promote different tokens."""
+    return _by_sample(_deep(sublayer_transitions(run)["kl"]), 1)
+
+
+@reads_traces
+def attention_activation_overlap(run: Run) -> dict[str, float]:
+    """Suspect answers whose attention and token activation maps show different places."""
+    return _by_sample(attention_vs_activation(run)["iou"], -1)
+
+
+@reads_traces
+def activation_mass(run: Run) -> dict[str, float]:
+    """Suspect answers whose token activation maps are weak in the regions asked about."""
+    return _by_sample(attention_vs_activation(run)["region_mass_activation"], -1)
+
+
+@reads_traces
+def predicted(run: Run) -> dict[str, float]:
+    """Suspect answers by the score of the regression that predicts unfaithful ones."""
+    return _by_sample(predict_unfaithful(run)["score"], 1)
+
+
+def modes(model: Model, samples: Sequence[Sample]) -> ToolScores:
+    """Name the modes of false answers: blindness for blind, dissociation for the other causes."""
     ds = failure_modes(read_run(model, samples), draws=50)
     shares = ds["share"].to_series()
     others = dict.fromkeys(CAUSES, float(shares["dissociation"]))
@@ -154,54 +207,22 @@ def _modes(model: Model, samples: Sequence[Sample]) -> ToolScores:
     )
 
 
-def _predict(run: Run) -> dict[str, float]:
-    ds = predict_unfaithful(run)
-    return _by_sample(ds["score"], 1)
-
-
-SUSPICIONS: dict[str, Suspicion] = {
-    "attention-share": lambda run: _by_sample(attention_decay(run)["share_of_sample"], -1),
-    "attention-decay": lambda run: _by_sample(attention_decay(run)["slope_of_sample"], -1),
-    "attention-decay-authors": lambda run: _by_sample(attention_decay(run)["slope_authors_of_sample"], -1),
-    "residual-drift": _drift,
-    "ffn-transitions": lambda run: _by_sample(_deep(sublayer_transitions(run)["cos_ffn"]), -1),
-    "conflict": lambda run: _by_sample(_deep(sublayer_transitions(run)["kl"]), 1),
-    "attention-vs-activation": lambda run: _by_sample(attention_vs_activation(run)["iou"], -1),
-    "tam-mass": lambda run: _by_sample(attention_vs_activation(run)["region_mass_activation"], -1),
-    "predict-unfaithful": _predict,
-}
-TOOLS: dict[str, Tool] = {
-    "diagnosis": run_diagnosis,
-    **{name: partial(suspect, read) for name, read in SUSPICIONS.items()},
-    "failure-modes": _modes,
-    "chance": guess,
-}
-
-
-def load_tools(names: Sequence[str] | None = None) -> dict[str, Tool]:
-    """Return tools by name: those that ship with mmprobe, and those of other packages.
-
-    Args:
-        names: the tools wanted; None for all.
-
-    Raises:
-        InputError: there is no such tool, or one cannot be imported.
-
-    Example:
-        >>> list(load_tools(["diagnosis", "chance"]))
-        ['diagnosis', 'chance']
-    """
-
-    tools = dict(TOOLS)
-    entered = {entry.name: entry for entry in entry_points(group=GROUP)}
-    chosen = [*tools, *(name for name in entered if name not in tools)] if names is None else list(names)
-    for name in chosen:
-        if name in tools:
-            continue
-        if name not in entered:
-            raise unknown_name("tool", name, [*tools, *entered])
-        try:
-            tools[name] = entered[name].load()
-        except Exception as error:  # the package of somebody else
-            raise InputError(f"tool {name!r}: cannot be imported ({error})") from None
-    return {name: tools[name] for name in chosen}
+TOOLS: Registry[Tool] = Registry(
+    "tool",
+    "diagnosis_tools",
+    {
+        "diagnosis": run_diagnosis,
+        "attention-share": attention_share,
+        "attention-decay": decay,
+        "attention-decay-authors": authors_decay,
+        "residual-drift": drift,
+        "ffn-transitions": ffn_transitions,
+        "conflict": conflict,
+        "attention-vs-activation": attention_activation_overlap,
+        "tam-mass": activation_mass,
+        "predict-unfaithful": predicted,
+        "failure-modes": modes,
+        "chance": guess,
+    },
+)
+"""Every diagnostic tool by its name."""

@@ -114,7 +114,7 @@ def compare(
     mmprobe.viz.write_figures(ds, out / "compare.html", (ds.attrs["model"], "comparison of methods"))
     files += [str(out / "compare.md"), str(out / "compare.html")]
     headline = [
-        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.find_benchmark(name).headline
+        f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
     ]
     shown = [metric for metric in headline if metric in ds["metric"].values]
     say({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)

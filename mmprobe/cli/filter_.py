@@ -63,7 +63,7 @@ def filter_by_votes(
       mmprobe filter --data questions.jsonl --limit 100 --voters openai/gpt-4o,qwen2.5-vl-7b --rounds 3 \\
         --out filtered
     """
-    from mmprobe.benchmarks.core.benchmark import find_benchmark
+    from mmprobe.benchmarks.core.benchmark import BENCHMARKS
     from mmprobe.benchmarks.core.evaluate import load_truth
     from mmprobe.benchmarks.judges.registry import open_judge
     from mmprobe.benchmarks.mmreason.voting import VOTES, filter_questions
@@ -74,7 +74,7 @@ def filter_by_votes(
     with lock_folder(out, "voting into it"):
         if overwrite:
             (out / VOTES).unlink(missing_ok=True)
-        truth = load_truth(find_benchmark("mmreason"), data, out / "data", limit=limit)
+        truth = load_truth(BENCHMARKS["mmreason"], data, out / "data", limit=limit)
 
         from mmprobe.benchmarks.mmreason.voting import ask_voters, check_voters
 

@@ -266,7 +266,7 @@ def say_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         n_unscored = sum(unscored.values())
         retry = "; call again to retry (bench with --resume)" if set(unscored) != {"disagreement"} else ""
         warn(f"the judge left {n_unscored} of {evaluation.judging['judged']} unscored: {reasons}{retry}")
-    headline = mmprobe.benchmarks.find_benchmark(evaluation.benchmark).headline
+    headline = mmprobe.benchmarks.BENCHMARKS[evaluation.benchmark].headline
     metrics, file = evaluation.metrics, evaluation.folder / "results.json"
     names = [each for name in (*headline, "unread", "truncated") for each in (name, f"{name}_change")]
     lines = [f"{name:24} {metrics[name]}, n = {metrics[name].n}" for name in names if name in metrics]
