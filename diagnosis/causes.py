@@ -72,7 +72,7 @@ class Cause:
 
     def missing(self, table: Table) -> CauseScore:
         """Return the score where the data do not allow the test."""
-        return CauseScore(Effect(self.score, needs=self.needs), [None] * len(table.records))
+        return CauseScore(Effect(name=self.score, needs=self.needs), [None] * len(table.records))
 
 
 def measure_causes(table: Table) -> dict[str, CauseScore]:
@@ -81,7 +81,8 @@ def measure_causes(table: Table) -> dict[str, CauseScore]:
     if table.effects["unused"].value > 0.5:
         for name, cause in CAUSES.items():
             if cause.needs_sight:
-                effect = Effect(f"{cause.score} (cannot act, since the images are not used)", 0.0, 0.0, 0.0)
+                words = f"{cause.score} (cannot act, since the images are not used)"
+                effect = Effect(name=words, value=0.0, low=0.0, high=0.0)
                 scores[name] = CauseScore(effect, [None] * len(table.records), scores[name].detail)
     return scores
 

@@ -160,9 +160,9 @@ def conclude(model: str, records: Sequence[dict[str, Any]], samples: Sequence[Sa
                 "answer": record["answer"],
             }
         )
-    effects = [*(each.effect for each in scores.values()), *table.effects.values()]
     passes = sum(record["passes"] for record in records) / len(records)
-    tests = [str(effect) for effect in effects]
+    effects = [*(each.effect for each in scores.values()), *table.effects.values()]
+    tests = [effect.describe() for effect in effects]
     return Diagnosis(model, causes, verdict, why, len(records), answers, tests, passes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -13,9 +12,9 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from mmprobe.analyses.held_out import image_groups
-from mmprobe.analyses.intervals import QUANTITY, mean_interval, share_interval
-from mmprobe.samples import Sample
+from mmprobe.samples import Sample, image_sets
+from mmprobe.stats.estimate import Estimate, estimate_mean, subtract_shares
+from mmprobe.stats.intervals import QUANTITY, share_interval
 
 AnswerRecord = dict[str, Any]
 """What the battery measures of one answer: a line of `measures.jsonl`."""
@@ -57,28 +56,31 @@ def load_thresholds() -> Thresholds:
     return Thresholds.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
 
 
-@dataclass(frozen=True)
-class Effect:
-    """One number that a test gives for a model.
+@dataclass(frozen=True, kw_only=True)
+class Effect(Estimate[float]):
+    """One number that a test gives for a model, with its interval; NaN if the test did not run.
 
     Attributes:
         name: what the number is.
-        value, low, high: the number and its 95 % interval over sets of images; NaN if the test did not run.
-        n, sets: numbers of answers and of sets of images.
         unit: share, nat, or "" for a plain number.
         needs: what the data would need for the test; "" if it ran.
     """
 
-    name: str
     value: float = NAN
     low: float = NAN
     high: float = NAN
-    n: int = 0
     sets: int = 0
+    name: str
     unit: str = "share"
     needs: str = ""
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
+        """Return a line: what the number is, the number with its interval, and n; or what the test needs.
+
+        Example:
+            >>> Effect(name="answers that change", value=0.5, low=0.25, high=0.75, n=12).describe()
+            'answers that change: 50 % [25, 75], n = 12'
+        """
         if self.needs:
             return f"{self.name}: not run; it needs {self.needs}"
         share = self.unit == "share"
@@ -95,14 +97,14 @@ class Table:
 
     Attributes:
         records: one an answer, from the battery.
-        groups: the set of images of each, int [answer].
+        sets: the set of images of each, int [answer].
         limits: the thresholds.
     """
 
     def __init__(self, records: Sequence[AnswerRecord], samples: Sequence[Sample], limits: Thresholds):
         by_id = {sample.id: sample for sample in samples}
         self.records = list(records)
-        self.groups = image_groups([by_id[record["id"]] for record in records])
+        self.sets = image_sets([by_id[record["id"]] for record in records])
         self.limits = limits
 
     @cached_property
@@ -114,37 +116,25 @@ class Table:
         """Return the mean of the values that are not None, one an answer."""
         kept = np.array([value is not None for value in values], bool)
         if not kept.any():
-            return Effect(name, unit=unit, needs=needs)
+            return Effect(name=name, unit=unit, needs=needs)
         numbers = np.array([value for value in values if value is not None], float)
-        low, high = mean_interval(numbers, self.groups[kept], None if unit == "share" else QUANTITY)
-        ends = (float(low), float(high))
-        return Effect(name, float(numbers.mean()), *ends, len(numbers), self._sets(kept), unit)
+        mean = estimate_mean(numbers, self.sets[kept], None if unit == "share" else QUANTITY)
+        return Effect(name=name, unit=unit, **vars(mean))
 
     def difference(self, name: str, counts: np.ndarray, needs: str) -> Effect:
-        """Return the difference of two shares, from counts [answer, 4]: successes and trials of both.
-
-        The interval is Newcombe's (1998, method 10) from the shares' own intervals over sets of images.
-        """
+        """Return the difference of two shares, from counts [answer, 4]: successes and trials of both."""
         total = counts.sum(0)
         if not (total[1] and total[3]):
-            return Effect(name, needs=needs)
-        (first, low_1, high_1), (second, low_2, high_2) = (
-            self._share(counts[:, side : side + 2]) for side in (0, 2)
-        )
-        difference = first - second
-        low = max(difference - math.hypot(first - low_1, high_2 - second), -1.0)
-        high = min(difference + math.hypot(high_1 - first, second - low_2), 1.0)
-        return Effect(name, difference, low, high, int(total[1]), self._sets(counts[:, 1] > 0))
+            return Effect(name=name, needs=needs)
+        first, second = (self._share(counts[:, side : side + 2]) for side in (0, 2))
+        return Effect(name=name, **vars(subtract_shares(first, second)))
 
-    def _share(self, counts: np.ndarray) -> tuple[float, float, float]:
-        """Return a share and the ends of its interval, from successes and trials [answer, 2]."""
-        sums = np.array([counts[self.groups == group].sum(0) for group in set(self.groups.tolist())])
+    def _share(self, counts: np.ndarray) -> Estimate[float]:
+        """Return a share, from successes and trials [answer, 2]."""
+        sums = np.array([counts[self.sets == number].sum(0) for number in set(self.sets.tolist())])
         sums = sums[sums[:, 1] > 0]
-        low, high = share_interval(sums[:, 0], sums[:, 1])
-        return float(sums[:, 0].sum() / sums[:, 1].sum()), float(low), float(high)
-
-    def _sets(self, kept: np.ndarray) -> int:
-        return len(set(self.groups[kept].tolist()))
+        (successes, trials), (low, high) = sums.sum(0), share_interval(sums[:, 0], sums[:, 1])
+        return Estimate(float(successes / trials), float(low), float(high), int(trials), len(sums))
 
 
 def measure_effects(table: Table) -> dict[str, Effect]:

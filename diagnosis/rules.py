@@ -34,14 +34,14 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
     named = {}
     for name, (effect, _, detail) in scores.items():
         cause = CAUSES[name]
-        lines = [str(effect)]
+        lines = [effect.describe()]
         if not effect.needs:
             lines = [
                 f"{effect}; named at {100 * cause.threshold:.0f} % or more",
                 *([detail] if detail else []),
             ]
         shown = (table.effects.get(other) for other in cause.evidence)
-        lines += [str(other) for other in shown if other is not None and not other.needs]
+        lines += [other.describe() for other in shown if other is not None and not other.needs]
         named[name] = Named(effect, _is_named(effect, cause.threshold, table.limits), lines)
     return named
 

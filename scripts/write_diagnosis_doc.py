@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mmprobe.diagnosis.battery.hints import WORDINGS
 from mmprobe.diagnosis.battery.images import FURTHER
-from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, read_rows, score_rows
+from mmprobe.diagnosis.bench.run import SCORES, SPLITS, Scored, format_score, read_rows, score_rows
 from mmprobe.diagnosis.bench.scoring import DEVELOPMENT, ToolResult, answers_auroc, score_tool
 from mmprobe.diagnosis.causes import CAUSES, find_implied
 from mmprobe.diagnosis.effects import load_thresholds
@@ -183,7 +183,7 @@ def scores_table(scored: Scored, split: str) -> str:
     """Return a table with a row for each tool."""
     lines = [f"| tool, {split} | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name, own in scored.measures[split].items():
-        lines.append(f"| {name} | " + " | ".join(str(own[key]) for key in COLUMNS) + " |")
+        lines.append(f"| {name} | " + " | ".join(format_score(own[key]) for key in COLUMNS) + " |")
     return "\n".join(lines)
 
 
@@ -191,7 +191,9 @@ def causes_auroc(scored: Scored, split: str) -> str:
     """Return a table of the AUROC of each cause against control, by tool."""
     lines = [f"| AUROC, {split} | " + " | ".join(CAUSES) + " |", "|---" * (len(CAUSES) + 1) + "|"]
     for name, own in scored.measures[split].items():
-        lines.append(f"| {name} | " + " | ".join(str(own[f"auroc {cause}"]) for cause in CAUSES) + " |")
+        lines.append(
+            f"| {name} | " + " | ".join(format_score(own[f"auroc {cause}"]) for cause in CAUSES) + " |"
+        )
     return "\n".join(lines)
 
 
@@ -204,7 +206,7 @@ def seeds_table(rows: list[ToolResult]) -> str:
         chosen = [row for row in own if row.model.endswith(f"-{seed}")]
         if chosen:
             found = score_tool([*development, *chosen])
-            lines.append(f"| seed {seed} | " + " | ".join(str(found[key]) for key in COLUMNS) + " |")
+            lines.append(f"| seed {seed} | " + " | ".join(format_score(found[key]) for key in COLUMNS) + " |")
     return "\n".join(lines)
 
 

@@ -206,7 +206,7 @@ def test_the_interval_of_a_difference_is_newcombes():
     groups = [(1, 1)] * 56 + [(0, 1)] * 14, [(1, 1)] * 48 + [(0, 1)] * 32
     counts = np.array([(*row, 0, 0) for row in groups[0]] + [(0, 0, *row) for row in groups[1]], float)
     table = Table.__new__(Table)
-    table.groups = np.arange(len(counts))
+    table.sets = np.arange(len(counts))
     effect = table.difference("x", counts, "")
     assert (effect.value, effect.low, effect.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
     assert (effect.n, effect.sets) == (70, 70)
