@@ -16,7 +16,7 @@ from mmprobe.benchmarks.core.paired_bootstrap import paired_difference
 from mmprobe.benchmarks.core.perturbations import check_kind, perturb_answerer
 from mmprobe.benchmarks.core.results import Metric
 from mmprobe.benchmarks.core.runner import describe_generation, local_answerer, run_benchmark
-from mmprobe.benchmarks.judges.registry import LEXICAL
+from mmprobe.benchmarks.judges.judge import LEXICAL
 from mmprobe.errors import InputError
 from mmprobe.files import json_lines
 from mmprobe.interventions.parameters import parse_value
