@@ -36,10 +36,8 @@ def name_causes(scores: Mapping[str, CauseScore], table: Table) -> dict[str, Nam
         cause = CAUSES[name]
         lines = [effect.describe()]
         if not effect.needs:
-            lines = [
-                f"{effect}; named at {100 * cause.threshold:.0f} % or more",
-                *([detail] if detail else []),
-            ]
+            lines[0] += f"; named at {100 * cause.threshold:.0f} % or more"
+            lines += [detail] if detail else []
         shown = (table.effects.get(other) for other in cause.evidence)
         lines += [other.describe() for other in shown if other is not None and not other.needs]
         named[name] = Named(effect, _is_named(effect, cause.threshold, table.limits), lines)
