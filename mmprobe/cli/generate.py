@@ -12,7 +12,7 @@ import mmprobe
 from mmprobe.cli.options import (
     AsJson,
     Device,
-    DeviceMap,
+    DeviceMapOption,
     Dtype,
     MethodName,
     ModelName,
@@ -38,7 +38,7 @@ def generate(
     repetition_penalty: RepetitionPenalty = None,
     seed: Seed = 0,
     device: Device = "auto",
-    device_map: DeviceMap = None,
+    device_map: DeviceMapOption = None,
     dtype: Dtype = "auto",
     as_json: AsJson = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 from mmprobe.cli.options import AsJson, say, show_table
 from mmprobe.registry import Registry, load
 
-Kind = Literal[
+ListedKind = Literal[
     "benchmarks",
     "methods",
     "analyses",
@@ -22,7 +22,7 @@ Kind = Literal[
     "perturbations",
     "tools",
 ]
-KINDS: dict[Kind, str] = {
+KINDS: dict[ListedKind, str] = {
     "benchmarks": "mmprobe.benchmarks.core.benchmark:BENCHMARKS",
     "methods": "mmprobe.interventions.registry:METHODS",
     "analyses": "mmprobe.analyses:ANALYSES",
@@ -39,7 +39,7 @@ KINDS: dict[Kind, str] = {
 
 
 def list_names(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[ListedKind, typer.Argument(help="What to list.")],
     as_json: AsJson = False,
 ) -> None:
     """List benchmarks, methods, analyses, causes or another kind of things, each with one line.
@@ -60,7 +60,7 @@ def list_names(
     say({kind: listed}, show_table(("Name", "About"), rows), as_json)
 
 
-def _list(kind: Kind) -> list[tuple[str, str]]:
+def _list(kind: ListedKind) -> list[tuple[str, str]]:
     """Return the name of each thing of a kind, as the commands take it, and one line about it."""
     registry: Registry[Any] = load(KINDS[kind])
     dashed = kind in ("analyses", "probes")

@@ -33,7 +33,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 BatchSize = Annotated[int, typer.Option(help="Questions answered together.", min=1)]
 Capture = Annotated[str, typer.Option(help="What to record: default, full, or a YAML file.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-DeviceMap = Annotated[
+DeviceMapOption = Annotated[
     str | None,
     typer.Option(
         "--device-map",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from mmprobe.cache import Run
-    from mmprobe.viz.report.results import Results
+    from mmprobe.viz.report.results import ResultFolder
 
 
 def report(
@@ -84,7 +84,7 @@ def _name_sides(runs: list[Path]) -> list[str]:
 
 def _read(
     path: Path, model: str | None
-) -> tuple[Run | None, list[xr.Dataset], xr.Dataset | None, Results | None]:
+) -> tuple[Run | None, list[xr.Dataset], xr.Dataset | None, ResultFolder | None]:
     """Return the run of a path with its analyses and findings, and the results; None for what there is not."""
     from mmprobe.analyses import analyze_all, attention_vs_activation
     from mmprobe.analyses import findings as find_findings
