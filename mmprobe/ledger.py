@@ -25,11 +25,11 @@ from mmprobe.errors import InputError, option
 from mmprobe.files import (
     JsonRecord,
     append_lines,
+    check_readable,
     cut_torn_line,
     hash_file,
     json_lines,
     read_record,
-    regular_file,
     write_atomic,
     writing_error,
 )
@@ -336,7 +336,7 @@ def _hold(lock: Path, target: Path, task: str) -> Iterator[None]:
 def _read_note(note: Path) -> dict[str, str]:
     """Return what a lock's note says; nothing if there is none, or if a full disk or a kill cut it off."""
     try:
-        holder = json.loads(regular_file(note).read_text(encoding="utf-8"))
+        holder = json.loads(check_readable(note).read_text(encoding="utf-8"))
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(holder["since"]))
         return {key: str(holder[key]) for key in ("host", "process", "task")} | {"since": since}
     except (OSError, ValueError, KeyError, TypeError, OverflowError):

@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mmprobe.errors import InputError
-from mmprobe.files import Record, read_records, read_text, regular_file
+from mmprobe.files import Record, check_readable, read_records, read_text
 from mmprobe.notebook import show_fields
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def open_image(path: Path) -> Image.Image:
         UnidentifiedImageError: it has another format.
         OSError: it is not a regular file, or cannot be read.
     """
-    return Image.open(regular_file(path), formats=IMAGE_FORMATS)
+    return Image.open(check_readable(path), formats=IMAGE_FORMATS)
 
 
 def check_image(path: Path, where: str, any_depth: bool = False) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from anyio.lowlevel import RunVar
 
 from mmprobe.benchmarks.core.benchmark import Answer, Lengths, length_of, longest, sampling_of
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 from mmprobe.samples import Sample
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def inspect_message(message: ChatTurn) -> Any:
 def data_uri(path: Path) -> str:
     """Return a file as a base64 data URI."""
     media_type = mimetypes.guess_type(path.name)[0] or "image/png"
-    return f"data:{media_type};base64,{base64.b64encode(regular_file(path).read_bytes()).decode('ascii')}"
+    return f"data:{media_type};base64,{base64.b64encode(check_readable(path).read_bytes()).decode('ascii')}"
 
 
 def is_cut_off(stop_reason: str) -> bool | None:

@@ -13,7 +13,7 @@ import xarray as xr
 from torch import Tensor
 
 from mmprobe.errors import InputError
-from mmprobe.files import regular_file
+from mmprobe.files import check_readable
 from mmprobe.interventions.base import Method, MethodContext, MethodState
 from mmprobe.interventions.parameters import boolean, choice, file_name, integer, number
 from mmprobe.models import Model
@@ -128,7 +128,7 @@ def _make_direction(values: Sequence[Tensor]) -> StreamChange:
 def _read_file(path: Path, method: Steer, model: Model, where: str) -> xr.Dataset:
     hidden = model.hf.config.get_text_config().hidden_size
     try:
-        regular_file(path)
+        check_readable(path)
         if path.suffix == ".npy":
             ds = _label_array(np.load(path, allow_pickle=False), method, model, where)
         else:

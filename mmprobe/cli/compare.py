@@ -26,8 +26,8 @@ from mmprobe.cli.options import (
     Resume,
     SharedPrefix,
     choose_drawn,
+    print_result,
     read_device_map,
-    say,
     split_names,
 )
 from mmprobe.ledger import check_earlier
@@ -118,4 +118,4 @@ def compare(
         f"{name} {metric}" for name in names for metric in mmprobe.benchmarks.BENCHMARKS[name].headline
     ]
     shown = [metric for metric in headline if metric in ds["metric"].values]
-    say({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)
+    print_result({"files": files}, f"{markdown(ds, shown)}\n\nAll metrics: {out / 'compare.md'}", as_json)

@@ -20,8 +20,8 @@ from mmprobe.cli.options import (
     Seed,
     Settings,
     Temperature,
+    print_result,
     read_device_map,
-    say,
 )
 from mmprobe.interventions.parameters import parse_settings
 
@@ -70,4 +70,4 @@ def generate(
         repetition_penalty=repetition_penalty,
     )
     result = {"text": answer.text, "token_ids": answer.token_ids, "diagnostics": answer.diagnostics}
-    say(json.loads(json.dumps(result, default=str)), answer.text, as_json)
+    print_result(json.loads(json.dumps(result, default=str)), answer.text, as_json)

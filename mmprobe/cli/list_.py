@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mmprobe.cli.options import AsJson, say, show_table
+from mmprobe.cli.options import AsJson, print_result, show_table
 from mmprobe.registry import Registry, load
 
 ListedKind = Literal[
@@ -57,7 +57,7 @@ def list_names(
     ):  # in --only, analyses and probes are named alike; to import the probes takes seconds
         rows += [(name.replace("_", "-"), "A probe; needs the model.") for name in load(KINDS["probes"])]
     listed = [{"name": name, "about": about} for name, about in rows]
-    say({kind: listed}, show_table(("Name", "About"), rows), as_json)
+    print_result({kind: listed}, show_table(("Name", "About"), rows), as_json)
 
 
 def _list(kind: ListedKind) -> list[tuple[str, str]]:

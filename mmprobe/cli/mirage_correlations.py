@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mmprobe.cli.options import AsJson, check_out, say
+from mmprobe.cli.options import AsJson, check_out, print_result
 from mmprobe.errors import InputError
 
 
@@ -72,4 +72,4 @@ def mirage_correlations(
         for pair in pairs
     ]
     lines.append(f"All numbers: {out / 'mirage_correlations.csv'}")
-    say({"over": str(over), "pairs": pairs}, "\n".join(lines), as_json)
+    print_result({"over": str(over), "pairs": pairs}, "\n".join(lines), as_json)

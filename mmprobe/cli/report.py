@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmprobe.cli.analyze import load_functions
-from mmprobe.cli.options import AsJson, TracedModel, say, warn
+from mmprobe.cli.options import AsJson, TracedModel, print_result, warn
 from mmprobe.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def report(
                 raise InputError(f"{path}: has no traces; bench with --trace records them")
             sides.append(Side(name, run, datasets, results))
         file = write_side_by_side((sides[0], sides[1]), out)
-    say({"report": str(file)}, str(file), as_json)
+    print_result({"report": str(file)}, str(file), as_json)
 
 
 def _name_sides(runs: list[Path]) -> list[str]:

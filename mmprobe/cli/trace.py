@@ -29,8 +29,8 @@ from mmprobe.cli.options import (
     Temperature,
     WorkerCount,
     open_workers,
+    print_run,
     read_device_map,
-    say_run,
 )
 from mmprobe.errors import InputError
 from mmprobe.ledger import check_earlier, check_unlocked
@@ -138,4 +138,4 @@ def trace(
         shared_prefix=shared_prefix,
         pack_every=pack_every,
     )
-    say_run(run, as_json)
+    print_run(run, as_json)

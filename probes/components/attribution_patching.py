@@ -20,9 +20,9 @@ from mmprobe.probes.components.pairs import (
     AnswerPair,
     LogitMetric,
     PairBatch,
-    begin_at_change,
     find_places,
     read_pairs,
+    skip_unchanged_prefix,
 )
 from mmprobe.probes.teacher_forcing import MAX_NEW_TOKENS, GivenAnswer, float32_logits
 from mmprobe.samples import Sample
@@ -129,7 +129,7 @@ def estimate_pairs(
         with torch.no_grad():
             batch = read_pairs(model, pairs, metric, max_new_tokens)
             named = find_places(batch, pairs, tokens)
-            batch, (changed,) = begin_at_change(batch, metric, [named])
+            batch, (changed,) = skip_unchanged_prefix(batch, metric, [named])
             values = _ComponentDifference(
                 read_components(batch.clean, kind), read_components(batch.corrupt, kind), changed
             )

@@ -32,12 +32,12 @@ from mmprobe.probes.components.pairs import (
     AnswerPair,
     LogitMetric,
     PairBatch,
-    begin_at_change,
     check_lengths,
     find_all_tokens,
     find_places,
     find_tokens,
     read_pairs,
+    skip_unchanged_prefix,
 )
 from mmprobe.probes.teacher_forcing import (
     GROUPS,
@@ -147,7 +147,7 @@ def patch_pairs(
     with float32_logits(model), torch.no_grad():
         batch = read_pairs(model, pairs, metric, max_new_tokens)
         names, places = _find_sets(batch, pairs, kind, tokens)
-        batch, places = begin_at_change(batch, metric, places, replacement)
+        batch, places = skip_unchanged_prefix(batch, metric, places, replacement)
         stored = read_components(batch.corrupt, kind)
         columns = [*range(model.n_heads)] if kind == "head" else names
         effect = np.full((len(pairs), len(indices), max(len(columns), 1)), np.nan)

@@ -301,7 +301,7 @@ def find_places(batch: PairBatch, pairs: Sequence[AnswerPair], names: Sequence[s
     return mask
 
 
-def begin_at_change(
+def skip_unchanged_prefix(
     batch: PairBatch, metric: LogitMetric, places: Sequence[Tensor], replacement: str = "corrupt"
 ) -> tuple[PairBatch, list[Tensor]]:
     """Let the passes of a batch begin at the first token that a patch can change; return the batch and the places.
