@@ -20,6 +20,7 @@ from mmprobe.interventions.base import Method, intervene
 from mmprobe.models import Group, Model, Prompt
 from mmprobe.models.chat import Chat, build_chat
 from mmprobe.models.prompt import build_batch, decode_tokens
+from mmprobe.models.reading import Gap
 from mmprobe.models.shared_prefix import PrefixStore, prefix_key
 from mmprobe.samples import Sample
 from mmprobe.traces.capture import CaptureSpec
@@ -114,12 +115,31 @@ class BatchTracer:
                 start = recorder.prompt.padding + len(recorder.prompt.ids)
                 answer_ids = ids[start : start + recorder.n_steps]
                 report = intervention.report(row, recorder.n_steps)
+                if recorder.gap is not None:
+                    self._record_gap(writer, recorder.gap)
                 self.thread.submit(_finish_trace, self.model, recorder.prompt, answer_ids, report, writer)
         except BaseException:
             self.thread.wait()
             for writer in writers:
                 writer.discard()
             raise
+
+    def _record_gap(self, writer: TraceWriter, gap: Gap) -> None:
+        """Write how far the reading of an answer is from its decoding, and warn if it is far."""
+        self.thread.submit(writer.set_attributes, {"reading": json.dumps(gap._asdict())})
+        if not gap.difference <= self.largest_gap:
+            log.warning(
+                "%s: reading the answer gives log-probabilities up to %.2g nat from those of decoding it, and the same "
+                "most likely token in %.0f %% of the steps",
+                writer.path.stem,
+                gap.difference,
+                100 * gap.agreeing / gap.steps,
+            )
+
+    @property
+    def largest_gap(self) -> float:
+        """The largest difference in nat that rounding explains in the model's type; our choice."""
+        return 1e-3 if self.model.hf.dtype == torch.float32 else 0.5
 
     def _open_writer(self, sample: Sample) -> TraceWriter:
         model, spec = self.model, self.spec

@@ -30,7 +30,7 @@ from mmprobe.models.shared_prefix import PrefixStore, repeated_keys, sort_by_ima
 from mmprobe.samples import Sample, load_samples
 from mmprobe.traces.batch import BatchTracer, form_batches
 from mmprobe.traces.capture import CaptureSpec, load_capture
-from mmprobe.traces.engines import load_engine, resolve_capture, why_whole_prompts
+from mmprobe.traces.engines import load_engine, resolve_capture, why_decoded, why_whole_prompts
 from mmprobe.traces.interrupt import finish_batch_on_interrupt, stop_run
 from mmprobe.traces.plan import max_trace_bytes
 from mmprobe.traces.run_folder import (
@@ -229,6 +229,8 @@ def prepare_run(
     if repetition_penalty is not None:
         generation["repetition_penalty"] = repetition_penalty
     record = load_engine(engine).record
+    if engine == "native":
+        record = partial(record, decoded=why_decoded(model, spec, methods) is not None)
     return RunSettings(
         run_config(model, spec, engine, batch_size, generation, methods),
         max_trace_bytes(model, spec, max_new_tokens),
